@@ -1,0 +1,203 @@
+"""Every knob in one place: frozen dataclasses by concern, units in the names, checked on construction.
+
+A value that cannot work raises `ConfigError` naming the option and both values. Options of a TOML
+file and of the command line have the same names as the fields here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from quorumlog.errors import ConfigError
+
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+DEFAULT_PORT = 20911
+DEFAULT_GROUP = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class ConsensusConfig:
+    """Timings and limits of `quorumlog.consensus`; all durations in milliseconds."""
+
+    heartbeat_interval_ms: int = 150
+    max_heartbeat_leak: int = 5
+    """Silent heartbeat intervals after which a follower turns candidate."""
+    min_vote_interval_ms: int = 50
+    max_vote_interval_ms: int = 300
+    """A vote wait is drawn from [min_vote_interval_ms, max_vote_interval_ms]."""
+    lost_connection_wait_ms: int = 50
+    """After a lost connection to the leader a pre-vote starts within [0, this]."""
+    push_window_bytes: int = 8 * MIB
+    """Unacknowledged bytes that one follower may have on its way."""
+    push_limit_bytes: int = 1 * MIB
+    """Bytes of one push; a single larger entry still goes, alone."""
+    push_resend_ms: int = 1000
+    """A push unanswered for this long is sent again from the water mark."""
+    max_waiting_pushes: int = 256
+    """Pushes ahead of its log that a follower keeps, ordered by index."""
+    preferred_leader_ids: tuple[str, ...] = ()
+    preferred_check_interval_ms: int = 1000
+    max_transfer_lag_entries: int = 1000
+    """A transfer is refused to a member further behind than this."""
+    preferred_cool_down_ms: int = 30_000
+    """After a hand-over to a preferred leader that failed or did not last, none is tried for so long."""
+
+    @property
+    def election_timeout_ms(self) -> int:
+        return self.heartbeat_interval_ms * self.max_heartbeat_leak
+
+    def __post_init__(self) -> None:
+        for name in (
+            "heartbeat_interval_ms",
+            "max_heartbeat_leak",
+            "min_vote_interval_ms",
+            "push_window_bytes",
+            "push_limit_bytes",
+            "push_resend_ms",
+            "max_waiting_pushes",
+            "preferred_check_interval_ms",
+        ):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} must be positive, not {getattr(self, name)}")
+        if self.election_timeout_ms < 3 * self.heartbeat_interval_ms:
+            raise ConfigError(
+                f"the election time-out ({self.election_timeout_ms} ms = max_heartbeat_leak"
+                f" {self.max_heartbeat_leak} x heartbeat_interval_ms {self.heartbeat_interval_ms}) is"
+                f" below three heartbeats ({3 * self.heartbeat_interval_ms} ms): raise"
+                " max_heartbeat_leak to 3 or more"
+            )
+        if self.max_vote_interval_ms < self.min_vote_interval_ms:
+            raise ConfigError(
+                f"max_vote_interval_ms ({self.max_vote_interval_ms}) is below min_vote_interval_ms"
+                f" ({self.min_vote_interval_ms})"
+            )
+        if self.push_window_bytes < self.push_limit_bytes:
+            raise ConfigError(
+                f"push_window_bytes ({self.push_window_bytes}) is below push_limit_bytes"
+                f" ({self.push_limit_bytes})"
+            )
+
+
+MAX_ENTRY_BYTES = 4 * MIB
+"""DLedger's limit on one encoded entry, header included; what one body may be is 48 bytes less."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """One data directory. Sizes in bytes; all members of a group use the same sizes."""
+
+    flush: str = "sync"
+    """`sync`: acknowledge after fdatasync. `async`: acknowledge after the write (docs/durability.md)."""
+    segment_bytes: int = 1 * GIB
+    index_segment_bytes: int = 160 * MIB
+    max_entry_bytes: int = MAX_ENTRY_BYTES
+    disk_full_ratio: float = 0.90
+    """Appends are refused while more of the file system than this is in use."""
+    flush_interval_ms: int = 10
+    """How often `flush = async` syncs in the background."""
+    checkpoint_interval_ms: int = 3000
+    durable_sync_interval_ms: int = 200
+    index_sync_bytes: int = 64 * MIB
+    """The index is synced after this many bytes of data, and before a data segment is sealed."""
+    reserve_step_bytes: int = 64 * MIB
+    """Space is reserved ahead of the end in steps of this size."""
+
+    def __post_init__(self) -> None:
+        if self.flush not in ("sync", "async"):
+            raise ConfigError(f"flush must be 'sync' or 'async', not {self.flush!r}")
+        if self.index_segment_bytes <= 0 or self.index_segment_bytes % 32:
+            raise ConfigError(
+                f"index_segment_bytes ({self.index_segment_bytes}) must be a positive multiple of 32"
+            )
+        if self.segment_bytes < 512:
+            raise ConfigError(f"segment_bytes ({self.segment_bytes}) must be at least 512")
+        if not 0.0 < self.disk_full_ratio <= 1.0:
+            raise ConfigError(f"disk_full_ratio ({self.disk_full_ratio}) must be in (0, 1]")
+        if self.max_entry_bytes <= 48:
+            raise ConfigError(f"max_entry_bytes ({self.max_entry_bytes}) must be above 48")
+
+    @property
+    def entry_limit_bytes(self) -> int:
+        """Largest encoded entry: `max_entry_bytes`, or what fits into one segment beside its blank."""
+        return min(self.max_entry_bytes, self.segment_bytes - 8)
+
+
+@dataclass(frozen=True, slots=True)
+class MemberAddress:
+    """One line of `--members`: an id and where clients and the other members reach it."""
+
+    member_id: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """`host:port` or `[v6]:port`; raises ConfigError."""
+    host, colon, port = text.strip().rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isdigit() or not 0 <= int(port) <= 65535:
+        raise ConfigError(f"{text!r} is not an address; write host:port, for example 127.0.0.1:20911")
+    return host, int(port)
+
+
+def parse_members(text: str) -> tuple[MemberAddress, ...]:
+    """`n0=host:port,n1=host:port,...`; raises ConfigError for two members with one id or address."""
+    members: list[MemberAddress] = []
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        member_id, equals, address = item.partition("=")
+        if not equals or not member_id.strip():
+            raise ConfigError(f"--members: {item!r} must look like n0=127.0.0.1:20911")
+        members.append(MemberAddress(member_id.strip(), *parse_address(address)))
+    if not members:
+        raise ConfigError("--members lists no member; write n0=127.0.0.1:20911,n1=...")
+    for name, values in (
+        ("id", [m.member_id for m in members]),
+        ("address", [str(m) for m in members]),
+    ):
+        for value in values:
+            if values.count(value) > 1:
+                raise ConfigError(f"--members: two members have the {name} {value}")
+    return tuple(members)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupConfig:
+    """One replicated log as one member of it sees it."""
+
+    member_id: str
+    members: tuple[MemberAddress, ...]
+    data_dir: str = ""
+    group: str = DEFAULT_GROUP
+    store: str = "file"
+    """`file`, or `memory` (a new directory id at every start)."""
+    consensus: ConsensusConfig = field(default_factory=ConsensusConfig)
+    storage: StoreConfig = field(default_factory=StoreConfig)
+    append_timeout_ms: int = 5000
+    """An append not committed after this long is answered OutcomeUnknown."""
+    max_uncommitted_bytes: int = 64 * MIB
+
+    def __post_init__(self) -> None:
+        ids = [m.member_id for m in self.members]
+        if self.member_id not in ids:
+            raise ConfigError(
+                f"--id {self.member_id} is not in --members ({', '.join(ids)}); add it or change --id"
+            )
+        for preferred in self.consensus.preferred_leader_ids:
+            if preferred not in ids:
+                raise ConfigError(
+                    f"--preferred-leader {preferred} is not in --members ({', '.join(ids)})"
+                )
+        if self.store not in ("file", "memory"):
+            raise ConfigError(f"--store must be 'file' or 'memory', not {self.store!r}")
+        if self.store == "file" and not self.data_dir:
+            raise ConfigError("--data-dir is missing; it is needed unless --store memory is given")
+
+    @property
+    def own_address(self) -> MemberAddress:
+        return next(m for m in self.members if m.member_id == self.member_id)

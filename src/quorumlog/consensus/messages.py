@@ -1,0 +1,189 @@
+"""What members say to each other about leadership and the log: frozen values, no bodies.
+
+Every message carries `sender` (a `Voter`; the transport fills it in from the connection that the
+message came on, so that no message can speak for another directory) and `term`, the sender's own
+stored term. Entry bytes never appear here: `PushEntryRequest.entries` is an opaque handle that the
+core passes through.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import msgspec
+
+from quorumlog.entry import NO_ENTRY, EntryId, Voter
+
+NOBODY = Voter("", "")
+
+
+class VoteResult(IntEnum):
+    """DLedger's answers to a vote request (docs/divergence.md says which are no longer needed)."""
+
+    UNKNOWN = 0
+    ACCEPT = 1
+    REJECT_UNKNOWN_LEADER = 2
+    """The candidate is not a voter of this group."""
+    REJECT_UNEXPECTED_LEADER = 3
+    """The request claims to come from the voter itself."""
+    REJECT_EXPIRED_VOTE_TERM = 4
+    """The term asked for is below the voter's own."""
+    REJECT_ALREADY_VOTED = 5
+    REJECT_ALREADY_HAS_LEADER = 6
+    """Stickiness: the voter heard its leader too recently, or is a leader with a live quorum."""
+    REJECT_TERM_SMALL_THAN_LEDGER = 8
+    REJECT_EXPIRED_LEDGER_TERM = 9
+    """The candidate's last entry is of an older term than the voter's."""
+    REJECT_SMALL_LEDGER_END_INDEX = 10
+    """Same last term, shorter log."""
+    REJECT_TAKING_LEADERSHIP = 11
+    """The voter was itself asked to take over and is as far as the candidate."""
+    REJECT_NOT_A_VOTER = 12
+    """The replier is an observer or has not formed: its answer counts in nothing."""
+
+
+class PushType(IntEnum):
+    """DLedger's four kinds of push."""
+
+    COMPARE = 1
+    TRUNCATE = 2
+    APPEND = 3
+    COMMIT = 4
+
+
+class PushResult(IntEnum):
+    """Answers to a push; the numbers are DLedger's response codes where it has one."""
+
+    SUCCESS = 200
+    EXPIRED_TERM = 403
+    """The request is of an older term; `term` of the answer is the replier's."""
+    INCONSISTENT_STATE = 406
+    """The previous entry is missing or of another term: see the conflict fields; COMPARE again."""
+    INCONSISTENT_LEADER = 409
+    DISK_FULL = 415
+    PUSH_REQUEST_IS_FULL = 421
+    """Too many pushes wait ahead of the log; resend after the water mark."""
+    DIVERGED_BELOW_COMMIT = 600
+    """A cut at or below the committed index was asked for and refused; shown in `status`."""
+    NOT_FORMED = 601
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, tag_field="type", kw_only=True):
+    """Fields that every message has."""
+
+    sender: Voter = NOBODY
+    term: int
+    """The sender's own stored term when it spoke."""
+
+
+class VoteRequest(Message, frozen=True, tag=1):
+    """A campaign: first as pre-vote for `vote_term` = term + 1, then as the vote itself."""
+
+    vote_term: int
+    """The term that the candidate asks to lead."""
+    pre_vote: bool
+    """True: nothing is stored or changed at the voter."""
+    ledger_end: EntryId
+    transfer_mark: tuple[Voter, int] | None = None
+    """(leader, term) that asked the candidate to take over; overrides stickiness towards that leader."""
+
+
+class VoteResponse(Message, frozen=True, tag=2):
+    vote_term: int
+    """Echo of the request, with `pre_vote`: an answer counts for that campaign only."""
+    pre_vote: bool
+    result: VoteResult
+
+
+class HeartbeatRequest(Message, frozen=True, tag=3):
+    round: int
+    """Rounds are numbered so that an answer proves that the leader was alive in *that* round."""
+    committed_index: int
+
+
+class HeartbeatResponse(Message, frozen=True, tag=4):
+    round: int
+    accepted: bool
+
+
+class PushEntryRequest(Message, frozen=True, tag=5):
+    """From a dispatcher to an entry handler. Fields by type:
+
+    COMPARE   `previous`: does the follower hold this entry?
+    TRUNCATE  `previous`: the last entry that may stay; everything above it goes
+    APPEND    `previous`: the entry before the first; `first_index`, `count`, `term_runs`, `entries`
+    COMMIT    `committed_index` only, as every push carries it
+    """
+
+    push: PushType
+    committed_index: int
+    number: int = 0
+    """Serial number of a COMPARE or TRUNCATE within the leader's term; echoed."""
+    previous: EntryId = NO_ENTRY
+    first_index: int = -1
+    count: int = 0
+    term_runs: tuple[tuple[int, int], ...] = ()
+    """((first_index, term), ...) of the entries."""
+    previous_chain: int = 0
+    """chain_crc of `previous` in the leader's log, for whoever checks the bytes; the core ignores it."""
+    cold: bool = False
+    """The bytes were read from a file, not pushed from memory: the receiver checks every body."""
+    entries: Any = None
+    """Opaque handle of the bytes (an `EntryBatch` in production); never encoded with the message."""
+
+    @property
+    def last_index(self) -> int:
+        return self.first_index + self.count - 1
+
+
+class PushEntryResponse(Message, frozen=True, tag=6):
+    push: PushType
+    result: PushResult
+    number: int = 0
+    index: int = -1
+    """APPEND: the last index of the push. COMPARE, TRUNCATE: the index of `previous` that matched."""
+    first_index: int = -1
+    """APPEND: echo, so that a refused push is recognised."""
+    conflict_term: int = -1
+    """COMPARE and APPEND refused: the follower's term at `previous.index`; -1 if its log is shorter."""
+    conflict_first_index: int = -1
+    """First index of `conflict_term` in the follower's log."""
+    ledger_end_index: int = -1
+    """The follower's log end: where to compare next if its log is shorter."""
+    committed_index: int = -1
+
+
+class TakeLeadershipRequest(Message, frozen=True, tag=7):
+    """From a leader to the member that it hands over to, once that member's mark is the log end."""
+
+    ledger_end: EntryId
+
+
+class FormRequest(Message, frozen=True, tag=8):
+    """"I have stored this list as pending; what have you stored?" (architecture, forming)."""
+
+    number: int
+    """A fresh number: answers to older ones count for nothing."""
+    pending: tuple[Voter, ...]
+    founding: tuple[Voter, ...] = ()
+    """Set by a formed sender: it tells rather than asks."""
+
+
+class FormResponse(Message, frozen=True, tag=9):
+    number: int
+    pending: tuple[Voter, ...]
+    founding: tuple[Voter, ...] = ()
+
+
+AnyMessage = (
+    VoteRequest
+    | VoteResponse
+    | HeartbeatRequest
+    | HeartbeatResponse
+    | PushEntryRequest
+    | PushEntryResponse
+    | TakeLeadershipRequest
+    | FormRequest
+    | FormResponse
+)

@@ -1,0 +1,164 @@
+"""Ready: what the core wants done, each field with the order it imposes.
+
+`node/ledger_node.py` carries a Ready out, always in this order:
+
+    1  hard_state, formation   written and synced: everything below may depend on them
+    2  truncate_from           synced step by step by the store
+    3  append                  written, not yet synced
+    4  messages, pushes        may leave now: step 1 has made what they promise durable
+    5  a sync is asked for     when it ends, `on_durable(number)` and `messages_after_durable` leave
+    6  apply up to the smaller of `committed_index` and the durable index; grant reads
+
+Every positive answer to APPEND (also a repeated one), COMPARE and TRUNCATE waits for the disk and is
+in `messages_after_durable`. `on_durable(n)` means that everything written by Readys 1..n is on disk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple
+
+from quorumlog.consensus.messages import AnyMessage
+from quorumlog.entry import EntryId, EntryKind, Voter
+
+
+class Role(Enum):
+    """What a member is to its group; the values are what `status` prints."""
+
+    UNFORMED = "unformed"
+    """Has no founding list yet: neither votes, campaigns nor acknowledges."""
+    OBSERVER = "observer"
+    """Fed with the log, counted in nothing: its directory is not in the founding list."""
+    FOLLOWER = "follower"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+class HardState(NamedTuple):
+    """What must survive a crash for elections to be safe."""
+
+    term: int
+    voted_for: Voter | None
+
+
+class Formation(NamedTuple):
+    """How far the group has formed, as this member stored it; at most one of the two is set.
+
+    `founding` never changes once set; its hash is the cluster id.
+    """
+
+    pending: tuple[Voter, ...] = ()
+    founding: tuple[Voter, ...] = ()
+
+
+class Envelope(NamedTuple):
+    """A message and the one directory that may receive it."""
+
+    to: Voter
+    message: AnyMessage
+
+
+class AppendOrder(NamedTuple):
+    """Append entries `first_index` .. `first_index + count - 1` to the store.
+
+    On the leader `entries` is None: the bytes are those that `propose` promised, in the same order
+    (a NOOP is made by whoever carries the order out). On a follower `entries` is the handle of the
+    push that brought them; the push may begin below `first_index`, and what lies below is skipped.
+    """
+
+    first_index: int
+    count: int
+    term: int
+    """Leader only: the term to stamp."""
+    kind: EntryKind
+    entries: Any
+    push_first_index: int
+    """Index of the first entry in `entries`."""
+    push_previous_chain: int = 0
+
+
+class PushOrder(NamedTuple):
+    """Send entries from `first_index` on to one member, at most `limit_bytes` (at least one entry),
+    never at or above `stop_index`; then report `on_pushed(member_id, last_index, size_bytes)`.
+
+    No second order for the member is given before that report.
+    """
+
+    to: Voter
+    term: int
+    previous: EntryId
+    first_index: int
+    stop_index: int
+    limit_bytes: int
+    committed_index: int
+
+
+class RoleChange(NamedTuple):
+    role: Role
+    term: int
+    leader_id: str | None
+
+
+class ReadGrant(NamedTuple):
+    """A read requested by `request_read() -> number` may be served once `index` is applied."""
+
+    number: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    number: int
+    """1, 2, 3, ...; the unit in which durability is reported."""
+    committed_index: int
+    hard_state: HardState | None = None
+    formation: Formation | None = None
+    truncate_from: int | None = None
+    """First index to drop; always above the committed index, except in async mode (see
+    `loses_committed`)."""
+    loses_committed: bool = False
+    """Async mode only: the cut goes at or below the committed index, as ordered by a leader of a
+    higher term after a power loss. Logged as loss."""
+    append: tuple[AppendOrder, ...] = ()
+    messages: tuple[Envelope, ...] = ()
+    messages_after_durable: tuple[Envelope, ...] = ()
+    pushes: tuple[PushOrder, ...] = ()
+    read_grants: tuple[ReadGrant, ...] = ()
+    role_change: RoleChange | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PeerStatus:
+    """What the leader knows of one other member."""
+
+    voter: Voter
+    is_voter: bool
+    state: str
+    """Dispatcher state: COMPARE, TRUNCATE, APPEND or COMMIT."""
+    match_index: int
+    water_mark: int
+    """Highest index that the member has acknowledged in this term; -1: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """An immutable picture of the core for `status`."""
+
+    voter: Voter
+    role: Role
+    term: int
+    voted_for: Voter | None
+    leader: Voter | None
+    ledger_begin_index: int
+    ledger_end: EntryId
+    durable_index: int
+    committed_index: int
+    applied_index: int
+    voters: tuple[Voter, ...]
+    pending: tuple[Voter, ...] = ()
+    transferring_to: str | None = None
+    waits_for: str = ""
+    """One sentence on why the member is not a working voter, empty if it is."""
+    problems: tuple[str, ...] = ()
+    peers: tuple[PeerStatus, ...] = field(default=())

@@ -1,0 +1,66 @@
+"""The nouns every package shares: which entry, of which kind, held by which member.
+
+Nothing here does anything. Byte layouts live in `quorumlog.batch`; who may do what to an entry is
+decided in `quorumlog.consensus`.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+from typing import NamedTuple
+
+
+class EntryKind(IntEnum):
+    """The `magic` field of an entry on disk (docs/formats.md, data entry)."""
+
+    NORMAL = 1
+    """A body that a client appended."""
+    NOOP = 2
+    """Opens a leader's term; carries no body and is no row for a reader."""
+
+
+class EntryId(NamedTuple):
+    """What Raft compares: two logs that hold the same id hold the same entries up to it."""
+
+    index: int
+    """Position in the log, from 0; -1 names the place before the first entry."""
+    term: int
+    """Term of the leader that created the entry; -1 where `index` is -1."""
+
+
+NO_ENTRY = EntryId(-1, -1)
+
+
+class Voter(NamedTuple):
+    """Who votes and acknowledges: a data directory, not a name.
+
+    A member whose directory was wiped keeps its `member_id` and has another `directory_id`, so that
+    it cannot answer for promises that it has forgotten.
+    """
+
+    member_id: str
+    directory_id: str
+
+
+class Durability(StrEnum):
+    """What an acknowledged append survives (docs/durability.md)."""
+
+    SYNC = "sync"
+    """A quorum has the bytes on disk: power loss of every member at once."""
+    ASYNC = "async"
+    """A quorum has handed the bytes to its operating system: the crash of every process at once."""
+    MEMORY = "memory"
+    """A quorum has the bytes in its processes: the crash of a minority."""
+
+
+class AppendReceipt(NamedTuple):
+    """A committed append: entries `first_index` .. `first_index + count - 1`, all of `term`."""
+
+    term: int
+    first_index: int
+    count: int
+    durability: Durability
+
+    @property
+    def last_index(self) -> int:
+        return self.first_index + self.count - 1

@@ -1,0 +1,166 @@
+"""Three kinds of failure, three roads (docs/architecture.md, "Three kinds of failure").
+
+    Exception
+    +-- LedgerError            expected by callers; travels the wire as its `code`
+    |   +-- Refused            certainly not done: repeating it is safe
+    |   |   +-- NotLeader, LeaderNotReady, LeaderTransferring, PendingFull, DiskFull, OutOfSequence,
+    |   |       RequestTimeout, Unreachable, UnknownGroup, BodyTooLarge, BadRequest, TransferFailed
+    |   +-- OutcomeUnknown     any prefix may be in the log, or may still commit
+    |   +-- IndexOutOfRange    a read below the begin or above the committed index
+    +-- ConfigError            an option, a file or a directory that a person must change
+    +-- ProtocolViolation      nonsense from outside: the connection closes, nobody else is told
+    +-- StoreFailure           ours: the disk refuses, or an invariant of the files is broken
+        +-- DirectoryDamaged   recognised damage at or below the durable point
+
+The codes are DLedger's numbers (docs/formats.md, response codes). An error maps to the wire in
+`quorumlog.wire.client_messages` and back there, nowhere else.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class LedgerError(Exception):
+    """An outcome that callers are expected to handle."""
+
+    code: ClassVar[int] = -1
+    retriable: ClassVar[bool] = False
+    """True: certainly nothing was written, and the same request may succeed a little later."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        leader_id: str | None = None,
+        leader_address: str | None = None,
+        retry_after_ms: int = 0,
+    ) -> None:
+        super().__init__(message or type(self).__name__)
+        self.leader_id = leader_id
+        self.leader_address = leader_address
+        self.retry_after_ms = retry_after_ms
+
+
+class Refused(LedgerError):
+    """The request was certainly not carried out; repeating it is safe."""
+
+
+class NotLeader(Refused):
+    """Sent to a member that does not lead; `leader_id` and `leader_address` name who does, if known."""
+
+    code = 404
+    retriable = True
+
+
+class LeaderNotReady(Refused):
+    """No member leads at the moment, or the group has not formed yet."""
+
+    code = 505
+    retriable = True
+
+
+class LeaderTransferring(Refused):
+    """The leader is handing over; ends within one election time-out."""
+
+    code = 506
+    retriable = True
+
+
+class PendingFull(Refused):
+    """The leader holds as many uncommitted bytes as `max_uncommitted_bytes` allows."""
+
+    code = 503
+    retriable = True
+
+
+class DiskFull(Refused):
+    """Appends are refused until space returns; reads and elections go on."""
+
+    code = 415
+    retriable = True
+
+
+class OutOfSequence(Refused):
+    """A request of a stream arrived without the one before it; resend from the first refused one."""
+
+    code = 408
+    retriable = True
+
+
+class RequestTimeout(Refused):
+    """The deadline passed before the request could be handed to a leader."""
+
+    code = 300
+
+
+class Unreachable(Refused):
+    """No listed server could be reached."""
+
+    code = 302
+    retriable = True
+
+
+class UnknownGroup(Refused):
+    """The server does not serve the group that the request names."""
+
+    code = 400
+
+
+class BodyTooLarge(Refused):
+    """An entry above `max_entry_bytes`, or a request above the frame limit."""
+
+    code = 411
+
+
+class BadRequest(Refused):
+    """An argument that makes no sense, such as an empty batch; the message says which."""
+
+    code = 420
+
+
+class TransferFailed(Refused):
+    """Leadership was not handed over; the message says why and the leader stays as it was."""
+
+    code = 418
+
+
+class OutcomeUnknown(LedgerError):
+    """The leader was lost or did not answer in time: any prefix may be in the log or still commit."""
+
+    code = 502
+
+
+class IndexOutOfRange(LedgerError):
+    """A read below `ledger_begin_index` or above `committed_index`; both are in the error."""
+
+    code = 410
+
+    def __init__(
+        self, message: str = "", *, ledger_begin_index: int = -1, committed_index: int = -1
+    ) -> None:
+        super().__init__(message)
+        self.ledger_begin_index = ledger_begin_index
+        self.committed_index = committed_index
+
+
+class ConfigError(ValueError):
+    """Something a person must change; the message names the option or the file."""
+
+
+class ProtocolViolation(Exception):
+    """Bytes or messages that no correct counterpart sends."""
+
+
+class StoreFailure(Exception):
+    """The disk refused, or the files contradict themselves; the member stops with this message."""
+
+
+class DirectoryDamaged(StoreFailure):
+    """Damage at or below the durable point, which recovery must not cut away."""
+
+    def __init__(self, message: str, *, path: str, position: int, index: int = -1) -> None:
+        super().__init__(message)
+        self.path = path
+        self.position = position
+        self.index = index

@@ -1,0 +1,171 @@
+"""What clients and servers say to each other; one request, one response, matched by `request_id`.
+
+Entry bytes travel as the payload of the frame, beside the message (`quorumlog.wire.framing`).
+The one place where a `LedgerError` becomes a response and a response becomes a `LedgerError` again
+is the end of this file.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+PROTOCOL_VERSION = 1
+
+
+class ClientMessage(msgspec.Struct, frozen=True, array_like=True, tag_field="type", kw_only=True):
+    request_id: int = 0
+
+
+class Hello(ClientMessage, frozen=True, tag=32):
+    """The first frame on every connection, from who dialled."""
+
+    protocol: int = PROTOCOL_VERSION
+    role: str
+    """`client`, `control` (heartbeats, votes, COMMIT) or `data` (COMPARE, TRUNCATE, APPEND)."""
+    member_id: str = ""
+    directory_id: str = ""
+    """Both empty for a client: who a peer speaks as."""
+    to_member_id: str = ""
+    """Whom the dialler expects to reach; a peer listening under another id refuses."""
+    cluster_id: str = ""
+    """Empty while unformed."""
+    members: str = ""
+    """The dialler's member list, `n0=host:port,...` sorted by id: lists that differ are reported."""
+    segment_bytes: int = 0
+    durability: str = ""
+
+
+class HelloResponse(ClientMessage, frozen=True, tag=33):
+    """The first frame back. `code` 200, or the connection closes after it and `message` says why."""
+
+    protocol: int = PROTOCOL_VERSION
+    code: int = 200
+    message: str = ""
+    member_id: str = ""
+    directory_id: str = ""
+    cluster_id: str = ""
+    members: str = ""
+    segment_bytes: int = 0
+    durability: str = ""
+    connection_id: str = ""
+    """Names this connection on this server; a stream that moves to a new one gives it back."""
+    max_entry_bytes: int = 0
+    max_frame_bytes: int = 0
+
+
+class AppendRequest(ClientMessage, frozen=True, tag=34):
+    """Payload: the encoded entries, headers unstamped."""
+
+    stream: int = 0
+    """Nonzero: requests of this stream on this connection are accepted in the order of `number`."""
+    number: int = 0
+    """1, 2, 3, ... within the stream and connection."""
+    previous_connection: str = ""
+    """On the first request of a stream on a new connection: the `connection_id` before. The leader
+    closes it and discards what it has not appended of it, before it accepts."""
+    timeout_ms: int = 0
+    """How long the leader waits for the commit before it answers OutcomeUnknown; 0: its default."""
+
+
+class AppendResponse(ClientMessage, frozen=True, tag=35):
+    term: int
+    first_index: int
+    count: int
+    durability: str
+
+
+class ReadRequest(ClientMessage, frozen=True, tag=36):
+    """Entries from `first_index` on, at most up to the member's committed index."""
+
+    first_index: int
+    stop_index: int = -1
+    """Exclusive; -1: the committed index + 1 at the time of the request."""
+    limit_bytes: int = 1 << 20
+    """At least one entry is returned however large it is."""
+    wait_ms: int = 0
+    """Wait so long for entry `first_index` to be committed, if it is not yet; then answer empty."""
+
+
+class ReadResponse(ClientMessage, frozen=True, tag=37):
+    """Payload: the stored bytes of `count` entries from `first_index` on (no-ops included)."""
+
+    first_index: int
+    count: int
+    ledger_begin_index: int
+    committed_index: int
+
+
+class StatusRequest(ClientMessage, frozen=True, tag=38):
+    pass
+
+
+class MemberInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """One member as another sees it."""
+
+    id: str
+    address: str
+    directory_id: str = ""
+    reachable: bool = False
+    is_voter: bool = False
+    water_mark: int = -1
+    """Leader only: what the member has acknowledged."""
+
+
+class StatusResponse(ClientMessage, frozen=True, tag=39):
+    group: str
+    id: str
+    address: str
+    directory_id: str
+    cluster_id: str
+    role: str
+    term: int
+    leader_id: str
+    """Empty: unknown."""
+    leader_address: str
+    ledger_begin_index: int
+    ledger_end_index: int
+    durable_index: int
+    committed_index: int
+    flush: str
+    members: tuple[MemberInfo, ...] = ()
+    waits_for: str = ""
+    problems: tuple[str, ...] = ()
+    version: str = ""
+
+
+class TransferRequest(ClientMessage, frozen=True, tag=40):
+    to_member_id: str
+
+
+class TransferResponse(ClientMessage, frozen=True, tag=41):
+    """Answered when the new leader is known."""
+
+    leader_id: str
+    term: int
+
+
+class ErrorResponse(ClientMessage, frozen=True, tag=63):
+    """Any request that ended in a `LedgerError`."""
+
+    code: int
+    message: str
+    leader_id: str = ""
+    leader_address: str = ""
+    retry_after_ms: int = 0
+    ledger_begin_index: int = -1
+    committed_index: int = -1
+
+
+AnyClientMessage = (
+    Hello
+    | HelloResponse
+    | AppendRequest
+    | AppendResponse
+    | ReadRequest
+    | ReadResponse
+    | StatusRequest
+    | StatusResponse
+    | TransferRequest
+    | TransferResponse
+    | ErrorResponse
+)

@@ -26,8 +26,9 @@ that agree on it at an index agree on every entry up to there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from isal.isal_zlib import crc32
@@ -60,7 +61,7 @@ _BLANK_HEADER = bytes(HEADER_BYTES)
 _LOW_32 = np.uint64(0xFFFFFFFF)
 
 
-class Entry(NamedTuple):
+class Entry(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """One entry as an application sees it."""
 
     index: int
@@ -219,9 +220,7 @@ class EntryBatch:
 
     # ---------------------------------------------------------------- stamping
 
-    def stamp(
-        self, first_index: int, term: int, positions: npt.ArrayLike, previous_chain: int
-    ) -> int:
+    def stamp(self, first_index: int, term: int, positions: npt.ArrayLike, previous_chain: int) -> int:
         """Give the entries their place in the log; returns the chain of the last one.
 
         `positions`: shape (count,), where each entry will lie. Computes `body_crc` from the bodies.

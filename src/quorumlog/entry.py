@@ -9,6 +9,8 @@ from __future__ import annotations
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
+import msgspec
+
 
 class EntryKind(IntEnum):
     """The `magic` field of an entry on disk (docs/formats.md, data entry)."""
@@ -19,7 +21,7 @@ class EntryKind(IntEnum):
     """Opens a leader's term; carries no body and is no row for a reader."""
 
 
-class EntryId(NamedTuple):
+class EntryId(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """What Raft compares: two logs that hold the same id hold the same entries up to it."""
 
     index: int
@@ -42,6 +44,24 @@ class Voter(NamedTuple):
     directory_id: str
 
 
+class HardState(NamedTuple):
+    """What must survive a crash for elections to be safe."""
+
+    term: int
+    voted_for: Voter | None
+    """A vote whose directory is unknown (taken over from `currterm`) has directory id "?"."""
+
+
+class Formation(NamedTuple):
+    """How far the group has formed, as this member stored it (docs/architecture.md, forming).
+
+    `founding` never changes once set; its hash is the cluster id.
+    """
+
+    pending: tuple[Voter, ...] = ()
+    founding: tuple[Voter, ...] = ()
+
+
 class Durability(StrEnum):
     """What an acknowledged append survives (docs/durability.md)."""
 
@@ -53,7 +73,7 @@ class Durability(StrEnum):
     """A quorum has the bytes in its processes: the crash of a minority."""
 
 
-class AppendReceipt(NamedTuple):
+class AppendReceipt(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """A committed append: entries `first_index` .. `first_index + count - 1`, all of `term`."""
 
     term: int

@@ -77,7 +77,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag_field="type", kw
     """The sender's own stored term when it spoke."""
 
 
-class VoteRequest(Message, frozen=True, tag=1):
+class VoteRequest(Message, frozen=True, kw_only=True, tag=1):
     """A campaign: first as pre-vote for `vote_term` = term + 1, then as the vote itself."""
 
     vote_term: int
@@ -89,25 +89,25 @@ class VoteRequest(Message, frozen=True, tag=1):
     """(leader, term) that asked the candidate to take over; overrides stickiness towards that leader."""
 
 
-class VoteResponse(Message, frozen=True, tag=2):
+class VoteResponse(Message, frozen=True, kw_only=True, tag=2):
     vote_term: int
     """Echo of the request, with `pre_vote`: an answer counts for that campaign only."""
     pre_vote: bool
     result: VoteResult
 
 
-class HeartbeatRequest(Message, frozen=True, tag=3):
+class HeartbeatRequest(Message, frozen=True, kw_only=True, tag=3):
     round: int
     """Rounds are numbered so that an answer proves that the leader was alive in *that* round."""
     committed_index: int
 
 
-class HeartbeatResponse(Message, frozen=True, tag=4):
+class HeartbeatResponse(Message, frozen=True, kw_only=True, tag=4):
     round: int
     accepted: bool
 
 
-class PushEntryRequest(Message, frozen=True, tag=5):
+class PushEntryRequest(Message, frozen=True, kw_only=True, tag=5):
     """From a dispatcher to an entry handler. Fields by type:
 
     COMPARE   `previous`: does the follower hold this entry?
@@ -137,7 +137,7 @@ class PushEntryRequest(Message, frozen=True, tag=5):
         return self.first_index + self.count - 1
 
 
-class PushEntryResponse(Message, frozen=True, tag=6):
+class PushEntryResponse(Message, frozen=True, kw_only=True, tag=6):
     push: PushType
     result: PushResult
     number: int = 0
@@ -154,14 +154,14 @@ class PushEntryResponse(Message, frozen=True, tag=6):
     committed_index: int = -1
 
 
-class TakeLeadershipRequest(Message, frozen=True, tag=7):
+class TakeLeadershipRequest(Message, frozen=True, kw_only=True, tag=7):
     """From a leader to the member that it hands over to, once that member's mark is the log end."""
 
     ledger_end: EntryId
 
 
-class FormRequest(Message, frozen=True, tag=8):
-    """"I have stored this list as pending; what have you stored?" (architecture, forming)."""
+class FormRequest(Message, frozen=True, kw_only=True, tag=8):
+    """I have stored this list as pending; what have you stored? (architecture, forming)"""
 
     number: int
     """A fresh number: answers to older ones count for nothing."""
@@ -170,7 +170,7 @@ class FormRequest(Message, frozen=True, tag=8):
     """Set by a formed sender: it tells rather than asks."""
 
 
-class FormResponse(Message, frozen=True, tag=9):
+class FormResponse(Message, frozen=True, kw_only=True, tag=9):
     number: int
     pending: tuple[Voter, ...]
     founding: tuple[Voter, ...] = ()

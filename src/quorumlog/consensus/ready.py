@@ -19,8 +19,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
+import msgspec
+
 from quorumlog.consensus.messages import AnyMessage
-from quorumlog.entry import EntryId, EntryKind, Voter
+from quorumlog.entry import EntryId, EntryKind, Formation, HardState, Voter
 
 
 class Role(Enum):
@@ -35,23 +37,6 @@ class Role(Enum):
     LEADER = "leader"
 
 
-class HardState(NamedTuple):
-    """What must survive a crash for elections to be safe."""
-
-    term: int
-    voted_for: Voter | None
-
-
-class Formation(NamedTuple):
-    """How far the group has formed, as this member stored it; at most one of the two is set.
-
-    `founding` never changes once set; its hash is the cluster id.
-    """
-
-    pending: tuple[Voter, ...] = ()
-    founding: tuple[Voter, ...] = ()
-
-
 class Envelope(NamedTuple):
     """A message and the one directory that may receive it."""
 
@@ -59,7 +44,7 @@ class Envelope(NamedTuple):
     message: AnyMessage
 
 
-class AppendOrder(NamedTuple):
+class AppendOrder(msgspec.Struct, frozen=True):
     """Append entries `first_index` .. `first_index + count - 1` to the store.
 
     On the leader `entries` is None: the bytes are those that `propose` promised, in the same order
@@ -100,7 +85,7 @@ class RoleChange(NamedTuple):
     leader_id: str | None
 
 
-class ReadGrant(NamedTuple):
+class ReadGrant(msgspec.Struct, frozen=True):
     """A read requested by `request_read() -> number` may be served once `index` is applied."""
 
     number: int

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from quorumlog.batch import EntryBatch, Int64Array
 from quorumlog.entry import EntryId
 
 
-class LogPoint(NamedTuple):
+class LogPoint(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """A place in the log: the entry that ends there and what the log is up to it.
 
     The point before the first entry of a new log is `LogPoint(-1, -1, 0, 0)`.

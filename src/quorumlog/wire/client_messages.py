@@ -16,7 +16,7 @@ class ClientMessage(msgspec.Struct, frozen=True, array_like=True, tag_field="typ
     request_id: int = 0
 
 
-class Hello(ClientMessage, frozen=True, tag=32):
+class Hello(ClientMessage, frozen=True, kw_only=True, tag=32):
     """The first frame on every connection, from who dialled."""
 
     protocol: int = PROTOCOL_VERSION
@@ -35,7 +35,7 @@ class Hello(ClientMessage, frozen=True, tag=32):
     durability: str = ""
 
 
-class HelloResponse(ClientMessage, frozen=True, tag=33):
+class HelloResponse(ClientMessage, frozen=True, kw_only=True, tag=33):
     """The first frame back. `code` 200, or the connection closes after it and `message` says why."""
 
     protocol: int = PROTOCOL_VERSION
@@ -53,7 +53,7 @@ class HelloResponse(ClientMessage, frozen=True, tag=33):
     max_frame_bytes: int = 0
 
 
-class AppendRequest(ClientMessage, frozen=True, tag=34):
+class AppendRequest(ClientMessage, frozen=True, kw_only=True, tag=34):
     """Payload: the encoded entries, headers unstamped."""
 
     stream: int = 0
@@ -67,14 +67,14 @@ class AppendRequest(ClientMessage, frozen=True, tag=34):
     """How long the leader waits for the commit before it answers OutcomeUnknown; 0: its default."""
 
 
-class AppendResponse(ClientMessage, frozen=True, tag=35):
+class AppendResponse(ClientMessage, frozen=True, kw_only=True, tag=35):
     term: int
     first_index: int
     count: int
     durability: str
 
 
-class ReadRequest(ClientMessage, frozen=True, tag=36):
+class ReadRequest(ClientMessage, frozen=True, kw_only=True, tag=36):
     """Entries from `first_index` on, at most up to the member's committed index."""
 
     first_index: int
@@ -86,7 +86,7 @@ class ReadRequest(ClientMessage, frozen=True, tag=36):
     """Wait so long for entry `first_index` to be committed, if it is not yet; then answer empty."""
 
 
-class ReadResponse(ClientMessage, frozen=True, tag=37):
+class ReadResponse(ClientMessage, frozen=True, kw_only=True, tag=37):
     """Payload: the stored bytes of `count` entries from `first_index` on (no-ops included)."""
 
     first_index: int
@@ -95,7 +95,7 @@ class ReadResponse(ClientMessage, frozen=True, tag=37):
     committed_index: int
 
 
-class StatusRequest(ClientMessage, frozen=True, tag=38):
+class StatusRequest(ClientMessage, frozen=True, kw_only=True, tag=38):
     pass
 
 
@@ -111,7 +111,7 @@ class MemberInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """Leader only: what the member has acknowledged."""
 
 
-class StatusResponse(ClientMessage, frozen=True, tag=39):
+class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
     group: str
     id: str
     address: str
@@ -133,18 +133,18 @@ class StatusResponse(ClientMessage, frozen=True, tag=39):
     version: str = ""
 
 
-class TransferRequest(ClientMessage, frozen=True, tag=40):
+class TransferRequest(ClientMessage, frozen=True, kw_only=True, tag=40):
     to_member_id: str
 
 
-class TransferResponse(ClientMessage, frozen=True, tag=41):
+class TransferResponse(ClientMessage, frozen=True, kw_only=True, tag=41):
     """Answered when the new leader is known."""
 
     leader_id: str
     term: int
 
 
-class ErrorResponse(ClientMessage, frozen=True, tag=63):
+class ErrorResponse(ClientMessage, frozen=True, kw_only=True, tag=63):
     """Any request that ended in a `LedgerError`."""
 
     code: int

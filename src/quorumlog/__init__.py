@@ -1,0 +1,91 @@
+"""quorumlog: a Raft-replicated commit log for Python.
+
+    from quorumlog import LocalCluster, connect
+
+    with LocalCluster(members=3) as cluster, connect(cluster.servers) as log:
+        receipt = log.append(b"hello")
+        print(receipt.first_index, log.get(receipt.first_index).body)
+
+Servers: `LedgerServer`, `LocalCluster`. Clients: `connect`, `connect_async`. Outcomes: `AppendReceipt`
+or an error of `quorumlog.errors`. Spark: `quorumlog.spark` (extra `spark`).
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from quorumlog.version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from quorumlog.batch import Entry, EntryBatch
+    from quorumlog.client import AsyncLedgerClient, LedgerClient, connect, connect_async
+    from quorumlog.config import ConsensusConfig, GroupConfig, MemberAddress, StoreConfig
+    from quorumlog.entry import AppendReceipt, Durability
+    from quorumlog.errors import (
+        ConfigError,
+        DiskFull,
+        IndexOutOfRange,
+        LedgerError,
+        NotLeader,
+        OutcomeUnknown,
+        PendingFull,
+        ProtocolViolation,
+        Refused,
+        StoreFailure,
+    )
+    from quorumlog.server import LedgerServer, LocalCluster
+
+__all__ = [
+    "AppendReceipt",
+    "AsyncLedgerClient",
+    "ConfigError",
+    "ConsensusConfig",
+    "DiskFull",
+    "Durability",
+    "Entry",
+    "EntryBatch",
+    "GroupConfig",
+    "IndexOutOfRange",
+    "LedgerClient",
+    "LedgerError",
+    "LedgerServer",
+    "LocalCluster",
+    "MemberAddress",
+    "NotLeader",
+    "OutcomeUnknown",
+    "PendingFull",
+    "ProtocolViolation",
+    "Refused",
+    "StoreConfig",
+    "StoreFailure",
+    "__version__",
+    "connect",
+    "connect_async",
+]
+
+_HOME = {
+    "Entry": "batch",
+    "EntryBatch": "batch",
+    "AsyncLedgerClient": "client",
+    "LedgerClient": "client",
+    "connect": "client",
+    "connect_async": "client",
+    "ConsensusConfig": "config",
+    "GroupConfig": "config",
+    "MemberAddress": "config",
+    "StoreConfig": "config",
+    "AppendReceipt": "entry",
+    "Durability": "entry",
+    "LedgerServer": "server",
+    "LocalCluster": "server",
+}
+"""Module of each public name that is not an error; imported at first use, so that a Spark worker never
+loads a server and a shell command starts at once."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'quorumlog' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"quorumlog.{_HOME.get(name, 'errors')}"), name)
+    globals()[name] = value
+    return value

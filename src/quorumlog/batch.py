@@ -25,6 +25,7 @@ that agree on it at an index agree on every entry up to there.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
@@ -58,6 +59,8 @@ HeaderArray = npt.NDArray[Any]
 Buffer = bytes | bytearray | memoryview
 
 _BLANK_HEADER = bytes(HEADER_BYTES)
+_SHAPE = struct.Struct(">ii36xi")
+"""magic, size and body_len of one header."""
 _LOW_32 = np.uint64(0xFFFFFFFF)
 
 
@@ -237,16 +240,28 @@ class EntryBatch:
 
     # ---------------------------------------------------------------- checking
 
-    def check_encoding(self) -> None:
-        """Raise ProtocolViolation unless every header agrees with `sizes` and has a known kind."""
-        headers = self.headers()
-        magic = headers["magic"]
-        if (
-            not bool((headers["size"] == self.sizes).all())
-            or not bool((headers["body_len"] == self.sizes - HEADER_BYTES).all())
-            or not bool(((magic == EntryKind.NORMAL) | (magic == EntryKind.NOOP)).all())
-        ):
+    def check_encoding(self, *, normal_only: bool = False) -> None:
+        """Raise ProtocolViolation unless every header agrees with `sizes` and has a known kind.
+
+        `normal_only`: a NOOP is refused too; clients append NORMAL entries.
+        """
+        if self.count == 1:
+            # The many small requests of unbatched writers: numpy's fixed costs would dominate.
+            magic, size, body_len = _SHAPE.unpack_from(self.buffer)
+            good = size == len(self.buffer) == body_len + HEADER_BYTES
+            known = magic == EntryKind.NORMAL or (magic == EntryKind.NOOP and not normal_only)
+        else:
+            headers = self.headers()
+            magics = headers["magic"]
+            good = bool((headers["size"] == self.sizes).all()) and bool(
+                (headers["body_len"] == self.sizes - HEADER_BYTES).all()
+            )
+            normal = magics == EntryKind.NORMAL
+            known = bool((normal if normal_only else normal | (magics == EntryKind.NOOP)).all())
+        if not good:
             raise ProtocolViolation("an entry's header disagrees with the sizes of its batch")
+        if not known:
+            raise ProtocolViolation("an entry of a kind that may not be sent here")
 
     def check_sequence(self, first_index: int, previous_chain: int) -> None:
         """Raise ProtocolViolation unless indices are contiguous, terms do not fall and chains link."""

@@ -1,0 +1,13 @@
+"""One member: the core, a store and the order of effects. Synchronous, without sockets or clocks.
+
+`LedgerNode` is wrapped in a loop by the server and in virtual time by a simulator; the order in which
+a `Ready` is carried out is written in `ledger_node.py` and nowhere else. Read in this order: `ports`,
+`pending_appends`,
+`recent_batches`, `push_sender`, `flusher`, `ledger_node`.
+"""
+
+from quorumlog.node.ledger_node import LedgerNode
+from quorumlog.node.pending_appends import AppendOutcome
+from quorumlog.node.ports import World
+
+__all__ = ["AppendOutcome", "LedgerNode", "World"]

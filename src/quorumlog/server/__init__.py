@@ -1,0 +1,11 @@
+"""The world: asyncio, sockets, threads, clocks and signals live here and nowhere below.
+
+Read in this order: `connection` (frames over TCP), `peer_link` and `peer_session` (members),
+`client_session` (clients), `disk_thread`, `node_driver` (the loop around one node), `ledger_server`
+(composition), `local_cluster` (a cluster in one process).
+"""
+
+from quorumlog.server.ledger_server import LedgerServer
+from quorumlog.server.local_cluster import LocalCluster
+
+__all__ = ["LedgerServer", "LocalCluster"]

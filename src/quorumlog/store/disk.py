@@ -6,6 +6,10 @@ who calls decides what they mean (ENOSPC while reserving is `DiskFull`, the rest
 
 from __future__ import annotations
 
+import fcntl
+import mmap
+import os
+import time
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -81,6 +85,171 @@ class Disk(Protocol):
     def lock(self, path: str) -> DiskLock:
         """Take an exclusive lock held by this process; raises BlockingIOError if another holds it."""
 
+    def is_locked(self, path: str) -> bool:
+        """Whether anybody holds `lock(path)`; writes nothing, and False if there is no such file."""
+
 
 class DiskLock(Protocol):
     def release(self) -> None: ...
+
+
+# ---------------------------------------------------------------- the real disk
+
+_MAX_BUFFERS = 1024  # IOV_MAX of Linux: pwritev refuses more at once
+_LOCK_TRIES = 20
+_LOCK_WAIT_SECONDS = 0.005
+
+
+class OsFile:
+    """`DiskFile` over a file descriptor."""
+
+    def __init__(self, path: str, descriptor: int) -> None:
+        self.path = path
+        self._descriptor = descriptor
+
+    def pread(self, size_bytes: int, position: int) -> bytes:
+        data = os.pread(self._descriptor, size_bytes, position)
+        if len(data) == size_bytes or not data:
+            return data
+        # One call gives at most 2 GiB, and a signal may cut it short.
+        pieces = [data]
+        while data and (size_bytes := size_bytes - len(data)):
+            position += len(data)
+            data = os.pread(self._descriptor, size_bytes, position)
+            pieces.append(data)
+        return b"".join(pieces)
+
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        done = 0
+        while done < len(buffer):
+            count = os.preadv(self._descriptor, [buffer[done:]], position + done)
+            if count == 0:
+                break
+            done += count
+        return done
+
+    def pwritev(self, buffers: Sequence[Buffer], position: int) -> None:
+        pending = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
+        while pending:
+            written = os.pwritev(self._descriptor, pending[:_MAX_BUFFERS], position)
+            position += written
+            whole = 0
+            while whole < len(pending) and written >= len(pending[whole]):
+                written -= len(pending[whole])
+                whole += 1
+            del pending[:whole]
+            if written:
+                pending[0] = pending[0][written:]
+
+    def allocate(self, position: int, size_bytes: int) -> None:
+        os.posix_fallocate(self._descriptor, position, size_bytes)
+
+    def set_size(self, size_bytes: int) -> None:
+        os.ftruncate(self._descriptor, size_bytes)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def map_read_only(self) -> memoryview:
+        if self.size() == 0:
+            return memoryview(b"")  # an empty file cannot be mapped
+        return memoryview(mmap.mmap(self._descriptor, 0, mmap.MAP_SHARED, mmap.PROT_READ))
+
+    def close(self) -> None:
+        """Calling it twice is no error. A mapping outlives it until its memoryview is let go."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class OsLock:
+    """An flock on a file that stays where it is: deleting it would let two processes hold it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class OsDisk:
+    """`Disk` of the operating system (Linux)."""
+
+    def open(self, path: str, *, writable: bool = True, create: bool = False) -> OsFile:
+        flags = os.O_RDWR if writable else os.O_RDONLY
+        if create:
+            flags |= os.O_CREAT | os.O_EXCL
+        return OsFile(path, os.open(path, flags, 0o644))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def list(self, path: str) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def size_of(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def make_directory(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(old, new)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def usage(self, path: str) -> DiskUsage:
+        # Blocks set aside for root count neither as free nor as part of the whole, as in `df`:
+        # otherwise the ratio would never reach 1 for an ordinary user.
+        status = os.statvfs(path)
+        used_blocks = status.f_blocks - status.f_bfree
+        return DiskUsage(
+            (used_blocks + status.f_bavail) * status.f_frsize, status.f_bavail * status.f_frsize
+        )
+
+    def lock(self, path: str) -> OsLock:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            for attempt in range(_LOCK_TRIES):
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    # `is_locked` of another process holds it for an instant; a member holds it longer.
+                    if attempt == _LOCK_TRIES - 1:
+                        raise
+                    time.sleep(_LOCK_WAIT_SECONDS)
+                else:
+                    return OsLock(descriptor)
+            raise AssertionError("unreachable")
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def is_locked(self, path: str) -> bool:
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False

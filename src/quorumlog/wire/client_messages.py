@@ -9,6 +9,24 @@ from __future__ import annotations
 
 import msgspec
 
+from quorumlog.errors import (
+    BadRequest,
+    BodyTooLarge,
+    DiskFull,
+    IndexOutOfRange,
+    LeaderNotReady,
+    LeaderTransferring,
+    LedgerError,
+    NotLeader,
+    OutcomeUnknown,
+    OutOfSequence,
+    PendingFull,
+    RequestTimeout,
+    TransferFailed,
+    UnknownGroup,
+    Unreachable,
+)
+
 PROTOCOL_VERSION = 1
 
 
@@ -169,3 +187,64 @@ AnyClientMessage = (
     | TransferResponse
     | ErrorResponse
 )
+
+# ---------------------------------------------------------------- errors on the wire
+
+_ERRORS: tuple[type[LedgerError], ...] = (
+    NotLeader,
+    LeaderNotReady,
+    LeaderTransferring,
+    PendingFull,
+    DiskFull,
+    OutOfSequence,
+    RequestTimeout,
+    Unreachable,
+    UnknownGroup,
+    BodyTooLarge,
+    BadRequest,
+    TransferFailed,
+    OutcomeUnknown,
+    IndexOutOfRange,
+)
+_ERROR_OF_CODE = {error.code: error for error in _ERRORS}
+assert len(_ERROR_OF_CODE) == len(_ERRORS), "two errors share a code"
+
+
+def error_response(request_id: int, error: LedgerError) -> ErrorResponse:
+    """How an outcome that is not success travels; the one place where an error becomes a message."""
+    out_of_range = error if isinstance(error, IndexOutOfRange) else None
+    return ErrorResponse(
+        request_id=request_id,
+        code=error.code,
+        message=str(error),
+        leader_id=error.leader_id or "",
+        leader_address=error.leader_address or "",
+        retry_after_ms=error.retry_after_ms,
+        ledger_begin_index=out_of_range.ledger_begin_index if out_of_range else -1,
+        committed_index=out_of_range.committed_index if out_of_range else -1,
+    )
+
+
+def error_of(response: ErrorResponse) -> LedgerError:
+    """The error that a response carries; the one place where a message becomes an error again.
+
+    A code of a newer server counts as OutcomeUnknown: what cannot be read proves nothing, and only
+    that class is safe to report for every kind of request.
+    """
+    kind = _ERROR_OF_CODE.get(response.code)
+    if kind is None:
+        return OutcomeUnknown(
+            f"the server answered with the unknown code {response.code}: {response.message}"
+        )
+    if issubclass(kind, IndexOutOfRange):
+        return kind(
+            response.message,
+            ledger_begin_index=response.ledger_begin_index,
+            committed_index=response.committed_index,
+        )
+    return kind(
+        response.message,
+        leader_id=response.leader_id or None,
+        leader_address=response.leader_address or None,
+        retry_after_ms=response.retry_after_ms,
+    )

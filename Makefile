@@ -1,0 +1,62 @@
+# Needs python3 (3.11 or later) and make; `make setup` brings the rest from PyPI, pinned by uv.lock.
+# Where the first python3 on PATH is too old: make PYTHON=python3.12 test
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+UV := .uv/bin/uv
+STAMP := $(VENV)/.set-up
+
+# The interpreter is the one named above: uv must neither look for another nor download one.
+export UV_PYTHON_DOWNLOADS := never
+export UV_PROJECT_ENVIRONMENT := $(VENV)
+# The machine's own certificates where it has any: a company's proxy is trusted there and nowhere else.
+export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),true,false)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check format test demo bench lock clean
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+
+setup: $(STAMP)  ## install what the other targets need into .venv (they do it by themselves)
+
+$(UV): requirements-uv.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "$(PYTHON) is older than Python 3.11: name a newer one, make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -m venv --clear .uv || \
+	    { echo "$(PYTHON) -m venv failed: on Debian and Ubuntu, apt-get install python3-venv"; exit 1; }
+	@.uv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-uv.txt
+	@touch $@
+
+# --locked: what is installed is uv.lock to the byte, or nothing.
+$(STAMP): pyproject.toml uv.lock $(UV)
+	@echo "Setting up $(VENV) (once; Spark alone is a download of 450 MB)"
+	@$(UV) sync --quiet --locked --all-extras --python $(PYTHON)
+	@touch $@
+
+check: $(STAMP)  ## formatting, lint, types, import contracts
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP)  ## let ruff format and fix what it can
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+test: $(STAMP)  ## every test
+	$(BIN)/python -m pytest
+
+demo: $(STAMP)  ## the main job: 336,776 flights through three members, two failures, Spark
+	$(BIN)/python examples/flights_demo.py
+
+bench: $(STAMP)  ## the speed of a cluster of three on this machine
+	$(BIN)/python benchmarks/run.py
+
+lock: $(UV)  ## resolve pyproject.toml into uv.lock again
+	$(UV) lock --python $(PYTHON)
+
+clean:  ## remove what make has made
+	rm -rf $(VENV) .uv build dist demo-out bench-out .mypy_cache .ruff_cache .pytest_cache \
+	    .hypothesis .import_linter_cache spark-warehouse

@@ -1,0 +1,51 @@
+"""The chart: records per second over time, with the two failures marked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+
+from demo.faults import Failover
+from demo.producer import Ack
+
+mpl.use("Agg")  # no display, and none is looked for
+
+from matplotlib import pyplot as plt
+
+INTERVAL_S = 0.1
+_COLOURS = ("tab:red", "tab:orange")
+
+
+def draw(path: Path, acks: Sequence[Ack], began_s: float, failovers: Sequence[Failover]) -> None:
+    """Write a PNG. `began_s`: `time.perf_counter` at the left edge."""
+    times = np.array([ack.at_s for ack in acks]) - began_s
+    rows = np.array([ack.rows for ack in acks])
+    duration_s = float(times.max()) if len(times) else INTERVAL_S
+    edges = np.arange(0.0, duration_s + 2 * INTERVAL_S, INTERVAL_S)
+    counts, _ = np.histogram(times, bins=edges, weights=rows)
+
+    figure, axes = plt.subplots(figsize=(11, 4.5), layout="constrained")
+    axes.stairs(counts / INTERVAL_S, edges, fill=True, color="tab:blue", alpha=0.6)
+    for failover, colour in zip(failovers, _COLOURS, strict=False):
+        fault_s = failover.fault_at_s - began_s
+        axes.axvline(fault_s, color=colour, linewidth=1.5)
+        axes.axvspan(fault_s, fault_s + failover.seconds_without_leader, color=colour, alpha=0.2)
+        axes.annotate(
+            f" {failover.signal_name} of {failover.leader_id}:\n"
+            f" {failover.seconds_without_leader:.2f} s to the next\n acknowledged append",
+            (fault_s + failover.seconds_without_leader, axes.get_ylim()[1]),
+            color=colour,
+            verticalalignment="top",
+            fontsize=9,
+        )
+    axes.set_xlim(0, edges[-1])
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("seconds")
+    axes.set_ylabel("acknowledged records/s")
+    axes.set_title("Flights into the log while its leader is killed, then stopped")
+    axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)

@@ -1,0 +1,140 @@
+"""Two ways to lose a leader, each timed from the fault to the next acknowledged append.
+
+SIGKILL takes the process and all it had in memory; its directory stays, and it is restarted on it at
+once. SIGSTOP takes only its time: connections stay open and nothing answers, and when it goes on it
+still believes that it leads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, NamedTuple
+
+from demo.member_processes import MemberProcess, MemberProcesses
+from demo.producer import Producer
+from quorumlog import AsyncLedgerClient
+
+POLL_S = 0.05
+STATUS_TIMEOUT_MS = 500
+CATCH_UP_TIMEOUT_S = 60.0
+
+Row = dict[str, Any]
+
+
+class Failover(NamedTuple):
+    """One leader lost, the next one found."""
+
+    signal_name: str
+    leader_id: str
+    term: int
+    next_term: int
+    fault_at_s: float
+    """`time.perf_counter`."""
+    seconds_without_leader: float
+    """From the fault to the next append that the next leader acknowledged."""
+    seconds_to_catch_up: float
+    """From the restart, or from SIGCONT, until the member held all that was committed then."""
+
+
+class Watch:
+    """Status of every member, asked of each one itself."""
+
+    def __init__(self, client: AsyncLedgerClient, members: MemberProcesses) -> None:
+        self._client = client
+        self._members = members
+
+    async def rows(self) -> list[Row]:
+        self._members.check_running()
+        return await self._client.status(timeout_ms=STATUS_TIMEOUT_MS)
+
+    async def leader(self, timeout_s: float = CATCH_UP_TIMEOUT_S) -> Row:
+        """The leader of the highest term; waits for one. Raises TimeoutError."""
+        async with asyncio.timeout(timeout_s):
+            while True:
+                leaders = [row for row in await self.rows() if row["role"] == "leader"]
+                if leaders:
+                    return max(leaders, key=lambda row: int(row["term"]))
+                await asyncio.sleep(POLL_S)
+
+    async def caught_up(self, member_id: str, timeout_s: float = CATCH_UP_TIMEOUT_S) -> None:
+        """Until the member has committed all that the leader had committed one look earlier."""
+        goal: int | None = None
+        async with asyncio.timeout(timeout_s):
+            while True:
+                rows = await self.rows()
+                own = next((row for row in rows if row["id"] == member_id and row["reachable"]), None)
+                follows = own and own["role"] == "follower"
+                if own and follows and goal is not None and own["committed_index"] >= goal:
+                    return
+                leaders = [row for row in rows if row["role"] == "leader" and row["id"] != member_id]
+                if leaders and goal is None:
+                    goal = max(int(row["committed_index"]) for row in leaders)
+                await asyncio.sleep(POLL_S)
+
+    async def all_equal(self, timeout_s: float = CATCH_UP_TIMEOUT_S) -> list[Row]:
+        """Until every member holds and has committed the same log; their status then."""
+        async with asyncio.timeout(timeout_s):
+            while True:
+                rows = await self.rows()
+                ends = {(row["ledger_end_index"], row["committed_index"], row["term"]) for row in rows}
+                leads = any(row["role"] == "leader" for row in rows)
+                if leads and len(ends) == 1 and all(row["reachable"] for row in rows):
+                    return rows
+                await asyncio.sleep(POLL_S)
+
+
+async def kill_leader(members: MemberProcesses, watch: Watch, producer: Producer) -> Failover:
+    """SIGKILL the leader, restart it at once, and return when it has caught up."""
+    leader = await watch.leader()
+    member = members[leader["id"]]
+    fault_at_s = time.perf_counter()
+    member.kill()
+    member.start()
+    restarted_at_s = time.perf_counter()
+    ack = await producer.wait_for_term_above(leader["term"])
+    await watch.caught_up(member.member_id)
+    return Failover(
+        "SIGKILL",
+        member.member_id,
+        leader["term"],
+        ack.term,
+        fault_at_s,
+        ack.at_s - fault_at_s,
+        time.perf_counter() - restarted_at_s,
+    )
+
+
+async def stop_leader(
+    members: MemberProcesses, watch: Watch, producer: Producer, *, seconds: float
+) -> Failover:
+    """SIGSTOP the leader, SIGCONT after `seconds`, and return when it has caught up."""
+    leader = await watch.leader()
+    member = members[leader["id"]]
+    fault_at_s = time.perf_counter()
+    member.pause()
+    resuming = asyncio.create_task(_resume_after(member, seconds))
+    try:
+        ack = await producer.wait_for_term_above(leader["term"])
+        resumed_at_s = await resuming
+    finally:
+        resuming.cancel()
+    await watch.caught_up(member.member_id)
+    return Failover(
+        "SIGSTOP",
+        member.member_id,
+        leader["term"],
+        ack.term,
+        fault_at_s,
+        ack.at_s - fault_at_s,
+        time.perf_counter() - resumed_at_s,
+    )
+
+
+async def _resume_after(member: MemberProcess, seconds: float) -> float:
+    """SIGCONT at the end, also when the wait is cut short: a stopped process cannot be asked to end."""
+    try:
+        await asyncio.sleep(seconds)
+    finally:
+        member.resume()
+    return time.perf_counter()

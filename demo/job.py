@@ -1,0 +1,137 @@
+"""The main job from its first process to its last comparison, in the order in which it happens."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvloop
+from rich.progress import Progress, TaskID
+
+from demo import flights, spark_comparison
+from demo.chart import draw
+from demo.directories import compare_directories, stop_followers_first
+from demo.faults import Failover, Watch, kill_leader, stop_leader
+from demo.member_processes import MemberProcesses
+from demo.producer import Producer
+from demo.report import Report
+from quorumlog import connect_async
+
+SEGMENT_BYTES = 64 << 20
+"""The whole log is about 120 MB: it crosses a segment's end, and the directories stay small."""
+STOP_SECONDS = 5.0
+APPEND_TIMEOUT_MS = 60_000
+"""A batch that no leader takes for so long ends the demo."""
+CHART_NAME = "throughput.png"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    folder: Path
+    rows: int | None = None
+    """None: all."""
+    batch_records: int = 128
+    in_flight: int = 4
+    with_spark: bool = True
+
+
+def run(options: Options, progress: Progress) -> Report:
+    """The whole job. Whatever ends it, no process is left."""
+    step = progress.add_task("reading the flights", total=None)
+    frame = flights.load_flights(options.rows)
+    records = flights.encode_records(frame)
+    _done(progress, step, f"{len(records):,} flights as JSON, {sum(map(len, records)):,} bytes")
+
+    batches = flights.split_batches(records, options.batch_records)
+    report = Report(len(records), options.batch_records)
+    with MemberProcesses(options.folder / "members", segment_bytes=SEGMENT_BYTES) as members:
+        servers = members.servers
+        uvloop.run(_produce(options, members, batches, report, progress))
+        if options.with_spark:
+            step = progress.add_task("Spark", total=None)
+            report.contents = spark_comparison.read_and_compare(
+                servers,
+                frame,
+                options.folder,
+                lambda stage: progress.update(step, description=f"Spark: {stage}"),
+            )
+            _done(progress, step, f"Spark has read {report.contents.records:,} records and compared")
+        step = progress.add_task("stopping the members", total=None)
+        stop_followers_first(members, report.leader_id)
+        _done(progress, step, "every member has stopped with status 0")
+        step = progress.add_task("verifying the data directories", total=None)
+        report.directories = compare_directories(members.data_dirs)
+        _done(progress, step, f"verified: {report.directories.detail}")
+    return report
+
+
+async def _produce(
+    options: Options,
+    members: MemberProcesses,
+    batches: list[flights.Batch],
+    report: Report,
+    progress: Progress,
+) -> None:
+    """Write everything, with both faults on the way."""
+    step = progress.add_task("starting three members", total=None)
+    # The watch has connections of its own: a look at the members must not wait behind batches.
+    async with (
+        connect_async(members.servers, timeout_ms=APPEND_TIMEOUT_MS) as client,
+        connect_async(members.servers) as watching,
+    ):
+        watch = Watch(watching, members)
+        leader = await watch.leader()
+        _done(progress, step, f"three members run, {leader['id']} leads in term {leader['term']}")
+
+        producer = Producer(client, batches, in_flight=options.in_flight)
+        bar = progress.add_task("rows acknowledged", total=report.rows)
+        began_s = time.perf_counter()
+        async with asyncio.TaskGroup() as tasks:
+            faults = tasks.create_task(_break_things(report.rows, members, watch, producer, progress))
+            showing = tasks.create_task(_show(producer, progress, bar))
+            await producer.run()
+            report.seconds_producing = time.perf_counter() - began_s
+            showing.cancel()
+        progress.update(bar, completed=producer.acknowledged_rows)
+        report.failovers = faults.result()
+        report.unknown_batches = producer.unknown_batches
+        report.retried_rows = producer.retried_rows
+        report.members = await watch.all_equal()
+        report.starts = {m.member_id: m.starts for m in members.members}
+        draw(options.folder / CHART_NAME, producer.acks, began_s, report.failovers)
+
+
+async def _break_things(
+    rows: int, members: MemberProcesses, watch: Watch, producer: Producer, progress: Progress
+) -> list[Failover]:
+    """At a third of the rows kill the leader; at two thirds, all being well again, stop it."""
+    producer.hold_at(2 * rows // 3)
+    await producer.wait_for_rows(rows // 3)
+    killed = await kill_leader(members, watch, producer)
+    _tell(progress, killed)
+    await producer.wait_for_rows(2 * rows // 3)
+    producer.release()
+    stopped = await stop_leader(members, watch, producer, seconds=STOP_SECONDS)
+    _tell(progress, stopped)
+    return [killed, stopped]
+
+
+async def _show(producer: Producer, progress: Progress, bar: TaskID) -> None:
+    while True:
+        progress.update(bar, completed=producer.acknowledged_rows)
+        await asyncio.sleep(0.1)
+
+
+def _tell(progress: Progress, failover: Failover) -> None:
+    progress.console.print(
+        f"  {failover.signal_name} of the leader {failover.leader_id}: next acknowledged append after"
+        f" {failover.seconds_without_leader:.3f} s in term {failover.next_term};"
+        f" {failover.leader_id} is back and has caught up",
+        highlight=False,
+    )
+
+
+def _done(progress: Progress, step: TaskID, text: str) -> None:
+    progress.update(step, description=text, total=1, completed=1)

@@ -1,0 +1,217 @@
+"""Three members as real processes on loopback: started, killed, stopped and continued by their ids.
+
+The demo and the benchmarks both stand on this. Every process started here is ended here, whatever
+happens in between: `MemberProcesses` is a context manager, and the processes lead groups of their own,
+so that Ctrl-C on the terminal reaches only the program that must stop them in order.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+STOP_TIMEOUT_S = 20.0
+_LOG_TAIL_LINES = 20
+
+
+class MemberFailed(RuntimeError):
+    """A member ended by itself, or did not end when told to; the message has its last words."""
+
+
+class MemberProcess:
+    """One `quorumlog serve` and the data directory that it is restarted on."""
+
+    def __init__(self, member_id: str, address: str, folder: Path, members: str, options: str) -> None:
+        """`options`: further lines of its TOML file."""
+        self.member_id = member_id
+        self.address = address
+        self.data_dir = folder / member_id
+        self.starts = 0
+        self._log_path = folder / f"{member_id}.log"
+        self._config_path = folder / f"{member_id}.toml"
+        self._config_path.write_text(
+            f'member_id = "{member_id}"\nmembers = "{members}"\ndata_dir = "{self.data_dir}"\n{options}'
+        )
+        self._process: subprocess.Popen[bytes] | None = None
+
+    # ---------------------------------------------------------------- life
+
+    def start(self) -> None:
+        assert not self.running, f"{self.member_id} runs already as process {self.pid}"
+        with self._log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "quorumlog.cli.main",
+                    "serve",
+                    "--config",
+                    str(self._config_path),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                process_group=0,
+            )
+        self.starts += 1
+
+    def kill(self) -> None:
+        """SIGKILL; returns once the process is gone."""
+        self._signal(signal.SIGKILL)
+        self._wait()
+
+    def pause(self) -> None:
+        """SIGSTOP: its sockets stay open and nothing answers on them."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """SIGTERM: it hands leadership over, flushes and ends. Raises MemberFailed if it does not."""
+        self._signal(signal.SIGTERM)
+        try:
+            status = self._wait()
+        except subprocess.TimeoutExpired:
+            raise MemberFailed(
+                f"{self.member_id} did not stop within {STOP_TIMEOUT_S:g} s of SIGTERM:\n"
+                f"{self.last_words()}"
+            ) from None
+        if status != 0:
+            raise MemberFailed(
+                f"{self.member_id} ended with status {status} after SIGTERM:\n{self.last_words()}"
+            )
+
+    def destroy(self) -> None:
+        """End it by whatever it takes; no error if it is gone."""
+        if self.running:
+            self.kill()
+
+    # ---------------------------------------------------------------- looking at it
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, f"{self.member_id} was never started"
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def last_words(self) -> str:
+        """The end of what it printed."""
+        if not self._log_path.exists():
+            return ""
+        return "\n".join(self._log_path.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None, f"{self.member_id} was never started"
+        if self._process.poll() is not None:
+            raise MemberFailed(
+                f"{self.member_id} ended by itself with status {self._process.returncode}:\n"
+                f"{self.last_words()}"
+            )
+        self._process.send_signal(number)
+
+    def _wait(self) -> int:
+        assert self._process is not None
+        return self._process.wait(STOP_TIMEOUT_S)
+
+
+class MemberProcesses:
+    """`with MemberProcesses(folder) as members:` starts them; at the end none is left.
+
+    `folder` is made anew, unless `keep` says that the members shall continue what lies there.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        count: int = 3,
+        flush: str = "sync",
+        segment_bytes: int | None = None,
+        keep: bool = False,
+    ) -> None:
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        addresses = [f"127.0.0.1:{port}" for port in _free_ports(count)]
+        listed = ",".join(f"n{i}={address}" for i, address in enumerate(addresses))
+        options = f'flush = "{flush}"\n'
+        if segment_bytes is not None:
+            options += f"segment_bytes = {segment_bytes}\n"
+        self.members: Sequence[MemberProcess] = tuple(
+            MemberProcess(f"n{i}", address, folder, listed, options)
+            for i, address in enumerate(addresses)
+        )
+
+    def __enter__(self) -> Self:
+        try:
+            for member in self.members:
+                member.start()
+        except BaseException:
+            self.destroy()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.destroy()
+
+    def __getitem__(self, member_id: str) -> MemberProcess:
+        return next(m for m in self.members if m.member_id == member_id)
+
+    @property
+    def servers(self) -> str:
+        """The address list for `connect`."""
+        return ",".join(m.address for m in self.members)
+
+    @property
+    def data_dirs(self) -> list[Path]:
+        return [m.data_dir for m in self.members]
+
+    def check_running(self) -> None:
+        """Raise MemberFailed if one has ended."""
+        for member in self.members:
+            if member.starts and not member.running:
+                raise MemberFailed(f"{member.member_id} ended by itself:\n{member.last_words()}")
+
+    def destroy(self) -> None:
+        for member in self.members:
+            member.destroy()
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on, below those that the kernel gives to outgoing connections.
+
+    From that range, a peer that dials a dead member's port could be given this very port as its own,
+    connect to itself, and keep the member from listening again when it is restarted.
+    """
+    lowest_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    candidates = list(range(max(1024, lowest_outgoing - 16_384), lowest_outgoing))
+    random.shuffle(candidates)
+    free: list[int] = []
+    for port in candidates:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        free.append(port)
+        if len(free) == count:
+            return free
+    raise OSError(f"fewer than {count} free ports on 127.0.0.1 below {lowest_outgoing}")

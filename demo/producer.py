@@ -1,0 +1,111 @@
+"""The producer: batches into the log, a few in flight, and what became of each of them.
+
+A batch whose outcome is unknown is sent again, because losing rows is worse than repeating them; how
+many that were is counted, and Spark later counts what was really repeated. Refusals never come here:
+the client sends a refused batch again by itself, since it certainly was not written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from demo.flights import Batch
+from quorumlog import AsyncLedgerClient, OutcomeUnknown
+
+
+class Ack(NamedTuple):
+    """One acknowledged batch."""
+
+    at_s: float
+    """`time.perf_counter` when the answer was there."""
+    rows: int
+    term: int
+
+
+class Producer:
+    """`run()` sends every batch; faults wait for its acknowledgements meanwhile."""
+
+    def __init__(self, client: AsyncLedgerClient, batches: Iterable[Batch], *, in_flight: int) -> None:
+        self.acks: list[Ack] = []
+        self.acknowledged_rows = 0
+        self.unknown_batches = 0
+        self.retried_rows = 0
+        """Rows of batches that were sent again after an unknown outcome; so many may be repeated."""
+        self._client = client
+        self._batches: Iterator[Batch] = iter(batches)
+        self._in_flight = in_flight
+        self._sent_rows = 0
+        self._hold_at: float = math.inf
+        self._released = asyncio.Event()
+        self._waiters: list[tuple[Callable[[Ack], bool], asyncio.Future[Ack]]] = []
+
+    async def run(self) -> None:
+        """Returns once every batch is acknowledged; raises the client's error after its deadline."""
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(self._in_flight):
+                tasks.create_task(self._send_batches())
+
+    async def _send_batches(self) -> None:
+        for batch in self._batches:  # shared: each of the tasks takes the next one
+            if self._sent_rows >= self._hold_at:
+                await self._released.wait()
+            self._sent_rows += len(batch)
+            await self._send(batch)
+
+    async def _send(self, batch: Batch) -> None:
+        while True:
+            try:
+                receipt = await self._client.append_batch(batch)
+            except OutcomeUnknown:
+                self.unknown_batches += 1
+                self.retried_rows += len(batch)
+                continue
+            assert receipt.count == len(batch), (receipt, len(batch))
+            self._acknowledged(Ack(time.perf_counter(), receipt.count, receipt.term))
+            return
+
+    # ---------------------------------------------------------------- for those who break things
+
+    def hold_at(self, rows: int) -> None:
+        """Send nothing beyond the first `rows` rows before `release`."""
+        self._hold_at = rows
+        self._released.clear()
+
+    def release(self) -> None:
+        self._hold_at = math.inf
+        self._released.set()
+
+    async def wait_for_rows(self, rows: int) -> None:
+        """Until so many rows are acknowledged."""
+        if self.acknowledged_rows < rows:
+            await self._wait(lambda ack: self.acknowledged_rows >= rows)
+
+    async def wait_for_term_above(self, term: int) -> Ack:
+        """The first acknowledgement that a leader of a later term gave.
+
+        An answer of the old leader may still be on its way when that leader is already gone.
+        """
+        for ack in self.acks:
+            if ack.term > term:
+                return ack
+        return await self._wait(lambda ack: ack.term > term)
+
+    async def _wait(self, condition: Callable[[Ack], bool]) -> Ack:
+        future: asyncio.Future[Ack] = asyncio.get_running_loop().create_future()
+        self._waiters.append((condition, future))
+        return await future
+
+    def _acknowledged(self, ack: Ack) -> None:
+        self.acks.append(ack)
+        self.acknowledged_rows += ack.rows
+        waiting = []
+        for condition, future in self._waiters:
+            if not future.done() and condition(ack):
+                future.set_result(ack)
+            elif not future.done():
+                waiting.append((condition, future))
+        self._waiters = waiting

@@ -1,0 +1,131 @@
+"""What the demo says at the end, and whether that is good."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.table import Table
+
+from demo.faults import Failover, Row
+from demo.spark_comparison import Comparison, LogContents
+
+
+@dataclass(slots=True)
+class Report:
+    """Filled in as the job goes on."""
+
+    rows: int
+    batch_records: int
+    members: list[Row] = field(default_factory=list)
+    """Status of every member when all was written."""
+    starts: dict[str, int] = field(default_factory=dict)
+    seconds_producing: float = 0.0
+    failovers: list[Failover] = field(default_factory=list)
+    unknown_batches: int = 0
+    retried_rows: int = 0
+    contents: LogContents | None = None
+    """None: Spark was left out."""
+    directories: Comparison | None = None
+
+    def comparisons(self) -> list[Comparison]:
+        found = list(self.contents.comparisons) if self.contents else []
+        if self.contents:
+            found.append(
+                Comparison(
+                    "only rows of retried batches are repeated",
+                    self.contents.repeated_rows <= self.retried_rows,
+                    f"{self.contents.repeated_rows:,} repeated, {self.retried_rows:,} retried",
+                )
+            )
+        if self.directories:
+            found.append(self.directories)
+        return found
+
+    @property
+    def leader_id(self) -> str:
+        """Who led when all was written."""
+        return next(str(row["id"]) for row in self.members if row["role"] == "leader")
+
+    @property
+    def succeeded(self) -> bool:
+        """Nothing lost, every comparison agrees, the three directories hold the same log."""
+        nothing_lost = self.contents is None or self.contents.lost_rows == 0
+        return (
+            nothing_lost and self.directories is not None and all(c.agrees for c in self.comparisons())
+        )
+
+    def print(self, console: Console) -> None:
+        console.print(self._members_table())
+        console.print(self._figures_table())
+        console.print(self._comparisons_table())
+
+    def _members_table(self) -> Table:
+        table = Table(title="Members, when all was written")
+        for heading in ("id", "address", "role", "starts"):
+            table.add_column(heading)
+        for heading in ("term", "log end", "committed index"):
+            table.add_column(heading, justify="right")
+        for row in sorted(self.members, key=lambda row: str(row["id"])):
+            table.add_row(
+                row["id"],
+                row["address"],
+                row["role"],
+                str(self.starts.get(row["id"], 0)),
+                str(row["term"]),
+                f"{row['ledger_end_index']:,}",
+                f"{row['committed_index']:,}",
+            )
+        return table
+
+    def _figures_table(self) -> Table:
+        table = Table(title="The run", show_header=False)
+        table.add_column()
+        table.add_column(justify="right")
+        rate = self.rows / self.seconds_producing if self.seconds_producing else 0.0
+        table.add_row("rows of the source", f"{self.rows:,}")
+        table.add_row(
+            "records per second, failovers included",
+            f"{rate:,.0f} (batches of {self.batch_records}, {self.seconds_producing:.1f} s)",
+        )
+        for failover in self.failovers:
+            what = (
+                "killed and restarted" if failover.signal_name == "SIGKILL" else "stopped and continued"
+            )
+            table.add_row(
+                f"{failover.signal_name}: {failover.leader_id} {what}, term {failover.term} ->"
+                f" {failover.next_term}, without a leader for",
+                f"{failover.seconds_without_leader:.3f} s",
+            )
+            table.add_row(
+                f"   {failover.leader_id} has caught up after", f"{failover.seconds_to_catch_up:.3f} s"
+            )
+        table.add_row(
+            "batches of unknown outcome, sent again",
+            f"{self.unknown_batches:,} ({self.retried_rows:,} rows)",
+        )
+        if self.contents is not None:
+            table.add_row("records in the log", f"{self.contents.records:,}")
+            table.add_row(
+                "rows lost", _good(f"{self.contents.lost_rows:,}", self.contents.lost_rows == 0)
+            )
+            table.add_row(
+                "rows repeated because an unknown outcome was retried",
+                f"{self.contents.repeated_rows:,}",
+            )
+            table.add_row("Spark, from start to last answer", f"{self.contents.seconds:.1f} s")
+        return table
+
+    def _comparisons_table(self) -> Table:
+        table = Table(title="Comparisons")
+        table.add_column("what")
+        table.add_column("result")
+        table.add_column("detail")
+        for comparison in self.comparisons():
+            result = "agrees" if comparison.agrees else "DIFFERS"
+            table.add_row(comparison.name, _good(result, comparison.agrees), comparison.detail)
+        return table
+
+
+def _good(text: str, good: bool) -> str:
+    return f"[{'green' if good else 'bold red'}]{text}[/]"

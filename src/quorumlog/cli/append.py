@@ -1,0 +1,183 @@
+"""quorumlog append: a line, an entry."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from io import BufferedReader
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, cast
+
+import typer
+
+from quorumlog.cli.options import Group, Json, Servers, Timeout, split_servers
+from quorumlog.cli.output import EXIT_INTERRUPTED, EXIT_REFUSED, describe, error_line
+from quorumlog.client import connect
+from quorumlog.config import DEFAULT_GROUP, MIB
+from quorumlog.entry import AppendReceipt
+from quorumlog.errors import ConfigError, LedgerError
+from quorumlog.wire.append_window import StreamProgress
+
+CHUNK_BYTES = 1 * MIB
+MAX_BATCH_LINES = 4096
+
+
+class _Interrupted(Exception):
+    """Ctrl-C while waiting for a line."""
+
+
+class LineSource:
+    """Lines as batches: all that one read brought, so that a slow writer waits for nobody.
+
+    The first Ctrl-C ends the source; what is in flight is waited for and accounted for. The second one
+    is an ordinary KeyboardInterrupt.
+    """
+
+    def __init__(self, file: BufferedReader) -> None:
+        self._file = file
+        self._reading = False
+        self.taken = 0
+        """Lines handed out."""
+        self.interrupted = False
+        self._rest = b""
+        """Read and not handed out yet."""
+
+    def on_interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self.interrupted:
+            raise KeyboardInterrupt
+        self.interrupted = True
+        if self._reading:
+            raise _Interrupted
+
+    def batches(self) -> Iterator[list[bytes]]:
+        while not self.interrupted:
+            try:
+                chunk = self._read()
+            except _Interrupted:
+                return
+            if not chunk and not self._rest:
+                return
+            *lines, self._rest = (self._rest + chunk).split(b"\n")
+            if not chunk:  # the last line had no end
+                lines, self._rest = [self._rest], b""
+            for first in range(0, len(lines), MAX_BATCH_LINES):
+                batch = lines[first : first + MAX_BATCH_LINES]
+                if self.interrupted:
+                    self._rest = b"\n".join([*lines[first:], self._rest])
+                    return
+                self.taken += len(batch)
+                yield batch
+
+    def _read(self) -> bytes:
+        self._reading = True
+        try:
+            # read1: whatever there is, without waiting for a full chunk
+            return self._file.read1(CHUNK_BYTES)
+        finally:
+            self._reading = False
+
+    def count_rest(self) -> int:
+        """Lines never handed out. Only for a file: standard input may never end."""
+        count, last = self._rest.count(b"\n"), self._rest[-1:]
+        while chunk := self._file.read(CHUNK_BYTES):
+            count += chunk.count(b"\n")
+            last = chunk[-1:]
+        return count + (last not in (b"", b"\n"))
+
+
+def append(
+    servers: Servers,
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            help="File of lines; standard input if left out.", metavar="[FILE]", show_default=False
+        ),
+    ] = None,
+    group: Group = DEFAULT_GROUP,
+    timeout: Timeout = 30.0,
+    json: Json = False,
+) -> None:
+    """Append every line of FILE or of standard input as one entry; print the first and last index.
+
+    When it is refused or interrupted it says how many lines are committed, unknown (they may be in the
+    log or not) and not sent.
+
+    Example: seq 1000 | quorumlog append --servers 127.0.0.1:20911,127.0.0.1:20912,127.0.0.1:20913
+    """
+    split_servers(servers)
+    with ExitStack() as stack:
+        source = LineSource(
+            stack.enter_context(_open(file)) if file else cast(BufferedReader, sys.stdin.buffer)
+        )
+        log = stack.enter_context(connect(servers, group=group, timeout_ms=int(timeout * 1000)))
+        before = signal.signal(signal.SIGINT, source.on_interrupt)
+        stack.callback(signal.signal, signal.SIGINT, before)
+        appended = _Appended(json)
+        stream = log.append_stream(source.batches())
+        status = 0
+        try:
+            for receipt in stream:
+                appended.add(receipt)
+        except LedgerError as error:
+            error_line(describe(error))
+            status = EXIT_REFUSED
+        except KeyboardInterrupt:
+            stream.close()
+        if source.interrupted:
+            status = EXIT_INTERRUPTED
+        if status:
+            appended.print_account(source, stream.progress, is_file=file is not None)
+            raise typer.Exit(status)
+        appended.print_summary()
+
+
+class _Appended:
+    """What is committed so far."""
+
+    def __init__(self, json: bool) -> None:
+        self._json = json
+        self.count = 0
+        self.first_index = self.last_index = self.term = -1
+
+    def add(self, receipt: AppendReceipt) -> None:
+        if self.count == 0:
+            self.first_index = receipt.first_index
+        self.count += receipt.count
+        self.last_index, self.term = receipt.last_index, receipt.term
+        if self._json:
+            indices = range(receipt.first_index, receipt.first_index + receipt.count)
+            sys.stdout.writelines(f'{{"index":{index},"term":{receipt.term}}}\n' for index in indices)
+            sys.stdout.flush()
+
+    def print_summary(self) -> None:
+        if self._json:
+            return
+        if self.count == 0:
+            typer.echo("nothing to append")
+        else:
+            typer.echo(
+                f"appended {self.count} entries: first index {self.first_index},"
+                f" last index {self.last_index}, term {self.term}"
+            )
+
+    def print_account(self, source: LineSource, progress: StreamProgress, *, is_file: bool) -> None:
+        committed, unknown = progress.committed_records, progress.unknown_records
+        not_sent = source.taken - committed - unknown
+        if is_file:
+            not_sent += source.count_rest()
+        where = f" (first index {self.first_index}, last index {self.last_index})" if self.count else ""
+        rest = "" if is_file else ", and the rest of standard input"
+        typer.echo(
+            f"lines committed: {committed}{where}; unknown: {unknown}; not sent: {not_sent}{rest}",
+            err=self._json,
+        )
+
+
+def _open(file: Path) -> BufferedReader:
+    try:
+        return file.open("rb")
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}") from None

@@ -1,0 +1,247 @@
+"""quorumlog bench: how fast a running group is, beside what its disk allows."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+import uvloop
+from rich.table import Table
+
+from quorumlog.cli.local_processes import listening_processes
+from quorumlog.cli.options import Group, Json, Servers, split_servers
+from quorumlog.cli.output import err, out, print_json
+from quorumlog.cli.raw_limit import measure_raw_limit
+from quorumlog.cli.workloads import LOADS, AppendLoad, Load, Measured, Target, measure
+from quorumlog.client import connect
+from quorumlog.config import DEFAULT_GROUP
+from quorumlog.errors import ConfigError
+
+PROBE_BYTES = 4096
+PROBE_SECONDS = 0.5
+RAW_SECONDS_LIMIT = 2.0
+
+
+class Machine(NamedTuple):
+    cpu: str
+    cores: int
+    kernel: str
+    python: str
+    fdatasync_p50_ms: float
+    """One write of 4 KiB and its sync by one process alone; NaN if not measured."""
+
+
+class Result(NamedTuple):
+    """One line of the table; `row` is the same for `--json`."""
+
+    load: Load
+    measured: Measured
+    raw_records_per_second: float
+    """NaN where there is no raw limit: for reads, and without a directory to measure in."""
+
+    @property
+    def share_of_raw(self) -> float:
+        return self.measured.records_per_second / self.raw_records_per_second
+
+    def row(self) -> dict[str, Any]:
+        load = {key: value for key, value in asdict(self.load).items() if key not in ("name", "targets")}
+        figures = {
+            **asdict(self.measured),
+            "raw_records_per_second": self.raw_records_per_second,
+            "share_of_raw": self.share_of_raw,
+        }
+        return {
+            "workload": self.load.name,
+            **load,
+            # JSON knows no NaN; what was not measured is null.
+            **{key: None if math.isnan(value) else value for key, value in figures.items()},
+            "targets": [
+                {"figure": t.figure, "bound": t.bound, "at_least": t.at_least, "met": self.meets(t)}
+                for t in self.load.targets
+            ],
+        }
+
+    def meets(self, target: Target) -> bool:
+        value = float(getattr(self.measured, target.figure))
+        return value >= target.bound if target.at_least else value <= target.bound
+
+
+def bench(
+    servers: Servers,
+    group: Group = DEFAULT_GROUP,
+    seconds: Annotated[
+        float, typer.Option(help="How long each load is measured.", min=0.1, metavar="S")
+    ] = 5.0,
+    workload: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"Only this load; may be repeated. One of {', '.join(load.name for load in LOADS)}.",
+            metavar="NAME",
+            show_default=False,
+        ),
+    ] = None,
+    raw_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Measure what the disk allows in this directory, which should lie on the disk of the"
+            " members. [default: the current directory if the members run on this machine]",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Measure appends and reads on a running group. It writes to the log: not for one that matters.
+
+    The raw limit beside each figure is what three plain processes reach together when they write and
+    sync the same sizes. Processor time and memory are those of the members on this machine.
+
+    Example: quorumlog bench --servers 127.0.0.1:20911,127.0.0.1:20912,127.0.0.1:20913 --seconds 5
+    """
+    split_servers(servers)
+    loads = _chosen(workload)
+    with connect(servers, group=group) as log:
+        addresses = [row["address"] for row in log.status() if row["reachable"]]
+    pids = listening_processes(addresses)
+    if raw_dir is None and pids:
+        raw_dir = Path.cwd()
+    results = []
+    with err().status("starting") as progress, _scratch(raw_dir) as scratch:
+        progress.update("measuring the disk")
+        machine = machine_of(scratch)
+        if json:
+            print_json({"machine": _json_ready(machine._asdict())})
+        for load in loads:
+            progress.update(f"{load.name}: the disk alone")
+            raw = _raw_records_per_second(load, scratch, seconds)
+            progress.update(f"{load.name}: {seconds:g} s")
+            measured = uvloop.run(measure(load, servers, group, seconds, pids))
+            results.append(Result(load, measured, raw))
+            if json:
+                print_json(results[-1].row())
+    if not json:
+        console = out()
+        console.print(describe_machine(machine))
+        console.print(table_of(results))
+
+
+def _chosen(names: list[str] | None) -> list[Load]:
+    known = {load.name: load for load in LOADS}
+    for name in names or ():
+        if name not in known:
+            raise ConfigError(f"--workload {name} is unknown; choose from {', '.join(known)}")
+    return [known[name] for name in names] if names else list(LOADS)
+
+
+class _scratch:  # noqa: N801
+    """A temporary directory inside `parent`, or None without one."""
+
+    def __init__(self, parent: Path | None) -> None:
+        self._parent = parent
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> str | None:
+        if self._parent is None:
+            return None
+        self._directory = tempfile.TemporaryDirectory(prefix="quorumlog-raw-", dir=self._parent)
+        return self._directory.name
+
+    def __exit__(self, *_: object) -> None:
+        if self._directory is not None:
+            self._directory.cleanup()
+
+
+def _raw_records_per_second(load: Load, scratch: str | None, seconds: float) -> float:
+    if scratch is None or not isinstance(load, AppendLoad):
+        return math.nan
+    limit = measure_raw_limit(scratch, load.sync_bytes, min(seconds, RAW_SECONDS_LIMIT))
+    return limit.syncs_per_second * load.sync_records
+
+
+# ---------------------------------------------------------------- the machine
+
+
+def machine_of(scratch: str | None) -> Machine:
+    p50_ms = math.nan
+    if scratch is not None:
+        p50_ms = measure_raw_limit(scratch, PROBE_BYTES, PROBE_SECONDS, writers=1).sync_p50_ms
+    return Machine(
+        cpu=_cpu_model(),
+        cores=len(os.sched_getaffinity(0)),
+        kernel=platform.release(),
+        python=platform.python_version(),
+        fdatasync_p50_ms=p50_ms,
+    )
+
+
+def describe_machine(machine: Machine) -> str:
+    sync = (
+        ""
+        if math.isnan(machine.fdatasync_p50_ms)
+        else f", 4 KiB + fdatasync {machine.fdatasync_p50_ms:.2f} ms"
+    )
+    return f"{machine.cpu}, {machine.cores} cores, Linux {machine.kernel}, Python {machine.python}{sync}"
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return platform.machine()
+
+
+def _json_ready(figures: dict[str, Any]) -> dict[str, Any]:
+    return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in figures.items()}
+
+
+# ---------------------------------------------------------------- the table
+
+
+def table_of(results: list[Result]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    table.add_column("workload")
+    headings = (
+        "records/s",
+        "MB/s",
+        "p50 ms",
+        "p99 ms",
+        "CPU s/M",
+        "RssAnon MB",
+        "raw records/s",
+        "of raw",
+    )
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    table.add_column("target")
+    for result in results:
+        measured = result.measured
+        table.add_row(
+            result.load.name,
+            _number(measured.records_per_second, 0),
+            _number(measured.mb_per_second, 1),
+            _number(measured.p50_ms, 3),
+            _number(measured.p99_ms, 3),
+            _number(measured.cpu_seconds_per_million, 1),
+            _number(measured.anonymous_mb, 0),
+            _number(result.raw_records_per_second, 0),
+            "-" if math.isnan(result.share_of_raw) else f"{result.share_of_raw:.0%}",
+            "; ".join(_target_text(result, target) for target in result.load.targets),
+        )
+    return table
+
+
+def _target_text(result: Result, target: Target) -> str:
+    unit = {"records_per_second": "/s", "mb_per_second": " MB/s", "p50_ms": " ms p50"}[target.figure]
+    bound = f"{'>=' if target.at_least else '<='} {target.bound:,g}{unit}"
+    return f"[green]{bound} met[/]" if result.meets(target) else f"[red]{bound} not met[/]"
+
+
+def _number(value: float, digits: int) -> str:
+    return "-" if math.isnan(value) else f"{value:,.{digits}f}"

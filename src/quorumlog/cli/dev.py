@@ -1,0 +1,82 @@
+"""quorumlog dev: a whole cluster in one terminal."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from quorumlog.cli.options import Json
+from quorumlog.cli.output import note, out, print_json
+from quorumlog.cli.serve import Flush, Level, LogLevel, log_to_stderr, refuse_optimised_python
+from quorumlog.errors import ConfigError
+from quorumlog.server import LocalCluster
+
+
+def dev(
+    members: Annotated[int, typer.Option(help="How many members.", min=1, max=9)] = 3,
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            "--dir",
+            help="Keep the data here, and continue with what is there; a temporary place otherwise.",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
+    flush: Annotated[
+        Flush, typer.Option(help="Acknowledge after the disk has it, or after the write.")
+    ] = Flush.SYNC,
+    log_level: Level = LogLevel.WARNING,
+    json: Json = False,
+) -> None:
+    """Run a cluster in this terminal until Ctrl-C: for trying things out, not for keeping data.
+
+    Example: quorumlog dev --members 3 --dir ./dev-data
+    """
+    refuse_optimised_python()
+    log_to_stderr(log_level)
+    _refuse_another_size(directory, members)
+    stop = threading.Event()
+
+    def ask_to_stop(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    with LocalCluster(members, directory=directory, flush=flush.value) as cluster:
+        # Only now: an interrupt while it starts should simply end the command.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, ask_to_stop)
+        if json:
+            print_json({"servers": cluster.servers, "directory": str(cluster.directory)})
+        else:
+            _print_address_list(cluster)
+        stop.wait()
+        note("stopping")
+
+
+def _print_address_list(cluster: LocalCluster) -> None:
+    console = out()
+    console.print(
+        f"{len(cluster.members)} members run, {cluster.leader()} leads, data in {cluster.directory}"
+    )
+    console.print("\nIn another terminal:\n")
+    for command in ("status", "append", "read"):
+        console.print(f"  quorumlog {command} --servers {cluster.servers}", soft_wrap=True)
+    console.print("\nCtrl-C stops the cluster.")
+
+
+def _refuse_another_size(directory: Path | None, members: int) -> None:
+    """A cluster forms once: the directory of three members is not that of five."""
+    if directory is None or not directory.is_dir():
+        return
+    existing = sorted(child.name for child in directory.iterdir() if (child / "member").is_file())
+    wanted = [f"n{number}" for number in range(members)]
+    if existing and existing != wanted:
+        raise ConfigError(
+            f"--dir {directory} holds a cluster of {len(existing)} members ({', '.join(existing)}); use"
+            f" --members {len(existing)} or another --dir"
+        )

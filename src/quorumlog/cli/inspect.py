@@ -1,0 +1,111 @@
+"""quorumlog inspect: what lies in a data directory."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from quorumlog.cli.options import Directory, Json, check_directory
+from quorumlog.cli.output import entry_progress, out, print_json
+from quorumlog.store.disk import OsDisk
+from quorumlog.store.inspection import Inspection, inspect_directory
+
+
+def inspect(
+    directory: Directory,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Do not read every entry; most damage stays unseen.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Show segments, index ranges, terms, hard state, checkpoint, and what is damaged where.
+
+    Takes directories of quorumlog and of Java DLedger members and changes nothing in them.
+
+    Example: quorumlog inspect /var/lib/quorumlog/n0
+    """
+    path = check_directory(directory)
+    with entry_progress(path) as progress:
+        found = inspect_directory(OsDisk(), path, verify_entries=not quick, progress=progress)
+    if json:
+        print_json(found.to_json())
+    else:
+        _print_facts(found)
+        _print_segments(found)
+        _print_damage(found, quick=quick)
+
+
+def _print_facts(found: Inspection) -> None:
+    founding = ", ".join(voter.member_id for voter in found.formation.founding)
+    voted_for = found.voted_for.member_id if found.voted_for else "nobody"
+    facts: list[tuple[str, object]] = [("directory", found.directory)]
+    if found.is_java:
+        facts.append(("written by", "a Java DLedger member"))
+    else:
+        facts += [
+            ("member", f"{found.member_id} of group {found.group}, directory id {found.directory_id}"),
+            ("formed", f"with {founding}" if founding else "not yet"),
+        ]
+    if found.in_use:
+        facts.append(("in use", "a running member holds it; what is shown may be out of date"))
+    facts += [
+        ("log", f"index {found.ledger_begin_index} to {found.ledger_end_index}"),
+        ("last term", found.ledger_end_term),
+        ("hard state", _hard_state(found, voted_for)),
+        ("checkpoint", f"committed up to index {found.committed_index}"),
+    ]
+    if not found.is_java:
+        facts.append(("durable point", f"index {found.durable_index}"))
+    facts.append(("segment sizes", f"data {found.segment_bytes} B, index {found.index_segment_bytes} B"))
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in facts:
+        table.add_row(name, str(value))
+    out().print(table)
+
+
+def _hard_state(found: Inspection, voted_for: str) -> str:
+    if found.current_term < 0:
+        return "unreadable"
+    return f"term {found.current_term}, voted for {voted_for}"
+
+
+def _print_segments(found: Inspection) -> None:
+    if not found.segments:
+        return
+    table = Table(box=None, pad_edge=False)
+    table.add_column("segment")
+    for heading in ("first index", "last index", "first term", "last term", "bytes used"):
+        table.add_column(heading, justify="right")
+    for segment in found.segments:
+        table.add_row(
+            segment.file,
+            str(segment.first_index),
+            str(segment.last_index),
+            str(segment.first_term),
+            "?" if segment.last_term < 0 else str(segment.last_term),
+            str(segment.bytes_used),
+        )
+    console = out()
+    console.print()
+    console.print(table)
+
+
+def _print_damage(found: Inspection, *, quick: bool) -> None:
+    console = out()
+    console.print()
+    for damage in found.damage:
+        where = f"position {damage.position}" + (f", index {damage.index}" if damage.index >= 0 else "")
+        console.print(
+            f"damage  {damage.path}: {damage.problem} ({where})",
+            markup=False,
+            style="red",
+            soft_wrap=True,
+        )
+    if found.tail:
+        console.print(f"tail    {found.tail}: the next start cuts it", markup=False, soft_wrap=True)
+    if not found.damage:
+        console.print("no damage seen (entries were not read)" if quick else "no damage")

@@ -1,0 +1,75 @@
+"""The processes behind addresses of this machine, and what they have used, as the kernel counts it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from quorumlog.config import parse_address
+
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_LISTEN = "0A"
+"""State of a listening socket in /proc/net/tcp."""
+
+
+class ProcessUsage(NamedTuple):
+    cpu_seconds: float
+    """User and system time of all threads since the process began."""
+    anonymous_bytes: int
+    """RssAnon: memory that is not the cache of a file."""
+
+
+def usage_of(pid: int) -> ProcessUsage:
+    """Raises FileNotFoundError if there is no such process."""
+    # The name of the program, in brackets, may hold spaces; the fields are counted behind it.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    anonymous_kib = next((int(line.split()[1]) for line in status if line.startswith("RssAnon")), 0)
+    return ProcessUsage((int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND, anonymous_kib * 1024)
+
+
+def listening_processes(addresses: Iterable[str]) -> list[int]:
+    """Ids of the processes of this user that listen on `addresses` (`host:port`), each once.
+
+    Empty unless every address is a loopback one whose process was found: the members of a cluster
+    on other machines have nothing to tell here.
+    """
+    ports = set()
+    for address in addresses:
+        host, port = parse_address(address)
+        if host not in ("127.0.0.1", "localhost", "::1"):
+            return []
+        ports.add(port)
+    inodes = _listening_inodes(ports)
+    pids: dict[int, set[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            found = {inodes[target] for target in _open_files(entry) if target in inodes}
+            if found:
+                pids[int(entry.name)] = found
+    return sorted(pids) if set().union(*pids.values()) == ports else []
+
+
+def _listening_inodes(ports: set[int]) -> dict[str, int]:
+    """What /proc/PID/fd calls a listening socket -> its port."""
+    inodes = {}
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            lines = Path(table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            port = int(fields[1].rpartition(":")[2], 16)
+            if fields[3] == _LISTEN and port in ports:
+                inodes[f"socket:[{fields[9]}]"] = port
+    return inodes
+
+
+def _open_files(process: Path) -> list[str]:
+    try:
+        return [os.readlink(entry) for entry in (process / "fd").iterdir()]
+    except OSError:
+        return []  # another user's, or gone by now

@@ -1,0 +1,53 @@
+"""Options that several commands share, declared once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quorumlog.config import parse_address
+from quorumlog.errors import ConfigError
+
+Servers = Annotated[
+    str,
+    typer.Option(
+        "--servers",
+        help="Addresses of members, HOST:PORT,HOST:PORT,...; one that answers is enough.",
+        envvar="QUORUMLOG_SERVERS",
+        metavar="LIST",
+    ),
+]
+Group = Annotated[str, typer.Option("--group", help="Name of the replicated log.", metavar="NAME")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
+Timeout = Annotated[
+    float,
+    typer.Option("--timeout", help="Give up after this many seconds without an answer.", min=0.1),
+]
+Directory = Annotated[
+    Path,
+    typer.Argument(help="Data directory of a stopped member.", metavar="DIR", show_default=False),
+]
+
+
+def split_servers(servers: str) -> list[str]:
+    """The addresses of `--servers`, each once; raises ConfigError naming the option."""
+    addresses: dict[str, None] = {}
+    for item in filter(None, (part.strip() for part in servers.split(","))):
+        try:
+            parse_address(item)
+        except ConfigError as error:
+            raise ConfigError(f"--servers: {error}") from None
+        addresses[item] = None
+    if not addresses:
+        raise ConfigError("--servers is empty; write --servers 127.0.0.1:20911,127.0.0.1:20912")
+    return list(addresses)
+
+
+def check_directory(directory: Path) -> str:
+    """An existing directory; raises ConfigError."""
+    if not directory.is_dir():
+        what = "is not a directory" if directory.exists() else "does not exist"
+        raise ConfigError(f"{directory} {what}; name the data directory of a member")
+    return str(directory)

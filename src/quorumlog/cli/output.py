@@ -1,0 +1,105 @@
+"""What every command prints with: two consoles, JSON lines, one line an error.
+
+Standard output carries results only, so that it can be piped; progress, notes and errors go to
+standard error.
+
+Exit status: 0 done, 1 refused or damaged, 2 something to change (an option, a file), 3 the store
+failed, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from typer.core import TyperGroup
+
+from quorumlog.errors import ConfigError, DirectoryDamaged, LedgerError, ProtocolViolation, StoreFailure
+
+EXIT_REFUSED = 1
+EXIT_CONFIG = 2
+EXIT_STORE = 3
+EXIT_INTERRUPTED = 130
+
+_json = msgspec.json.Encoder()
+
+
+def out() -> Console:
+    """Standard output as it is now (a test may have replaced it); wide where it is no terminal."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=200)
+
+
+def err() -> Console:
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def print_json(row: dict[str, Any]) -> None:
+    """One object, one line."""
+    sys.stdout.write(_json.encode(row).decode() + "\n")
+    sys.stdout.flush()
+
+
+def note(text: str) -> None:
+    err().print(text, markup=False, style="dim")
+
+
+def error_line(text: str) -> None:
+    err().print(f"quorumlog: {text}", markup=False, style="red")
+
+
+@contextmanager
+def entry_progress(label: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on standard error, if that is a terminal; yields what is called with (done, in all)."""
+    console = err()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
+        task = progress.add_task(label, total=None)
+        yield lambda done, in_all: progress.update(task, completed=done, total=in_all)
+
+
+class ReportingGroup(TyperGroup):
+    """Turns what a person can act on into one line and an exit status; never a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ConfigError as error:
+            error_line(str(error))
+            raise typer.Exit(EXIT_CONFIG) from None
+        except LedgerError as error:
+            error_line(describe(error))
+            raise typer.Exit(EXIT_REFUSED) from None
+        except DirectoryDamaged as error:
+            error_line(str(error))
+            raise typer.Exit(EXIT_STORE) from None
+        except StoreFailure as error:
+            error_line(f"the store failed: {error}")
+            raise typer.Exit(EXIT_STORE) from None
+        except ProtocolViolation as error:
+            error_line(f"the server does not speak quorumlog's protocol; check --servers: {error}")
+            raise typer.Exit(EXIT_CONFIG) from None
+        except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
+            error_line(f"{error.filename}: {error.strerror}")
+            raise typer.Exit(EXIT_CONFIG) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def describe(error: LedgerError) -> str:
+    """The message, who leads if the error knows, and the DLedger code that support tools search for."""
+    leader = f"; the leader is {error.leader_id} ({error.leader_address})" if error.leader_id else ""
+    return f"{error}{leader} [{type(error).__name__}, code {error.code}]"

@@ -1,0 +1,104 @@
+"""What the disk itself allows: three plain writers at once, each writing and syncing as a member would.
+
+A replicated append cannot be faster than the disk that every member syncs. So the same sizes are
+written by three processes with nothing else to do (`pwrite`, then `fdatasync`, into a preallocated
+file), and a workload is shown as a share of that. The middle one counts: a quorum needs two of three.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+WRITERS = 3
+_FILE_BYTES = 256 << 20
+_START_DELAY_S = 0.5
+"""By then every writer has started and made its file."""
+
+
+class RawLimit(NamedTuple):
+    """Of the middle writer of three."""
+
+    syncs_per_second: float
+    sync_p50_ms: float
+    """One write and its sync."""
+
+
+def measure_raw_limit(
+    folder: str, write_bytes: int, seconds: float, *, writers: int = WRITERS
+) -> RawLimit:
+    """Write pieces of `write_bytes` into new files of `folder`, all writers over the same `seconds`.
+
+    Raises RuntimeError with the writer's words if one fails.
+    """
+    os.makedirs(folder, exist_ok=True)
+    begin_s = time.time() + _START_DELAY_S
+    processes = [
+        subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                __name__,
+                os.path.join(folder, f"raw-{os.getpid()}-{number}"),
+                str(write_bytes),
+                str(begin_s),
+                str(seconds),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for number in range(writers)
+    ]
+    try:
+        results = []
+        for process in processes:
+            output, errors = process.communicate()
+            if process.returncode != 0:
+                raise RuntimeError(f"a raw writer failed: {errors.decode(errors='replace')}")
+            results.append(RawLimit(*msgspec.json.decode(output, type=tuple[float, float])))
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+    return sorted(results)[writers // 2]
+
+
+def _write(path: str, write_bytes: int, begin_s: float, seconds: float) -> RawLimit:
+    piece = os.urandom(write_bytes)
+    file_bytes = max(_FILE_BYTES, write_bytes)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        # Gone with the process, whatever becomes of it.
+        os.unlink(path)
+        os.posix_fallocate(descriptor, 0, file_bytes)
+        os.fsync(descriptor)
+        time.sleep(max(0.0, begin_s - time.time()))
+        took_s: list[float] = []
+        position = 0
+        began = before = time.perf_counter()
+        while before - began < seconds:
+            os.pwrite(descriptor, piece, position)
+            os.fdatasync(descriptor)
+            now = time.perf_counter()
+            took_s.append(now - before)
+            before = now
+            position += write_bytes
+            if position + write_bytes > file_bytes:
+                position = 0
+        return RawLimit(len(took_s) / (before - began), float(np.median(took_s)) * 1000)
+    finally:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+
+
+if __name__ == "__main__":
+    result = _write(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4]))
+    sys.stdout.write(msgspec.json.encode(result).decode())

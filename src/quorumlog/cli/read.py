@@ -1,0 +1,164 @@
+"""quorumlog read: entries of a running cluster or of a stopped member's directory."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from quorumlog.batch import Entry
+from quorumlog.cli.options import Group, Json, check_directory, split_servers
+from quorumlog.cli.output import note
+from quorumlog.client import LedgerClient, connect
+from quorumlog.config import DEFAULT_GROUP
+from quorumlog.errors import ConfigError, IndexOutOfRange
+from quorumlog.store.directory_reader import DirectoryReader
+from quorumlog.store.disk import OsDisk
+
+
+class Format(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+    HEX = "hex"
+
+
+def read(
+    servers: Annotated[
+        str | None,
+        typer.Option(
+            help="Addresses of members, HOST:PORT,...; not with --path.",
+            envvar="QUORUMLOG_SERVERS",
+            metavar="LIST",
+            show_default=False,
+        ),
+    ] = None,
+    path: Annotated[
+        Path | None,
+        typer.Option(help="Data directory of a stopped member.", metavar="DIR", show_default=False),
+    ] = None,
+    first_index: Annotated[
+        int | None, typer.Option("--from", help="First index. (default: where the log begins)", min=0, metavar="N")
+    ] = None,
+    stop_index: Annotated[
+        int | None,
+        typer.Option("--to", help="Stop before this index. (default: behind what is committed)", min=0, metavar="N"),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what is appended later, until Ctrl-C.")
+    ] = False,
+    output_format: Annotated[
+        Format,
+        typer.Option(
+            "--format", help="text: the body alone; json: an object a line; hex: the body in hex."
+        ),
+    ] = Format.TEXT,
+    json: Json = False,
+    local: Annotated[
+        bool,
+        typer.Option("--local", help="With --path: also what is not known to be committed."),
+    ] = False,
+    group: Group = DEFAULT_GROUP,
+) -> None:
+    """Print committed entries, one a line; entries that only open a term are left out.
+
+    Example: quorumlog read --servers 127.0.0.1:20911 --from 1000 --to 1010 --format json
+    """
+    _refuse_combinations(servers, path, follow=follow, local=local)
+    write = _WRITERS[Format.JSON if json else output_format]
+    if path is not None:
+        entries = _stored(check_directory(path), first_index, stop_index, local=local)
+    else:
+        assert servers is not None
+        split_servers(servers)
+        entries = _served(servers, group, first_index, stop_index, follow=follow)
+    out = sys.stdout.buffer
+    for batch in entries:
+        out.write(b"".join(map(write, batch)))
+        out.flush()
+
+
+def _refuse_combinations(servers: str | None, path: Path | None, *, follow: bool, local: bool) -> None:
+    if path is None and not servers:
+        raise ConfigError("say what to read: --servers LIST, or --path DIR of a stopped member")
+    if path is not None and follow:
+        raise ConfigError("--follow needs --servers; a stopped member's directory does not grow")
+    if path is None and local:
+        raise ConfigError("--local goes with --path only; a server hands out nothing uncommitted")
+
+
+def _stored(
+    path: str, first_index: int | None, stop_index: int | None, *, local: bool
+) -> Iterator[Iterable[Entry]]:
+    with DirectoryReader(OsDisk(), path) as reader:
+        readable = (reader.ledger_end_index if local else reader.committed_index) + 1
+        first = reader.ledger_begin_index if first_index is None else first_index
+        for batch in reader.batches(max(first, 0), readable if stop_index is None else stop_index):
+            yield batch.entries()
+        if stop_index is None and readable <= reader.ledger_end_index:
+            note(
+                f"{reader.ledger_end_index + 1 - readable} more entries, up to index"
+                f" {reader.ledger_end_index}, are not known to be committed; --local prints them"
+            )
+
+
+def _served(
+    servers: str, group: str, first_index: int | None, stop_index: int | None, *, follow: bool
+) -> Iterator[Iterable[Entry]]:
+    with connect(servers, group=group) as log:
+        first = first_index or 0
+        try:
+            yield from _served_from(log, first, stop_index, follow=follow)
+        except IndexOutOfRange as error:
+            # Nobody said where to begin, and the log no longer begins at 0.
+            if first_index is not None or error.ledger_begin_index <= 0:
+                raise
+            yield from _served_from(log, error.ledger_begin_index, stop_index, follow=follow)
+
+
+def _served_from(
+    log: LedgerClient, first: int, stop_index: int | None, *, follow: bool
+) -> Iterator[Iterable[Entry]]:
+    if not follow:
+        yield from (batch.entries() for batch in log.read_batches(first, stop_index))
+        return
+    for entry in log.tail(first):
+        if stop_index is not None and entry.index >= stop_index:
+            return
+        yield (entry,)
+        if entry.index + 1 == stop_index:
+            return
+
+
+# ---------------------------------------------------------------- formats
+
+_encode = msgspec.json.Encoder().encode
+
+
+def _as_text(entry: Entry) -> bytes:
+    return entry.body + b"\n"
+
+
+def _as_json(entry: Entry) -> bytes:
+    row: dict[str, object] = {"index": entry.index, "term": entry.term}
+    try:
+        row["body"] = entry.body.decode()
+    except UnicodeDecodeError:
+        row["body_base64"] = base64.b64encode(entry.body).decode()
+    return _encode(row) + b"\n"
+
+
+def _as_hex(entry: Entry) -> bytes:
+    return f"{entry.index} {entry.term} {entry.body.hex()}\n".encode()
+
+
+_WRITERS: dict[Format, Callable[[Entry], bytes]] = {
+    Format.TEXT: _as_text,
+    Format.JSON: _as_json,
+    Format.HEX: _as_hex,
+}

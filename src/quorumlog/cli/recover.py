@@ -1,0 +1,31 @@
+"""quorumlog recover: an operator's decision about a directory that forgot what it had promised."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from quorumlog.cli.options import Directory, check_directory
+from quorumlog.cli.output import note
+from quorumlog.store.directory_recovery import recover_directory
+from quorumlog.store.disk import OsDisk
+
+
+def recover(
+    directory: Directory,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Make an unreadable hard state or durable point again, keeping what the log still holds.
+
+    Only for a group of one member: in a larger group leave the directory alone, the member comes back as
+    an observer and is fed by the others. Acknowledged entries that the disk lost stay lost.
+
+    Example: quorumlog recover /var/lib/quorumlog
+    """
+    path = check_directory(directory)
+    if not yes:
+        note("What the log still holds will count as the truth; what the disk has lost stays lost.")
+        typer.confirm(f"Recover {path}?", abort=True, err=True)
+    for line in recover_directory(OsDisk(), path):
+        typer.echo(line)

@@ -1,0 +1,154 @@
+"""quorumlog serve: one member of one or more groups, until SIGTERM."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quorumlog.cli.output import EXIT_STORE, error_line
+from quorumlog.cli.toml_config import ServerConfig, load_server_config
+from quorumlog.config import GroupConfig
+from quorumlog.errors import ConfigError
+from quorumlog.server import LedgerServer
+from quorumlog.version import VERSION
+
+
+class Flush(StrEnum):
+    SYNC = "sync"
+    ASYNC = "async"
+
+
+class Store(StrEnum):
+    FILE = "file"
+    MEMORY = "memory"
+
+
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+Level = Annotated[LogLevel, typer.Option("--log-level", help="What goes to standard error.")]
+
+
+def serve(
+    member_id: Annotated[
+        str | None,
+        typer.Option("--id", help="Id of this member in --members.", metavar="ID", show_default=False),
+    ] = None,
+    members: Annotated[
+        str | None,
+        typer.Option(
+            help="Every member and where it is reached: ID=HOST:PORT,... The same on all members.",
+            metavar="LIST",
+            show_default=False,
+        ),
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--data-dir", help="Directory of this member alone.", metavar="DIR", show_default=False
+        ),
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option(help="Name of the replicated log. (default: default)", metavar="NAME")
+    ] = None,
+    flush: Annotated[
+        Flush | None,
+        typer.Option(help="Acknowledge after the disk has it, or after the write. (default: sync)"),
+    ] = None,
+    store: Annotated[
+        Store | None,
+        typer.Option(help="memory: nothing outlives the process. (default: file)"),
+    ] = None,
+    preferred_leader: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--preferred-leader",
+            help="Member that should lead when it can; may be repeated.",
+            metavar="ID",
+            show_default=False,
+        ),
+    ] = None,
+    bind: Annotated[
+        str | None,
+        typer.Option(help="Listen here instead of at the member's own address.", metavar="HOST:PORT"),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="Options and several groups from a TOML file.", metavar="FILE.toml"),
+    ] = None,
+    log_level: Level = LogLevel.INFO,
+) -> None:
+    """Run one member until SIGTERM, which hands leadership over, flushes and ends with status 0.
+
+    Example, the first of three:
+
+        quorumlog serve --id n0 --data-dir /var/lib/quorumlog
+        --members n0=10.0.0.1:20911,n1=10.0.0.2:20911,n2=10.0.0.3:20911
+    """
+    refuse_optimised_python()
+    given = {
+        "member_id": member_id,
+        "members": members,
+        "data_dir": None if data_dir is None else str(data_dir),
+        "group": group,
+        "flush": None if flush is None else flush.value,
+        "store": None if store is None else store.value,
+        "preferred_leader_ids": tuple(preferred_leader) if preferred_leader else None,
+        "bind": bind,
+    }
+    server_config = load_server_config(None if config is None else str(config), given)
+    log_to_stderr(log_level)
+    server = _AnnouncingServer(server_config)
+    status = server.run()
+    if server.failure is not None:
+        error_line(f"stopped: {type(server.failure).__name__}: {server.failure}")
+        raise typer.Exit(EXIT_STORE)
+    print("stopped cleanly", flush=True)
+    raise typer.Exit(status)
+
+
+class _AnnouncingServer(LedgerServer):
+    """Says on standard output that it listens once it does: what a script or a person waits for."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        super().__init__(config.groups, bind=config.bind)
+        self._listens_on = config.bind or self.address
+
+    async def start(self) -> None:
+        await super().start()
+        for config in self.groups:
+            print(_announcement(config, self._listens_on), flush=True)
+
+
+def _announcement(config: GroupConfig, listens_on: str) -> str:
+    place = f"data in {config.data_dir}" if config.store == "file" else "data in memory only"
+    return (
+        f"quorumlog {VERSION}: {config.member_id} of group {config.group}, one of {len(config.members)},"
+        f" listens on {listens_on}, flush {config.storage.flush}, {place}"
+    )
+
+
+def refuse_optimised_python() -> None:
+    """Assertions are part of the safety argument: a broken invariant must stop the member."""
+    if not __debug__:
+        raise ConfigError(
+            "quorumlog refuses to serve under python -O, which removes its assertions:"
+            " start python without -O and unset PYTHONOPTIMIZE"
+        )
+
+
+def log_to_stderr(level: LogLevel) -> None:
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=level.value.upper(),
+        format="%(asctime)s %(levelname)-7s %(message)s",
+    )

@@ -1,0 +1,83 @@
+"""quorumlog status: a row a member, also when some or all are down."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from quorumlog.cli.options import Group, Json, Servers, split_servers
+from quorumlog.cli.output import EXIT_REFUSED, err, out, print_json
+from quorumlog.client import connect
+from quorumlog.config import DEFAULT_GROUP
+
+KEYS = (
+    "id",
+    "address",
+    "reachable",
+    "role",
+    "term",
+    "leader_id",
+    "ledger_begin_index",
+    "ledger_end_index",
+    "committed_index",
+)
+HEADINGS = ("id", "address", "role", "term", "begin", "end", "committed", "lag", "reachable")
+
+
+def status(
+    servers: Servers,
+    group: Group = DEFAULT_GROUP,
+    timeout: Annotated[
+        float, typer.Option(help="A member silent for so many seconds counts as down.", min=0.1)
+    ] = 1.0,
+    json: Json = False,
+) -> None:
+    """Show every member: role, term, log range, committed index and how far it is behind the leader.
+
+    Status 1 if no member can be reached.
+
+    Example: quorumlog status --servers 127.0.0.1:20911,127.0.0.1:20912,127.0.0.1:20913
+    """
+    split_servers(servers)
+    with connect(servers, group=group) as log:
+        rows = log.status(timeout_ms=timeout * 1000)
+    if json:
+        for row in rows:
+            print_json({key: row[key] for key in KEYS})
+    else:
+        _print_table(rows)
+    if not any(row["reachable"] for row in rows):
+        raise typer.Exit(EXIT_REFUSED)
+
+
+def _print_table(rows: list[dict[str, Any]]) -> None:
+    table = Table(box=None, pad_edge=False)
+    for heading in HEADINGS:
+        numeric = heading in ("term", "begin", "end", "committed", "lag")
+        table.add_column(heading, justify="right" if numeric else "left")
+    leader_end = max((row["ledger_end_index"] for row in rows if row["role"] == "leader"), default=None)
+    for row in rows:
+        end = row["ledger_end_index"]
+        lag = None if leader_end is None or end is None else max(leader_end - end, 0)
+        cells = (
+            row["id"] or None,
+            row["address"],
+            row["role"],
+            row["term"],
+            row["ledger_begin_index"],
+            end,
+            row["committed_index"],
+            lag,
+        )
+        table.add_row(
+            *("-" if cell is None else str(cell) for cell in cells),
+            "yes" if row["reachable"] else "[red]no[/red]",
+        )
+    out().print(table)
+    console = err()
+    for row in rows:
+        name = row["id"] or row["address"]
+        for text in filter(None, (row["problem"], row["waits_for"], *row["problems"])):
+            console.print(f"{name}: {text}", markup=False, style="yellow")

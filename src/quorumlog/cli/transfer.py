@@ -1,0 +1,32 @@
+"""quorumlog transfer: hand leadership to a member."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from quorumlog.cli.options import Group, Json, Servers, Timeout, split_servers
+from quorumlog.cli.output import print_json
+from quorumlog.client import connect
+from quorumlog.config import DEFAULT_GROUP
+
+
+def transfer(
+    servers: Servers,
+    to: Annotated[str, typer.Option("--to", help="Id of the member that should lead.", metavar="ID")],
+    group: Group = DEFAULT_GROUP,
+    timeout: Timeout = 10.0,
+    json: Json = False,
+) -> None:
+    """Hand leadership to another member; returns when it leads. Appends wait meanwhile, none is lost.
+
+    Example: quorumlog transfer --servers 127.0.0.1:20911 --to n1
+    """
+    split_servers(servers)
+    with connect(servers, group=group, timeout_ms=int(timeout * 1000)) as log:
+        leader_id = log.transfer(to)
+    if json:
+        print_json({"leader_id": leader_id})
+    else:
+        typer.echo(f"{leader_id} leads")

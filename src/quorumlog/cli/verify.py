@@ -1,0 +1,121 @@
+"""quorumlog verify: every entry of a directory checked, and directories compared."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quorumlog.cli.options import Json, check_directory
+from quorumlog.cli.output import EXIT_REFUSED, entry_progress, note, out, print_json
+from quorumlog.errors import DirectoryDamaged
+from quorumlog.store.directory_reader import DirectoryReader
+from quorumlog.store.disk import OsDisk
+from quorumlog.store.verification import Verification, compare_directories, verify_directory
+
+
+def verify(
+    directories: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Data directories of stopped members; several are compared.",
+            metavar="DIR [DIR ...]",
+            show_default=False,
+        ),
+    ],
+    json: Json = False,
+) -> None:
+    """Check structure, CRC and chain of every entry; of several directories also that they agree.
+
+    Status 1 on damage or on a difference. A log that is merely shorter differs in nothing.
+
+    Example: quorumlog verify /var/lib/quorumlog/n0 /var/lib/quorumlog/n1 /var/lib/quorumlog/n2
+    """
+    paths = [check_directory(directory) for directory in directories]
+    disk = OsDisk()
+    results = []
+    for path in paths:
+        with entry_progress(path) as progress:
+            results.append(verify_directory(disk, path, progress))
+    if len(paths) > 1:
+        results = _compared(disk, results)
+    for result in results:
+        if json:
+            print_json(result.to_json())
+        else:
+            _print_result(result)
+    if not json and len(paths) > 1 and all(result.ok for result in results):
+        out().print(_agreement(results))
+    if not all(result.ok for result in results):
+        raise typer.Exit(EXIT_REFUSED)
+
+
+def _compared(disk: OsDisk, results: list[Verification]) -> list[Verification]:
+    """Each with the first: where it differs, that is its problem, unless it has a worse one."""
+    first, *others = results
+    if not first.ok and first.entries == 0:
+        return results
+    compared = [first]
+    for other in others:
+        problem = "" if not other.ok and other.entries == 0 else _difference(disk, first, other)
+        compared.append(other if other.problem or not problem else replace(other, problem=problem))
+    return compared
+
+
+def _difference(disk: OsDisk, first: Verification, other: Verification) -> str:
+    with ExitStack() as stack:
+        readers = [
+            stack.enter_context(DirectoryReader(disk, result.directory)) for result in (first, other)
+        ]
+        for reader in readers:
+            if reader.in_use:
+                note(f"{reader.path}: a running member holds it; what it writes now may show as damage")
+        try:
+            comparison = compare_directories(readers)
+        except DirectoryDamaged:
+            return ""  # said by the directory that is damaged
+    index = comparison.first_difference
+    if index is None:
+        return ""
+    committed = index <= comparison.committed_index
+    known = "a committed entry" if committed else "not known to be committed"
+    return f"differs from {first.directory}; first differing index: {index} ({known})"
+
+
+def _print_result(result: Verification) -> None:
+    console = out()
+    covered = f"{result.checked} checked"
+    if result.unchecked:
+        covered += f", {result.unchecked} without digests (structure checked only)"
+    span = (
+        f"indices {result.ledger_begin_index} to {result.ledger_end_index}"
+        if result.entries
+        else "empty"
+    )
+    verdict = "[green]ok[/green]" if result.ok else "[red]not ok[/red]"
+    console.print(f"{verdict}  ", end="")
+    console.print(
+        f"{result.directory}: {result.entries} entries, {span}, {covered}, chain {result.chain_crc:08x}",
+        markup=False,
+        soft_wrap=True,
+    )
+    if result.damage:
+        for damage in result.damage:
+            where = f"position {damage.position}" + (
+                f", index {damage.index}" if damage.index >= 0 else ""
+            )
+            console.print(
+                f"        {damage.path}: {damage.problem} ({where})", markup=False, soft_wrap=True
+            )
+    elif result.problem:
+        console.print(f"        {result.problem}", markup=False, soft_wrap=True)
+
+
+def _agreement(results: list[Verification]) -> str:
+    ends = [result.ledger_end_index for result in results]
+    if len(set(ends)) == 1:
+        return f"the {len(results)} directories hold the same log"
+    return f"the {len(results)} directories agree up to index {min(ends)}, where the shortest ends"

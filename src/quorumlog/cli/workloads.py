@@ -1,0 +1,308 @@
+"""The loads of `quorumlog bench`: what is sent, for how long, and what was measured.
+
+One asyncio process plays all writers, each with a connection of its own. A load runs `warm_up` first;
+only answers inside the measured window count. Latencies are wall times around one call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import math
+import time
+from array import array
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from quorumlog.batch import HEADER_BYTES
+from quorumlog.cli.local_processes import usage_of
+from quorumlog.client import AsyncLedgerClient, connect_async
+from quorumlog.config import MIB
+from quorumlog.entry import AppendReceipt
+from quorumlog.errors import OutcomeUnknown
+
+WARM_UP_SECONDS = 0.5
+FILL_BYTES_PER_SECOND = 64 * MIB
+"""How much is appended to be read back, for each second that the reading shall last."""
+FILL_LIMIT_BYTES = 512 * MIB
+_FILL_BATCH_RECORDS = 512
+_FILL_IN_FLIGHT = 8
+_SAMPLE_INTERVAL_S = 0.1
+
+
+class Target(NamedTuple):
+    """A figure that the project promises on a machine with two cores."""
+
+    figure: str
+    """Name of a field of `Measured`."""
+    bound: float
+    at_least: bool
+    """False: at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppendLoad:
+    """`connections` writers, each with `in_flight` batches under way."""
+
+    name: str
+    connections: int
+    in_flight: int
+    batch_records: int
+    body_bytes: int
+    targets: tuple[Target, ...] = ()
+
+    @property
+    def sync_records(self) -> int:
+        """Records that lie behind one sync where writers come together once: for the raw limit."""
+        return self.connections if self.batch_records == 1 else self.batch_records
+
+    @property
+    def sync_bytes(self) -> int:
+        return self.sync_records * (HEADER_BYTES + self.body_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLoad:
+    """One client reads what was appended just before, and so is in the page cache."""
+
+    name: str
+    is_random: bool
+    body_bytes: int = 1024
+    targets: tuple[Target, ...] = ()
+
+
+Load = AppendLoad | ReadLoad
+
+LOADS: tuple[Load, ...] = (
+    AppendLoad(
+        "one-writer",
+        1,
+        1,
+        1,
+        1024,
+        (Target("records_per_second", 900, True), Target("p50_ms", 1.1, False)),
+    ),
+    AppendLoad("64-writers", 64, 1, 1, 1024, (Target("records_per_second", 15_000, True),)),
+    AppendLoad("256-writers", 256, 1, 1, 1024),
+    AppendLoad("batches", 1, 8, 256, 1024, (Target("records_per_second", 80_000, True),)),
+    AppendLoad("small-records", 1, 8, 1024, 128, (Target("records_per_second", 400_000, True),)),
+    ReadLoad("sequential-read", False, targets=(Target("mb_per_second", 500, True),)),
+    ReadLoad("random-get", True),
+)
+
+
+@dataclass(slots=True)
+class Measured:
+    """What one load came to. MB are 10^6 bytes of entries, headers included."""
+
+    seconds: float = 0.0
+    records: int = 0
+    records_per_second: float = 0.0
+    mb_per_second: float = 0.0
+    p50_ms: float = math.nan
+    p99_ms: float = math.nan
+    unknown_outcomes: int = 0
+    cpu_seconds_per_million: float = math.nan
+    """Of all members together; NaN where their processes are not on this machine."""
+    anonymous_mb: float = math.nan
+    """RssAnon of the largest member, at its highest."""
+
+
+@dataclass(slots=True)
+class _Window:
+    """The measured stretch of time and what falls into it."""
+
+    began_s: float = math.inf
+    ends_s: float = math.inf
+    last_s: float = 0.0
+    """When the last answer that counts was there."""
+    latencies_s: array[float] = field(default_factory=lambda: array("d"))
+    records: int = 0
+    unknown: int = 0
+
+    def count(self, before_s: float, records: int) -> None:
+        now = time.perf_counter()
+        if before_s >= self.began_s:
+            self.latencies_s.append(now - before_s)
+            self.records += records
+            self.last_s = now
+
+
+async def measure(load: Load, servers: str, group: str, seconds: float, pids: Sequence[int]) -> Measured:
+    """Run one load against a group. `pids`: processes of its members on this machine, if any.
+
+    Raises what the client raises once its own deadline has passed.
+    """
+    if isinstance(load, AppendLoad):
+        return await _measure_appends(load, servers, group, seconds, pids)
+    return await _measure_reads(load, servers, group, seconds, pids)
+
+
+# ---------------------------------------------------------------- appends
+
+
+async def _measure_appends(
+    load: AppendLoad, servers: str, group: str, seconds: float, pids: Sequence[int]
+) -> Measured:
+    bodies = _bodies(load.batch_records, load.body_bytes)
+    window = _Window()
+    async with AsyncExitStack() as stack:
+        clients = [
+            await stack.enter_async_context(connect_async(servers, group=group))
+            for _ in range(load.connections)
+        ]
+        # Every connection stands before the first one counts.
+        await asyncio.gather(*(client.append(bodies[0]) for client in clients))
+        async with asyncio.TaskGroup() as tasks:
+            for client in clients:
+                for _ in range(load.in_flight):
+                    tasks.create_task(_write(client, bodies, window))
+            await asyncio.sleep(min(WARM_UP_SECONDS, seconds / 4))
+            async with _members_watched(pids) as watched:
+                window.began_s = time.perf_counter()
+                window.ends_s = window.began_s + seconds
+                await asyncio.sleep(seconds)
+    return _measured(window, load.body_bytes, watched)
+
+
+async def _write(client: AsyncLedgerClient, bodies: list[bytes], window: _Window) -> None:
+    count = len(bodies)
+    append: Callable[[], Awaitable[AppendReceipt]]
+    if count == 1:
+        append = functools.partial(client.append, bodies[0])
+    else:
+        append = functools.partial(client.append_batch, bodies)
+    while (before_s := time.perf_counter()) < window.ends_s:
+        try:
+            await append()
+        except OutcomeUnknown:
+            window.unknown += 1
+        else:
+            window.count(before_s, count)
+
+
+# ---------------------------------------------------------------- reads
+
+
+async def _measure_reads(
+    load: ReadLoad, servers: str, group: str, seconds: float, pids: Sequence[int]
+) -> Measured:
+    window = _Window()
+    async with connect_async(servers, group=group) as client:
+        fill_bytes = min(FILL_LIMIT_BYTES, int(seconds * FILL_BYTES_PER_SECOND))
+        receipts = await _fill(client, load.body_bytes, fill_bytes)
+        read = _get_at_random if load.is_random else _read_in_order
+        await read(client, receipts, window, min(WARM_UP_SECONDS, seconds / 4))
+        async with _members_watched(pids) as watched:
+            window.began_s = time.perf_counter()
+            await read(client, receipts, window, seconds)
+    return _measured(window, load.body_bytes, watched)
+
+
+async def _fill(client: AsyncLedgerClient, body_bytes: int, fill_bytes: int) -> list[AppendReceipt]:
+    """Append about `fill_bytes`, so that what is read is known to be of that size and just written."""
+    bodies = _bodies(_FILL_BATCH_RECORDS, body_bytes)
+    batches = max(1, fill_bytes // (_FILL_BATCH_RECORDS * (HEADER_BYTES + body_bytes)))
+    receipts: list[AppendReceipt] = []
+    left = iter(range(batches))
+
+    async def write() -> None:
+        for _ in left:
+            receipt = await client.append_batch(bodies)
+            receipts.append(receipt)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(_FILL_IN_FLIGHT):
+            tasks.create_task(write())
+    return sorted(receipts, key=lambda receipt: receipt.first_index)
+
+
+async def _read_in_order(
+    client: AsyncLedgerClient, receipts: list[AppendReceipt], window: _Window, seconds: float
+) -> None:
+    ends_s = time.perf_counter() + seconds
+    first_index, stop_index = receipts[0].first_index, receipts[-1].last_index + 1
+    while time.perf_counter() < ends_s:
+        before_s = time.perf_counter()
+        async for batch in client.read_batches(first_index, stop_index):
+            window.count(before_s, batch.count)
+            before_s = time.perf_counter()
+            if before_s >= ends_s:
+                break
+
+
+async def _get_at_random(
+    client: AsyncLedgerClient, receipts: list[AppendReceipt], window: _Window, seconds: float
+) -> None:
+    indices = np.concatenate([np.arange(r.first_index, r.last_index + 1) for r in receipts])
+    choices = iter(np.random.default_rng().choice(indices, 1 << 20).tolist())
+    ends_s = time.perf_counter() + seconds
+    while (before_s := time.perf_counter()) < ends_s:
+        await client.get(next(choices))
+        window.count(before_s, 1)
+
+
+# ---------------------------------------------------------------- what it cost
+
+
+class _Watched:
+    """CPU seconds between begin and end, and the highest RssAnon seen."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._pids = pids
+        self.cpu_seconds = math.nan
+        self.anonymous_bytes = 0
+
+    def sample(self) -> float:
+        usages = [usage_of(pid) for pid in self._pids]
+        self.anonymous_bytes = max([self.anonymous_bytes, *(u.anonymous_bytes for u in usages)])
+        return sum(usage.cpu_seconds for usage in usages)
+
+
+@asynccontextmanager
+async def _members_watched(pids: Sequence[int]) -> AsyncIterator[_Watched]:
+    watched = _Watched(pids)
+    began = watched.sample()
+
+    async def keep_sampling() -> None:
+        while True:
+            await asyncio.sleep(_SAMPLE_INTERVAL_S)
+            watched.sample()
+
+    sampling = asyncio.get_running_loop().create_task(keep_sampling())
+    try:
+        yield watched
+    finally:
+        sampling.cancel()
+        with suppress(asyncio.CancelledError):
+            await sampling
+        watched.cpu_seconds = watched.sample() - began if pids else math.nan
+
+
+def _measured(window: _Window, body_bytes: int, watched: _Watched) -> Measured:
+    latencies_ms = np.frombuffer(window.latencies_s, np.float64) * 1000
+    seconds = max(window.last_s - window.began_s, 1e-9)
+    if not len(latencies_ms):
+        return Measured(seconds=seconds, unknown_outcomes=window.unknown)
+    per_second = window.records / seconds
+    p50_ms, p99_ms = (float(q) for q in np.percentile(latencies_ms, (50, 99)))
+    return Measured(
+        seconds=seconds,
+        records=window.records,
+        records_per_second=per_second,
+        mb_per_second=per_second * (HEADER_BYTES + body_bytes) / 1e6,
+        p50_ms=p50_ms,
+        p99_ms=p99_ms,
+        unknown_outcomes=window.unknown,
+        cpu_seconds_per_million=watched.cpu_seconds / window.records * 1e6,
+        anonymous_mb=watched.anonymous_bytes / 1e6 if watched.anonymous_bytes else math.nan,
+    )
+
+
+def _bodies(count: int, body_bytes: int) -> list[bytes]:
+    """Random bytes: nothing on the way could make them smaller."""
+    return [np.random.default_rng(number).bytes(body_bytes) for number in range(count)]

@@ -1,0 +1,171 @@
+"""What both clients have in common: options, and the requests that their verbs are made of.
+
+Nothing here waits. Everything that could differ between the two beside waiting is a bug.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from quorumlog.batch import Entry, EntryBatch
+from quorumlog.config import DEFAULT_GROUP, parse_address
+from quorumlog.errors import BadRequest, ConfigError, IndexOutOfRange
+from quorumlog.wire.client_messages import (
+    AppendRequest,
+    ReadRequest,
+    ReadResponse,
+    TransferRequest,
+)
+from quorumlog.wire.client_protocol import ClientProtocol, ClientTimings
+from quorumlog.wire.client_requests import LEADER, Request, Stream, read_target
+from quorumlog.wire.read_plan import EntryChecker, ReadPlan, checked_batch
+
+DEFAULT_TIMEOUT_MS = 30_000
+TAIL_WAIT_MS = 1000
+"""How long one request of a tail waits at the server; also how soon a silent server is noticed."""
+LAGGING_MEMBER_WAIT_MS = 1000
+"""How long a follower may take to learn that an entry that others know of is committed."""
+GET_LIMIT_BYTES = 1
+
+
+def now_ms() -> float:
+    return time.monotonic() * 1000.0
+
+
+def reason_of(error: OSError) -> str:
+    """What the operating system says, without asyncio's or Python's additions."""
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+
+
+def parse_servers(servers: str | Sequence[str]) -> list[str]:
+    """`host:port,host:port` or a list of such; raises ConfigError."""
+    listed = servers.split(",") if isinstance(servers, str) else list(servers)
+    addresses = [address.strip() for address in listed if address.strip()]
+    if not addresses:
+        raise ConfigError("no server is listed; write host:port,host:port,...")
+    for address in addresses:
+        parse_address(address)
+    return addresses
+
+
+class LedgerClientBase:
+    """Options and request making; see `LedgerClient` and `AsyncLedgerClient` for the verbs."""
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        *,
+        group: str = DEFAULT_GROUP,
+        timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        timings: ClientTimings | None = None,
+    ) -> None:
+        if timeout_ms <= 0:
+            raise ConfigError(f"timeout_ms must be positive, not {timeout_ms}")
+        self.servers = parse_servers(servers)
+        self.group = group
+        self.timeout_ms = timeout_ms
+        self._protocol = ClientProtocol(
+            self.servers, group=group, random=random.Random(), timings=timings
+        )
+
+    def _append_request(
+        self, batch: EntryBatch, timeout_ms: int | None, stream: Stream | None = None
+    ) -> Request:
+        now = now_ms()
+        return Request(
+            AppendRequest(),
+            LEADER,
+            now_ms=now,
+            deadline_ms=now + (self.timeout_ms if timeout_ms is None else timeout_ms),
+            payload=batch,
+            stream=stream,
+            context=self._new_waiter(),
+        )
+
+    def _transfer_request(self, to: str, timeout_ms: int | None) -> Request:
+        now = now_ms()
+        return Request(
+            TransferRequest(to_member_id=to),
+            LEADER,
+            now_ms=now,
+            deadline_ms=now + (self.timeout_ms if timeout_ms is None else timeout_ms),
+            context=self._new_waiter(),
+        )
+
+    def _read_request(self, message: ReadRequest, from_member: str | None) -> Request:
+        now = now_ms()
+        return Request(
+            message,
+            read_target(from_member),
+            now_ms=now,
+            deadline_ms=now + self.timeout_ms + message.wait_ms,
+            context=self._new_waiter(),
+        )
+
+    def _get_request(self, index: int, from_member: str | None) -> Request:
+        if index < 0:
+            raise IndexOutOfRange(f"index {index} is below 0, where every log begins")
+        return self._read_request(
+            ReadRequest(first_index=index, stop_index=index + 1, limit_bytes=GET_LIMIT_BYTES),
+            from_member,
+        )
+
+    def _read_plan(
+        self,
+        first_index: int,
+        stop_index: int | None,
+        from_member: str | None,
+        *,
+        entries_hint: int | None = None,
+        follow: bool = False,
+        **sizes: int,
+    ) -> ReadPlan:
+        wait_ms = 0
+        if follow:
+            wait_ms = TAIL_WAIT_MS
+        elif stop_index is not None and from_member is not None:
+            wait_ms = LAGGING_MEMBER_WAIT_MS
+        return ReadPlan(
+            first_index,
+            stop_index,
+            make_request=lambda message: self._read_request(message, from_member),
+            wait_ms=wait_ms,
+            entries_hint=entries_hint,
+            follow=follow,
+            **sizes,
+        )
+
+    def _new_waiter(self) -> Any:
+        """Whatever the client wakes its callers with."""
+        raise NotImplementedError
+
+
+def entry_of(request: Request, index: int) -> Entry:
+    """What `get(index)` brought; raises its error, or IndexOutOfRange for a no-op."""
+    batch = checked_batch(request, index, index + 1, EntryChecker())
+    response = request.response
+    assert isinstance(response, ReadResponse), response
+    bounds = {
+        "ledger_begin_index": response.ledger_begin_index,
+        "committed_index": response.committed_index,
+    }
+    if batch is None:
+        raise IndexOutOfRange(
+            f"index {index} is above the committed index {response.committed_index}", **bounds
+        )
+    for entry in batch.entries():
+        return entry
+    term = int(batch.headers()["term"][0])
+    raise IndexOutOfRange(
+        f"index {index} holds no appended entry: it is the no-op that opened term {term}", **bounds
+    )
+
+
+def checked_limit(limit: int | None) -> int | None:
+    if limit is not None and limit < 0:
+        raise BadRequest(f"limit must not be negative, but is {limit}")
+    return limit

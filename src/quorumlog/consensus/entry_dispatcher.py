@@ -1,0 +1,372 @@
+"""EntryDispatcher: the leader's side of replication to one other member.
+
+It first finds the last entry that both logs hold (COMPARE), has the follower cut what is known to
+differ above it (TRUNCATE), then streams everything from there on (APPEND) and, when nothing is left to
+send, only tells how far the log is committed (COMMIT). The automaton, from which the picture in the
+documents is made:
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+
+from quorumlog.config import ConsensusConfig
+from quorumlog.consensus.member_state import MemberState
+from quorumlog.consensus.messages import PushEntryRequest, PushEntryResponse, PushResult, PushType
+from quorumlog.consensus.outbox import Outbox
+from quorumlog.consensus.ready import PeerStatus, PushOrder
+from quorumlog.entry import EntryId, Voter
+
+
+class DispatcherState(Enum):
+    """What the dispatcher is doing; the value is what `status` prints."""
+
+    COMPARE = "COMPARE"
+    TRUNCATE = "TRUNCATE"
+    APPEND = "APPEND"
+    COMMIT = "COMMIT"
+
+
+class Event(Enum):
+    """What moves a dispatcher from one state to the next."""
+
+    BEGUN = "a term begins, or another directory is connected"
+    MISSED = "the follower does not hold the compared entry"
+    MATCHED = "the compared entry is held, and nothing above it is known to differ"
+    MATCHED_BELOW_CONFLICT = "the compared entry is held, the one above it is another"
+    CUT = "the follower's log holds nothing that contradicts ours above the match"
+    INCONSISTENT = "the follower does not hold the entry before a push or a cut"
+    LOG_GREW = "there are entries to send, or to send again"
+    CAUGHT_UP = "everything has been sent"
+
+
+TRANSITIONS: dict[tuple[DispatcherState, Event], DispatcherState] = {
+    (DispatcherState.COMPARE, Event.MISSED): DispatcherState.COMPARE,
+    (DispatcherState.COMPARE, Event.MATCHED): DispatcherState.APPEND,
+    (DispatcherState.COMPARE, Event.MATCHED_BELOW_CONFLICT): DispatcherState.TRUNCATE,
+    (DispatcherState.TRUNCATE, Event.CUT): DispatcherState.APPEND,
+    (DispatcherState.TRUNCATE, Event.INCONSISTENT): DispatcherState.COMPARE,
+    (DispatcherState.APPEND, Event.CAUGHT_UP): DispatcherState.COMMIT,
+    (DispatcherState.APPEND, Event.LOG_GREW): DispatcherState.APPEND,
+    (DispatcherState.APPEND, Event.INCONSISTENT): DispatcherState.COMPARE,
+    (DispatcherState.COMMIT, Event.LOG_GREW): DispatcherState.APPEND,
+    (DispatcherState.COMMIT, Event.INCONSISTENT): DispatcherState.COMPARE,
+    **{(state, Event.BEGUN): DispatcherState.COMPARE for state in DispatcherState},
+}
+"""INSTALL_SNAPSHOT will stand between COMPARE and APPEND, entered where the index to compare lies below
+the begin of the log."""
+
+
+class EntryDispatcher:
+    """Feeds one member. Lives as long as this process; `begin` starts it anew for a term or directory.
+
+    Invariants while in APPEND or COMMIT: every entry up to `match_index` and up to `mark` is on the
+    follower's disk; `max(mark, match_index) < write_index`; pushes on their way lie between the two.
+    """
+
+    def __init__(self, config: ConsensusConfig, state: MemberState, outbox: Outbox, to: Voter) -> None:
+        self._config = config
+        self._state = state
+        self._outbox = outbox
+        self.to = to
+        self.state = DispatcherState.COMPARE
+        self.active = False
+        """This member leads, and `to` is connected."""
+        self._term = -1
+        self._compare_index = -1
+        self._conflict_seen = False
+        self.match_index = -1
+        """Last common entry as COMPARE found it, on the follower's disk; -1 also while unknown."""
+        self.mark = -1
+        """Highest index acknowledged by an APPEND since then."""
+        self._write_index = 0
+        """The next entry to send."""
+        self._pending: deque[tuple[int, int]] = deque()
+        """(last index, bytes) of each push on its way, in order."""
+        self._pending_bytes = 0
+        self._order: PushOrder | None = None
+        """Given out and not reported yet. Outlives terms and connections: no second one before."""
+        self._order_counts = False
+        """The report of `_order` still means something: no rewind came between."""
+        self._question = 0
+        """Serial number of the COMPARE or TRUNCATE that waits for an answer; a question that is sent
+        again keeps it, so that the answer of a slow disk still counts. 0: none waits."""
+        self._next_question = 1
+        self._resend_at_ms = 0.0
+        """When silence is taken for loss. Moves with every sign of progress."""
+        self._paused = False
+        """The follower refused (disk full, too far ahead, not formed): quiet until the time-out."""
+        self._committed_sent = -1
+        self.diverged_at = -1
+        """A cut at this index was refused with DIVERGED_BELOW_COMMIT; -1: no."""
+
+    # ---------------------------------------------------------------- life
+
+    def begin(self, to: Voter, term: int, write_index: int) -> None:
+        """Start at COMPARE with the entry before `write_index`: a new term, or another directory.
+
+        At an election `write_index` is the leader's `ledger_end_index` + 1 of that moment (DLedger
+        began at a stale end and had followers drop their whole log; formats.md W1).
+        """
+        self.to = to
+        self._term = term
+        self.active = self._outbox.is_connected(to)
+        self._committed_sent = -1
+        self.diverged_at = -1
+        self._fire(Event.BEGUN)
+        self._compare_from(write_index - 1)
+
+    def stop(self) -> None:
+        """This member leads no more."""
+        self.active = False
+        self._order_counts = False
+
+    def disconnect(self) -> None:
+        self.active = False
+
+    def reconnect(self) -> None:
+        """The same directory is back: whatever was on its way is lost."""
+        self.active = True
+        self._committed_sent = -1
+        self._send_again()
+
+    # ---------------------------------------------------------------- work
+
+    def next_order(self) -> PushOrder | None:
+        """Ask, push or tell, whichever the state has due; the push comes back as an order."""
+        if not self.active or self._paused:
+            return None
+        if self.state is DispatcherState.COMPARE or self.state is DispatcherState.TRUNCATE:
+            if not self._question:
+                self._ask()
+            return None
+        end_index = self._state.runs.end_index
+        if self._write_index <= end_index:
+            if self.state is DispatcherState.COMMIT:
+                self._fire(Event.LOG_GREW)
+            return self._push(end_index)
+        if self._order is not None:
+            return None
+        if self.state is DispatcherState.APPEND:
+            self._fire(Event.CAUGHT_UP)
+        if self._committed_sent < self._state.committed_index:
+            self._committed_sent = self._state.committed_index
+            self._resend_at_ms = self._state.now_ms + self._config.push_resend_ms
+            self._send(PushType.COMMIT, self._state.runs.id_at(max(self.mark, self.match_index)))
+        return None
+
+    def _push(self, end_index: int) -> PushOrder | None:
+        room = self._config.push_window_bytes - self._pending_bytes
+        if self._order is not None or (room <= 0 and self._pending):
+            return None
+        assert max(self.mark, self.match_index) < self._write_index, (self.mark, self._write_index)
+        if not self._pending:
+            self._resend_at_ms = self._state.now_ms + self._config.push_resend_ms
+        self._committed_sent = self._state.committed_index
+        self._order_counts = True
+        self._order = PushOrder(
+            to=self.to,
+            term=self._term,
+            previous=self._state.runs.id_at(self._write_index - 1),
+            first_index=self._write_index,
+            stop_index=end_index + 1,
+            limit_bytes=min(self._config.push_limit_bytes, max(room, 1)),
+            committed_index=self._state.committed_index,
+        )
+        return self._order
+
+    def on_pushed(self, last_index: int, size_bytes: int) -> None:
+        """The order was carried out as far as `last_index`."""
+        order = self._order
+        assert order is not None, last_index
+        assert order.first_index <= last_index < order.stop_index, (order, last_index)
+        self._order = None
+        if not self._order_counts:
+            return
+        self._write_index = max(self._write_index, last_index + 1)
+        if last_index > self.mark:
+            self._pending.append((last_index, size_bytes))
+            self._pending_bytes += size_bytes
+
+    def on_push_failed(self) -> None:
+        """The order could not be carried out; after the time-out everything from the mark goes again."""
+        assert self._order is not None, self.to
+        self._order = None
+        if self._order_counts:
+            self._pause()
+
+    def tick(self) -> None:
+        """Called with every heartbeat: silence for `push_resend_ms` is taken for loss."""
+        if not self.active or self._state.now_ms < self._resend_at_ms:
+            return
+        if self._paused or self._question or self._pending:
+            self._send_again()
+        elif self.state is DispatcherState.COMMIT:
+            self._committed_sent = -1  # once more: a follower that restarted verifies its log by it
+
+    def _send_again(self) -> None:
+        """Resend from `max(mark, match_index) + 1`, or put the open question again."""
+        self._paused = False
+        self._resend_at_ms = self._state.now_ms + self._config.push_resend_ms
+        if self.state is DispatcherState.COMPARE or self.state is DispatcherState.TRUNCATE:
+            if self._question:
+                self._put_question()
+            return
+        self._order_counts = False
+        self._write_index = max(self.mark, self.match_index) + 1
+        self._pending.clear()
+        self._pending_bytes = 0
+        if self._write_index <= self._state.runs.end_index:
+            self._fire(Event.LOG_GREW)
+
+    def _pause(self) -> None:
+        self._paused = True
+        self._resend_at_ms = self._state.now_ms + self._config.push_resend_ms
+
+    # ---------------------------------------------------------------- answers
+
+    def on_response(self, response: PushEntryResponse) -> int:
+        """Returns the index that an APPEND has newly acknowledged, -1 if it is none."""
+        if not self.active:
+            return -1
+        if response.push is PushType.APPEND:
+            return self._on_append_response(response)
+        if response.push is PushType.COMMIT or response.number != self._question or not self._question:
+            return -1  # the answer to a question that is no longer asked
+        self._question = 0
+        if response.result is PushResult.DIVERGED_BELOW_COMMIT:
+            self.diverged_at = self.match_index + 1
+            self._pause()
+        elif response.result not in (PushResult.SUCCESS, PushResult.INCONSISTENT_STATE):
+            self._pause()
+        elif self.state is DispatcherState.COMPARE:
+            self._on_compare_response(response)
+        elif response.result is PushResult.SUCCESS:
+            self._begin_append(Event.CUT)
+        else:
+            self._fire(Event.INCONSISTENT)
+            self._compare_from(self._state.runs.end_index)
+        return -1
+
+    def _on_compare_response(self, response: PushEntryResponse) -> None:
+        if response.result is PushResult.SUCCESS:
+            self.match_index = self._compare_index
+            if self._conflict_seen:
+                self._fire(Event.MATCHED_BELOW_CONFLICT)
+            else:
+                self._begin_append(Event.MATCHED)
+        elif self._compare_index > self._state.runs.before_begin.index:
+            self._compare_index = self._next_compare_index(self._compare_index, response)
+            self._fire(Event.MISSED)
+        else:
+            self._pause()  # nothing lies below; a snapshot will be installed here
+
+    def _next_compare_index(self, refused_index: int, response: PushEntryResponse) -> int:
+        """Where the last common entry can be at most.
+
+        Each refusal rules out a whole term, ours or the follower's, so the number of rounds is bounded
+        by the number of terms (Raft paper, end of section 5.3).
+        """
+        runs = self._state.runs
+        if response.conflict_term < 0:
+            candidate = response.ledger_end_index
+        else:
+            self._conflict_seen = True
+            # The follower's last entry of our kind, if we hold entries of the conflicting term.
+            held = runs.last_index_of(response.conflict_term)
+            candidate = response.conflict_first_index - 1
+            if held is not None and candidate <= held < refused_index:
+                candidate = held
+        # Whatever the answer says, the search goes down and stops at the begin.
+        return max(min(candidate, refused_index - 1), runs.before_begin.index)
+
+    def _on_append_response(self, response: PushEntryResponse) -> int:
+        if self.state not in (DispatcherState.APPEND, DispatcherState.COMMIT):
+            return -1
+        if response.result is PushResult.SUCCESS:
+            if not self.mark < response.index <= self._state.runs.end_index:
+                return -1
+            self.mark = response.index
+            self.diverged_at = -1
+            self._resend_at_ms = self._state.now_ms + self._config.push_resend_ms
+            while self._pending and self._pending[0][0] <= self.mark:
+                self._pending_bytes -= self._pending.popleft()[1]
+            assert self._pending_bytes >= 0, self._pending_bytes
+            self._write_index = max(self._write_index, self.mark + 1)
+            return self.mark
+        if response.first_index <= max(self.mark, self.match_index):
+            return -1  # the refusal of a push that was sent again and taken meanwhile
+        if response.result is PushResult.INCONSISTENT_STATE:
+            previous_index = min(response.first_index - 1, self._state.runs.end_index)
+            compare_index = self._next_compare_index(previous_index, response)
+            self._fire(Event.INCONSISTENT)
+            self._compare_from(compare_index, conflict_seen=response.conflict_term >= 0)
+        else:
+            if response.result is PushResult.DIVERGED_BELOW_COMMIT:
+                self.diverged_at = response.first_index
+            self._pause()
+        return -1
+
+    # ---------------------------------------------------------------- questions
+
+    def _compare_from(self, index: int, *, conflict_seen: bool = False) -> None:
+        self._compare_index = index
+        self._conflict_seen = conflict_seen
+        self.match_index = -1
+        self.mark = -1
+        self._write_index = index + 1
+        self._pending.clear()
+        self._pending_bytes = 0
+        self._order_counts = False
+        self._question = 0
+        self._paused = False
+
+    def _begin_append(self, event: Event) -> None:
+        self._fire(event)
+        self._write_index = self.match_index + 1
+        self._conflict_seen = False
+        self._resend_at_ms = self._state.now_ms + self._config.push_resend_ms
+
+    def _ask(self) -> None:
+        self._question = self._next_question
+        self._next_question += 1
+        self._put_question()
+
+    def _put_question(self) -> None:
+        self._resend_at_ms = self._state.now_ms + self._config.push_resend_ms
+        if self.state is DispatcherState.COMPARE:
+            self._send(PushType.COMPARE, self._state.runs.id_at(self._compare_index))
+        else:
+            # Both ids at the cut are named: the last entry that may stay and the first of ours above
+            # it. A follower that holds both cuts nothing, so a late copy of this message does no harm.
+            cut = self._state.runs.id_at(self.match_index + 1)
+            self._send(PushType.TRUNCATE, self._state.runs.id_at(self.match_index), cut)
+
+    def _send(self, push: PushType, previous: EntryId | None = None, cut: EntryId | None = None) -> None:
+        self._outbox.send(
+            self.to,
+            PushEntryRequest(
+                sender=self._state.member,
+                term=self._term,
+                push=push,
+                committed_index=self._state.committed_index,
+                number=self._question,
+                previous=previous or EntryId(-1, -1),
+                first_index=cut.index if cut else -1,
+                term_runs=((cut.index, cut.term),) if cut else (),
+            ),
+        )
+
+    def _fire(self, event: Event) -> None:
+        assert (self.state, event) in TRANSITIONS, (self.state, event)
+        self.state = TRANSITIONS[self.state, event]
+
+    def status(self) -> PeerStatus:
+        return PeerStatus(
+            voter=self.to,
+            is_voter=self.to in self._state.voters,
+            state=self.state.value,
+            match_index=self.match_index,
+            water_mark=self.mark,
+        )

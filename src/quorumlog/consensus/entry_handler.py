@@ -1,0 +1,269 @@
+"""EntryHandler: the follower's answers to the four kinds of push, in the order they come.
+
+    COMPARE   do I hold this entry?
+    TRUNCATE  cut what is known to differ
+    APPEND    the entry before the first one must be held; then write what is new
+    COMMIT    commit what has been verified
+
+Whoever gets here has passed the term gate of `RaftNode`: the sender leads this member's current term.
+Three rules stand above all others:
+
+1. Cutting happens only on a real conflict: an index where the leader's term and ours differ. An older
+   or repeated message names entries that we hold already, so it cuts nothing.
+2. A cut at or below the committed index is refused with DIVERGED_BELOW_COMMIT, and `status` says so.
+3. The committed index moves only up to `_verified_index`, the last entry that this leader in this term
+   has shown to be the same as its own. Our own log end may be a tail that nobody else has.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from itertools import pairwise
+
+from quorumlog.consensus.member_state import MemberState
+from quorumlog.consensus.messages import PushEntryRequest, PushEntryResponse, PushResult, PushType
+from quorumlog.consensus.outbox import Outbox
+from quorumlog.consensus.ready import AppendOrder
+from quorumlog.entry import EntryKind
+
+
+class EntryHandler:
+    """Follower side of replication, for the leader and term that the member follows now."""
+
+    __slots__ = (
+        "_async_mode",
+        "_leader_committed_index",
+        "_max_waiting",
+        "_outbox",
+        "_state",
+        "_verified_index",
+        "_waiting",
+        "problem",
+    )
+
+    def __init__(
+        self, state: MemberState, outbox: Outbox, *, max_waiting_pushes: int, async_mode: bool
+    ) -> None:
+        self._state = state
+        self._outbox = outbox
+        self._async_mode = async_mode
+        self._max_waiting = max_waiting_pushes
+        self._waiting: list[tuple[int, int, PushEntryRequest]] = []
+        """(first index, -last index, push) of pushes ahead of the log, ordered, the longest first."""
+        self._verified_index = -1
+        self._leader_committed_index = -1
+        """What this leader has said to be committed, which may lie beyond what is verified yet."""
+        self.problem = ""
+
+    def begin(self) -> None:
+        """Another term, so another leader: nothing is verified, nothing waits."""
+        self._waiting.clear()
+        self._verified_index = -1
+        self._leader_committed_index = -1
+
+    # ---------------------------------------------------------------- the four kinds
+
+    def on_push(self, request: PushEntryRequest, refuse: PushResult | None = None) -> None:
+        """`refuse`: the entries of this APPEND cannot be taken (its bytes found no room)."""
+        push = request.push
+        if push is PushType.APPEND:
+            if refuse is not None:
+                self._answer(request, refuse)
+            elif _is_well_formed(request):
+                self._append(request)
+        elif push is PushType.COMPARE:
+            self._compare(request)
+        elif push is PushType.TRUNCATE:
+            self._truncate(request)
+        elif self._state.runs.holds(request.previous):
+            # A COMMIT names an entry that we have acknowledged. After a restart there may be nothing
+            # left to push, and this is what verifies the log then.
+            self._verify_up_to(request.previous.index)
+        self.on_committed(request.committed_index)
+
+    def refuse(self, request: PushEntryRequest, result: PushResult) -> None:
+        """The request did not pass the term gate; the answer carries our own term."""
+        self._answer(request, result)
+
+    def on_committed(self, committed_index: int) -> None:
+        """The leader's committed index, from a push or a heartbeat."""
+        if committed_index > self._leader_committed_index:
+            self._leader_committed_index = committed_index
+        self._commit()
+
+    def _compare(self, request: PushEntryRequest) -> None:
+        # The leader searches anew, so what waited belongs to an earlier attempt and will come again.
+        self._waiting.clear()
+        if self._state.runs.holds(request.previous):
+            self._verify_up_to(request.previous.index)
+            self._answer(request, PushResult.SUCCESS, index=request.previous.index)
+        else:
+            self._answer_inconsistent(request)
+
+    def _truncate(self, request: PushEntryRequest) -> None:
+        self._waiting.clear()
+        runs = self._state.runs
+        if not runs.holds(request.previous):
+            self._answer_inconsistent(request)
+            return
+        self._verify_up_to(request.previous.index)
+        cut_index = request.previous.index + 1
+        if not request.term_runs or request.term_runs[0][0] != cut_index:
+            return  # names no entry at the cut: nothing that a dispatcher sends
+        differs = cut_index <= runs.end_index and runs.term_at(cut_index) != request.term_runs[0][1]
+        if differs and not self._cut_from(cut_index, request):
+            return
+        self._answer(request, PushResult.SUCCESS, index=request.previous.index)
+
+    def _append(self, request: PushEntryRequest) -> None:
+        if request.previous.index > self._state.runs.end_index:
+            self._keep_waiting(request)
+        elif self._take(request):
+            # What waited for it may follow now. Several may overlap after a resend.
+            end_index = self._state.runs.end_index
+            while self._waiting and self._waiting[0][0] <= end_index + 1:
+                if not self._take(self._waiting.pop(0)[2]):
+                    return
+                end_index = self._state.runs.end_index
+
+    def _take(self, request: PushEntryRequest) -> bool:
+        """Append what is new in a push whose previous entry is not ahead of the log."""
+        runs = self._state.runs
+        previous = request.previous
+        if not runs.holds(previous):
+            self._answer_inconsistent(request)
+            return False
+        conflict = runs.first_difference(request.first_index, request.last_index + 1, request.term_runs)
+        if conflict is not None and not self._cut_from(conflict, request):
+            return False
+        new_index = runs.end_index + 1
+        if new_index <= request.last_index:
+            self._state.log.append(
+                AppendOrder(
+                    first_index=new_index,
+                    count=request.last_index + 1 - new_index,
+                    term=request.term,
+                    kind=EntryKind.NORMAL,
+                    entries=request.entries,
+                    push_first_index=request.first_index,
+                    push_previous_chain=request.previous_chain,
+                ),
+                _runs_from(request.term_runs, new_index),
+            )
+        self._verify_up_to(request.last_index)
+        self._answer(request, PushResult.SUCCESS, index=request.last_index)
+        self._commit()
+        return True
+
+    def _commit(self) -> None:
+        index = min(self._leader_committed_index, self._verified_index)
+        if index > self._state.committed_index:
+            self._state.commit_up_to(index)
+
+    # ---------------------------------------------------------------- helpers
+
+    def _verify_up_to(self, index: int) -> None:
+        if index > self._verified_index:
+            self._verified_index = index
+            self.problem = ""
+
+    def _cut_from(self, cut_index: int, request: PushEntryRequest) -> bool:
+        """Cut a real conflict; False if it was refused (and answered)."""
+        if cut_index <= self._verified_index:
+            return False  # a leader's log does not change within its term: nobody sends this
+        state = self._state
+        committed_index = state.committed_index
+        if cut_index <= committed_index:
+            # In async mode a power loss may have taken acknowledged entries from those who elected a
+            # leader of a higher term; the group goes on with what is left, and says so. A leader of
+            # the very term that committed the entry cannot lack it, in any mode.
+            committed_term = state.runs.term_at(committed_index)
+            if not (self._async_mode and request.term > committed_term):
+                self.problem = (
+                    f"DIVERGED_BELOW_COMMIT: {request.sender.member_id}, leader of term {request.term},"
+                    f" holds another entry at index {cut_index}, which is committed here (committed"
+                    f" index {committed_index}); refused"
+                )
+                self._answer(request, PushResult.DIVERGED_BELOW_COMMIT)
+                return False
+            state.lose_committed_from(cut_index)
+            state.log.truncate_from(cut_index, loses_committed=True)
+            return True
+        state.log.truncate_from(cut_index)
+        assert state.runs.end_index >= state.committed_index, (state.runs.end_index, cut_index)
+        return True
+
+    def _keep_waiting(self, request: PushEntryRequest) -> None:
+        """Pushes are pipelined, so one that was lost leaves the next ones ahead of the log."""
+        entry = (request.first_index, -request.last_index, request)
+        waiting = self._waiting
+        if any(first == entry[0] and last <= entry[1] for first, last, _ in waiting):
+            return  # a copy of one that waits already
+        insort(waiting, entry, key=lambda item: item[:2])
+        if len(waiting) > self._max_waiting:
+            # The farthest ahead is the one that will be of use last.
+            self._answer(waiting.pop()[2], PushResult.PUSH_REQUEST_IS_FULL)
+
+    def _answer_inconsistent(self, request: PushEntryRequest) -> None:
+        """Where to compare next: our term there and its first index, or our end if that is lower."""
+        runs = self._state.runs
+        index = request.previous.index
+        conflict_term, conflict_first_index = -1, -1
+        if runs.before_begin.index < index <= runs.end_index:
+            conflict_term = runs.term_at(index)
+            conflict_first_index = runs.first_index_of_run_at(index)
+        self._answer(
+            request,
+            PushResult.INCONSISTENT_STATE,
+            conflict_term=conflict_term,
+            conflict_first_index=conflict_first_index,
+        )
+
+    def _answer(
+        self,
+        request: PushEntryRequest,
+        result: PushResult,
+        *,
+        index: int = -1,
+        conflict_term: int = -1,
+        conflict_first_index: int = -1,
+    ) -> None:
+        # Whoever counts a positive answer counts our disk; a refusal promises nothing.
+        send = self._outbox.send_after_durable if result is PushResult.SUCCESS else self._outbox.send
+        send(
+            request.sender,
+            PushEntryResponse(
+                sender=self._state.member,
+                term=self._state.term,
+                push=request.push,
+                result=result,
+                number=request.number,
+                index=index,
+                first_index=request.first_index,
+                conflict_term=conflict_term,
+                conflict_first_index=conflict_first_index,
+                ledger_end_index=self._state.runs.end_index,
+                committed_index=self._state.committed_index,
+            ),
+        )
+
+
+def _is_well_formed(request: PushEntryRequest) -> bool:
+    """A push that contradicts itself is treated like one that was lost."""
+    if request.count <= 0 or request.first_index != request.previous.index + 1:
+        return False
+    runs = request.term_runs
+    if not runs or runs[0][0] != request.first_index or runs[-1][0] > request.last_index:
+        return False
+    if runs[0][1] < request.previous.term or runs[-1][1] > request.term:
+        return False
+    return all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(runs))
+
+
+def _runs_from(runs: tuple[tuple[int, int], ...], first_index: int) -> tuple[tuple[int, int], ...]:
+    """The runs of the entries from `first_index` on."""
+    if runs[0][0] == first_index:
+        return runs
+    kept = [run for run in runs if run[0] > first_index]
+    before = [term for first, term in runs if first <= first_index]
+    return ((first_index, before[-1]), *kept)

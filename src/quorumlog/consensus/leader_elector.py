@@ -1,0 +1,441 @@
+"""LeaderElector: who leads. Silence, pre-vote, vote, heartbeats, stepping down.
+
+A member that misses its leader asks for *pre-votes* for its term + 1, which change nothing at anybody,
+and only a majority of them lets it raise its term and ask for the vote itself. So a member that was
+cut off comes back with the term it left with, and deposes nobody. Three outcomes of a round of votes
+(DLedger's `ParseResult`):
+
+    WAIT_TO_REVOTE      ask again in the same term: answers are missing, or somebody has a leader
+    WAIT_TO_VOTE_NEXT   ask for the next term, beginning with the pre-vote
+    PASSED              a majority has accepted
+
+Two rules hold it together. *Stickiness*: who hears its leader helps nobody else, so an election starts
+only where a majority misses the leader. *Every reply carries the replier's own term, and who leads or
+wants to lead adopts a higher one at once, without a vote*: otherwise members with unequal terms could
+refuse each other for ever.
+
+Raft paper, sections 5.2, 5.4.1 and 6; Ongaro's thesis, 9.6 (pre-vote) and 3.10 (transfer).
+"""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+from random import Random
+
+from quorumlog.config import ConsensusConfig
+from quorumlog.consensus.member_state import MemberState
+from quorumlog.consensus.messages import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    TakeLeadershipRequest,
+    VoteRequest,
+    VoteResponse,
+    VoteResult,
+)
+from quorumlog.consensus.outbox import Outbox
+from quorumlog.consensus.quorum_ack_checker import quorum_value
+from quorumlog.consensus.ready import Role
+from quorumlog.entry import Voter
+
+LONG_AGO_MS = -math.inf
+
+LOG_REFUSALS = (VoteResult.REJECT_EXPIRED_LEDGER_TERM, VoteResult.REJECT_SMALL_LEDGER_END_INDEX)
+KEEPS_OWN_TERM = (
+    VoteResult.REJECT_ALREADY_HAS_LEADER,
+    VoteResult.REJECT_UNKNOWN_LEADER,
+    VoteResult.REJECT_UNEXPECTED_LEADER,
+    VoteResult.REJECT_NOT_A_VOTER,
+)
+"""A vote refused for one of these reasons leaves the voter's term alone; any other raises it."""
+
+
+class VoteOutcome(Enum):
+    """What a candidate does when its vote wait is over."""
+
+    WAIT_TO_REVOTE = "WAIT_TO_REVOTE"
+    WAIT_TO_VOTE_NEXT = "WAIT_TO_VOTE_NEXT"
+    PASSED = "PASSED"
+
+
+class Campaign:
+    """One question to all voters; answers that echo another question are not counted here."""
+
+    __slots__ = ("answers", "pre_vote", "transfer_mark", "vote_term")
+
+    def __init__(
+        self, vote_term: int, *, pre_vote: bool, transfer_mark: tuple[Voter, int] | None
+    ) -> None:
+        self.vote_term = vote_term
+        self.pre_vote = pre_vote
+        self.transfer_mark = transfer_mark
+        self.answers: dict[Voter, VoteResult] = {}
+        """By voter, so that a repeated answer counts once."""
+
+    @property
+    def accepts(self) -> int:
+        return sum(result is VoteResult.ACCEPT for result in self.answers.values())
+
+    def record(self, voter: Voter, result: VoteResult) -> None:
+        # A vote once given is a promise for its term; a pre-vote may be thought better of.
+        if self.pre_vote or self.answers.get(voter) is not VoteResult.ACCEPT:
+            self.answers[voter] = result
+
+
+class LeaderElector:
+    """Timers and votes of one member. Times in milliseconds of the core's own clock."""
+
+    def __init__(self, config: ConsensusConfig, state: MemberState, outbox: Outbox, rng: Random) -> None:
+        self._config = config
+        self._state = state
+        self._outbox = outbox
+        self._random = rng
+        self._outcome = VoteOutcome.WAIT_TO_VOTE_NEXT
+        self._campaign: Campaign | None = None
+        self._next_vote_ms = 0.0
+        self._silence_deadline_ms = 0.0
+        self._heard_leader_ms = LONG_AGO_MS
+        self._connection_lost = False
+        """The leader's process closed the connection: whoever turns candidate for this asks at once."""
+        self.round = 0
+        """Number of the newest heartbeat round of this term of leadership."""
+        self._next_heartbeat_ms = 0.0
+        self._answered_ms: dict[Voter, float] = {}
+        self._answered_round: dict[Voter, int] = {}
+
+    def start(self) -> None:
+        """The member has started, or has formed: its first silence is one vote wait."""
+        self._silence_deadline_ms = self._state.now_ms + self._draw_vote_wait()
+
+    # ---------------------------------------------------------------- time
+
+    def advance(self) -> bool:
+        """Act on the time that has passed; True if a heartbeat was due (the leader's other timers
+        run with it)."""
+        state = self._state
+        role = state.role
+        if role is Role.LEADER:
+            return state.now_ms >= self._next_heartbeat_ms and self._tick_as_leader()
+        if role is Role.FOLLOWER:
+            if state.now_ms >= self._silence_deadline_ms:
+                self._tick_as_follower()
+        elif role is Role.CANDIDATE and state.now_ms >= self._next_vote_ms:
+            self._tick_as_candidate()
+        return False
+
+    def next_wakeup_ms(self) -> float:
+        role = self._state.role
+        if role is Role.LEADER:
+            return self._next_heartbeat_ms
+        if role is Role.FOLLOWER:
+            return self._silence_deadline_ms
+        return self._next_vote_ms if role is Role.CANDIDATE else math.inf
+
+    def _tick_as_leader(self) -> bool:
+        if not self.has_live_quorum():
+            self._state.become_candidate()
+            self._wait_to_vote(VoteOutcome.WAIT_TO_VOTE_NEXT)
+            return False
+        self._next_heartbeat_ms = self._state.now_ms + self._config.heartbeat_interval_ms
+        self.start_round()
+        return True
+
+    def _tick_as_follower(self) -> None:
+        at_once = self._connection_lost
+        self._state.become_candidate()
+        # One more wait: a process that was stopped for a while finds its leader's heartbeats in the
+        # queue, and should read them before it asks anybody.
+        self._wait_to_vote(VoteOutcome.WAIT_TO_VOTE_NEXT)
+        if at_once:
+            self._ask_pre_votes()
+
+    def _tick_as_candidate(self) -> None:
+        campaign = self._campaign
+        if campaign is not None:
+            self._campaign = None
+            extra_wait_ms = self._parse(campaign)
+            if extra_wait_ms:
+                self._next_vote_ms = self._state.now_ms + extra_wait_ms
+                return
+        if self._outcome is VoteOutcome.WAIT_TO_REVOTE:
+            self._ask_votes(None, campaign)
+        else:
+            self._ask_pre_votes()
+
+    def _draw_vote_wait(self) -> float:
+        return self._random.uniform(self._config.min_vote_interval_ms, self._config.max_vote_interval_ms)
+
+    def _wait_to_vote(self, outcome: VoteOutcome) -> None:
+        self._campaign = None
+        self._outcome = outcome
+        self._next_vote_ms = self._state.now_ms + self._draw_vote_wait()
+
+    # ---------------------------------------------------------------- campaign
+
+    def _ask_pre_votes(self, transfer_mark: tuple[Voter, int] | None = None) -> None:
+        self._outcome = VoteOutcome.WAIT_TO_VOTE_NEXT
+        self._ask(Campaign(self._state.term + 1, pre_vote=True, transfer_mark=transfer_mark))
+
+    def _ask_votes(
+        self, transfer_mark: tuple[Voter, int] | None, earlier: Campaign | None = None
+    ) -> None:
+        """In the current term, which this member raised and in which it voted for itself."""
+        state = self._state
+        assert state.voted_for == state.member, state.voted_for
+        assert state.term > state.restart_term, (state.term, state.restart_term)
+        self._outcome = VoteOutcome.WAIT_TO_REVOTE
+        campaign = Campaign(state.term, pre_vote=False, transfer_mark=transfer_mark)
+        if earlier is not None and earlier.vote_term == state.term:
+            campaign.answers = {v: r for v, r in earlier.answers.items() if r is VoteResult.ACCEPT}
+        self._ask(campaign)
+
+    def _ask(self, campaign: Campaign) -> None:
+        state = self._state
+        self._campaign = campaign
+        self._next_vote_ms = state.now_ms + self._draw_vote_wait()
+        request = VoteRequest(
+            sender=state.member,
+            term=state.term,
+            vote_term=campaign.vote_term,
+            pre_vote=campaign.pre_vote,
+            ledger_end=state.ledger_end,
+            transfer_mark=campaign.transfer_mark,
+        )
+        for voter in state.voters:
+            if voter != state.member:
+                self._outbox.send(voter, request)
+        self._count(campaign, state.member, VoteResult.ACCEPT)
+
+    def on_vote_response(self, response: VoteResponse) -> None:
+        campaign = self._campaign
+        if (
+            campaign is not None
+            and response.vote_term == campaign.vote_term
+            and response.pre_vote == campaign.pre_vote
+            and response.sender in self._state.voters
+        ):
+            self._count(campaign, response.sender, response.result)
+
+    def _count(self, campaign: Campaign, voter: Voter, result: VoteResult) -> None:
+        campaign.record(voter, result)
+        if campaign.accepts >= self._state.quorum:
+            self._outcome = VoteOutcome.PASSED
+            self._campaign = None
+            if campaign.pre_vote:
+                self._state.raise_term_and_vote_for_self()
+                self._ask_votes(campaign.transfer_mark)
+            else:
+                self._state.become_leader()
+        elif len(campaign.answers) == len(self._state.voters):
+            # Everybody has answered: the outcome is known before the wait is over.
+            self._campaign = None
+            self._next_vote_ms += self._parse(campaign)
+
+    def _parse(self, campaign: Campaign) -> float:
+        """Choose the outcome of a round that did not pass; returns what to wait beyond the usual."""
+        assert campaign.accepts < self._state.quorum, campaign.accepts
+        quorum = self._state.quorum
+        results = [r for r in campaign.answers.values() if r is not VoteResult.REJECT_NOT_A_VOTER]
+        longer_logs = sum(result in LOG_REFUSALS for result in results)
+        missing = len(results) < quorum
+        behind = not missing and len(results) - longer_logs < quorum
+        if campaign.pre_vote:
+            # A pre-vote raised no term, so there is none to ask again in.
+            self._outcome = VoteOutcome.WAIT_TO_VOTE_NEXT
+        elif missing or behind or VoteResult.REJECT_ALREADY_HAS_LEADER in results:
+            self._outcome = VoteOutcome.WAIT_TO_REVOTE
+        else:
+            self._outcome = VoteOutcome.WAIT_TO_VOTE_NEXT
+        # Who cannot win with this log leaves the next move to those with a longer one.
+        return self._config.max_vote_interval_ms if behind else 0.0
+
+    # ---------------------------------------------------------------- voter
+
+    def on_vote_request(self, request: VoteRequest) -> None:
+        state = self._state
+        if state.is_voter and state.leader == request.sender and request.vote_term > state.term:
+            # Our leader wants to be elected, so it leads no more.
+            state.become_candidate()
+            self._heard_leader_ms = LONG_AGO_MS
+            self._wait_to_vote(VoteOutcome.WAIT_TO_VOTE_NEXT)
+        result = self._judge(request)
+        if not request.pre_vote:
+            if result is VoteResult.ACCEPT:
+                self._grant(request)
+            elif result not in KEEPS_OWN_TERM and request.vote_term > state.term:
+                self.adopt_term(request.vote_term)
+        self._outbox.send(
+            request.sender,
+            VoteResponse(
+                sender=state.member,
+                term=state.term,
+                vote_term=request.vote_term,
+                pre_vote=request.pre_vote,
+                result=result,
+            ),
+        )
+
+    def _judge(self, request: VoteRequest) -> VoteResult:
+        state = self._state
+        if not state.is_voter:
+            return VoteResult.REJECT_NOT_A_VOTER
+        if request.sender.member_id == state.member.member_id:
+            return VoteResult.REJECT_UNEXPECTED_LEADER
+        if request.sender not in state.voters:
+            return VoteResult.REJECT_UNKNOWN_LEADER
+        if request.vote_term < state.term + request.pre_vote:
+            return VoteResult.REJECT_EXPIRED_VOTE_TERM
+        if self._is_loyal() and request.transfer_mark != (state.leader, state.term):
+            return VoteResult.REJECT_ALREADY_HAS_LEADER
+        if request.ledger_end.term < state.runs.end_term:
+            return VoteResult.REJECT_EXPIRED_LEDGER_TERM
+        if (
+            request.ledger_end.term == state.runs.end_term
+            and request.ledger_end.index < state.runs.end_index
+        ):
+            return VoteResult.REJECT_SMALL_LEDGER_END_INDEX
+        if request.vote_term == state.term and state.voted_for not in (None, request.sender):
+            return VoteResult.REJECT_ALREADY_VOTED
+        if self._is_taking_leadership() and request.ledger_end == state.ledger_end:
+            return VoteResult.REJECT_TAKING_LEADERSHIP
+        return VoteResult.ACCEPT
+
+    def _is_loyal(self) -> bool:
+        """A leader with a live quorum, or a member that has heard its leader lately."""
+        if self._state.role is Role.LEADER:
+            return self.has_live_quorum()
+        since = self._state.now_ms - self._heard_leader_ms
+        return self._state.leader is not None and since < self._config.election_timeout_ms
+
+    def _grant(self, request: VoteRequest) -> None:
+        self._state.grant_vote(request.vote_term, request.sender)
+        self._campaign = None
+        self._outcome = VoteOutcome.WAIT_TO_VOTE_NEXT
+        self._heard_leader_ms = LONG_AGO_MS
+        self._expect_leader()
+
+    def adopt_term(self, term: int) -> None:
+        """Somebody holds a higher term: store it, without a vote, and go on from there."""
+        self._state.adopt_term(term)
+        self._heard_leader_ms = LONG_AGO_MS
+        if self._state.is_voter:
+            self._wait_to_vote(VoteOutcome.WAIT_TO_VOTE_NEXT)
+
+    @property
+    def adopts_terms_of_replies(self) -> bool:
+        """This member leads or wants to: an older term than somebody's own is of no use to it."""
+        return self._state.role in (Role.LEADER, Role.CANDIDATE) or self._campaign is not None
+
+    # ---------------------------------------------------------------- follower
+
+    def follow(self, leader: Voter, term: int) -> None:
+        """A message of a leader of this term or a higher one: everything about elections is over."""
+        state = self._state
+        if state.leader != leader or state.term != term:
+            state.follow(term, leader)
+            self._campaign = None
+        self._heard_leader_ms = state.now_ms
+        self._outcome = VoteOutcome.WAIT_TO_VOTE_NEXT
+        self._expect_leader()
+        campaign = self._campaign
+        if campaign is not None and (
+            campaign.transfer_mark != (leader, term) or state.now_ms >= self._next_vote_ms
+        ):
+            # The leader that hands over goes on with its heartbeats meanwhile.
+            self._campaign = None
+
+    def _expect_leader(self) -> None:
+        self._connection_lost = False
+        self._silence_deadline_ms = self._state.now_ms + self._config.election_timeout_ms
+
+    def on_heartbeat_request(self, request: HeartbeatRequest, *, accepted: bool) -> None:
+        self._outbox.send(
+            request.sender,
+            HeartbeatResponse(
+                sender=self._state.member,
+                term=self._state.term,
+                round=request.round,
+                accepted=accepted,
+            ),
+        )
+
+    def on_connection_lost(self, voter: Voter) -> None:
+        """The peer has closed or reset its control connection: its process died, most likely.
+
+        The majority decides whether it has: a pre-vote is safe at any time.
+        """
+        if self._state.role is Role.FOLLOWER and self._state.leader == voter:
+            self._heard_leader_ms = LONG_AGO_MS
+            self._connection_lost = True
+            wait_ms = self._random.uniform(0, self._config.lost_connection_wait_ms)
+            self._silence_deadline_ms = min(self._silence_deadline_ms, self._state.now_ms + wait_ms)
+
+    def on_take_leadership(self, request: TakeLeadershipRequest) -> None:
+        """Our leader hands over to us: ask at once, with the mark that opens its followers' ears."""
+        state = self._state
+        if state.role is Role.FOLLOWER and state.ledger_end == request.ledger_end:
+            self._ask_pre_votes((request.sender, request.term))
+
+    def _is_taking_leadership(self) -> bool:
+        campaign = self._campaign
+        return (
+            campaign is not None
+            and campaign.transfer_mark is not None
+            and self._state.now_ms < self._next_vote_ms
+        )
+
+    # ---------------------------------------------------------------- leader
+
+    def open_term(self) -> None:
+        """Elected. Until the first answers come, the voters count as just heard: they elected us."""
+        state = self._state
+        self._campaign = None
+        others = [voter for voter in state.voters if voter != state.member]
+        self._answered_ms = dict.fromkeys(others, state.now_ms)
+        self._answered_round = dict.fromkeys(others, 0)
+        self.round = 0
+        self._next_heartbeat_ms = state.now_ms + self._config.heartbeat_interval_ms
+        self.start_round()
+
+    def start_round(self) -> None:
+        self.round += 1
+        for voter in self._outbox.connected:
+            self._send_heartbeat(voter)
+
+    def on_connected(self, voter: Voter) -> None:
+        """A flapping connection should depose nobody: our heartbeat cancels the peer's suspicion."""
+        if self._state.role is Role.LEADER:
+            self._send_heartbeat(voter)
+
+    def _send_heartbeat(self, voter: Voter) -> None:
+        state = self._state
+        self._outbox.send(
+            voter,
+            HeartbeatRequest(
+                sender=state.member,
+                term=state.term,
+                round=self.round,
+                committed_index=state.committed_index,
+            ),
+        )
+
+    def on_heartbeat_response(self, response: HeartbeatResponse) -> None:
+        if response.accepted and response.sender in self._answered_ms:
+            self._answered_ms[response.sender] = self._state.now_ms
+            if self._answered_round[response.sender] < response.round <= self.round:
+                self._answered_round[response.sender] = response.round
+
+    def has_live_quorum(self) -> bool:
+        """A majority, this leader included, has answered within the election time-out."""
+        now_ms = self._state.now_ms
+        answered = quorum_value([now_ms, *self._answered_ms.values()])
+        return now_ms - answered < self._config.election_timeout_ms
+
+    @property
+    def confirmed_round(self) -> int:
+        """The newest heartbeat round that a majority has answered."""
+        return int(quorum_value([self.round, *self._answered_round.values()]))
+
+    def is_live(self, voter: Voter) -> bool:
+        answered = self._answered_ms.get(voter, LONG_AGO_MS)
+        return self._state.now_ms - answered < self._config.election_timeout_ms

@@ -1,0 +1,149 @@
+"""LeadershipTransfer: handing over on request, and to a preferred member when it has caught up.
+
+During a transfer the leader refuses appends, so that the target's mark can reach the log end; when it
+has, the target is asked to take over and campaigns with the mark (leader, term), which opens the ears
+of those who still follow this leader. It ends after one election time-out at the latest.
+
+A preferred member that is sick would take leadership back and forth for ever. So a hand-over to a
+preferred member is tried once per cool-down; and every member starts a cool-down when it sees a
+preferred leader go that did not last as long, or is asked by a preferred leader to take over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from quorumlog.config import ConsensusConfig
+from quorumlog.consensus.entry_dispatcher import EntryDispatcher
+from quorumlog.consensus.leader_elector import LONG_AGO_MS, LeaderElector
+from quorumlog.consensus.member_state import MemberState
+from quorumlog.consensus.messages import TakeLeadershipRequest
+from quorumlog.consensus.outbox import Outbox
+from quorumlog.entry import Voter
+from quorumlog.errors import LeaderTransferring, TransferFailed
+
+
+class LeadershipTransfer:
+    """At most one transfer at a time, on the leader."""
+
+    def __init__(
+        self,
+        config: ConsensusConfig,
+        state: MemberState,
+        outbox: Outbox,
+        elector: LeaderElector,
+        dispatchers: Mapping[str, EntryDispatcher],
+    ) -> None:
+        self._config = config
+        self._state = state
+        self._outbox = outbox
+        self._elector = elector
+        self._dispatchers = dispatchers
+        self.target: Voter | None = None
+        self._deadline_ms = 0.0
+        self._asked = False
+        self._next_check_ms = 0.0
+        self._cool_until_ms = LONG_AGO_MS
+        self._leader_since_ms = LONG_AGO_MS
+
+    # ---------------------------------------------------------------- leader
+
+    def begin(self, member_id: str) -> None:
+        """Raises TransferFailed, or LeaderTransferring if one runs; nothing has changed then."""
+        if self.target is not None:
+            raise LeaderTransferring(f"a transfer to {self.target.member_id} is running")
+        target = next((v for v in self._state.voters if v.member_id == member_id), None)
+        if target is None:
+            raise TransferFailed(f"{member_id} is not a voter of this group")
+        if target == self._state.member:
+            raise TransferFailed(f"{member_id} leads already")
+        if not self._outbox.is_connected(target):
+            raise TransferFailed(f"{member_id} is not connected with the directory that is a voter")
+        lag = self._lag_of(target)
+        if lag > self._config.max_transfer_lag_entries:
+            raise TransferFailed(
+                f"{member_id} is {lag} entries behind, more than max_transfer_lag_entries"
+                f" ({self._config.max_transfer_lag_entries})"
+            )
+        self.target = target
+        self._deadline_ms = self._state.now_ms + self._config.election_timeout_ms
+        self._asked = False
+        self.ask_if_caught_up()
+
+    def ask_if_caught_up(self) -> None:
+        """The request to take over leaves when the target's mark is the log end."""
+        target = self.target
+        if target is None or self._asked:
+            return
+        if self._dispatchers[target.member_id].mark == self._state.runs.end_index:
+            self._asked = True
+            self._outbox.send(
+                target,
+                TakeLeadershipRequest(
+                    sender=self._state.member,
+                    term=self._state.term,
+                    ledger_end=self._state.ledger_end,
+                ),
+            )
+
+    def tick(self) -> None:
+        """Called with every heartbeat of a leader."""
+        now_ms = self._state.now_ms
+        if self.target is not None:
+            if now_ms >= self._deadline_ms or not self._outbox.is_connected(self.target):
+                self.target = None
+            else:
+                self._asked = False  # the request may have been lost
+                self.ask_if_caught_up()
+        elif now_ms >= self._next_check_ms:
+            self._next_check_ms = now_ms + self._config.preferred_check_interval_ms
+            self._hand_over_to_preferred()
+
+    def open_term(self) -> None:
+        self.target = None
+        self._next_check_ms = self._state.now_ms + self._config.preferred_check_interval_ms
+
+    def stop(self) -> None:
+        """Leadership is lost, to the target or otherwise."""
+        self.target = None
+
+    def _hand_over_to_preferred(self) -> None:
+        preferred_ids = self._config.preferred_leader_ids
+        if self._state.member.member_id in preferred_ids or self._state.now_ms < self._cool_until_ms:
+            return
+        fit = [
+            voter
+            for member_id in preferred_ids
+            for voter in self._state.voters
+            if voter.member_id == member_id
+            and self._outbox.is_connected(voter)
+            and self._elector.is_live(voter)
+            and self._lag_of(voter) <= self._config.max_transfer_lag_entries
+        ]
+        if fit:
+            self._cool_down()
+            self.begin(min(fit, key=self._lag_of).member_id)
+
+    def _lag_of(self, voter: Voter) -> int:
+        """Entries that the member is not known to have."""
+        dispatcher = self._dispatchers[voter.member_id]
+        return self._state.runs.end_index - max(dispatcher.mark, dispatcher.match_index)
+
+    # ---------------------------------------------------------------- every member
+
+    def on_leader_changed(self, old_leader: Voter | None) -> None:
+        lasted_ms = self._state.now_ms - self._leader_since_ms
+        if old_leader is not None and lasted_ms < self._config.preferred_cool_down_ms:
+            self._cool_down_for(old_leader)
+        if self._state.leader is not None:
+            self._leader_since_ms = self._state.now_ms
+
+    def on_asked_to_take_over(self, leader: Voter) -> None:
+        self._cool_down_for(leader)
+
+    def _cool_down_for(self, leader: Voter) -> None:
+        if leader.member_id in self._config.preferred_leader_ids:
+            self._cool_down()
+
+    def _cool_down(self) -> None:
+        self._cool_until_ms = self._state.now_ms + self._config.preferred_cool_down_ms

@@ -1,0 +1,188 @@
+"""MemberState: term, vote, role, leader and committed index. Every transition is a method here.
+
+    UNFORMED --form--> FOLLOWER | OBSERVER          OBSERVER only ever follows (membership comes later)
+
+    FOLLOWER --become_candidate--> CANDIDATE --raise_term_and_vote_for_self--> CANDIDATE
+        ^                              |
+        +---- follow / grant_vote -----+------- become_leader ---> LEADER
+        +---- follow / grant_vote --- adopt_term / become_candidate ---+
+
+Who may move where, and that a term never falls, is asserted here and decided elsewhere. Whoever wants
+to react to a transition (`RaftNode`) hangs itself onto `on_transition`; it runs last, when the state
+is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from quorumlog.consensus.log_changes import LogChanges
+from quorumlog.consensus.ready import Role
+from quorumlog.entry import EntryId, HardState, Voter
+
+VOTING_ROLES = (Role.FOLLOWER, Role.CANDIDATE, Role.LEADER)
+
+
+def _ignore(role: Role, term: int, leader: Voter | None) -> None:
+    """Nobody listens yet."""
+
+
+class MemberState:
+    """One member's view. `on_transition(old_role, old_term, old_leader)` is called after each change."""
+
+    __slots__ = (
+        "applied_index",
+        "committed_index",
+        "hard_state_changed",
+        "leader",
+        "log",
+        "member",
+        "now_ms",
+        "on_transition",
+        "restart_term",
+        "role",
+        "runs",
+        "term",
+        "voted_for",
+        "voters",
+    )
+
+    def __init__(
+        self,
+        member: Voter,
+        founding: tuple[Voter, ...],
+        hard_state: HardState,
+        log: LogChanges,
+        committed_index: int,
+        now_ms: float,
+    ) -> None:
+        self.member = member
+        self.voters: tuple[Voter, ...] = ()
+        """Whose votes, marks and heartbeat answers count."""
+        self.role = Role.UNFORMED
+        self.term, self.voted_for = hard_state
+        self.restart_term = hard_state.term
+        """No vote is ever asked for at or below this term: what this member promised or led in it
+        before the restart may have been forgotten with the tail of its log."""
+        self.leader: Voter | None = None
+        self.hard_state_changed = False
+        self.log = log
+        self.runs = log.runs
+        self.committed_index = committed_index
+        """Never falls (async mode excepted, see EntryHandler), never above the log's end; entries up
+        to here never change."""
+        self.applied_index = -1
+        self.now_ms = now_ms
+        """The time of this turn; an input, never a clock."""
+        self.on_transition: Callable[[Role, int, Voter | None], None] = _ignore
+        assert self.term >= self.runs.end_term, (self.term, self.runs.end_term)
+        assert committed_index <= self.runs.end_index, (committed_index, self.runs.end_index)
+        if founding:
+            self.form(founding)
+
+    # ---------------------------------------------------------------- reading
+
+    @property
+    def ledger_end(self) -> EntryId:
+        return self.runs.end
+
+    @property
+    def quorum(self) -> int:
+        """Votes or marks that make a majority of the voters."""
+        return len(self.voters) // 2 + 1
+
+    @property
+    def hard_state(self) -> HardState:
+        return HardState(self.term, self.voted_for)
+
+    @property
+    def is_voter(self) -> bool:
+        return self.role in VOTING_ROLES
+
+    # ---------------------------------------------------------------- transitions
+
+    def form(self, founding: tuple[Voter, ...]) -> None:
+        """The group has formed with these voters; a directory not among them observes."""
+        assert self.role is Role.UNFORMED, self.role
+        assert founding, founding
+        self.voters = founding
+        self._move(Role.FOLLOWER if self.member in founding else Role.OBSERVER, self.term, None)
+
+    def follow(self, term: int, leader: Voter) -> None:
+        """`leader` has shown that it leads `term`."""
+        assert leader in self.voters, (leader, self.voters)
+        assert leader != self.member, leader
+        assert self.role is not Role.LEADER or term > self.term, (self.role, term, self.term)
+        assert self.leader in (None, leader) or term > self.term, (self.leader, leader, term)
+        self._move(Role.OBSERVER if self.role is Role.OBSERVER else Role.FOLLOWER, term, leader)
+
+    def become_candidate(self) -> None:
+        """Nobody leads as far as this member knows; its term stays as it is."""
+        assert self.is_voter, self.role
+        self._move(Role.CANDIDATE, self.term, None)
+
+    def adopt_term(self, term: int) -> None:
+        """Somebody holds a higher term: store it without a vote and go on from there."""
+        assert term > self.term, (term, self.term)
+        self._move(Role.CANDIDATE if self.is_voter else self.role, term, None)
+
+    def grant_vote(self, term: int, candidate: Voter) -> None:
+        """Vote for `candidate` in `term`; durable before the answer leaves."""
+        assert self.is_voter, self.role
+        assert candidate in self.voters, (candidate, self.voters)
+        assert term >= self.term, (term, self.term)
+        assert term > self.term or self.voted_for in (None, candidate), (self.voted_for, candidate)
+        self._vote(term, candidate, Role.FOLLOWER)
+
+    def raise_term_and_vote_for_self(self) -> None:
+        """A pre-vote for the next term has passed."""
+        assert self.is_voter and self.role is not Role.LEADER, self.role
+        assert self.term + 1 > self.restart_term, (self.term, self.restart_term)
+        self._vote(self.term + 1, self.member, Role.CANDIDATE)
+
+    def become_leader(self) -> None:
+        """A majority has voted for this member in its current term."""
+        assert self.role is Role.CANDIDATE, self.role
+        assert self.voted_for == self.member, self.voted_for
+        assert self.term > self.restart_term, (self.term, self.restart_term)
+        assert self.term > self.runs.end_term, (self.term, self.runs.end_term)
+        self._move(Role.LEADER, self.term, self.member)
+
+    def commit_up_to(self, index: int) -> None:
+        assert self.committed_index <= index <= self.runs.end_index, (
+            self.committed_index,
+            index,
+            self.runs.end_index,
+        )
+        self.committed_index = index
+
+    def lose_committed_from(self, index: int) -> None:
+        """Async mode only: a power loss has taken committed entries from `index` on from the group."""
+        assert index <= self.committed_index, (index, self.committed_index)
+        self.committed_index = index - 1
+        self.applied_index = min(self.applied_index, index - 1)
+
+    # ---------------------------------------------------------------- the two ways in
+
+    def _move(self, role: Role, term: int, leader: Voter | None) -> None:
+        assert term >= self.term, (term, self.term)
+        before = (self.role, self.term, self.leader)
+        if term > self.term:
+            self.term = term
+            self.voted_for = None
+            self.hard_state_changed = True
+        self.role = role
+        self.leader = leader
+        assert (role is Role.LEADER) == (leader == self.member), (role, leader)
+        if before != (role, term, leader):
+            self.on_transition(*before)
+
+    def _vote(self, term: int, candidate: Voter, role: Role) -> None:
+        before = (self.role, self.term, self.leader)
+        self.hard_state_changed |= term > self.term or self.voted_for != candidate
+        self.term = term
+        self.voted_for = candidate
+        self.role = role
+        self.leader = None
+        if before != (role, term, None):
+            self.on_transition(*before)

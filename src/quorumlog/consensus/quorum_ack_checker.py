@@ -1,0 +1,70 @@
+"""Who has acknowledged how far in this term, and what is therefore committed.
+
+Raft paper, section 5.4.2: only entries of the leader's own term are committed by counting replicas;
+what lies below them is committed with them. (DLedger 0.3 counts entries of older terms, the paper's
+figure 8; `formats.md` W3.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from quorumlog.entry import Voter
+
+
+def quorum_value(values: Iterable[float]) -> float:
+    """The largest value that a majority has reached: the (n // 2 + 1)-th largest of n.
+
+    The same question is asked of water marks, of heartbeat rounds and of times of the last answer.
+    """
+    ordered = sorted(values)
+    assert ordered, ordered
+    return ordered[(len(ordered) - 1) // 2]
+
+
+class PeerWaterMarks:
+    """Highest index that each voter has on disk as part of this term's log; -1: nothing yet.
+
+    Kept for one term: an acknowledgement speaks of the log of the leader that it was given to.
+    """
+
+    __slots__ = ("_marks", "term")
+
+    def __init__(self, term: int, voters: tuple[Voter, ...]) -> None:
+        self.term = term
+        self._marks: dict[Voter, int] = dict.fromkeys(voters, -1)
+
+    def raise_to(self, voter: Voter, index: int) -> bool:
+        """False if the mark stays: an older answer, or a sender that is no voter."""
+        mark = self._marks.get(voter)
+        if mark is None or index <= mark:
+            return False
+        self._marks[voter] = index
+        return True
+
+    def mark_of(self, voter: Voter) -> int:
+        return self._marks.get(voter, -1)
+
+    @property
+    def quorum_index(self) -> int:
+        return int(quorum_value(self._marks.values()))
+
+
+class QuorumAckChecker:
+    """Turns acknowledgements into a committed index, for the one term that this member leads."""
+
+    __slots__ = ("_first_index", "marks")
+
+    def __init__(self, term: int, voters: tuple[Voter, ...], first_index: int) -> None:
+        """`first_index`: of the no-op that opens the term; nothing below it is counted."""
+        self.marks = PeerWaterMarks(term, voters)
+        self._first_index = first_index
+
+    def record(self, voter: Voter, index: int) -> bool:
+        """True if the mark rose: then `committed_index` may have risen too."""
+        return self.marks.raise_to(voter, index)
+
+    def committed_index(self) -> int:
+        """The quorum index if it names an entry of this term, else -1."""
+        index = self.marks.quorum_index
+        return index if index >= self._first_index else -1

@@ -1,0 +1,491 @@
+"""RaftNode: the seam. Inputs change the core at once, `ready()` says what has to be done about it.
+
+    node.advance(now_ms)            every turn begins with the time
+    node.step(message)              what arrived; then proposals, disk and network reports
+    ready = node.ready()            carried out by `node/ledger_node.py`, in the order of ready.py
+
+This file only connects the parts: it passes every message through the term gate, tells the parts about
+transitions, and collects one Ready. What is decided, is decided in the parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+from quorumlog.config import ConsensusConfig
+from quorumlog.consensus.entry_dispatcher import EntryDispatcher
+from quorumlog.consensus.entry_handler import EntryHandler
+from quorumlog.consensus.forming import Forming
+from quorumlog.consensus.leader_elector import LeaderElector
+from quorumlog.consensus.leadership_transfer import LeadershipTransfer
+from quorumlog.consensus.log_changes import LogChanges
+from quorumlog.consensus.member_state import MemberState
+from quorumlog.consensus.messages import (
+    AnyMessage,
+    FormRequest,
+    FormResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    PushEntryRequest,
+    PushEntryResponse,
+    PushResult,
+    TakeLeadershipRequest,
+    VoteRequest,
+    VoteResponse,
+)
+from quorumlog.consensus.outbox import Outbox
+from quorumlog.consensus.quorum_ack_checker import QuorumAckChecker
+from quorumlog.consensus.read_index import ReadIndex
+from quorumlog.consensus.ready import (
+    AppendOrder,
+    MemberStatus,
+    PushOrder,
+    ReadGrant,
+    Ready,
+    Role,
+    RoleChange,
+)
+from quorumlog.consensus.term_runs import TermRuns
+from quorumlog.entry import EntryId, EntryKind, Formation, HardState, Voter
+from quorumlog.errors import LeaderNotReady, LeaderTransferring, NotLeader
+
+
+class RaftNode:
+    """The consensus of one member. Single-threaded, deterministic: same inputs, same outputs."""
+
+    def __init__(
+        self,
+        config: ConsensusConfig,
+        member: Voter,
+        member_ids: Sequence[str],
+        *,
+        formation: Formation,
+        hard_state: HardState,
+        term_runs: Sequence[tuple[int, int]],
+        before_begin: EntryId,
+        ledger_end_index: int,
+        committed_index: int,
+        async_mode: bool,
+        random: Random,
+        now_ms: float,
+    ) -> None:
+        """Everything given here is on disk. `committed_index`: what the checkpoint proved, -1 if
+        nothing; `term_runs`: ((first_index, term), ...) of the log behind `before_begin`.
+        """
+        self._log = LogChanges(TermRuns(before_begin, term_runs, ledger_end_index))
+        self._state = MemberState(
+            member, formation.founding, hard_state, self._log, committed_index, now_ms
+        )
+        self._async_mode = async_mode
+        self._outbox = Outbox()
+        self._elector = LeaderElector(config, self._state, self._outbox, random)
+        self._handler = EntryHandler(
+            self._state,
+            self._outbox,
+            max_waiting_pushes=config.max_waiting_pushes,
+            async_mode=async_mode,
+        )
+        self._config = config
+        self._dispatchers: dict[str, EntryDispatcher] = {}
+        """One per member that was ever connected, or is a voter; kept ordered by member id."""
+        self._push_due = False
+        self._acks = QuorumAckChecker(-1, (member,), 0)
+        self._transfer = LeadershipTransfer(
+            config, self._state, self._outbox, self._elector, self._dispatchers
+        )
+        self._reads = ReadIndex()
+        self._forming = Forming(config, self._state, self._outbox, random, member_ids, formation)
+        self._ready_number = 0
+        self._told_committed_index = committed_index
+        self._told_role = (self._state.role, self._state.term, self._state.leader)
+        self._steps: dict[type, Callable[[Any], None]] = {
+            FormRequest: self._forming.on_request,
+            FormResponse: self._forming.on_response,
+            VoteRequest: self._elector.on_vote_request,
+            VoteResponse: self._on_vote_response,
+            HeartbeatRequest: self._on_heartbeat_request,
+            HeartbeatResponse: self._on_heartbeat_response,
+            PushEntryRequest: self._on_push_request,
+            PushEntryResponse: self._on_push_response,
+            TakeLeadershipRequest: self._on_take_leadership,
+        }
+        self._state.on_transition = self._on_transition
+        self._elector.start()
+        self._forming.start()
+
+    # ---------------------------------------------------------------- properties
+
+    @property
+    def role(self) -> Role:
+        return self._state.role
+
+    @property
+    def term(self) -> int:
+        return self._state.term
+
+    @property
+    def leader(self) -> Voter | None:
+        return self._state.leader
+
+    @property
+    def committed_index(self) -> int:
+        return self._state.committed_index
+
+    @property
+    def ledger_end(self) -> EntryId:
+        return self._state.ledger_end
+
+    @property
+    def durable_index(self) -> int:
+        return self._log.durable_index
+
+    # ---------------------------------------------------------------- time
+
+    def advance(self, now_ms: float) -> None:
+        """`now_ms` never falls. Comes before anything else of a turn: a process that was stopped
+        must notice it before it answers."""
+        state = self._state
+        assert now_ms >= state.now_ms, (now_ms, state.now_ms)
+        state.now_ms = now_ms
+        if state.role is Role.UNFORMED:
+            self._forming.advance()
+        elif self._elector.advance():
+            self._transfer.tick()
+            for dispatcher in self._dispatchers.values():
+                dispatcher.tick()
+            self._push_due = True
+
+    def next_wakeup_ms(self) -> float:
+        """When `advance` next has something to do, if nothing else happens before; may be infinite."""
+        return min(self._elector.next_wakeup_ms(), self._forming.next_wakeup_ms())
+
+    # ---------------------------------------------------------------- messages
+
+    def step(self, message: AnyMessage, *, refuse: PushResult | None = None) -> None:
+        """Take a message of another member.
+
+        `refuse`: the entries of this APPEND cannot be taken (DISK_FULL); its sender counts as heard
+        and is answered so. Messages of a directory that is not connected now are dropped: they were
+        under way when the connection was lost, or another directory has taken the name since.
+        """
+        if not self._outbox.is_connected(message.sender):
+            return
+        if refuse is None:
+            self._steps[type(message)](message)
+        else:
+            assert isinstance(message, PushEntryRequest), message
+            self._on_push_request(message, refuse)
+
+    def _leads_us(self, sender: Voter, term: int) -> PushResult:
+        """The term gate for what only leaders send: SUCCESS if this member now follows the sender."""
+        state = self._state
+        if state.role is Role.UNFORMED:
+            return PushResult.NOT_FORMED
+        if term < state.term:
+            return PushResult.EXPIRED_TERM
+        if sender not in state.voters or (
+            term == state.term and state.leader is not None and state.leader != sender
+        ):
+            return PushResult.INCONSISTENT_LEADER
+        self._elector.follow(sender, term)
+        return PushResult.SUCCESS
+
+    def _adopts_term_of(self, reply: AnyMessage) -> bool:
+        """The term gate for replies: True if a higher term was adopted and the reply is done with."""
+        if reply.term <= self._state.term:
+            return False
+        if self._elector.adopts_terms_of_replies:
+            self._elector.adopt_term(reply.term)
+        return True
+
+    def _on_heartbeat_request(self, request: HeartbeatRequest) -> None:
+        accepted = self._leads_us(request.sender, request.term) is PushResult.SUCCESS
+        if accepted:
+            self._handler.on_committed(request.committed_index)
+        self._elector.on_heartbeat_request(request, accepted=accepted)
+
+    def _on_push_request(self, request: PushEntryRequest, refuse: PushResult | None = None) -> None:
+        gate = self._leads_us(request.sender, request.term)
+        if gate is PushResult.SUCCESS:
+            self._handler.on_push(request, refuse)
+        else:
+            self._handler.refuse(request, gate)
+
+    def _on_take_leadership(self, request: TakeLeadershipRequest) -> None:
+        if self._leads_us(request.sender, request.term) is PushResult.SUCCESS:
+            self._transfer.on_asked_to_take_over(request.sender)
+            self._elector.on_take_leadership(request)
+
+    def _on_vote_response(self, response: VoteResponse) -> None:
+        if not self._adopts_term_of(response):
+            self._elector.on_vote_response(response)
+
+    def _on_heartbeat_response(self, response: HeartbeatResponse) -> None:
+        if self._adopts_term_of(response) or not self._is_current(response):
+            return
+        self._elector.on_heartbeat_response(response)
+        self._reads.confirm(self._elector.confirmed_round)
+
+    def _on_push_response(self, response: PushEntryResponse) -> None:
+        if self._adopts_term_of(response) or not self._is_current(response):
+            return
+        acknowledged = self._dispatchers[response.sender.member_id].on_response(response)
+        if acknowledged >= 0:
+            self._on_mark(response.sender, acknowledged)
+        self._push_due = True
+
+    def _is_current(self, reply: AnyMessage) -> bool:
+        return self._state.role is Role.LEADER and reply.term == self._state.term
+
+    # ---------------------------------------------------------------- requests
+
+    def propose(self, count: int, kind: EntryKind = EntryKind.NORMAL) -> EntryId:
+        """Take the next `count` indices for entries of the current term; the id of the first.
+
+        Raises NotLeader, LeaderNotReady or LeaderTransferring; nothing has changed then.
+        """
+        assert count > 0, count
+        self._check_leading()
+        if self._transfer.target is not None:
+            raise LeaderTransferring(
+                f"leadership is being handed over to {self._transfer.target.member_id}",
+                leader_id=self._state.member.member_id,
+                retry_after_ms=self._config.heartbeat_interval_ms,
+            )
+        return self._append(count, kind)
+
+    def request_read(self) -> int:
+        """Ask for a linearizable read; the number comes back in `Ready.read_grants`, or never if
+        leadership is lost first. Raises NotLeader or LeaderNotReady."""
+        self._check_leading()
+        return self._reads.request(self._state.committed_index, self._elector.round)
+
+    def transfer_leadership(self, member_id: str) -> None:
+        """Begin to hand over; raises TransferFailed, LeaderTransferring, NotLeader or LeaderNotReady."""
+        self._check_leading()
+        self._transfer.begin(member_id)
+
+    def _check_leading(self) -> None:
+        state = self._state
+        if state.role is Role.LEADER:
+            return
+        if state.leader is None:
+            raise LeaderNotReady(
+                f"{state.member.member_id}, {state.role.value} in term {state.term}, knows no leader",
+                retry_after_ms=self._config.min_vote_interval_ms,
+            )
+        raise NotLeader(
+            f"{state.member.member_id} does not lead, {state.leader.member_id} does",
+            leader_id=state.leader.member_id,
+        )
+
+    def _append(self, count: int, kind: EntryKind) -> EntryId:
+        term = self._state.term
+        first_index = self._state.runs.end_index + 1
+        self._log.append(
+            AppendOrder(
+                first_index=first_index,
+                count=count,
+                term=term,
+                kind=kind,
+                entries=None,
+                push_first_index=first_index,
+            ),
+            ((first_index, term),),
+        )
+        self._push_due = True
+        return EntryId(first_index, term)
+
+    # ---------------------------------------------------------------- reports
+
+    def on_durable(self, ready_number: int) -> None:
+        """Everything that Readys 1 .. `ready_number` wrote is on disk."""
+        assert ready_number <= self._ready_number, (ready_number, self._ready_number)
+        if self._log.on_durable(ready_number) and self._state.role is Role.LEADER:
+            self._on_mark(self._state.member, self._log.durable_index)
+
+    def on_pushed(self, member_id: str, last_index: int, size_bytes: int) -> None:
+        """The PushOrder for this member was carried out up to `last_index`."""
+        self._dispatchers[member_id].on_pushed(last_index, size_bytes)
+        self._push_due = True
+
+    def on_push_failed(self, member_id: str) -> None:
+        """The PushOrder for this member could not be carried out; it comes again after a time-out."""
+        self._dispatchers[member_id].on_push_failed()
+        self._push_due = True
+
+    def on_applied(self, index: int) -> None:
+        """For `status` only: everything up to `index` is applied."""
+        self._state.applied_index = index
+
+    def on_connected(self, member_id: str, directory_id: str) -> None:
+        """Both ways to this member work now, and this directory is at the other end."""
+        voter = Voter(member_id, directory_id)
+        assert member_id != self._state.member.member_id, member_id
+        self._outbox.connect(voter)
+        self._forming.on_connected(voter)
+        self._elector.on_connected(voter)
+        if self._state.role is Role.LEADER:
+            dispatcher = self._dispatchers.get(member_id)
+            if dispatcher is not None and dispatcher.to == voter and not self._async_mode:
+                dispatcher.reconnect()
+            else:
+                # Another directory, or one that a power loss may have set back (async mode).
+                self._begin_dispatcher(voter, self._state.runs.end_index + 1)
+            self._push_due = True
+
+    def on_connection_lost(self, member_id: str, *, closed_by_peer: bool = True) -> None:
+        """`closed_by_peer`: the control connection was closed or reset from the other side, so its
+        process died, most likely; False for a time-out or a violation that we found ourselves."""
+        voter = self._outbox.voter_of(member_id)
+        if voter is None:
+            return
+        self._outbox.disconnect(member_id)
+        if closed_by_peer:
+            self._elector.on_connection_lost(voter)
+        if member_id in self._dispatchers:
+            self._dispatchers[member_id].disconnect()
+
+    # ---------------------------------------------------------------- transitions
+
+    def _on_transition(self, old_role: Role, old_term: int, old_leader: Voter | None) -> None:
+        state = self._state
+        if old_role is Role.UNFORMED:
+            self._elector.start()
+        if old_leader != state.leader:
+            self._transfer.on_leader_changed(old_leader)
+        if old_term != state.term:
+            self._handler.begin()
+        if old_role is Role.LEADER:
+            self._transfer.stop()
+            self._reads.drop_all()
+            for dispatcher in self._dispatchers.values():
+                dispatcher.stop()
+        if state.role is Role.LEADER:
+            self._open_term()
+
+    def _open_term(self) -> None:
+        """A new leader opens its term with an entry of its own: nothing older commits without it."""
+        state = self._state
+        first_index = state.runs.end_index + 1
+        self._elector.open_term()
+        self._transfer.open_term()
+        self._reads.open_term(first_index)
+        self._reads.confirm(self._elector.confirmed_round)
+        self._acks = QuorumAckChecker(state.term, state.voters, first_index)
+        others = [voter for voter in state.voters if voter != state.member]
+        connected = {voter.member_id: voter for voter in (*others, *self._outbox.connected)}
+        for voter in connected.values():
+            self._begin_dispatcher(voter, first_index)
+        self._append(1, EntryKind.NOOP)
+
+    def _begin_dispatcher(self, voter: Voter, write_index: int) -> None:
+        dispatcher = self._dispatchers.get(voter.member_id)
+        if dispatcher is None:
+            dispatcher = EntryDispatcher(self._config, self._state, self._outbox, voter)
+            self._dispatchers[voter.member_id] = dispatcher
+            for member_id in sorted(self._dispatchers):
+                self._dispatchers[member_id] = self._dispatchers.pop(member_id)
+        dispatcher.begin(voter, self._state.term, write_index)
+
+    def _on_mark(self, voter: Voter, index: int) -> None:
+        if self._acks.record(voter, index):
+            committed_index = self._acks.committed_index()
+            if committed_index > self._state.committed_index:
+                self._state.commit_up_to(committed_index)
+                self._push_due = True
+        self._transfer.ask_if_caught_up()
+
+    # ---------------------------------------------------------------- out
+
+    def ready(self) -> Ready | None:
+        """What has to be done now, or None. Each Ready is given out once."""
+        state, outbox, log, forming = self._state, self._outbox, self._log, self._forming
+        pushes: tuple[PushOrder, ...] = ()
+        grants: tuple[ReadGrant, ...] = ()
+        if state.role is Role.LEADER:
+            if self._reads.round_needed(self._elector.round):
+                self._elector.start_round()
+                self._reads.on_round_started(self._elector.round)
+                self._reads.confirm(self._elector.confirmed_round)
+            grants = self._reads.take_grants(state.committed_index)
+            if self._push_due:
+                orders = [dispatcher.next_order() for dispatcher in self._dispatchers.values()]
+                pushes = tuple(order for order in orders if order is not None)
+        self._push_due = False
+        role = (state.role, state.term, state.leader)
+        if not (
+            outbox.messages
+            or outbox.after_durable
+            or pushes
+            or log.changed
+            or state.committed_index != self._told_committed_index
+            or role != self._told_role
+            or state.hard_state_changed
+            or grants
+            or forming.changed
+        ):
+            return None
+        assert state.committed_index <= state.runs.end_index, (state.committed_index, state.ledger_end)
+        self._ready_number += 1
+        role_change = None
+        if role != self._told_role:
+            leader_id = state.leader.member_id if state.leader else None
+            role_change = RoleChange(state.role, state.term, leader_id)
+            self._told_role = role
+        truncate_from, loses_committed, appends = log.take(self._ready_number)
+        ready = Ready(
+            number=self._ready_number,
+            committed_index=state.committed_index,
+            hard_state=state.hard_state if state.hard_state_changed else None,
+            formation=forming.formation if forming.changed else None,
+            truncate_from=truncate_from,
+            loses_committed=loses_committed,
+            append=appends,
+            messages=tuple(outbox.messages),
+            messages_after_durable=tuple(outbox.after_durable),
+            pushes=pushes,
+            read_grants=grants,
+            role_change=role_change,
+        )
+        self._told_committed_index = state.committed_index
+        state.hard_state_changed = False
+        forming.changed = False
+        outbox.messages.clear()
+        outbox.after_durable.clear()
+        return ready
+
+    def status(self) -> MemberStatus:
+        """An immutable picture, for `status` and tests."""
+        state = self._state
+        runs = state.runs
+        peers: tuple[EntryDispatcher, ...] = ()
+        if state.role is Role.LEADER:
+            peers = tuple(d for d in self._dispatchers.values() if d.active)
+        diverged = tuple(
+            f"DIVERGED_BELOW_COMMIT: {d.to.member_id} committed another entry at index {d.diverged_at}"
+            for d in peers
+            if d.diverged_at >= 0
+        )
+        own_problems = tuple(p for p in (self._handler.problem, self._forming.problem) if p)
+        target = self._transfer.target
+        return MemberStatus(
+            voter=state.member,
+            role=state.role,
+            term=state.term,
+            voted_for=state.voted_for,
+            leader=state.leader,
+            ledger_begin_index=-1 if runs.end == runs.before_begin else runs.before_begin.index + 1,
+            ledger_end=state.ledger_end,
+            durable_index=self._log.durable_index,
+            committed_index=state.committed_index,
+            applied_index=state.applied_index,
+            voters=state.voters,
+            pending=self._forming.formation.pending,
+            transferring_to=target.member_id if target else None,
+            waits_for=self._forming.waits_for(),
+            problems=(*own_problems, *diverged),
+            peers=tuple(d.status() for d in peers),
+        )

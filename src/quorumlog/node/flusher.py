@@ -1,0 +1,172 @@
+"""Flusher: what is on disk, who waits for it, and the lazy writes that nobody waits for.
+
+Durability is reported in Ready numbers. One flush runs at a time: it notes the newest Ready carried
+out, syncs every file dirtied up to it, and then reports that number (`on_durable`), which lets the
+messages go that waited for it. Under `flush = async` a Ready is reported as soon as it is written, and
+the flush runs behind by the clock; nothing else differs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from quorumlog.config import StoreConfig
+from quorumlog.consensus.raft_node import RaftNode
+from quorumlog.consensus.ready import Envelope, Ready
+from quorumlog.entry import Durability
+from quorumlog.errors import LedgerError, StoreFailure
+from quorumlog.node.ports import World
+from quorumlog.store.ledger_store import LogPoint, SyncTask
+from quorumlog.store.member_directory import MemberDirectory
+
+NEVER = float("inf")
+
+
+class Flusher:
+    def __init__(
+        self,
+        config: StoreConfig,
+        directory: MemberDirectory,
+        raft: RaftNode,
+        world: World,
+        now_ms: float,
+    ) -> None:
+        self._config = config
+        self._directory = directory
+        self._store = directory.store
+        self._raft = raft
+        self._world = world
+        self._sync_first = directory.durability is Durability.SYNC
+        self._carried_number = 0
+        """Newest Ready carried out."""
+        self._durable_number = 0
+        """Newest Ready reported; never above `_carried_number`."""
+        self._after_durable: deque[tuple[int, Envelope]] = deque()
+        """Messages that wait for the sync of their Ready, in order."""
+        self._task: SyncTask | None = None
+        self._next_flush_ms = now_ms
+        self._point_unsynced = False
+        """A sync has ended whose durable point is written but not synced itself."""
+        self._next_point_sync_ms = now_ms
+        self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
+        self._checkpointed_index = directory.committed_index
+
+    @property
+    def is_flushing(self) -> bool:
+        return self._task is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """Everything carried out has been reported."""
+        return self._task is None and self._durable_number == self._carried_number
+
+    def carried_out(self, ready: Ready) -> None:
+        """Everything that this Ready writes has been handed to the operating system."""
+        assert ready.number == self._carried_number + 1, (ready.number, self._carried_number)
+        self._carried_number = ready.number
+        for envelope in ready.messages_after_durable:
+            self._after_durable.append((ready.number, envelope))
+
+    def forget_promises_below(self, term: int) -> None:
+        """An acknowledgement to a leader of an older term is worth nothing by now, and after a
+        truncation in the new term it would not even be true."""
+        self._after_durable = deque(
+            (number, envelope)
+            for number, envelope in self._after_durable
+            if envelope.message.term >= term
+        )
+
+    # ---------------------------------------------------------------- flushing
+
+    def report(self, now_ms: float) -> bool:
+        """Start the flush that is due, or report what needs none; True if something was reported."""
+        if not self._sync_first:
+            if now_ms >= self._next_flush_ms and self._task is None:
+                self._next_flush_ms = now_ms + self._config.flush_interval_ms
+                self._start()
+            return self._report(self._carried_number)
+        if self._task is None and self._durable_number < self._carried_number and not self._start():
+            return self._report(self._carried_number)
+        return False
+
+    def _start(self) -> bool:
+        task = self._store.begin_sync()
+        if task is None:
+            return False
+        self._task = task
+        number = self._carried_number
+        self._world.flush_later(task.run, lambda result: self._flushed(task, number, result))
+        return True
+
+    def _flushed(self, task: SyncTask, number: int, result: StoreFailure | None) -> None:
+        if isinstance(result, StoreFailure):
+            raise result
+        assert self._task is task
+        self._task = None
+        self._store.finish_sync(task)
+        self._point_unsynced = True
+        if self._sync_first:
+            self._report(number)
+
+    def _report(self, number: int) -> bool:
+        assert self._durable_number <= number <= self._carried_number, (
+            self._durable_number,
+            number,
+            self._carried_number,
+        )
+        if number == self._durable_number:
+            return False
+        self._durable_number = number
+        self._raft.on_durable(number)
+        waiting = self._after_durable
+        while waiting and waiting[0][0] <= number:
+            self._world.send(waiting.popleft()[1])
+        return True
+
+    # ---------------------------------------------------------------- what nobody waits for
+
+    def keep_house(self, now_ms: float, applied_index: int) -> None:
+        """Sync the durable point and write the checkpoint when they are due."""
+        if self._point_unsynced and now_ms >= self._next_point_sync_ms:
+            self._next_point_sync_ms = now_ms + self._config.durable_sync_interval_ms
+            self._point_unsynced = False
+            self._world.read_later(self._directory.sync_durable_point, _raise_failure)
+        if applied_index > self._checkpointed_index and now_ms >= self._next_checkpoint_ms:
+            self._next_checkpoint_ms = now_ms + self._config.checkpoint_interval_ms
+            point = self._checkpoint_point(applied_index)
+            self._checkpointed_index = point.index
+            self._world.read_later(lambda: self._directory.write_checkpoint(point), _raise_failure)
+
+    def next_wakeup_ms(self, applied_index: int) -> float:
+        wakeup = NEVER
+        if self._point_unsynced:
+            wakeup = self._next_point_sync_ms
+        if applied_index > self._checkpointed_index:
+            wakeup = min(wakeup, self._next_checkpoint_ms)
+        if not self._sync_first and self._store.end.index > self._store.durable.index:
+            wakeup = min(wakeup, self._next_flush_ms)
+        return wakeup
+
+    def close(self, applied_index: int, *, clean: bool) -> None:
+        """Give the directory back; `clean`: everything synced and the checkpoint written first."""
+        if clean:
+            if self._task is not None:
+                self._store.finish_sync(self._task)  # it ran while the loop was being stopped
+            task = self._store.begin_sync()
+            if task is not None:
+                task.run()
+                self._store.finish_sync(task)
+            if applied_index > self._checkpointed_index:
+                self._directory.write_checkpoint(self._checkpoint_point(applied_index))
+        self._directory.close(clean)
+
+    def _checkpoint_point(self, applied_index: int) -> LogPoint:
+        """Never above what is on disk, which under `flush = async` is behind what is applied."""
+        index = min(applied_index, self._store.durable.index)
+        return LogPoint(index, self._store.id_at(index).term, self._store.chain_at(index), -1)
+
+
+def _raise_failure(result: Any) -> None:
+    if isinstance(result, StoreFailure | LedgerError):
+        raise result

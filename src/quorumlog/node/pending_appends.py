@@ -1,0 +1,140 @@
+"""PendingAppends: who waits for which entries, from the proposal to one of three outcomes.
+
+An append is *queued* until a batch is formed of all that arrived, then *proposed* at (term, index)
+until it commits. Queued ones can be refused, for certainly nothing of them was written; proposed ones
+can only commit or become unknown.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from quorumlog.batch import EntryBatch
+from quorumlog.entry import AppendReceipt, Durability, EntryId
+from quorumlog.errors import LedgerError, OutcomeUnknown
+
+AppendOutcome = AppendReceipt | LedgerError
+
+
+class PendingAppend:
+    """One client request: a batch of entries that get consecutive indices."""
+
+    __slots__ = (
+        "batch",
+        "deadline_ms",
+        "done",
+        "first_index",
+        "last_index",
+        "owner",
+        "size_bytes",
+        "term",
+    )
+
+    def __init__(
+        self,
+        batch: EntryBatch,
+        deadline_ms: float,
+        done: Callable[[AppendOutcome], None],
+        owner: object,
+    ) -> None:
+        self.batch: EntryBatch | None = batch
+        """None once proposed: the bytes belong to the store then."""
+        self.size_bytes = batch.total_bytes
+        self.deadline_ms = deadline_ms
+        self.done: Callable[[AppendOutcome], None] | None = done
+        """None once answered; an unknown outcome is answered before the entry leaves this table."""
+        self.owner = owner
+        """Whom `discard` names: the connection that brought the request."""
+        self.term = -1
+        self.first_index = -1
+        self.last_index = -1
+
+    def answer(self, outcome: AppendOutcome) -> None:
+        done, self.done = self.done, None
+        if done is not None:
+            done(outcome)
+
+
+class PendingAppends:
+    """Queued and proposed appends of one leader, both in order."""
+
+    def __init__(self) -> None:
+        self.queued: list[PendingAppend] = []
+        self.queued_bytes = 0
+        self._proposed: deque[PendingAppend] = deque()
+        """By `last_index`, ascending; all of one term."""
+        self.proposed_bytes = 0
+        """Uncommitted bytes of this leader, what `max_uncommitted_bytes` bounds."""
+
+    def queue(self, append: PendingAppend) -> None:
+        self.queued.append(append)
+        self.queued_bytes += append.size_bytes
+
+    def take_queued(self, limit_bytes: int | None = None) -> list[PendingAppend]:
+        """The oldest queued appends, all or until they hold `limit_bytes`; at least one if any."""
+        taken, self.queued = self.queued, []
+        if limit_bytes is not None and self.queued_bytes > limit_bytes:
+            size_bytes = 0
+            for count, append in enumerate(taken, 1):
+                size_bytes += append.size_bytes
+                if size_bytes >= limit_bytes:
+                    taken, self.queued = taken[:count], taken[count:]
+                    break
+        self.queued_bytes = sum(append.size_bytes for append in self.queued)
+        return taken
+
+    def discard(self, owner: object) -> None:
+        """Drop what `owner` queued and is not proposed, without an answer: its connection is gone."""
+        self.queued = [append for append in self.queued if append.owner is not owner]
+        self.queued_bytes = sum(append.size_bytes for append in self.queued)
+
+    def propose(self, appends: list[PendingAppend], first: EntryId) -> None:
+        """`appends` got the indices from `first.index` on, in this order."""
+        index = first.index
+        for append in appends:
+            assert append.batch is not None
+            append.term = first.term
+            append.first_index = index
+            index += append.batch.count
+            append.last_index = index - 1
+            append.batch = None
+            self.proposed_bytes += append.size_bytes
+            self._proposed.append(append)
+
+    def complete(self, committed_index: int, durability: Durability) -> None:
+        """Answer everything up to `committed_index`; the caller still leads in the term of them all."""
+        proposed = self._proposed
+        while proposed and proposed[0].last_index <= committed_index:
+            append = proposed.popleft()
+            self.proposed_bytes -= append.size_bytes
+            append.answer(
+                AppendReceipt(
+                    append.term,
+                    append.first_index,
+                    append.last_index - append.first_index + 1,
+                    durability,
+                )
+            )
+
+    def refuse_queued(self, error: LedgerError) -> None:
+        for append in self.take_queued():
+            append.answer(error)
+
+    def lose(self, reason: str, refusal: LedgerError) -> None:
+        """Leadership is lost: proposed appends are unknown at once, queued ones refused."""
+        proposed, self._proposed = self._proposed, deque()
+        self.proposed_bytes = 0
+        for append in proposed:
+            append.answer(OutcomeUnknown(reason))
+        self.refuse_queued(refusal)
+
+    def expire(self, now_ms: float) -> None:
+        """Answer what is past its deadline; a proposed append stays and still counts as uncommitted."""
+        for append in self._proposed:
+            if append.done is not None and append.deadline_ms <= now_ms:
+                append.answer(OutcomeUnknown("not committed in time; the entries may still commit"))
+
+    @property
+    def proposed_count(self) -> int:
+        return len(self._proposed)

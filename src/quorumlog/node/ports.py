@@ -1,0 +1,38 @@
+"""What a node needs from the world around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from quorumlog.consensus.ready import Envelope, RoleChange
+from quorumlog.entry import Durability
+from quorumlog.errors import LedgerError, StoreFailure
+
+T = TypeVar("T")
+
+
+class World(Protocol):
+    """Real: sockets and threads of the server. Simulated: virtual time."""
+
+    def send(self, envelope: Envelope) -> None:
+        """Towards one directory of one member; may be lost, never delivered to another directory."""
+
+    def flush_later(self, work: Callable[[], T], done: Callable[[T | StoreFailure], None]) -> None:
+        """Run `work` beside the loop, one at a time in the order given, then `done` on the loop.
+
+        A failure reaches `done` as a StoreFailure, whatever `work` raised.
+        """
+
+    def read_later(
+        self, work: Callable[[], T], done: Callable[[T | StoreFailure | LedgerError], None]
+    ) -> None:
+        """As `flush_later`, beside it: a read never waits for a sync."""
+
+    def role_changed(self, change: RoleChange) -> None: ...
+
+    def committed(self, committed_index: int) -> None:
+        """The committed index rose: wake who waits for entries."""
+
+    def weakest_durability(self, own: Durability) -> Durability:
+        """The weakest of this member's and the connected voters' flush modes."""

@@ -1,0 +1,99 @@
+"""PushSender: finds the bytes that a dispatcher ordered and sends them to its follower.
+
+What was appended lately is pushed from memory, the rest is read from the segment files beside the
+loop: a follower far behind costs the others nothing.
+"""
+
+from __future__ import annotations
+
+from quorumlog.batch import EntryBatch
+from quorumlog.consensus.messages import PushEntryRequest, PushType
+from quorumlog.consensus.raft_node import RaftNode
+from quorumlog.consensus.ready import Envelope, PushOrder, Role
+from quorumlog.entry import Voter
+from quorumlog.errors import IndexOutOfRange, LedgerError, ProtocolViolation, StoreFailure
+from quorumlog.node.ports import World
+from quorumlog.node.recent_batches import RecentBatches
+from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogRange
+
+
+class PushSender:
+    def __init__(
+        self, voter: Voter, raft: RaftNode, store: LedgerStore, recent: RecentBatches, world: World
+    ) -> None:
+        self._voter = voter
+        self._raft = raft
+        self._store = store
+        self._recent = recent
+        self._world = world
+
+    def push(self, order: PushOrder) -> None:
+        """Every order is reported exactly once, also one that time has overtaken."""
+        recent = self._recent.take(order.first_index, order.stop_index, order.limit_bytes)
+        if recent is not None:
+            self._send(order, recent.batch, recent.previous_chain, cold=False)
+            return
+        try:
+            log_range = self._store.range_of(order.first_index, order.stop_index, order.limit_bytes)
+        except IndexOutOfRange:
+            self._raft.on_push_failed(order.to.member_id)
+            return
+        self._world.read_later(
+            lambda: self._store.read(log_range),
+            lambda result: self._range_read(order, log_range, result),
+        )
+
+    def _range_read(
+        self, order: PushOrder, log_range: LogRange, result: EntryBatch | StoreFailure | LedgerError
+    ) -> None:
+        leads = self._raft.role is Role.LEADER and self._raft.term == order.term
+        if isinstance(result, IndexOutOfRange) or not leads:
+            self._raft.on_push_failed(order.to.member_id)
+        elif isinstance(result, StoreFailure | LedgerError):
+            raise result
+        else:
+            self._send(order, result, log_range.previous.chain, cold=True)
+
+    def _send(self, order: PushOrder, batch: EntryBatch, previous_chain: int, *, cold: bool) -> None:
+        message = PushEntryRequest(
+            sender=self._voter,
+            term=order.term,
+            push=PushType.APPEND,
+            committed_index=order.committed_index,
+            previous=order.previous,
+            first_index=order.first_index,
+            count=batch.count,
+            term_runs=batch.term_runs(),
+            previous_chain=previous_chain,
+            cold=cold,
+            entries=batch,
+        )
+        self._world.send(Envelope(order.to, message))
+        self._raft.on_pushed(order.to.member_id, message.last_index, batch.total_bytes)
+
+
+def checked_entries(message: PushEntryRequest, end: LogPoint) -> EntryBatch:
+    """The entries of an APPEND, shown to be what the message says; `end` is the receiver's log end.
+
+    Raises ProtocolViolation.
+    """
+    batch = message.entries
+    if not isinstance(batch, EntryBatch) or batch.count == 0 or batch.count != message.count:
+        raise ProtocolViolation(f"an APPEND of {message.count} entries without their bytes")
+    if message.previous.index != message.first_index - 1:
+        raise ProtocolViolation(
+            f"an APPEND from {message.first_index} on names {message.previous.index} as previous"
+        )
+    batch.check_encoding()
+    batch.check_sequence(message.first_index, message.previous_chain)
+    if batch.term_runs() != message.term_runs:
+        raise ProtocolViolation("an APPEND whose entries are of other terms than it says")
+    if message.cold:
+        batch.check_bodies()
+    if message.previous == end.entry_id and message.previous_chain != end.chain:
+        raise ProtocolViolation(
+            f"{message.sender.member_id} holds other entries up to index {end.index} than this member"
+            f" (chain {message.previous_chain:#x} and {end.chain:#x}): run `quorumlog verify` on both"
+            " data directories"
+        )
+    return batch

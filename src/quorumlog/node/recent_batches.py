@@ -1,0 +1,92 @@
+"""RecentBatches: the newest batches of the log in memory, so that hot pushes and reads touch no file.
+
+Holds what was appended last, bounded in bytes; always a contiguous range that ends at the log end.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import NamedTuple
+
+import numpy as np
+
+from quorumlog.batch import EntryBatch
+
+
+class RecentRange(NamedTuple):
+    batch: EntryBatch
+    previous_chain: int
+    """chain_crc of the entry before the first."""
+
+
+class RecentBatches:
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._firsts: list[int] = []
+        """First index of each batch, ascending; parallel to `_ranges`."""
+        self._ranges: list[RecentRange] = []
+        self._bytes = 0
+
+    def add(self, batch: EntryBatch, previous_chain: int) -> None:
+        first_index = batch.first_index
+        assert not self._ranges or first_index == self.stop_index, (first_index, self.stop_index)
+        self._firsts.append(first_index)
+        self._ranges.append(RecentRange(batch, previous_chain))
+        self._bytes += batch.total_bytes
+        if self._bytes > self._limit_bytes:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        drop = 0
+        while self._bytes > self._limit_bytes // 2 and drop < len(self._ranges) - 1:
+            self._bytes -= self._ranges[drop].batch.total_bytes
+            drop += 1
+        del self._firsts[:drop], self._ranges[:drop]
+
+    @property
+    def stop_index(self) -> int:
+        """One above the newest entry held; meaningless while empty."""
+        return self._firsts[-1] + self._ranges[-1].batch.count
+
+    def truncate_from(self, index: int) -> None:
+        """Forget everything from the batch that holds `index` on."""
+        keep = bisect_right(self._firsts, index)
+        if keep and index < self._firsts[keep - 1] + self._ranges[keep - 1].batch.count:
+            keep -= 1
+        self._bytes -= sum(r.batch.total_bytes for r in self._ranges[keep:])
+        del self._firsts[keep:], self._ranges[keep:]
+
+    def take(self, first_index: int, stop_index: int, limit_bytes: int) -> RecentRange | None:
+        """Entries from `first_index` on, below `stop_index`, within `limit_bytes` (at least one), in
+        one buffer; None if `first_index` is not held. One batch is shared, several are copied."""
+        at = bisect_right(self._firsts, first_index) - 1
+        if at < 0 or first_index >= self._firsts[at] + self._ranges[at].batch.count:
+            return None
+        parts: list[EntryBatch] = []
+        previous_chain = self._previous_chain(at, first_index - self._firsts[at])
+        left = limit_bytes
+        while at < len(self._ranges) and first_index < stop_index:
+            batch = self._ranges[at].batch
+            skip = first_index - self._firsts[at]
+            stop = min(batch.count, stop_index - self._firsts[at])
+            part = batch if skip == 0 and stop == batch.count else batch.slice(skip, stop)
+            if part.total_bytes > left:
+                fitting = int(np.searchsorted(part.starts + part.sizes, left, side="right"))
+                if fitting == 0 and not parts:
+                    fitting = 1
+                if fitting:
+                    parts.append(part.slice(0, fitting))
+                break
+            parts.append(part)
+            left -= part.total_bytes
+            first_index += part.count
+            at += 1
+        return RecentRange(
+            parts[0] if len(parts) == 1 else EntryBatch.concatenate(parts), previous_chain
+        )
+
+    def _previous_chain(self, at: int, skip: int) -> int:
+        if skip == 0:
+            return self._ranges[at].previous_chain
+        start = int(self._ranges[at].batch.starts[skip - 1])
+        return int.from_bytes(self._ranges[at].batch.buffer[start + 36 : start + 40], "big")

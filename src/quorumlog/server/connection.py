@@ -1,0 +1,144 @@
+"""One TCP connection: frames in, frames out, under asyncio's buffered protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from typing import cast
+
+from quorumlog.batch import Buffer, EntryBatch
+from quorumlog.errors import ProtocolViolation
+from quorumlog.wire.framing import AnyFrameMessage, Frame, FrameDecoder, encode_frame
+
+log = logging.getLogger("quorumlog.server")
+
+FrameHandler = Callable[["Connection", Frame], None]
+LostHandler = Callable[["Connection", bool], None]
+
+SILENT_PEER_MS = 5000
+"""A connection whose bytes stay unacknowledged for so long is given up and dialled again: after a
+partition TCP's own back-off would stay silent for up to two minutes."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Hands every frame to `on_frame` and its end to `on_lost(connection, closed_by_peer)`.
+
+    What is sent during one turn of the loop leaves in one write at its end.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        on_frame: FrameHandler,
+        on_lost: LostHandler,
+        connection_id: str = "",
+    ) -> None:
+        self._loop = loop
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self.connection_id = connection_id
+        self.on_made: Callable[[Connection], None] | None = None
+        self._decoder = FrameDecoder()
+        self._transport: asyncio.Transport | None = None
+        self._out: list[Buffer] = []
+        self.closed = False
+        self._closed_by_us = False
+        self._writing_paused = False
+
+    # ---------------------------------------------------------------- asyncio's calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_PEER_MS)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_PEER_MS // 1000)
+        if self.on_made is not None:
+            self.on_made(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._decoder.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            for frame in self._decoder.buffer_updated(nbytes):
+                if self.closed:
+                    return
+                self._on_frame(self, frame)
+        except ProtocolViolation as violation:
+            self.violate(violation)
+
+    def eof_received(self) -> None:
+        return None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self._transport = None
+        self._out.clear()
+        by_peer = not self._closed_by_us and (
+            exc is None or isinstance(exc, ConnectionResetError | BrokenPipeError)
+        )
+        self._on_lost(self, by_peer)
+
+    def pause_writing(self) -> None:
+        """The other side reads slower than it asks: take no more requests from it meanwhile."""
+        self._writing_paused = True
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    # ---------------------------------------------------------------- sending and closing
+
+    def send(self, group: str, message: AnyFrameMessage, payload: EntryBatch | None = None) -> None:
+        if self.closed:
+            return
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out += encode_frame(group, message, payload)
+
+    def _flush(self) -> None:
+        if self._transport is not None and self._out:
+            out, self._out = self._out, []
+            if len(out) == 1:
+                self._transport.write(out[0])
+            else:
+                self._transport.writelines(out)
+
+    @property
+    def unsent_bytes(self) -> int:
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def violate(self, violation: ProtocolViolation) -> None:
+        """Nonsense came in: close, tell nobody else."""
+        log.warning("closing connection %s from %s: %s", self.connection_id, self.peer_name, violation)
+        self.close()
+
+    @property
+    def peer_name(self) -> str:
+        if self._transport is None:
+            return "?"
+        name = self._transport.get_extra_info("peername")
+        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
+
+    def close(self) -> None:
+        """Send what is queued, then close; nothing more is taken in."""
+        if self._transport is not None and not self.closed:
+            self._flush()
+            self.closed = True
+            self._closed_by_us = True
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once; nothing queued is sent."""
+        if self._transport is not None:
+            self.closed = True
+            self._closed_by_us = True
+            self._out.clear()
+            self._transport.abort()

@@ -1,0 +1,52 @@
+"""A thread that runs disk work in order, so that the event loop never waits for a disk.
+
+One of them flushes (the FlushService), another reads cold ranges: a read never waits for a sync.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import traceback
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any
+
+from quorumlog.errors import LedgerError, StoreFailure
+
+Work = tuple[Callable[[], Any], Callable[[Any], None]]
+
+
+class DiskThread:
+    def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._queue: SimpleQueue[Work | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Run `work` after all that was submitted before; `done(result)` on the loop.
+
+        Whatever `work` raises arrives as a StoreFailure, a LedgerError as itself.
+        """
+        self._queue.put((work, done))
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            work, done = item
+            result: Any
+            try:
+                result = work()
+            except (StoreFailure, LedgerError) as error:
+                result = error
+            except Exception as error:  # a bug or the disk: either way the member must stop
+                result = StoreFailure("".join(traceback.format_exception(error)))
+            try:
+                self._loop.call_soon_threadsafe(done, result)
+            except RuntimeError:
+                return  # the loop is closed: the member was abandoned
+
+    def close(self) -> None:
+        """Finish what was submitted and end the thread; blocks until then."""
+        self._queue.put(None)
+        self._thread.join()

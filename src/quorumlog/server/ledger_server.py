@@ -1,0 +1,306 @@
+"""LedgerServer: one process (or one thread of it) that is a member of one or more groups.
+
+Composition only: it opens the directories, listens, tells peers from clients by their first frame, and
+stops everything in order. Sockets, the flush thread and the clock are shared by all groups; nothing
+else is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+import msgspec
+import uvloop
+
+from quorumlog.config import GroupConfig, parse_address
+from quorumlog.consensus.ready import Role, RoleChange
+from quorumlog.errors import ConfigError, ProtocolViolation
+from quorumlog.server.client_session import ClientSession
+from quorumlog.server.connection import Connection
+from quorumlog.server.disk_thread import DiskThread
+from quorumlog.server.node_driver import NodeDriver
+from quorumlog.server.peer_session import PeerSession
+from quorumlog.store.disk import Disk, OsDisk
+from quorumlog.store.member_directory import (
+    MemberDirectory,
+    MemoryMemberDirectory,
+    open_member_directory,
+)
+from quorumlog.wire.client_messages import Hello, HelloResponse
+from quorumlog.wire.framing import DEFAULT_MAX_FRAME_BYTES, Frame
+
+log = logging.getLogger("quorumlog.server")
+
+EXIT_CLEAN = 0
+EXIT_FAILED = 3
+
+
+class Session(Protocol):
+    def frame(self, connection: Connection, frame: Frame) -> None: ...
+    def lost(self, connection: Connection, closed_by_peer: bool) -> None: ...
+
+
+class LedgerServer:
+    """`run()` blocks until SIGTERM or SIGINT; `start()` and `stop()` are for a loop of your own.
+
+    `groups`: all must have the same own address, which is the one advertised. `bind`: the address to
+    listen on, where it differs from the advertised one.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[GroupConfig],
+        *,
+        bind: str | None = None,
+        disk: Disk | None = None,
+        listen_socket: socket.socket | None = None,
+        on_role_change: Callable[[str, RoleChange], None] | None = None,
+        seed: int | None = None,
+    ) -> None:
+        if not __debug__:
+            raise ConfigError("quorumlog refuses to serve under python -O: its assertions must stay on")
+        if not groups:
+            raise ConfigError("a server needs at least one group")
+        addresses = {str(g.own_address) for g in groups}
+        if len(addresses) > 1:
+            raise ConfigError(
+                "all groups of one server must give it the same address; they give "
+                + ", ".join(sorted(addresses))
+            )
+        names = [g.group for g in groups]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(f"group {name!r} is configured twice")
+        self.groups = tuple(groups)
+        self.address = next(iter(addresses))
+        self._bind = parse_address(bind) if bind else parse_address(self.address)
+        self._disk = disk if disk is not None else OsDisk()
+        self._listen_socket = listen_socket
+        self._seed = seed
+        self._on_role_change = on_role_change
+        self._drivers: dict[str, NodeDriver] = {}
+        self._connections: dict[str, Connection] = {}
+        self._sessions: dict[str, Session] = {}
+        self._connection_number = 0
+        self._listener: asyncio.Server | None = None
+        self._threads: list[DiskThread] = []
+        self._ended: asyncio.Event | None = None
+        self.failure: BaseException | None = None
+
+    # ---------------------------------------------------------------- starting and stopping
+
+    def run(self) -> int:
+        """Serve until SIGTERM or SIGINT, then hand over and stop; returns the exit status."""
+        return uvloop.run(self._run())
+
+    async def _run(self) -> int:
+        loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        await self.start()
+        assert self._ended is not None
+        waits = [loop.create_task(stop.wait()), loop.create_task(self._ended.wait())]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        await self.stop()
+        return EXIT_FAILED if self.failure is not None else EXIT_CLEAN
+
+    async def start(self) -> None:
+        """Open every directory and listen; raises ConfigError, StoreFailure or OSError."""
+        loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        flush, reader = (DiskThread(f"quorumlog-{name}", loop) for name in ("flush", "read"))
+        self._threads = [flush, reader]
+        opened: list[MemberDirectory] = []
+        try:
+            await self._listen(loop)
+            for config in self.groups:
+                directory = self._open_directory(config)
+                opened.append(directory)
+                for line in directory.report:
+                    log.warning("%s/%s: %s", config.group, config.member_id, line)
+                self._drivers[config.group] = NodeDriver(
+                    config,
+                    directory,
+                    flush=flush,
+                    reader=reader,
+                    on_failure=self._member_failed,
+                    on_role_change=self._on_role_change,
+                    seed=self._seed,
+                )
+        except BaseException:
+            for directory in opened:
+                directory.close(False)
+            await self._close_listener()
+            self._drivers.clear()
+            raise
+        for driver in self._drivers.values():
+            driver.start()
+
+    async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            if self._listen_socket is not None:
+                self._listener = await loop.create_server(self._accept, sock=self._listen_socket)
+            else:
+                self._listener = await loop.create_server(self._accept, *self._bind)
+        except OSError as error:
+            host, port = self._bind
+            raise ConfigError(
+                f"cannot listen on {host}:{port}: {error.strerror or error}; another process may use the"
+                " port: stop it, or change the address in --members (or --bind)"
+            ) from error
+
+    def _open_directory(self, config: GroupConfig) -> MemberDirectory:
+        if config.store == "memory":
+            return MemoryMemberDirectory(config.storage)
+        return open_member_directory(
+            self._disk,
+            config.data_dir,
+            group=config.group,
+            member_id=config.member_id,
+            config=config.storage,
+            group_size=len(config.members),
+        )
+
+    async def stop(self) -> None:
+        """Hand leadership over, answer what is pending, sync everything, close."""
+        await self._close_listener()
+        for driver in self._drivers.values():
+            if not driver.stopped:
+                await self._hand_over(driver)
+        for driver in self._drivers.values():
+            driver.stop()
+        for thread in self._threads:
+            thread.close()  # what was submitted is on disk when this returns
+        for driver in self._drivers.values():
+            driver.node.close(clean=driver.failure is None)
+        for connection in list(self._connections.values()):
+            connection.close()
+        self._drivers.clear()
+
+    async def _hand_over(self, driver: NodeDriver) -> None:
+        """To the member that is furthest, within one election time-out."""
+        status = driver.node.status()
+        if status.role is not Role.LEADER:
+            return
+        voters = [p for p in status.peers if p.is_voter]
+        if not voters:
+            return
+        target = max(voters, key=lambda p: p.water_mark).voter.member_id
+        handed_over = asyncio.Event()
+        driver.enter(None, driver.node.transfer, target, lambda outcome: handed_over.set())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(driver.config.consensus.election_timeout_ms * 2 / 1000):
+                await handed_over.wait()
+
+    async def _close_listener(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    def abandon(self) -> None:
+        """As if the process were killed: no farewell, no flush, no checkpoint. For LocalCluster."""
+        if self._listener is not None:
+            self._listener.close()
+        for driver in self._drivers.values():
+            driver.stop()
+        for connection in list(self._connections.values()):
+            connection.abort()
+        for thread in self._threads:
+            thread.close()
+        for driver in self._drivers.values():
+            driver.directory.close(False)
+        self._drivers.clear()
+
+    def _member_failed(self, driver: NodeDriver, error: BaseException) -> None:
+        """One group's member stopped; the process goes with it, so that nobody overlooks it."""
+        if self.failure is None:
+            self.failure = error
+        if self._ended is not None:
+            self._ended.set()
+
+    # ---------------------------------------------------------------- connections
+
+    @property
+    def group_names(self) -> list[str]:
+        return [g.group for g in self.groups]
+
+    def driver_of(self, group: str) -> NodeDriver | None:
+        return self._drivers.get(group)
+
+    def _accept(self) -> Connection:
+        self._connection_number += 1
+        connection_id = f"{self.address}/{id(self):x}/{self._connection_number}"
+        connection = Connection(
+            asyncio.get_running_loop(), self._frame, self._connection_lost, connection_id
+        )
+        connection.on_made = self._connection_made
+        return connection
+
+    def _connection_made(self, connection: Connection) -> None:
+        self._connections[connection.connection_id] = connection
+
+    def _frame(self, connection: Connection, frame: Frame) -> None:
+        session = self._sessions.get(connection.connection_id)
+        if session is not None:
+            session.frame(connection, frame)
+            return
+        hello = frame.message
+        if not isinstance(hello, Hello):
+            raise ProtocolViolation(f"a connection begins with {type(hello).__name__} instead of Hello")
+        if hello.role == "client":
+            self._sessions[connection.connection_id] = ClientSession(self)
+            connection.send(frame.group, self._client_welcome(frame.group, connection))
+        elif hello.role in ("control", "data"):
+            self._welcome_peer(connection, frame.group, hello)
+        else:
+            raise ProtocolViolation(f"a Hello with the role {hello.role!r}")
+
+    def _client_welcome(self, group: str, connection: Connection) -> HelloResponse:
+        driver = self._drivers.get(group)
+        if driver is None:
+            return HelloResponse(connection_id=connection.connection_id)
+        response = driver.hello_response(200, "", connection.connection_id)
+        return msgspec.structs.replace(
+            response,
+            max_entry_bytes=driver.config.storage.entry_limit_bytes,
+            max_frame_bytes=DEFAULT_MAX_FRAME_BYTES,
+        )
+
+    def _welcome_peer(self, connection: Connection, group: str, hello: Hello) -> None:
+        driver = self._drivers.get(group)
+        if driver is None:
+            refusal = f"group {group!r} is not served at {self.address}; groups: {self.group_names}"
+            connection.send(group, HelloResponse(code=400, message=refusal))
+            connection.close()
+            return
+        refusal = driver.refusal_of(hello)
+        code = 401 if refusal else 200
+        connection.send(group, driver.hello_response(code, refusal, connection.connection_id))
+        if refusal:
+            log.warning("refused a connection of %s: %s", hello.member_id, refusal)
+            connection.close()
+            return
+        self._sessions[connection.connection_id] = PeerSession(driver, hello)
+        driver.peers[hello.member_id].welcomed(hello.role, hello.directory_id, connection)
+
+    def _connection_lost(self, connection: Connection, closed_by_peer: bool) -> None:
+        self._connections.pop(connection.connection_id, None)
+        session = self._sessions.pop(connection.connection_id, None)
+        if session is not None:
+            session.lost(connection, closed_by_peer)
+
+    def close_connection(self, driver: NodeDriver, connection_id: str) -> None:
+        """A stream has moved: nothing that its old connection queued may still be appended."""
+        connection = self._connections.get(connection_id)
+        if connection is not None:
+            connection.abort()
+            driver.node.discard_appends_of(connection)

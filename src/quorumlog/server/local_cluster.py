@@ -1,0 +1,287 @@
+"""LocalCluster: a whole cluster inside the calling process, for tests and notebooks.
+
+Real `LedgerServer`s with sockets on loopback, a thread and an event loop each. `kill` is as near to
+SIGKILL as one process can come: sockets close, nothing is flushed, no farewell is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import uvloop
+
+from quorumlog.config import (
+    DEFAULT_GROUP,
+    MIB,
+    ConsensusConfig,
+    GroupConfig,
+    MemberAddress,
+    StoreConfig,
+)
+from quorumlog.consensus.ready import Role, RoleChange
+from quorumlog.errors import ConfigError, LeaderNotReady
+from quorumlog.server.ledger_server import LedgerServer
+
+START_TIMEOUT_S = 30.0
+
+
+class _MemberThread:
+    """One running member: its server, its loop, its thread."""
+
+    def __init__(self, server: LedgerServer, name: str) -> None:
+        self.server = server
+        self._loop = uvloop.new_event_loop()
+        self._started = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"quorumlog-{name}", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self.server.start())
+        except BaseException as error:
+            self._failure = error
+            self._started.set()
+            self._loop.close()
+            return
+        self._started.set()
+        self._loop.run_forever()
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self._loop.close()
+
+    def wait_started(self) -> None:
+        self._started.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread.is_alive() and self._failure is None
+
+    def stop(self) -> None:
+        asyncio.run_coroutine_threadsafe(self.server.stop(), self._loop).result(START_TIMEOUT_S)
+        self._end()
+
+    def kill(self) -> None:
+        done = threading.Event()
+
+        def abandon() -> None:
+            try:
+                self.server.abandon()
+            finally:
+                done.set()
+
+        self._loop.call_soon_threadsafe(abandon)
+        done.wait()
+        self._end()
+
+    def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+
+class LocalCluster:
+    """`with LocalCluster(members=3) as cluster: client = connect(cluster.servers)`.
+
+    `directory`: where the members' data directories lie; a temporary one, removed at the end, if not
+    given. `store="memory"` keeps everything in memory. Members are called n0, n1, ...
+    Raises ConfigError for options that cannot work.
+    """
+
+    def __init__(
+        self,
+        members: int = 3,
+        *,
+        directory: str | Path | None = None,
+        flush: str = "sync",
+        store: str = "file",
+        group: str = DEFAULT_GROUP,
+        consensus: ConsensusConfig | None = None,
+        storage: StoreConfig | None = None,
+        append_timeout_ms: int = 5000,
+    ) -> None:
+        if members < 1:
+            raise ConfigError(f"a cluster needs at least one member, not {members}")
+        self._temporary = directory is None
+        self.directory = Path(directory or tempfile.mkdtemp(prefix="quorumlog-"))
+        self._sockets: dict[str, socket.socket] = {}
+        addresses = []
+        for number in range(members):
+            listening = _listening_socket(0)
+            member_id = f"n{number}"
+            self._sockets[member_id] = listening
+            addresses.append(MemberAddress(member_id, "127.0.0.1", listening.getsockname()[1]))
+        self.members = tuple(addresses)
+        self._configs = {
+            member.member_id: GroupConfig(
+                member_id=member.member_id,
+                members=self.members,
+                data_dir=str(self.directory / member.member_id),
+                group=group,
+                store=store,
+                consensus=consensus or ConsensusConfig(),
+                storage=storage or StoreConfig(flush=flush, segment_bytes=64 * MIB),
+                append_timeout_ms=append_timeout_ms,
+            )
+            for member in self.members
+        }
+        self._running: dict[str, _MemberThread] = {}
+        self._changed = threading.Condition()
+        self._roles: dict[str, RoleChange] = {}
+        """The last role change of each running member; guarded by `_changed`."""
+
+    # ---------------------------------------------------------------- life
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start every member and wait for a leader."""
+        try:
+            started = [self._start(m.member_id) for m in self.members]
+            for member in started:
+                member.wait_started()
+            self.leader()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Stop every member cleanly; removes a temporary directory."""
+        for member_id, member in list(self._running.items()):
+            if member.is_running:
+                self.stop(member_id)
+            else:
+                del self._running[member_id]
+        for listening in self._sockets.values():
+            listening.close()
+        self._sockets.clear()
+        if self._temporary:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _start(self, member_id: str) -> _MemberThread:
+        config = self._configs[member_id]
+        listening = self._sockets.pop(member_id, None) or _listening_socket(config.own_address.port)
+        server = LedgerServer(
+            [config],
+            listen_socket=listening,
+            on_role_change=self._role_recorder(member_id),
+        )
+        member = _MemberThread(server, member_id)
+        self._running[member_id] = member
+        return member
+
+    def _role_recorder(self, member_id: str) -> Callable[[str, RoleChange], None]:
+        def record(group: str, change: RoleChange) -> None:
+            with self._changed:
+                self._roles[member_id] = change
+                self._changed.notify_all()
+
+        return record
+
+    # ---------------------------------------------------------------- what a test does to it
+
+    def kill(self, member_id: str) -> None:
+        """Close its sockets and abandon all its state, without flush or farewell."""
+        self._take(member_id).kill()
+        self._forget(member_id)
+
+    def stop(self, member_id: str) -> None:
+        """Stop it as SIGTERM does: hand over, flush, close."""
+        self._take(member_id).stop()
+        self._forget(member_id)
+
+    def restart(self, member_id: str) -> None:
+        """Start a killed or stopped member on its directory; returns once it listens."""
+        if member_id in self._running:
+            raise ConfigError(f"{member_id} is running; kill or stop it first")
+        self._config(member_id)
+        try:
+            self._start(member_id).wait_started()
+        except BaseException:
+            self._running.pop(member_id, None)
+            raise
+
+    def _take(self, member_id: str) -> _MemberThread:
+        self._config(member_id)
+        member = self._running.pop(member_id, None)
+        if member is None:
+            raise ConfigError(f"{member_id} is not running")
+        return member
+
+    def _forget(self, member_id: str) -> None:
+        with self._changed:
+            self._roles.pop(member_id, None)
+            self._changed.notify_all()
+
+    def _config(self, member_id: str) -> GroupConfig:
+        if member_id not in self._configs:
+            raise ConfigError(f"there is no member {member_id}; members: {', '.join(self._configs)}")
+        return self._configs[member_id]
+
+    # ---------------------------------------------------------------- looking at it
+
+    @property
+    def servers(self) -> str:
+        """The address list for `connect`."""
+        return ",".join(str(m) for m in self.members)
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        return tuple(sorted(self._running))
+
+    def data_dir(self, member_id: str) -> Path:
+        return Path(self._config(member_id).data_dir)
+
+    def server(self, member_id: str) -> LedgerServer:
+        """The running server, for what this class does not offer; it lives in another thread."""
+        return self._running[member_id].server
+
+    def leader(self, timeout_s: float = START_TIMEOUT_S, *, other_than: str | None = None) -> str:
+        """The id of the leader with the highest term; waits for one (other than a given member)."""
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while True:
+                leaders = [
+                    (change.term, member_id)
+                    for member_id, change in self._roles.items()
+                    if change.role is Role.LEADER and member_id != other_than
+                ]
+                if leaders:
+                    return max(leaders)[1]
+                if not self._changed.wait(deadline - time.monotonic()):
+                    raise LeaderNotReady(f"no leader within {timeout_s} s; running: {self.running}")
+
+
+def _listening_socket(port: int) -> socket.socket:
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(("127.0.0.1", port))
+        listening.listen(512)
+    except OSError:
+        listening.close()
+        raise
+    return listening

@@ -1,0 +1,375 @@
+"""NodeDriver: one loop around one LedgerNode, and the node's view of the world.
+
+Inputs are gathered as they come and handed to the node in the next turn, which begins with the time:
+a process that was stopped learns of it before it answers anything. Appends of all connections that
+arrived by then become one batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+from quorumlog.batch import EntryBatch
+from quorumlog.config import GroupConfig
+from quorumlog.consensus.ready import Envelope, RoleChange
+from quorumlog.entry import Durability, Voter
+from quorumlog.errors import LedgerError, ProtocolViolation, StoreFailure
+from quorumlog.node import LedgerNode
+from quorumlog.server.connection import Connection
+from quorumlog.server.disk_thread import DiskThread
+from quorumlog.server.peer import Peer
+from quorumlog.store.ledger_store import LogRange
+from quorumlog.store.member_directory import MemberDirectory
+from quorumlog.store.member_file import cluster_id_of
+from quorumlog.version import VERSION
+from quorumlog.wire.client_messages import Hello, HelloResponse, MemberInfo, StatusResponse
+
+log = logging.getLogger("quorumlog.server")
+
+_WEAKEST_FIRST = [Durability.MEMORY, Durability.ASYNC, Durability.SYNC]
+ReadOutcome = EntryBatch | LedgerError | None
+
+
+class ReadWaiter:
+    """A reader that waits for entry `index` to be committed."""
+
+    __slots__ = ("deadline_s", "index", "wake")
+
+    def __init__(self, index: int, deadline_s: float, wake: Callable[[], None]) -> None:
+        self.index = index
+        self.deadline_s = deadline_s
+        self.wake = wake
+
+
+class NodeDriver:
+    """The `World` of one node (node/ports.py)."""
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        directory: MemberDirectory,
+        *,
+        flush: DiskThread,
+        reader: DiskThread,
+        on_failure: Callable[[NodeDriver, BaseException], None],
+        on_role_change: Callable[[str, RoleChange], None] | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.config = config
+        self.directory = directory
+        self._loop = asyncio.get_running_loop()
+        self._flush = flush
+        self._reader = reader
+        self._on_failure = on_failure
+        self._on_role_change = on_role_change
+        self._inbox: list[tuple[Connection | None, Callable[..., None], tuple[Any, ...]]] = []
+        self._turn_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._waiters: list[ReadWaiter] = []
+        self.stopped = False
+        self.failure: BaseException | None = None
+        self._member_list = ",".join(
+            f"{m.member_id}={m}" for m in sorted(config.members, key=lambda m: m.member_id)
+        )
+        self._list_problems: dict[str, str] = {}
+        """By member: how its member list differs from ours."""
+        self.node = LedgerNode(config, directory, self, random.Random(seed), self._now_ms())
+        self.peers = {
+            address.member_id: Peer(
+                config.group, address, self._hello, self._peer_connected, self._peer_lost
+            )
+            for address in config.members
+            if address.member_id != config.member_id
+        }
+
+    def start(self) -> None:
+        for peer in self.peers.values():
+            peer.start()
+        self.schedule()
+
+    # ---------------------------------------------------------------- the loop
+
+    def enter(self, connection: Connection | None, method: Callable[..., None], *arguments: Any) -> None:
+        """Call a method of the node in the next turn; dropped if `connection` is closed by then."""
+        self._inbox.append((connection, method, arguments))
+        self.schedule()
+
+    def schedule(self) -> None:
+        if not self._turn_scheduled and not self.stopped:
+            self._turn_scheduled = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_scheduled = False
+        if self.stopped:
+            return
+        try:
+            node = self.node
+            node.advance(self._now_ms())
+            inbox, self._inbox = self._inbox, []
+            for connection, method, arguments in inbox:
+                if connection is not None and connection.closed:
+                    continue
+                try:
+                    method(*arguments)
+                except ProtocolViolation as violation:
+                    if connection is None:
+                        raise
+                    connection.violate(violation)
+            node.turn()
+            self._expire_waiters()
+            self._set_timer()
+        except BaseException as error:
+            self._fail(error)
+
+    def _guarded(self, done: Callable[[Any], None]) -> Callable[[Any], None]:
+        def call(result: Any) -> None:
+            if self.stopped:
+                return
+            try:
+                done(result)
+            except BaseException as error:
+                self._fail(error)
+            self.schedule()
+
+        return call
+
+    def _fail(self, error: BaseException) -> None:
+        """A broken invariant or a disk that refuses: this member stops, loudly, and retries nothing."""
+        if self.failure is None:
+            self.failure = error
+            log.critical(
+                "member %s of group %s stops: %s",
+                self.config.member_id,
+                self.config.group,
+                error,
+                exc_info=error,
+            )
+            self.stop()
+            self._on_failure(self, error)
+        if not isinstance(error, Exception):
+            raise error
+
+    def _set_timer(self) -> None:
+        wakeup_s = self.node.next_wakeup_ms() / 1000
+        for waiter in self._waiters:
+            wakeup_s = min(wakeup_s, waiter.deadline_s)
+        if self._timer is not None:
+            if self._timer_at <= wakeup_s and not self._timer.cancelled():
+                return  # fires early, finds nothing due and sets itself again
+            self._timer.cancel()
+        self._timer_at = wakeup_s
+        self._timer = self._loop.call_later(max(0.0, wakeup_s - time.monotonic()), self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        self.schedule()
+
+    @staticmethod
+    def _now_ms() -> float:
+        return time.monotonic() * 1000
+
+    def stop(self) -> None:
+        """No more turns; links close. The directory stays open for whoever closes it."""
+        self.stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for peer in self.peers.values():
+            peer.close()
+
+    # ---------------------------------------------------------------- World
+
+    def send(self, envelope: Envelope) -> None:
+        self.peers[envelope.to.member_id].send(envelope)
+
+    def flush_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self._flush.submit(work, self._guarded(done))
+
+    def read_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self._reader.submit(work, self._guarded(done))
+
+    def role_changed(self, change: RoleChange) -> None:
+        log.info(
+            "%s/%s is %s in term %d, leader %s",
+            self.config.group,
+            self.config.member_id,
+            change.role.value,
+            change.term,
+            change.leader_id or "unknown",
+        )
+        if self._on_role_change is not None:
+            self._on_role_change(self.config.group, change)
+
+    def committed(self, committed_index: int) -> None:
+        if self._waiters:
+            ready = [w for w in self._waiters if w.index <= committed_index]
+            if ready:
+                self._waiters = [w for w in self._waiters if w.index > committed_index]
+                for waiter in ready:
+                    waiter.wake()
+
+    def weakest_durability(self, own: Durability) -> Durability:
+        known = [own.value] + [p.data.up.durability for p in self.peers.values() if p.data.up]
+        return next(d for d in _WEAKEST_FIRST if d.value in known)
+
+    # ---------------------------------------------------------------- peers
+
+    @property
+    def cluster_id(self) -> str:
+        return cluster_id_of(self.directory.formation.founding)
+
+    def _hello(self, role: str, to_member_id: str) -> Hello:
+        return Hello(
+            role=role,
+            member_id=self.config.member_id,
+            directory_id=self.node.voter.directory_id,
+            to_member_id=to_member_id,
+            cluster_id=self.cluster_id,
+            members=self._member_list,
+            segment_bytes=self.config.storage.segment_bytes,
+            durability=self.directory.durability.value,
+        )
+
+    def hello_response(self, code: int, message: str, connection_id: str) -> HelloResponse:
+        return HelloResponse(
+            code=code,
+            message=message,
+            member_id=self.config.member_id,
+            directory_id=self.node.voter.directory_id,
+            cluster_id=self.cluster_id,
+            members=self._member_list,
+            segment_bytes=self.config.storage.segment_bytes,
+            durability=self.directory.durability.value,
+            connection_id=connection_id,
+        )
+
+    def refusal_of(self, hello: Hello) -> str:
+        """Why a peer may not speak to this member; empty if it may."""
+        me = f"member {self.config.member_id} of group {self.config.group}"
+        if hello.to_member_id != self.config.member_id:
+            return f"this is {me}, not {hello.to_member_id}: correct its address in --members"
+        if hello.member_id not in self.peers:
+            return f"{hello.member_id} is not among the members of {me}: {self._member_list}"
+        theirs, ours = hello.segment_bytes, self.config.storage.segment_bytes
+        if theirs != ours:
+            return f"segment_bytes is {theirs} on {hello.member_id} and {ours} on {me}; make them equal"
+        if hello.cluster_id and self.cluster_id and hello.cluster_id != self.cluster_id:
+            return (
+                f"{hello.member_id} belongs to cluster {hello.cluster_id}, {me} to {self.cluster_id}:"
+                " one of the data directories is of another cluster"
+            )
+        if _ids(hello.members) != _ids(self._member_list):
+            reason = (
+                f"{hello.member_id} lists the members {hello.members}, {me} lists {self._member_list}"
+            )
+            self._list_problems[hello.member_id] = reason
+            return reason
+        if hello.members != self._member_list:
+            self._list_problems[hello.member_id] = (
+                f"{hello.member_id} has other addresses: {hello.members}; here: {self._member_list}"
+            )
+        else:
+            self._list_problems.pop(hello.member_id, None)
+        return ""
+
+    def _peer_connected(self, member_id: str, directory_id: str) -> None:
+        self.enter(None, self.node.connected, member_id, directory_id)
+
+    def _peer_lost(self, member_id: str, closed_by_peer: bool) -> None:
+        if not self.stopped:
+            self.enter(None, self.node.connection_lost, member_id, closed_by_peer)
+
+    # ---------------------------------------------------------------- readers and status
+
+    def read(
+        self, first_index: int, stop_index: int, limit_bytes: int, done: Callable[[ReadOutcome], None]
+    ) -> None:
+        """Committed entries, at once from memory or later from a file; see `readable_range`."""
+        try:
+            found = self.node.readable_range(first_index, stop_index, limit_bytes)
+        except LedgerError as error:
+            done(error)
+            return
+        if isinstance(found, EntryBatch):
+            done(found)
+            return
+        self._read_file(found, done)
+
+    def _read_file(self, log_range: LogRange, done: Callable[[ReadOutcome], None]) -> None:
+        def read(result: EntryBatch | StoreFailure | LedgerError) -> None:
+            if isinstance(result, StoreFailure):
+                raise result
+            done(result)
+
+        self.read_later(lambda: self.node.store.read(log_range), read)
+
+    def wait_for(self, index: int, wait_ms: int, wake: Callable[[], None]) -> None:
+        """Call `wake` once `index` is committed, or when the time is over."""
+        self._waiters.append(ReadWaiter(index, time.monotonic() + wait_ms / 1000, wake))
+        self._set_timer()
+
+    def _expire_waiters(self) -> None:
+        if self._waiters:
+            now = time.monotonic()
+            expired = [w for w in self._waiters if w.deadline_s <= now]
+            if expired:
+                self._waiters = [w for w in self._waiters if w.deadline_s > now]
+                for waiter in expired:
+                    waiter.wake()
+
+    def status(self, request_id: int = 0) -> StatusResponse:
+        status = self.node.status()
+        peers = {p.voter.member_id: p for p in status.peers}
+        members = []
+        for member in self.config.members:
+            own = member.member_id == self.config.member_id
+            peer = peers.get(member.member_id)
+            up = None if own else self.peers[member.member_id].control.up
+            directory_id = status.voter.directory_id if own else up.directory_id if up else ""
+            members.append(
+                MemberInfo(
+                    id=member.member_id,
+                    address=str(member),
+                    directory_id=directory_id,
+                    reachable=own or up is not None,
+                    is_voter=Voter(member.member_id, directory_id) in status.voters,
+                    water_mark=status.durable_index if own else peer.water_mark if peer else -1,
+                )
+            )
+        leader = status.leader
+        leader_id = leader.member_id if leader is not None else ""
+        return StatusResponse(
+            request_id=request_id,
+            group=self.config.group,
+            id=self.config.member_id,
+            address=str(self.config.own_address),
+            directory_id=status.voter.directory_id,
+            cluster_id=self.cluster_id,
+            role=status.role.value,
+            term=status.term,
+            leader_id=leader_id,
+            leader_address=next((m.address for m in members if m.id == leader_id), ""),
+            ledger_begin_index=status.ledger_begin_index,
+            ledger_end_index=status.ledger_end.index,
+            durable_index=status.durable_index,
+            committed_index=status.committed_index,
+            flush=self.directory.durability.value,
+            members=tuple(members),
+            waits_for=status.waits_for,
+            problems=(*self.node.problems(), *self._link_problems()),
+            version=VERSION,
+        )
+
+    def _link_problems(self) -> list[str]:
+        refused = [peer.control.problem for peer in self.peers.values() if peer.control.problem]
+        return [*refused, *(self._list_problems[m] for m in sorted(self._list_problems))]
+
+
+def _ids(member_list: str) -> list[str]:
+    return [item.partition("=")[0] for item in member_list.split(",")]

@@ -1,0 +1,123 @@
+"""PeerLink: one outgoing connection to one other member, dialled again whenever it is lost.
+
+A member has two to each other member: `control` (heartbeats, votes, COMMIT) and `data` (COMPARE,
+TRUNCATE, APPEND and their answers), so that a heartbeat never queues behind a megabyte. What a member
+says travels on the links that it dialled; what it hears comes on those that others dialled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+
+from quorumlog.batch import EntryBatch
+from quorumlog.config import MIB, MemberAddress
+from quorumlog.errors import ProtocolViolation
+from quorumlog.server.connection import Connection
+from quorumlog.wire.client_messages import Hello, HelloResponse
+from quorumlog.wire.framing import AnyFrameMessage, Frame
+
+log = logging.getLogger("quorumlog.server")
+
+RETRY_FIRST_S = 0.02
+RETRY_MOST_S = 1.0
+CONNECT_TIMEOUT_S = 2.0
+UNSENT_LIMIT_BYTES = 32 * MIB
+"""Above this a peer that does not read loses messages instead of taking memory; the core resends."""
+
+
+class PeerLink:
+    def __init__(
+        self,
+        group: str,
+        peer: MemberAddress,
+        role: str,
+        hello: Callable[[str, str], Hello],
+        on_up: Callable[[PeerLink], None],
+        on_down: Callable[[PeerLink, bool], None],
+    ) -> None:
+        """`hello(role, to_member_id)` makes the first frame; `on_down(link, closed_by_peer)`."""
+        self.group = group
+        self.peer = peer
+        self.role = role
+        self._hello = hello
+        self._on_up = on_up
+        self._on_down = on_down
+        self._connection: Connection | None = None
+        self.up: HelloResponse | None = None
+        """What the peer said of itself; None while the link is down."""
+        self.problem = ""
+        """Why the peer refused the link, for `status`."""
+        self._lost = asyncio.Event()
+        self._kick = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def kick(self) -> None:
+        """The peer was just heard of: dial now rather than after the back-off."""
+        self._kick.set()
+
+    def send(self, message: AnyFrameMessage, payload: EntryBatch | None = None) -> None:
+        """Lost if the link is down or clogged."""
+        connection = self._connection
+        if self.up is None or connection is None or connection.unsent_bytes > UNSENT_LIMIT_BYTES:
+            return
+        connection.send(self.group, message, payload)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        wait_s = RETRY_FIRST_S
+        while True:
+            self._lost.clear()
+            connection = Connection(
+                loop, self._frame, self._connection_lost, f"{self.role}->{self.peer}"
+            )
+            try:
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    await loop.create_connection(lambda c=connection: c, self.peer.host, self.peer.port)  # type: ignore[misc]
+            except (OSError, TimeoutError):
+                pass
+            else:
+                self._connection = connection
+                connection.send(self.group, self._hello(self.role, self.peer.member_id))
+                await self._lost.wait()
+                self._connection = None
+                if self.up is not None:
+                    self.up = None
+                    wait_s = RETRY_FIRST_S
+            self._kick.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._kick.wait()
+            wait_s = min(wait_s * 2, RETRY_MOST_S)
+
+    def _frame(self, connection: Connection, frame: Frame) -> None:
+        message = frame.message
+        if self.up is not None or not isinstance(message, HelloResponse):
+            raise ProtocolViolation(f"{self.peer.member_id} speaks on a link that it only listens to")
+        if message.code != 200:
+            if self.problem != message.message:
+                log.warning("%s refuses the connection: %s", self.peer.member_id, message.message)
+            self.problem = message.message
+            connection.close()
+            return
+        self.problem = ""
+        self.up = message
+        self._on_up(self)
+
+    def _connection_lost(self, connection: Connection, closed_by_peer: bool) -> None:
+        was_up = self.up is not None
+        self._lost.set()
+        if was_up:
+            self.up = None
+            self._on_down(self, closed_by_peer)
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        if self._connection is not None:
+            self._connection.abort()

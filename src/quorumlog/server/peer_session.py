@@ -1,0 +1,35 @@
+"""What another member says on a connection that it dialled."""
+
+from __future__ import annotations
+
+import msgspec
+
+from quorumlog.consensus.messages import Message
+from quorumlog.entry import Voter
+from quorumlog.errors import ProtocolViolation
+from quorumlog.server.connection import Connection
+from quorumlog.server.node_driver import NodeDriver
+from quorumlog.wire.client_messages import Hello
+from quorumlog.wire.framing import Frame
+
+
+class PeerSession:
+    """Speaks for one directory of one member, as its Hello said; every message is counted as that."""
+
+    def __init__(self, driver: NodeDriver, hello: Hello) -> None:
+        self._driver = driver
+        self._voter = Voter(hello.member_id, hello.directory_id)
+        self._role = hello.role
+
+    def frame(self, connection: Connection, frame: Frame) -> None:
+        message = frame.message
+        if not isinstance(message, Message) or frame.group != self._driver.config.group:
+            raise ProtocolViolation(
+                f"{type(message).__name__} for group {frame.group!r} on a connection of member"
+                f" {self._voter.member_id}"
+            )
+        msgspec.structs.force_setattr(message, "sender", self._voter)
+        self._driver.enter(connection, self._driver.node.receive, message)
+
+    def lost(self, connection: Connection, closed_by_peer: bool) -> None:
+        self._driver.peers[self._voter.member_id].inbound_lost(self._role, connection, closed_by_peer)

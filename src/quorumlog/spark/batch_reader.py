@@ -1,0 +1,141 @@
+"""LedgerBatchReader: a query's range, planned beside the driver and read in the workers.
+
+    planner   pushFilters?   narrow the range by conditions on `index`
+              partitions     bounds asked once, offsets resolved, range cut into partitions
+    worker    read           fetch ahead -> check -> Arrow
+
+The reader is pickled from one to the other, so it holds the options and nothing open. Everything
+here also runs without a JVM: `partitions()` and `read(partition)` are plain Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    InputPartition,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.types import StructType
+
+from quorumlog.spark.ledger_source import LedgerSource, open_source
+from quorumlog.spark.offsets import IndexRange, resolve
+from quorumlog.spark.options import LedgerOptions
+from quorumlog.spark.partitions import LedgerPartition, plan
+from quorumlog.spark.range_check import RangeCheck
+from quorumlog.spark.rows import RowEncoder, check_schema
+
+SourceOpener = Callable[[LedgerOptions], LedgerSource]
+
+
+class LedgerBatchReader(DataSourceReader):
+    """Reads one snapshot of the log: what was committed when the query was planned."""
+
+    def __init__(
+        self, options: LedgerOptions, schema: StructType, opener: SourceOpener = open_source
+    ) -> None:
+        """Raises ConfigError if `schema` is not made of our columns."""
+        check_schema(schema, options.columns)
+        self._options = options
+        self._schema = schema
+        self._opener = opener
+        self._first_index = 0
+        self._stop_index: int | None = None
+        """What pushed filters leave of the log; None: up to its end."""
+
+    def partitions(self) -> list[InputPartition]:
+        """Raises IndexOutOfRange, LedgerDataLoss or ConfigError if the range cannot be read."""
+        options = self._options
+        with closing(self._opener(options)) as source:
+            bounds = source.bounds()
+            stated = resolve(
+                options.starting_offsets,
+                options.ending_offsets,
+                bounds,
+                fail_on_data_loss=options.fail_on_data_loss,
+            )
+            return list(
+                plan(
+                    bounds.group,
+                    self._narrowed(stated),
+                    source.point_of,
+                    begin_index=bounds.begin_index,
+                    min_partitions=options.min_partitions,
+                    partition_bytes=options.partition_bytes,
+                    max_records=options.max_records_per_partition,
+                    members=source.members(),
+                )
+            )
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one partition. Raises RangeMismatch if it is not complete and undamaged."""
+        if not isinstance(partition, LedgerPartition):
+            # Spark puts an empty partition of its own in place of an empty plan.
+            assert partition.value is None, f"a partition of another source: {partition}"
+            return
+        encoder = RowEncoder(self._schema, partition.group)
+        check = RangeCheck(partition)
+        with (
+            closing(self._opener(self._options)) as source,
+            closing(source.batches(check)) as batches,
+        ):
+            for batch in batches:
+                rows = encoder.encode(batch)
+                if rows.num_rows:
+                    yield rows
+            check.finish()
+
+    def _narrowed(self, stated: IndexRange) -> IndexRange:
+        first_index = max(stated.first_index, self._first_index)
+        stop_index = stated.stop_index
+        if self._stop_index is not None:
+            stop_index = min(stop_index, self._stop_index)
+        return IndexRange(min(first_index, stop_index), stop_index)
+
+
+class PushdownReader(LedgerBatchReader):
+    """Also takes conditions on `index` over from Spark, so that only their range is read.
+
+    A class of its own, because Spark refuses every reader that overrides `pushFilters` while
+    `spark.sql.python.filterPushdown.enabled` is off, which is the default.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Returns the filters that Spark must still apply."""
+        return [each for each in filters if not self._take(each)]
+
+    def _take(self, condition: Filter) -> bool:
+        """Whether the range alone now answers `condition`."""
+        if isinstance(condition, IsNotNull):
+            return True  # no column of ours is ever null
+        match condition:
+            case EqualTo(("index",), int(value)):
+                self._keep(value, value + 1)
+            case GreaterThan(("index",), int(value)):
+                self._keep(value + 1, None)
+            case GreaterThanOrEqual(("index",), int(value)):
+                self._keep(value, None)
+            case LessThan(("index",), int(value)):
+                self._keep(0, value)
+            case LessThanOrEqual(("index",), int(value)):
+                self._keep(0, value + 1)
+            case _:
+                return False
+        return True
+
+    def _keep(self, first_index: int, stop_index: int | None) -> None:
+        self._first_index = max(self._first_index, first_index)
+        if stop_index is not None:
+            stop_index = max(stop_index, 0)
+            self._stop_index = (
+                stop_index if self._stop_index is None else min(self._stop_index, stop_index)
+            )

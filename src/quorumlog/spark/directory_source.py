@@ -1,0 +1,102 @@
+"""DirectorySource: entries of a stopped member's data directory, ours or a Java DLedger member's.
+
+The directory is opened as at a start, beside the driver and again in each task; nothing in it changes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from contextlib import closing
+
+from quorumlog.batch import EntryBatch
+from quorumlog.config import DEFAULT_GROUP
+from quorumlog.errors import ConfigError, DirectoryDamaged
+from quorumlog.spark.offsets import LogBounds
+from quorumlog.spark.options import LOCAL, LedgerOptions
+from quorumlog.spark.partitions import EntryPoint
+from quorumlog.spark.prefetch import prefetched
+from quorumlog.spark.range_check import RangeCheck
+from quorumlog.store.directory_reader import DirectoryReader
+from quorumlog.store.disk import OsDisk
+
+_logger = logging.getLogger(__name__)
+
+
+class DirectorySource:
+    """Raises ConfigError or StoreFailure where the directory cannot be used."""
+
+    def __init__(self, options: LedgerOptions) -> None:
+        self._options = options
+        self._path = options.path
+        self._reader = DirectoryReader(OsDisk(), options.path)
+
+    def bounds(self) -> LogBounds:
+        """Up to the committed index of the checkpoint, or to the end of the log where `local` is asked.
+
+        Raises DirectoryDamaged if a start would refuse the directory, ConfigError for another group.
+        """
+        reader = self._reader
+        group = self._group()
+        if reader.damage:
+            first = reader.damage[0]
+            raise DirectoryDamaged(
+                f"{self._path}/{first.path} is damaged at position {first.position}, index"
+                f" {first.index}: {first.problem}; run: quorumlog verify {self._path}",
+                path=first.path,
+                position=first.position,
+                index=first.index,
+            )
+        begin_index = max(reader.ledger_begin_index, 0)
+        if self._options.read_consistency == LOCAL:
+            if reader.in_use:
+                raise ConfigError(
+                    f"{self._path} is in use by a running member, which may still cut the end of its"
+                    " log: stop it, read with option servers, or leave out readConsistency=local"
+                )
+            return LogBounds(group, begin_index, reader.ledger_end_index + 1)
+        if reader.committed_index < reader.ledger_end_index:
+            _logger.warning(
+                "%s: reading up to the committed index %d of its checkpoint; the log ends at %d"
+                " (readConsistency=local reads on to there)",
+                self._path,
+                reader.committed_index,
+                reader.ledger_end_index,
+            )
+        return LogBounds(group, begin_index, max(reader.committed_index + 1, begin_index))
+
+    def members(self) -> tuple[str, ...]:
+        return ()
+
+    def point_of(self, index: int) -> EntryPoint:
+        header = self._reader.header_at(index)
+        return EntryPoint(header.pos, header.chain_crc)
+
+    def batches(self, check: RangeCheck) -> Generator[EntryBatch]:
+        """Structure, order and chain are always checked, bodies unless `verifyCrc` is off.
+
+        Raises DirectoryDamaged at the first entry that is not as it was written.
+        """
+        check.is_chained = self._reader.checked
+        with closing(prefetched(self._read(check), self._options.prefetch)) as batches:
+            yield from batches
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def _read(self, check: RangeCheck) -> Generator[EntryBatch]:
+        batches = self._reader.batches(
+            check.partition.first_index,
+            check.partition.stop_index,
+            batch_bytes=self._options.batch_bytes,
+            check_bodies=self._options.verify_crc,
+        )
+        for batch in batches:
+            check.accept(batch, self._path)
+            yield batch
+
+    def _group(self) -> str:
+        asked, found = self._options.group, self._reader.group
+        if asked and found and asked != found:
+            raise ConfigError(f"option group is {asked!r}, but {self._path} is of group {found!r}")
+        return found or asked or DEFAULT_GROUP

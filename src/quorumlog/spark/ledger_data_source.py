@@ -1,0 +1,41 @@
+"""LedgerDataSource: what Spark calls for `format("quorumlog")`; it parses and delegates."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+
+from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.types import StructType
+
+from quorumlog.spark.batch_reader import LedgerBatchReader, PushdownReader
+from quorumlog.spark.options import LedgerOptions
+from quorumlog.spark.rows import COLUMNS, schema_of
+
+FORMAT_NAME = "quorumlog"
+
+
+class LedgerDataSource(DataSource):
+    """A replicated log as a table, one row per entry.
+
+        spark.read.format("quorumlog").option("servers", "127.0.0.1:20911").load()
+        spark.read.format("quorumlog").schema("index BIGINT, body BINARY").load("/data/n0")
+
+    Options: docs/spark.md. Spark makes an instance beside the driver for each `load()`, so a wrong
+    option is reported there and not by a task.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        """Raises ConfigError naming the option."""
+        super().__init__(options)
+        self.ledger_options = LedgerOptions.parse(options)
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT_NAME
+
+    def schema(self) -> StructType:
+        return schema_of(self.ledger_options.columns or COLUMNS)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        reader = PushdownReader if self.ledger_options.pushdown else LedgerBatchReader
+        return reader(self.ledger_options, schema)

@@ -1,0 +1,41 @@
+"""LedgerSource: where a query's entries come from. A running group, or a stopped member's directory."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Protocol
+
+from quorumlog.batch import EntryBatch
+from quorumlog.spark.offsets import LogBounds
+from quorumlog.spark.options import LedgerOptions
+from quorumlog.spark.partitions import EntryPoint
+from quorumlog.spark.range_check import RangeCheck
+
+
+class LedgerSource(Protocol):
+    """The planner asks for bounds, members and positions; a task for the batches of its partition."""
+
+    def bounds(self) -> LogBounds:
+        """Which entries may be read now. Asked once per plan: every partition is within this answer."""
+
+    def members(self) -> tuple[str, ...]:
+        """Ids of the members to read from, those without other work first; empty for a directory."""
+
+    def point_of(self, index: int) -> EntryPoint:
+        """An entry within the bounds, or the one just below the planned range if it is held."""
+
+    def batches(self, check: RangeCheck) -> Generator[EntryBatch]:
+        """The entries of `check.partition`, each batch accepted by `check`, until it is complete."""
+
+    def close(self) -> None: ...
+
+
+def open_source(options: LedgerOptions) -> LedgerSource:
+    """The source that the options name. Imports only what that one needs: a worker starts faster."""
+    if options.path:
+        from quorumlog.spark.directory_source import DirectorySource
+
+        return DirectorySource(options)
+    from quorumlog.spark.server_source import ServerSource
+
+    return ServerSource(options)

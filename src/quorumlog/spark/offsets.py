@@ -1,0 +1,134 @@
+"""Offsets: what a query says about its range, and which entries that is on a given log.
+
+An offset is the next index: a range is [first_index, stop_index), `latest` is the committed index
++ 1, and `earliest` is the first index that the log still holds.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import NamedTuple
+
+from quorumlog.errors import ConfigError, IndexOutOfRange
+
+_logger = logging.getLogger(__name__)
+
+EARLIEST = "earliest"
+LATEST = "latest"
+
+Offset = int | str
+"""An index, `earliest` or `latest`."""
+StatedOffset = Offset | dict[str, Offset]
+"""An offset as an option states it: for whatever group is read, or per group name."""
+
+
+class LedgerDataLoss(IndexOutOfRange):
+    """A query asks for entries that the log no longer holds, and failOnDataLoss is true."""
+
+
+class LogBounds(NamedTuple):
+    """Which entries of a log can be read at the moment of planning."""
+
+    group: str
+    begin_index: int
+    """First index held."""
+    stop_index: int
+    """The index after the last readable entry."""
+
+
+class IndexRange(NamedTuple):
+    first_index: int
+    stop_index: int
+
+
+def parse_offset(name: str, text: str) -> StatedOffset:
+    """`earliest`, `latest`, a number, or JSON `{"group": number | "earliest" | "latest"}`.
+
+    Raises ConfigError naming the option.
+    """
+    valid = f'option {name} must be earliest, latest, an index or JSON {{"group": index}}, not {text!r}'
+    if text.lower() in (EARLIEST, LATEST):
+        return text.lower()
+    try:
+        stated = json.loads(text)
+    except ValueError:
+        raise ConfigError(valid) from None
+    if isinstance(stated, dict) and stated:
+        return {group: _checked(name, offset, valid) for group, offset in stated.items()}
+    return _checked(name, stated, valid)
+
+
+def _checked(name: str, offset: object, valid: str) -> Offset:
+    if isinstance(offset, str) and offset.lower() in (EARLIEST, LATEST):
+        return offset.lower()
+    if type(offset) is not int:
+        raise ConfigError(valid)
+    if offset < 0:
+        raise ConfigError(f"option {name} must not be negative, not {offset}; write earliest or latest")
+    return offset
+
+
+def resolve(
+    starting: StatedOffset, ending: StatedOffset, bounds: LogBounds, *, fail_on_data_loss: bool
+) -> IndexRange:
+    """The entries that a query means; empty where both ends meet.
+
+    Raises LedgerDataLoss for a start below the begin (unless `fail_on_data_loss` is off: the gap is
+    logged and left out), IndexOutOfRange above the end, ConfigError where the ends are swapped.
+    """
+    first_index = _index_of("startingOffsets", starting, bounds)
+    stop_index = _index_of("endingOffsets", ending, bounds)
+    for name, index in (("startingOffsets", first_index), ("endingOffsets", stop_index)):
+        if index > bounds.stop_index:
+            raise IndexOutOfRange(
+                f"option {name} is {index}, but group {bounds.group!r} can be read up to offset"
+                f" {bounds.stop_index} (committed index {bounds.stop_index - 1}); use latest",
+                ledger_begin_index=bounds.begin_index,
+                committed_index=bounds.stop_index - 1,
+            )
+    if first_index > stop_index:
+        raise ConfigError(f"startingOffsets ({first_index}) is above endingOffsets ({stop_index})")
+    if first_index < bounds.begin_index:
+        first_index = skip_lost_entries(
+            first_index, min(bounds.begin_index, stop_index), bounds, fail_on_data_loss=fail_on_data_loss
+        )
+    return IndexRange(first_index, stop_index)
+
+
+def skip_lost_entries(
+    first_index: int, next_index: int, bounds: LogBounds, *, fail_on_data_loss: bool
+) -> int:
+    """Where reading goes on if entries `first_index` .. `next_index - 1` are gone.
+
+    Raises LedgerDataLoss if `fail_on_data_loss`; otherwise the gap is logged.
+    """
+    gap = (
+        f"entries {first_index} .. {next_index - 1} of group {bounds.group!r} are lost: the log begins"
+        f" at index {bounds.begin_index}"
+    )
+    if fail_on_data_loss:
+        raise LedgerDataLoss(
+            f"{gap}. Start at {bounds.begin_index} or earliest, or set failOnDataLoss=false to leave"
+            " them out",
+            ledger_begin_index=bounds.begin_index,
+            committed_index=bounds.stop_index - 1,
+        )
+    _logger.warning("%s; failOnDataLoss=false, going on without them", gap)
+    return next_index
+
+
+def _index_of(name: str, stated: StatedOffset, bounds: LogBounds) -> int:
+    if isinstance(stated, dict):
+        if set(stated) != {bounds.group}:
+            raise ConfigError(
+                f"option {name} names the groups {', '.join(sorted(stated))}, but the group read is"
+                f" {bounds.group!r}"
+            )
+        stated = stated[bounds.group]
+    if stated == EARLIEST:
+        return bounds.begin_index
+    if stated == LATEST:
+        return bounds.stop_index
+    assert isinstance(stated, int), f"offset {stated!r} of option {name}"
+    return stated

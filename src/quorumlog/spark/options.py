@@ -1,0 +1,172 @@
+"""Options: parsed and checked once, in one place, with messages that name the option and the cure.
+
+Spark hands options over as strings with lower-cased keys; here they have the names of docs/spark.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from quorumlog.config import DEFAULT_GROUP, MIB, parse_address
+from quorumlog.errors import ConfigError
+from quorumlog.spark.offsets import EARLIEST, LATEST, StatedOffset, parse_offset
+from quorumlog.spark.rows import COLUMNS
+
+COMMITTED = "commitIndex"
+LOCAL = "local"
+
+_MAX_BATCH_BYTES = 256 * MIB
+"""Offsets of an Arrow binary column are 32-bit; a batch may exceed its size by one entry."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerOptions:
+    """What a query asked for. Exactly one of `servers` and `path` is set."""
+
+    servers: str = ""
+    """`host:port,host:port,...`"""
+    path: str = ""
+    """Data directory of a stopped member, readable at this path by every Spark worker."""
+    group: str = ""
+    """Empty: the group of the directory, or `default` with `servers`."""
+    starting_offsets: StatedOffset = EARLIEST
+    ending_offsets: StatedOffset = LATEST
+    """Exclusive: the index after the last entry to read."""
+    columns: tuple[str, ...] | None = None
+    min_partitions: int = 1
+    partition_bytes: int = 128 * MIB
+    max_records_per_partition: int = 0
+    """0: no limit."""
+    fail_on_data_loss: bool = True
+    read_consistency: str = COMMITTED
+    verify_crc: bool = True
+    batch_bytes: int = 2 * MIB
+    prefetch: int = 2
+    """Batches read ahead by a thread of the task; 0: no thread."""
+    pushdown: bool = False
+    timeout_ms: int = 30_000
+    """How long a task or the planner tries the members in turn without any progress."""
+
+    @property
+    def served_group(self) -> str:
+        return self.group or DEFAULT_GROUP
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> LedgerOptions:
+        """Raises ConfigError naming the option, its value and what is valid."""
+        given: dict[str, Any] = {}
+        for key, text in options.items():
+            if key.lower() == "paths":
+                raise ConfigError("load([...]) got a list: format quorumlog reads one path at a time")
+            entry = _PARSERS.get(key.lower())
+            if entry is None:
+                valid = ", ".join(name for name, _, _ in _PARSERS.values())
+                raise ConfigError(f"unknown option {key!r} of format quorumlog; valid are {valid}")
+            name, field_name, parse = entry
+            given[field_name] = parse(name, str(text).strip())
+        parsed = cls(**given)
+        if parsed.servers and parsed.path:
+            raise ConfigError("options servers and path exclude each other; give one of them")
+        if not parsed.servers and not parsed.path:
+            raise ConfigError(
+                "format quorumlog needs option servers (host:port,host:port,...) or option path (the"
+                " data directory of a stopped member)"
+            )
+        return parsed
+
+
+# ---------------------------------------------------------------- one parser for each kind of value
+
+
+def _servers(name: str, text: str) -> str:
+    addresses = [part.strip() for part in text.split(",") if part.strip()]
+    if not addresses:
+        raise ConfigError(f"option {name} is empty; write host:port,host:port,...")
+    for address in addresses:
+        try:
+            parse_address(address)
+        except ConfigError as error:
+            raise ConfigError(f"option {name}: {error}") from None
+    return ",".join(addresses)
+
+
+def _path(name: str, text: str) -> str:
+    if not text:
+        raise ConfigError(f"option {name} is empty; write the data directory of a stopped member")
+    return text.removeprefix("file://") if text.startswith("file:///") else text.removeprefix("file:")
+
+
+def _text(name: str, text: str) -> str:
+    if not text:
+        raise ConfigError(f"option {name} is empty; leave it out or give a name")
+    return text
+
+
+def _number(low: int, high: int) -> Callable[[str, str], int]:
+    def parse(name: str, text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise ConfigError(f"option {name} must be a whole number, not {text!r}") from None
+        if not low <= number <= high:
+            raise ConfigError(f"option {name} must be in {low} .. {high}, not {number}")
+        return number
+
+    return parse
+
+
+def _boolean(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ConfigError(f"option {name} must be true or false, not {text!r}")
+    return text.lower() == "true"
+
+
+def _consistency(name: str, text: str) -> str:
+    for value in (COMMITTED, LOCAL):
+        if text.lower() == value.lower():
+            return value
+    raise ConfigError(f"option {name} must be {COMMITTED} or {LOCAL}, not {text!r}")
+
+
+def _columns(name: str, text: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    for column in names:
+        if column not in COLUMNS:
+            raise ConfigError(
+                f"option {name}: unknown column {column!r}; valid are {', '.join(COLUMNS)}"
+            )
+    if not names:
+        raise ConfigError(f"option {name} names no column; valid are {', '.join(COLUMNS)}")
+    if len(set(names)) != len(names):
+        raise ConfigError(f"option {name} names a column twice: {text}")
+    return names
+
+
+_MANY = 2**31 - 1
+
+_PARSERS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
+    name.lower(): (name, field_name, parse)
+    for name, field_name, parse in (
+        ("servers", "servers", _servers),
+        ("path", "path", _path),
+        ("group", "group", _text),
+        ("startingOffsets", "starting_offsets", parse_offset),
+        ("endingOffsets", "ending_offsets", parse_offset),
+        ("columns", "columns", _columns),
+        ("minPartitions", "min_partitions", _number(1, 1_000_000)),
+        ("partitionBytes", "partition_bytes", _number(1, 2**62)),
+        ("maxRecordsPerPartition", "max_records_per_partition", _number(1, 2**62)),
+        ("failOnDataLoss", "fail_on_data_loss", _boolean),
+        ("readConsistency", "read_consistency", _consistency),
+        ("verifyCrc", "verify_crc", _boolean),
+        ("batchBytes", "batch_bytes", _number(1, _MAX_BATCH_BYTES)),
+        ("prefetch", "prefetch", _number(0, 64)),
+        ("pushdown", "pushdown", _boolean),
+        ("timeoutMs", "timeout_ms", _number(1, _MANY)),
+    )
+}
+assert {entry[1] for entry in _PARSERS.values()} == {f.name for f in fields(LedgerOptions)}
+
+OPTION_NAMES = tuple(name for name, _, _ in _PARSERS.values())

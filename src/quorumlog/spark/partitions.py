@@ -1,0 +1,114 @@
+"""Partitions: an index range cut into tasks of about equal bytes.
+
+A Python task costs Spark 25-30 ms, so a task should have some 100 MiB; but every core should have one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from pyspark.sql.datasource import InputPartition
+
+from quorumlog.batch import Int64Array
+from quorumlog.spark.offsets import IndexRange
+
+_MAX_SAMPLES = 64
+"""Positions that planning asks for; between two of them entries are taken to be equally long."""
+
+
+class EntryPoint(NamedTuple):
+    """What planning asks of an entry: its byte position in the log, and its `chain_crc`."""
+
+    position: int
+    chain: int
+
+
+@dataclass(frozen=True)
+class LedgerPartition(InputPartition):
+    """One task: entries `first_index` .. `stop_index - 1` of a group, no-ops included."""
+
+    group: str
+    first_index: int
+    stop_index: int
+    members: tuple[str, ...] = ()
+    """Ids of the members to read from, in the order to try them; empty for a directory."""
+    previous_chain: int | None = None
+    """chain_crc of the entry before the first; None: that one is no longer held."""
+    last_chain: int | None = None
+    """chain_crc of the last entry. It is `previous_chain` of the next partition, so that all tasks
+    together read one linked log, whichever members they read it from."""
+
+    @property
+    def count(self) -> int:
+        return self.stop_index - self.first_index
+
+
+def plan(
+    group: str,
+    index_range: IndexRange,
+    point_of: Callable[[int], EntryPoint],
+    *,
+    begin_index: int,
+    min_partitions: int,
+    partition_bytes: int,
+    max_records: int = 0,
+    members: Sequence[str] = (),
+) -> list[LedgerPartition]:
+    """Cut `index_range` into partitions in order of index, without gap or overlap.
+
+    `point_of(index)`: asked of at most 64 entries and of the last one of each partition. A partition
+    has about `partition_bytes` at most, unless it is a single entry, and at most `max_records`
+    entries unless that is 0. `begin_index`: the first index that the log holds. `members`: who can
+    serve the range; partitions prefer them in turn.
+    """
+    first_index, stop_index = index_range
+    if first_index == stop_index:
+        return []
+    samples = np.unique(
+        np.linspace(first_index, stop_index - 1, min(_MAX_SAMPLES, stop_index - first_index))
+        .round()
+        .astype(np.int64)
+    )
+    positions = np.array([point_of(index).position for index in samples.tolist()], np.int64)
+    # Where the last entry ends is unknown; it is taken to be as long as the average of the others.
+    average = (positions[-1] - positions[0]) / max(stop_index - 1 - first_index, 1)
+    samples = np.append(samples, stop_index)
+    positions = np.append(positions, positions[-1] + round(average))
+    total_bytes = int(positions[-1] - positions[0])
+    count = max(min_partitions, -(-total_bytes // partition_bytes))
+    if max_records:
+        count = max(count, -(-(stop_index - first_index) // max_records))
+    count = min(count, stop_index - first_index)
+    targets = positions[0] + np.arange(1, count) * total_bytes / count
+    cuts = np.interp(targets, positions, samples).round().astype(np.int64)
+    edges = np.unique(np.concatenate([[first_index], cuts, [stop_index]]))
+    if max_records:
+        edges = _limit_gaps(edges, max_records)
+    chains: dict[int, int | None] = {
+        edge: point_of(edge - 1).chain for edge in edges.tolist() if edge > begin_index
+    }
+    chains.setdefault(first_index, 0 if first_index == 0 else None)
+    return [
+        LedgerPartition(group, low, high, _rotated(members, number), chains[low], chains[high])
+        for number, (low, high) in enumerate(pairwise(edges.tolist()))
+    ]
+
+
+def _limit_gaps(edges: Int64Array, limit: int) -> Int64Array:
+    """`edges` with further ones between, so that no two neighbours are more than `limit` apart."""
+    limited = [
+        low + (high - low) * piece // pieces
+        for low, high in pairwise(edges.tolist())
+        for pieces in [-(-(high - low) // limit)]
+        for piece in range(pieces)
+    ]
+    return np.array([*limited, edges[-1]], np.int64)
+
+
+def _rotated(members: Sequence[str], number: int) -> tuple[str, ...]:
+    turn = number % len(members) if members else 0
+    return (*members[turn:], *members[:turn])

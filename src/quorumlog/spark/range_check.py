@@ -1,0 +1,88 @@
+"""RangeCheck: what a task proves about its range before Spark may count it as read.
+
+The entries must come in order of index without gap or repetition, from the first to the last and as
+many as planned, linked by `chain_crc` across batches and so across the members that sent them. Bodies
+are checked against their `body_crc`, which the chain covers, by whoever reads them. An entry that is
+missing or differs ends the task; it never becomes a smaller result.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quorumlog.batch import EntryBatch, digests_of
+from quorumlog.errors import ProtocolViolation
+from quorumlog.spark.partitions import LedgerPartition
+
+
+class RangeMismatch(Exception):
+    """What was read is not the range that was planned, or is damaged."""
+
+
+class RangeCheck:
+    """Follows the batches of one partition; `next_index` is where reading goes on."""
+
+    def __init__(self, partition: LedgerPartition) -> None:
+        self.partition = partition
+        self.next_index = partition.first_index
+        self.is_chained = True
+        """Off for a log written without digests."""
+        self._count = 0
+        self._lost = 0
+        self._chain = partition.previous_chain
+        """chain_crc of the entry before `next_index`; None: not known, the next batch has to do."""
+
+    @property
+    def is_complete(self) -> bool:
+        return self.next_index == self.partition.stop_index
+
+    def accept(self, batch: EntryBatch, origin: str) -> None:
+        """`batch` is the next piece, as `origin` (a member, a directory) gave it.
+
+        Raises RangeMismatch and then counts nothing of it, so that another member may be asked.
+        """
+        if batch.count == 0 or batch.count > self.partition.stop_index - self.next_index:
+            raise RangeMismatch(
+                f"{origin} gave {batch.count} entries from index {self.next_index} on, asked for"
+                f" {self.partition.stop_index - self.next_index}"
+            )
+        headers = batch.headers()
+        try:
+            batch.check_encoding()
+            if self.is_chained:
+                previous = self._chain
+                if previous is None:
+                    previous = (int(headers["chain_crc"][0]) - int(digests_of(headers[:1])[0])) % 2**32
+                batch.check_sequence(self.next_index, previous)
+            elif not bool((headers["index"] == np.arange(batch.count) + self.next_index).all()):
+                raise ProtocolViolation(f"entries from index {self.next_index} on are not contiguous")
+        except ProtocolViolation as error:
+            raise RangeMismatch(f"{origin}: {error}") from None
+        self._chain = int(headers["chain_crc"][-1])
+        self._count += batch.count
+        self.next_index += batch.count
+
+    def skip_to(self, index: int) -> None:
+        """Entries below `index` are lost, and the query said that it goes on without them."""
+        assert self.next_index < index <= self.partition.stop_index, (
+            f"skip from {self.next_index} to {index} in {self.partition}"
+        )
+        self._lost += index - self.next_index
+        self._chain = None
+        self.next_index = index
+
+    def finish(self) -> None:
+        """Raise RangeMismatch unless the whole range was read."""
+        expected = self.partition.count - self._lost
+        if not self.is_complete or self._count != expected:
+            raise RangeMismatch(
+                f"read {self._count} entries up to offset {self.next_index} of group"
+                f" {self.partition.group!r}, planned {expected} entries from index"
+                f" {self.partition.first_index} up to offset {self.partition.stop_index}"
+            )
+        last_chain = self.partition.last_chain
+        if self.is_chained and self._count and last_chain not in (None, self._chain):
+            raise RangeMismatch(
+                f"entries up to {self.next_index - 1} of group {self.partition.group!r} end with"
+                f" chain_crc {self._chain}, planned was {last_chain}"
+            )

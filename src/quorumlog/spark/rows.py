@@ -1,0 +1,135 @@
+"""Rows: entries as Arrow columns, a batch at a time and never an entry at a time.
+
+    column     Spark type  what it is
+    group      STRING      name of the log
+    index      BIGINT      position in the log, dense from 0 (no-ops use indices too, but are no rows)
+    term       BIGINT      term of the leader that created the entry
+    pos        BIGINT      byte position in the log
+    channel    INT         reserved, 0
+    chain_crc  BIGINT      running digest of the log up to and with this entry, 0 .. 2^32 - 1
+    body_crc   BIGINT      CRC-32 of the body, 0 .. 2^32 - 1: equal to Spark SQL's `crc32(body)`
+    body       BINARY      what a client appended
+
+Both digests are unsigned 32-bit numbers. Spark has no unsigned INT, and half of them would turn
+negative in a signed one, so they are BIGINT.
+
+Arrow batches must match the schema that Spark expects exactly: order, types (`binary`, not
+`large_binary`) and nullability. All columns are nullable unless a user schema says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructType
+
+from quorumlog.batch import HEADER_BYTES, EntryBatch
+from quorumlog.entry import EntryKind
+from quorumlog.errors import ConfigError
+
+COLUMN_TYPES: dict[str, DataType] = {
+    "group": StringType(),
+    "index": LongType(),
+    "term": LongType(),
+    "pos": LongType(),
+    "channel": IntegerType(),
+    "chain_crc": LongType(),
+    "body_crc": LongType(),
+    "body": BinaryType(),
+}
+COLUMNS = tuple(COLUMN_TYPES)
+
+_ARROW_TYPES: dict[DataType, pa.DataType] = {
+    StringType(): pa.string(),
+    LongType(): pa.int64(),
+    IntegerType(): pa.int32(),
+    BinaryType(): pa.binary(),
+}
+
+
+def schema_of(columns: Sequence[str]) -> StructType:
+    """The Spark schema of `columns`, in that order."""
+    schema = StructType()
+    for name in columns:
+        schema = schema.add(name, COLUMN_TYPES[name])
+    return schema
+
+
+def check_schema(schema: StructType, columns: Sequence[str] | None) -> None:
+    """Raise ConfigError unless `schema` is some of our columns with our types.
+
+    `columns`: what the option `columns` asked for, or None; a user schema must agree with it.
+    """
+    if not schema.fields:
+        raise ConfigError(f".schema(...) names no column; choose from {', '.join(COLUMNS)}")
+    for field in schema.fields:
+        expected = COLUMN_TYPES.get(field.name)
+        if expected is None:
+            raise ConfigError(
+                f".schema(...) names the column {field.name!r}; format quorumlog has"
+                f" {', '.join(COLUMNS)}"
+            )
+        if field.dataType != expected:
+            raise ConfigError(
+                f".schema(...) declares {field.name} as {field.dataType.simpleString().upper()}, but it"
+                f" is {expected.simpleString().upper()}; cast it after loading"
+            )
+    names = schema.fieldNames()
+    if len(set(names)) != len(names):
+        raise ConfigError(f".schema(...) names a column twice: {', '.join(names)}")
+    if columns is not None and tuple(columns) != tuple(names):
+        raise ConfigError(
+            f"option columns ({', '.join(columns)}) and .schema(...) ({', '.join(names)}) disagree;"
+            " give one of them"
+        )
+
+
+class RowEncoder:
+    """Turns entry batches into record batches of one schema. Only its columns are built."""
+
+    def __init__(self, schema: StructType, group: str) -> None:
+        self._group = pa.scalar(group, pa.string())
+        self.arrow_schema = pa.schema(
+            [
+                pa.field(field.name, _ARROW_TYPES[field.dataType], nullable=field.nullable)
+                for field in schema.fields
+            ]
+        )
+
+    def encode(self, batch: EntryBatch) -> pa.RecordBatch:
+        """The NORMAL entries of `batch`. A body column refers to the batch's memory where it can."""
+        headers = batch.headers()
+        columns = []
+        for field in self.arrow_schema:
+            if field.name == "body":
+                columns.append(_bodies_of(batch))
+            elif field.name == "group":
+                columns.append(pa.repeat(self._group, batch.count))
+            else:
+                numbers = headers[field.name].astype(field.type.to_pandas_dtype())
+                columns.append(pa.array(numbers))
+        rows = pa.RecordBatch.from_arrays(columns, schema=self.arrow_schema)
+        normal = headers["magic"] == EntryKind.NORMAL
+        if bool(normal.all()):
+            return rows
+        return rows.filter(pa.array(normal))
+
+
+def _bodies_of(batch: EntryBatch) -> pa.Array:
+    """Entries lie back to back, so header + body is an Arrow array without a copy; one kernel call
+    then cuts the headers off.
+
+    `binary_slice(array, 48)` would say the same but fails without `stop` on large arrays
+    (pyarrow 26: "Negative buffer resize"), hence `binary_replace_slice`.
+    """
+    assert batch.total_bytes < 2**31, f"{batch.total_bytes} bytes do not fit into 32-bit offsets"
+    offsets = np.empty(batch.count + 1, np.int32)
+    offsets[:-1] = batch.starts
+    offsets[-1] = batch.total_bytes
+    entries = pa.Array.from_buffers(
+        pa.binary(), batch.count, [None, pa.py_buffer(offsets), pa.py_buffer(batch.buffer)]
+    )
+    return pc.binary_replace_slice(entries, 0, HEADER_BYTES, b"")

@@ -1,0 +1,263 @@
+"""ServerSource: entries of a running group; followers serve them where they can, to spare the leader.
+
+Planning asks every member for its status. What may be read is proven, not believed (`judge`): a member
+that was stopped and continued may still think that it leads. Tasks read from the member that the plan
+gave them and go on at the next index with another one if it fails.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from quorumlog.batch import EntryBatch
+from quorumlog.client.blocking_client import LedgerClient
+from quorumlog.errors import (
+    IndexOutOfRange,
+    LedgerError,
+    ProtocolViolation,
+    UnknownGroup,
+    Unreachable,
+)
+from quorumlog.spark.offsets import LogBounds, skip_lost_entries
+from quorumlog.spark.options import LOCAL, LedgerOptions
+from quorumlog.spark.partitions import EntryPoint
+from quorumlog.spark.range_check import RangeCheck, RangeMismatch
+
+MEMBER_TIMEOUT_MS = 2000
+"""How long one request may take before another member is asked. Too short costs a detour, no rows."""
+
+_PAUSE_S = 0.05
+"""Between two rounds in which no member could serve."""
+
+StatusRow = Mapping[str, Any]
+"""What `LedgerClient.status()` tells of one member."""
+
+
+class Leadership(NamedTuple):
+    """A leader, and what it knew to be committed while no other had been elected."""
+
+    leader_id: str
+    term: int
+    begin_index: int
+    committed_index: int
+
+
+def judge(rows: Sequence[StatusRow]) -> Leadership | str:
+    """Who led when the members were asked, or one sentence on why that is not known.
+
+    If a majority of the group answers with terms up to T, no leader of a later term had been elected
+    when they were asked: its voters are a majority too, and one of them would have answered with that
+    term. So the leader of T had made, or inherited, every append acknowledged before. That its
+    committed index covers what it inherited is shown by an entry of its own term there, which the
+    caller checks.
+    """
+    answered = [row for row in rows if row["reachable"]]
+    voters = [row for row in answered if row["role"] not in ("observer", "unformed")]
+    leaders = [row for row in voters if row["role"] == "leader"]
+    if not answered:
+        return "no member answers: " + "; ".join(f"{row['address']}: {row['problem']}" for row in rows)
+    if not leaders:
+        return "no member leads: " + ", ".join(f"{row['id']} is {row['role']}" for row in answered)
+    leader = max(leaders, key=lambda row: int(row["term"]))
+    agreeing = [row for row in voters if row["term"] <= leader["term"]]
+    group_size = max(len(leader["members"]), 1)
+    if len(agreeing) <= group_size // 2:
+        return (
+            f"{leader['id']} leads in term {leader['term']}, but only {len(agreeing)} of {group_size}"
+            " members confirm that there is no later term"
+        )
+    return Leadership(
+        leader["id"],
+        int(leader["term"]),
+        max(int(leader["ledger_begin_index"]), 0),
+        int(leader["committed_index"]),
+    )
+
+
+class ServerSource:
+    """Planner and task share the class, not the object."""
+
+    def __init__(self, options: LedgerOptions) -> None:
+        self._options = options
+        self._group = options.served_group
+        self._client = shared_client(options.servers, self._group)
+        self._members: tuple[str, ...] = ()
+
+    # ---------------------------------------------------------------- planning
+
+    def bounds(self) -> LogBounds:
+        """See docs/spark.md, readConsistency. Raises Unreachable after `timeoutMs`, UnknownGroup."""
+        deadline = self._deadline()
+        while True:
+            rows = self._client.status()
+            found = self._local(rows) if self._options.read_consistency == LOCAL else self._proven(rows)
+            if isinstance(found, LogBounds):
+                followers = [row["id"] for row in rows if row["reachable"] and row["role"] == "follower"]
+                self._members = tuple(sorted(followers))
+                return found
+            if not any(row["reachable"] for row in rows):
+                self._check_group_is_served()
+            if time.monotonic() >= deadline:
+                raise Unreachable(
+                    f"group {self._group!r} at {self._options.servers} cannot be read after"
+                    f" {self._options.timeout_ms} ms (option timeoutMs): {found}"
+                )
+            time.sleep(_PAUSE_S)
+
+    def _proven(self, rows: Sequence[StatusRow]) -> LogBounds | str:
+        found = judge(rows)
+        if isinstance(found, str):
+            return found
+        not_ready = f"{found.leader_id} leads in term {found.term} but has committed nothing in it yet"
+        if found.committed_index < 0:
+            return not_ready
+        try:
+            term = int(self._entry(found.committed_index, found.leader_id).headers()["term"][0])
+        except (LedgerError, ProtocolViolation) as error:
+            return f"{found.leader_id} leads but does not serve its committed entry: {error}"
+        if term != found.term:
+            return not_ready
+        return LogBounds(self._group, found.begin_index, found.committed_index + 1)
+
+    def _local(self, rows: Sequence[StatusRow]) -> LogBounds | str:
+        """The most that any member knows to be committed."""
+        answered = [row for row in rows if row["reachable"] and row["role"] != "unformed"]
+        if not answered:
+            return "no formed member answers"
+        newest = max(answered, key=lambda row: int(row["committed_index"]))
+        begin_index = max(int(newest["ledger_begin_index"]), 0)
+        return LogBounds(self._group, begin_index, max(int(newest["committed_index"]) + 1, begin_index))
+
+    def _check_group_is_served(self) -> None:
+        """`status` shows a refusal as a row; a wrong group name is no outage and is told at once."""
+        try:
+            self._client.get(0, from_member="any")
+        except UnknownGroup:
+            raise
+        except (LedgerError, ProtocolViolation):
+            return
+
+    def members(self) -> tuple[str, ...]:
+        """The followers; without one the leader serves alone."""
+        return self._members
+
+    def point_of(self, index: int) -> EntryPoint:
+        """As the leader has it, or whoever else can tell."""
+        error: Exception | None = None
+        for member in (None, *self._members):
+            try:
+                header = self._entry(index, member).headers()[0]
+                return EntryPoint(int(header["pos"]), int(header["chain_crc"]))
+            except (LedgerError, ProtocolViolation) as failure:
+                error = failure
+        raise Unreachable(f"no member gives entry {index} of group {self._group!r}: {error}") from error
+
+    def _entry(self, index: int, member: str | None) -> EntryBatch:
+        return next(self._client.read_batches(index, index + 1, from_member=member, batch_bytes=1))
+
+    # ---------------------------------------------------------------- a task
+
+    def batches(self, check: RangeCheck) -> Generator[EntryBatch]:
+        """Batches as the members store them; the client checks every body.
+
+        Raises RangeMismatch if every member sends something damaged, Unreachable if none could serve
+        for `timeoutMs`, LedgerDataLoss if the entries are gone and `failOnDataLoss` is true.
+        """
+        partition = check.partition
+        order: list[str | None] = [*partition.members, None]
+        deadline = self._deadline()
+        while not check.is_complete:
+            problems: list[Exception] = []
+            for member in order:
+                before = check.next_index
+                try:
+                    yield from self._read(check, member)
+                except (LedgerError, ProtocolViolation, RangeMismatch) as error:
+                    problems.append(error)
+                if check.is_complete:
+                    return
+                if check.next_index > before:
+                    deadline = self._deadline()
+            begin_index = _lost_below(problems, check.next_index)
+            if begin_index is not None:
+                stop_index = partition.stop_index
+                gone_below = min(begin_index, stop_index)
+                bounds = LogBounds(partition.group, begin_index, stop_index)
+                fail = self._options.fail_on_data_loss
+                skip_lost_entries(check.next_index, gone_below, bounds, fail_on_data_loss=fail)
+                check.skip_to(gone_below)
+                continue
+            self._give_up(check, order, problems, late=time.monotonic() >= deadline)
+            time.sleep(_PAUSE_S)
+
+    def _read(self, check: RangeCheck, member: str | None) -> Generator[EntryBatch]:
+        batches = self._client.read_batches(
+            check.next_index,
+            check.partition.stop_index,
+            from_member=member,
+            batch_bytes=self._options.batch_bytes,
+            prefetch=max(self._options.prefetch, 1),
+        )
+        for batch in batches:
+            check.accept(batch, _name_of(member))
+            yield batch
+
+    def _give_up(
+        self, check: RangeCheck, order: list[str | None], problems: list[Exception], *, late: bool
+    ) -> None:
+        """Raise if another round makes no sense: nobody's entries are sound, or the time is over."""
+        damaged = all(isinstance(each, ProtocolViolation | RangeMismatch) for each in problems)
+        if not damaged and not late:
+            return
+        told = "; ".join(
+            f"{_name_of(member)}: {problem}" for member, problem in zip(order, problems, strict=False)
+        )
+        text = (
+            f"entries {check.next_index} .. {check.partition.stop_index - 1} of group {self._group!r}"
+            f" cannot be read from any member: {told}"
+        )
+        if damaged:
+            raise RangeMismatch(text)
+        raise Unreachable(f"{text} (tried for {self._options.timeout_ms} ms, option timeoutMs)")
+
+    def _deadline(self) -> float:
+        return time.monotonic() + self._options.timeout_ms / 1000.0
+
+    def close(self) -> None:
+        """The client stays: the next task of this worker uses its connections again."""
+
+
+def _name_of(member: str | None) -> str:
+    return member or "the leader"
+
+
+def _lost_below(problems: Sequence[Exception], next_index: int) -> int | None:
+    """The lowest begin if every member says that `next_index` is below its own; else None."""
+    begins = [
+        each.ledger_begin_index
+        for each in problems
+        if isinstance(each, IndexOutOfRange) and each.ledger_begin_index > next_index
+    ]
+    return min(begins) if begins and len(begins) == len(problems) else None
+
+
+# ---------------------------------------------------------------- one client a worker and group
+
+_clients: dict[tuple[int, str, str], LedgerClient] = {}
+_clients_lock = threading.Lock()
+
+
+def shared_client(servers: str, group: str) -> LedgerClient:
+    """A client of this process. Spark forks its workers, and a thread does not survive a fork, so a
+    client made before one is left alone: its process id is part of the key."""
+    key = (os.getpid(), servers, group)
+    with _clients_lock:
+        client = _clients.get(key)
+        if client is None:
+            client = LedgerClient(servers, group=group, timeout_ms=MEMBER_TIMEOUT_MS)
+            _clients[key] = client
+        return client

@@ -1,0 +1,98 @@
+"""FileMemberDirectory: a member's directory on a disk, once it is open (member_directory.py)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from quorumlog.config import StoreConfig
+from quorumlog.entry import Durability, Formation, HardState
+from quorumlog.errors import StoreFailure
+from quorumlog.store.checkpoint_file import CHECKPOINT_NAME, Checkpoint, save_checkpoint
+from quorumlog.store.disk import Disk, DiskLock
+from quorumlog.store.durable_file import DurableFile
+from quorumlog.store.hard_state_file import HardStateFile
+from quorumlog.store.ledger_store import LedgerStore, LogPoint
+from quorumlog.store.member_file import MemberRecord, save_member
+from quorumlog.store.replaced_file import NO_SPACE_ERRORS
+
+
+class FileMemberDirectory:
+    """A `MemberDirectory` on a disk; made by `open_member_directory`."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        lock: DiskLock,
+        record: MemberRecord,
+        hard_state_file: HardStateFile,
+        durable_file: DurableFile,
+        store: LedgerStore,
+        config: StoreConfig,
+    ) -> None:
+        hard_state = hard_state_file.load()
+        assert hard_state is not None, path
+        self.path = path
+        self.directory_id = record.directory_id
+        self.formation = record.formation
+        self.hard_state = hard_state
+        self.store: LedgerStore = store
+        self.durability = Durability.SYNC if config.flush == "sync" else Durability.ASYNC
+        self.committed_index = -1
+        self.renewed = ""
+        self.report: tuple[str, ...] = ()
+        self._disk = disk
+        self._lock = lock
+        self._record = record
+        self._hard_state_file = hard_state_file
+        self._durable_file = durable_file
+        self._checkpoint_problem = ""
+
+    def save_hard_state(self, state: HardState) -> None:
+        self._hard_state_file.save(state)
+        self.hard_state = state
+
+    def save_formation(self, formation: Formation) -> None:
+        founding = self.formation.founding
+        assert not founding or formation.founding == founding, (formation, self.formation)
+        self._record = msgspec.structs.replace(self._record, formation=formation)
+        save_member(self._disk, self.path, self._record)
+        self.formation = formation
+
+    def write_checkpoint(self, committed: LogPoint) -> None:
+        end = self.store.end
+        durable = self.store.durable
+        assert committed.index <= durable.index, (committed, durable)
+        self._hard_state_file.retry_currterm()
+        checkpoint = Checkpoint(end.index, committed.index, committed.term, committed.chain)
+        try:
+            save_checkpoint(self._disk, self.path, checkpoint)
+        except OSError as error:
+            problem = f"{self.path}/{CHECKPOINT_NAME} cannot be written: {error}"
+            if error.errno not in NO_SPACE_ERRORS:
+                raise StoreFailure(problem) from error
+            self._checkpoint_problem = problem
+        else:
+            self._checkpoint_problem = ""
+
+    def sync_durable_point(self) -> None:
+        self._durable_file.sync()
+
+    def problems(self) -> tuple[str, ...]:
+        return tuple(filter(None, (self._hard_state_file.problem, self._checkpoint_problem)))
+
+    def close(self, clean: bool) -> None:
+        if clean:
+            task = self.store.begin_sync()
+            if task is not None:
+                task.run()
+                self.store.finish_sync(task)
+            self._durable_file.sync()
+            try:
+                self._disk.sync_directory(self.path)  # the names of `currterm` and `checkpoint`
+            except OSError as error:
+                raise StoreFailure(f"{self.path} cannot be synced: {error}") from error
+        self.store.close()
+        self._durable_file.close()
+        self._hard_state_file.close()
+        self._lock.release()

@@ -1,0 +1,343 @@
+"""MemberDirectory: everything one member keeps, opened as a whole and in the right order.
+
+    DIR/member       whose directory this is; written last      member_file.py
+    DIR/hardstate    term and vote                              hard_state_file.py
+    DIR/currterm     the same, for Java
+    DIR/durable      up to where the log is on disk             durable_file.py
+    DIR/checkpoint   how far the log was committed              checkpoint_file.py
+    DIR/lock         held by the process that uses it
+    DIR/data/        data segments                              mmap_ledger_store.py
+    DIR/index/       index segments
+    DIR/quarantine/  what recovery cut off, kept for people
+
+A data directory, not a name, is what voted and acknowledged. So a directory that forgot its term and
+vote, or what it has on disk, must not speak for its old self: it draws a new directory id, synced
+before anything else is made again, and its member is a new one that the others feed. Nobody could feed
+a group of one, which therefore refuses to start and names the command (directory_recovery.py).
+"""
+
+from __future__ import annotations
+
+import errno
+import posixpath
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Protocol
+
+import msgspec
+
+from quorumlog.config import StoreConfig
+from quorumlog.entry import Durability, Formation, HardState
+from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
+from quorumlog.store.checkpoint_file import load_checkpoint
+from quorumlog.store.disk import Disk, DiskLock
+from quorumlog.store.durable_file import DURABLE_NAME, DurableFile
+from quorumlog.store.file_member_directory import FileMemberDirectory
+from quorumlog.store.hard_state_file import (
+    CURRTERM_NAME,
+    HARD_STATE_NAME,
+    HardStateFile,
+    read_currterm,
+)
+from quorumlog.store.ledger_store import LedgerStore, LogPoint
+from quorumlog.store.member_file import MEMBER_NAME, MemberRecord, load_member, save_member
+from quorumlog.store.memory_member_directory import MemoryMemberDirectory, draw_directory_id
+from quorumlog.store.mmap_ledger_store import MmapLedgerStore
+from quorumlog.store.recovery import DATA_NAME, INDEX_NAME, QUARANTINE_NAME
+
+__all__ = ["FileMemberDirectory", "MemberDirectory", "MemoryMemberDirectory", "open_member_directory"]
+
+LOCK_NAME = "lock"
+
+_OWN_NAMES = frozenset(
+    name + suffix
+    for name in (MEMBER_NAME, HARD_STATE_NAME, CURRTERM_NAME, DURABLE_NAME, LOCK_NAME)
+    for suffix in ("", ".tmp")
+) | {DATA_NAME, INDEX_NAME, QUARANTINE_NAME, "lost+found"}
+
+
+class MemberDirectory(Protocol):
+    """What a member needs from the place where it keeps itself. All calls come from the thread that
+    owns the member, except `sync_durable_point`."""
+
+    directory_id: str
+    formation: Formation
+    hard_state: HardState
+    store: LedgerStore
+    durability: Durability
+    committed_index: int
+    """Proven by the checkpoint at the start; -1 otherwise. Does not move afterwards."""
+    renewed: str
+    """Why a new directory id was drawn at this start; "" if the directory is the one it was."""
+    report: tuple[str, ...]
+    """What recovery did, in sentences."""
+
+    def save_hard_state(self, state: HardState) -> None:
+        """On disk when this returns. Raises StoreFailure."""
+
+    def save_formation(self, formation: Formation) -> None:
+        """On disk when this returns. Raises StoreFailure."""
+
+    def write_checkpoint(self, committed: LogPoint) -> None:
+        """`committed` must be at or below the durable point. Lack of space is a problem, no error."""
+
+    def sync_durable_point(self) -> None:
+        """Due every `durable_sync_interval_ms`; cheap if nothing changed; any thread."""
+
+    def problems(self) -> tuple[str, ...]:
+        """What could not be written for lack of space, in sentences."""
+
+    def close(self, clean: bool) -> None:
+        """`clean`: everything is on disk when this returns. Otherwise as if the process were killed."""
+
+
+def open_member_directory(
+    disk: Disk,
+    path: str,
+    *,
+    group: str,
+    member_id: str,
+    config: StoreConfig,
+    group_size: int,
+    draw_id: Callable[[], str] = draw_directory_id,
+) -> FileMemberDirectory:
+    """Open a directory, recover its log, or make a new one where there is none.
+
+    Raises ConfigError (another group, member or segment size; in use; no permission; not ours to
+    write), DirectoryDamaged (damage at or below the durable point, or a group of one that forgot what
+    it promised), StoreFailure (the disk refuses).
+    """
+    path = path.rstrip("/") or "/"
+    with refusals_named(path):
+        _make_durably(disk, path)
+        _refuse_foreign(disk, path)
+        lock = lock_directory(disk, path)
+    try:
+        with refusals_named(path):
+            record = load_member(disk, path)
+            if record is None:
+                _refuse_foreign(disk, path)
+                record = _create(disk, path, group, member_id, config, draw_id())
+                renewed = "the directory was empty"
+            else:
+                _check_record(path, record, group, member_id, config)
+                renewed = ", ".join(forgotten_files(disk, path))
+                if renewed and group_size == 1:
+                    raise DirectoryDamaged(
+                        f"{renewed}. In a group of one no other member can replace what is lost; to go"
+                        f" on with what the log holds, run: quorumlog recover {path}",
+                        path=path,
+                        position=0,
+                    )
+                if renewed:
+                    record = _renew(disk, path, record, draw_id())
+            return _open_recovered(disk, path, lock, record, config, renewed)
+    except BaseException:
+        lock.release()
+        raise
+
+
+@contextmanager
+def refusals_named(path: str) -> Iterator[None]:
+    """Turn what the operating system says while a directory is opened into our own errors."""
+    try:
+        yield
+    except PermissionError as error:
+        raise ConfigError(
+            f"--data-dir {path}: no permission ({error}); make it writable for the user that runs this"
+            " member, or choose another directory"
+        ) from error
+    except (NotADirectoryError, FileExistsError) as error:
+        raise ConfigError(f"--data-dir {path} is not a directory ({error})") from error
+    except OSError as error:
+        if error.errno == errno.EROFS:
+            raise ConfigError(f"--data-dir {path} is on a read-only file system") from error
+        raise StoreFailure(f"{path} cannot be opened: {error}") from error
+
+
+def lock_directory(disk: Disk, path: str) -> DiskLock:
+    """Raises ConfigError if another process holds it."""
+    try:
+        return disk.lock(f"{path}/{LOCK_NAME}")
+    except BlockingIOError as error:
+        raise ConfigError(
+            f"--data-dir {path} is in use by another process (it holds {path}/{LOCK_NAME}); stop that"
+            " member first, or choose another directory"
+        ) from error
+
+
+def _make_durably(disk: Disk, path: str) -> None:
+    """Make the directory and its parents; each new name synced in the directory that holds it."""
+    missing = []
+    parent = path
+    while parent and not disk.exists(parent):
+        missing.append(parent)
+        parent = posixpath.dirname(parent)
+    if missing:
+        disk.make_directory(path)
+        for name in reversed(missing):
+            disk.sync_directory(posixpath.dirname(name) or ".")
+    disk.list(path)  # raises NotADirectoryError
+
+
+def _refuse_foreign(disk: Disk, path: str) -> None:
+    """Raise ConfigError unless the directory is ours, empty, or an unfinished creation of ours."""
+    names = set(disk.list(path))
+    if MEMBER_NAME in names:
+        return
+    # An unfinished creation never got as far as a segment: `member` comes before the first one.
+    for folder in (DATA_NAME, INDEX_NAME):
+        held = disk.list(f"{path}/{folder}") if folder in names else []
+        if held:
+            raise ConfigError(
+                f"--data-dir {path} holds a log ({folder}/{held[0]}) but no file 'member': it was"
+                " written by other software, such as a Java DLedger member, or lost that file. Such a"
+                " directory is opened read-only, by inspect, verify and read; choose another --data-dir"
+            )
+    foreign = sorted(name for name in names - _OWN_NAMES if not name.startswith("."))
+    if CURRTERM_NAME in names and LOCK_NAME not in names:
+        foreign.append(CURRTERM_NAME)
+    if foreign:
+        raise ConfigError(
+            f"--data-dir {path} holds files of other software ({foreign[0]}); choose an empty directory"
+        )
+
+
+def _create(
+    disk: Disk, path: str, group: str, member_id: str, config: StoreConfig, directory_id: str
+) -> MemberRecord:
+    """`member` comes last: it promises that everything before it is complete and on disk."""
+    for folder in (DATA_NAME, INDEX_NAME):
+        disk.make_directory(f"{path}/{folder}")
+        disk.sync_directory(f"{path}/{folder}")
+    HardStateFile.create(disk, path, HardState(0, None)).close()
+    DurableFile.create(disk, path).close()
+    disk.sync_directory(path)
+    record = MemberRecord(
+        group=group,
+        member_id=member_id,
+        directory_id=directory_id,
+        segment_bytes=config.segment_bytes,
+        index_segment_bytes=config.index_segment_bytes,
+    )
+    save_member(disk, path, record)
+    return record
+
+
+def _check_record(
+    path: str, record: MemberRecord, group: str, member_id: str, config: StoreConfig
+) -> None:
+    for option, stored, wanted in (
+        ("--group", record.group, group),
+        ("--id", record.member_id, member_id),
+        ("segment_bytes", record.segment_bytes, config.segment_bytes),
+        ("index_segment_bytes", record.index_segment_bytes, config.index_segment_bytes),
+    ):
+        if stored != wanted:
+            raise ConfigError(
+                f"--data-dir {path} was made with {option} {stored}, not {wanted} (file"
+                f" {path}/{MEMBER_NAME}); change {option}, or choose another --data-dir"
+            )
+    if not record.checked:
+        raise ConfigError(
+            f"--data-dir {path} holds entries without checksums and is only read; choose another"
+        )
+
+
+def forgotten_files(disk: Disk, path: str) -> list[str]:
+    """Which of the files that hold promises are lost, as sentences; empty if none is."""
+    lost = []
+    for name, opened in ((HARD_STATE_NAME, HardStateFile.open), (DURABLE_NAME, DurableFile.open)):
+        try:
+            file = opened(disk, path)
+        except FileNotFoundError:
+            lost.append(f"{path}/{name} is missing")
+            continue
+        if file.load() is None:
+            lost.append(f"{path}/{name} is unreadable")
+        file.close()
+    return lost
+
+
+def _renew(disk: Disk, path: str, record: MemberRecord, directory_id: str) -> MemberRecord:
+    """The new id is on disk before any file is made again: otherwise a crash in between would leave
+    a directory that looks whole and speaks for its old self."""
+    formation = Formation(pending=(), founding=record.formation.founding)
+    renewed = msgspec.structs.replace(record, directory_id=directory_id, formation=formation)
+    save_member(disk, path, renewed)
+    return renewed
+
+
+def open_or_make_durable(disk: Disk, path: str) -> DurableFile:
+    """A point that cannot be read starts again at the origin: then the whole log is verified."""
+    try:
+        file = DurableFile.open(disk, path)
+    except FileNotFoundError:
+        pass
+    else:
+        if file.load() is not None:
+            return file
+        file.close()
+    file = DurableFile.create(disk, path)
+    disk.sync_directory(path)
+    return file
+
+
+def open_or_make_hard_state(disk: Disk, path: str, least_term: int) -> HardStateFile:
+    """State that cannot be read starts again without a vote, at `least_term` or what `currterm` says."""
+    try:
+        file = HardStateFile.open(disk, path)
+    except FileNotFoundError:
+        pass
+    else:
+        state = file.load()
+        if state is not None:
+            # After a crash the slots may be in the page cache only.
+            file.save(state)
+            return file
+        file.close()
+    java = read_currterm(disk, path)
+    file = HardStateFile.create(disk, path, HardState(max(least_term, java.term if java else 0), None))
+    disk.sync_directory(path)
+    return file
+
+
+def _open_recovered(
+    disk: Disk, path: str, lock: DiskLock, record: MemberRecord, config: StoreConfig, renewed: str
+) -> FileMemberDirectory:
+    disk.sync_directory(path)  # a name may be in the cache only
+    with ExitStack() as opened:
+        durable_file = open_or_make_durable(disk, path)
+        opened.callback(durable_file.close)
+        # Neither flush mode starts on bytes that may be in the page cache only: hence `sync`.
+        store, recovery = MmapLedgerStore.recover(
+            disk, path, config, durable_file, checked=record.checked, sync=True
+        )
+        opened.callback(store.close)
+        hard_state_file = open_or_make_hard_state(disk, path, max(store.end.term, 0))
+        opened.callback(hard_state_file.close)
+        directory = FileMemberDirectory(
+            disk, path, lock, record, hard_state_file, durable_file, store, config
+        )
+        if directory.hard_state.term < store.end.term:
+            raise DirectoryDamaged(
+                f"{path}/{HARD_STATE_NAME} is of term {directory.hard_state.term}, but the log holds"
+                f" entries of term {store.end.term}: an old copy of the file was put back",
+                path=f"{path}/{HARD_STATE_NAME}",
+                position=0,
+            )
+        directory.renewed = renewed
+        directory.report = recovery.lines
+        directory.committed_index = _proven_commit(disk, path, store)
+        opened.pop_all()
+        return directory
+
+
+def _proven_commit(disk: Disk, path: str, store: LedgerStore) -> int:
+    """The checkpoint's committed index, if the log holds exactly that entry; else -1."""
+    checkpoint = load_checkpoint(disk, path)
+    if checkpoint is None or not store.begin.index <= checkpoint.committed_index <= store.end.index:
+        return -1
+    index = checkpoint.committed_index
+    held = store.id_at(index).term == checkpoint.committed_term
+    return index if held and store.chain_at(index) == checkpoint.committed_chain else -1

@@ -1,0 +1,164 @@
+"""MmapFile: one segment of the data or of the index, a file of fixed length.
+
+The name is DLedger's. Ours writes with `pwrite` and reads with `pread`: a page that is not in memory
+then costs a thread an I/O without the interpreter's lock, and one that the disk cannot read raises
+an error instead of a signal. Positions are absolute, as in the names of the files.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Sequence
+from typing import Self
+
+from quorumlog.batch import Buffer
+from quorumlog.errors import DiskFull, StoreFailure
+from quorumlog.store.disk import Disk, DiskFile
+
+_ZEROS = memoryview(bytes(1 << 20))
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_lack_of_space(error: OSError) -> bool:
+    return error.errno in _NO_SPACE
+
+
+class MmapFile:
+    """Bytes `base_position` .. `end_position - 1` of a list.
+
+    Whoever uses the file outside the store's own thread brackets it with `acquire` and `release`;
+    `retire` closes it once the last user is gone, so that a number of a closed descriptor can never
+    be synced or read as another file.
+    """
+
+    def __init__(self, path: str, file: DiskFile, base_position: int, size_bytes: int) -> None:
+        self.path = path
+        self.base_position = base_position
+        self.size_bytes = size_bytes
+        self.end_position = base_position + size_bytes
+        self._file = file
+        self._users = 1  # the list that holds it
+        self._users_lock = threading.Lock()
+        self._sync_lock = threading.Lock()
+        self._sync_failure = ""
+
+    @classmethod
+    def create(cls, disk: Disk, path: str, base_position: int, size_bytes: int) -> Self:
+        """Full length at once, all zeros; the name counts only after `sync_directory`.
+
+        Raises DiskFull, and then no file is left; StoreFailure.
+        """
+        try:
+            file = disk.open(path, create=True)
+            try:
+                file.set_size(size_bytes)
+                file.sync()
+            except OSError:
+                file.close()
+                disk.unlink(path)
+                raise
+        except OSError as error:
+            if is_lack_of_space(error):
+                raise DiskFull(f"no space to create {path}") from error
+            raise StoreFailure(f"{path} cannot be created: {error}") from error
+        return cls(path, file, base_position, size_bytes)
+
+    @classmethod
+    def open(cls, disk: Disk, path: str, base_position: int, size_bytes: int) -> Self:
+        return cls(path, disk.open(path), base_position, size_bytes)
+
+    # ---------------------------------------------------------------- users
+
+    def acquire(self) -> bool:
+        """False: the file is gone (truncated or closed) and must not be used."""
+        with self._users_lock:
+            if self._users == 0:
+                return False
+            self._users += 1
+            return True
+
+    def release(self) -> None:
+        with self._users_lock:
+            assert self._users > 0, self.path
+            self._users -= 1
+            if self._users == 0:
+                self._file.close()
+
+    retire = release
+    """The list's own share; the file closes when every other user has released it."""
+
+    # ---------------------------------------------------------------- bytes
+
+    def pread(self, size_bytes: int, position: int) -> bytes:
+        """Raises OSError; who reads decides what an unreadable place means."""
+        return self._file.pread(size_bytes, position - self.base_position)
+
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        return self._file.pread_into(buffer, position - self.base_position)
+
+    def write(self, buffers: Sequence[Buffer], position: int) -> None:
+        """Raises StoreFailure: space was reserved, so any error means that the disk fails."""
+        try:
+            self._file.pwritev(buffers, position - self.base_position)
+        except OSError as error:
+            raise StoreFailure(f"{self.path} cannot be written at {position}: {error}") from error
+
+    def zero(self, first_position: int, stop_position: int) -> None:
+        """Write zeros over a range; not synced."""
+        assert self.base_position <= first_position <= stop_position <= self.end_position, (
+            self.path,
+            first_position,
+            stop_position,
+        )
+        while first_position < stop_position:
+            piece = _ZEROS[: stop_position - first_position]
+            self.write([piece], first_position)
+            first_position += len(piece)
+
+    def discard_from(self, position: int) -> None:
+        """Everything from `position` on is zeros, whatever the disk or the cache hold; not synced.
+
+        Cutting the file and growing it again costs the same for a gigabyte as for a page, and does
+        not trust the cache: after a failed sync it may show zeros, marked clean, over old bytes.
+        The reserve behind `position` is given back.
+        """
+        try:
+            self._file.set_size(position - self.base_position)
+            self._file.set_size(self.size_bytes)
+        except OSError as error:
+            raise StoreFailure(f"{self.path} cannot be cut at {position}: {error}") from error
+
+    def reserve(self, first_position: int, stop_position: int) -> None:
+        """Space for a range, synced: a write there cannot fail for lack of it.
+
+        Raises DiskFull, StoreFailure.
+        """
+        self.allocate(first_position, stop_position)
+        self.sync()
+
+    def allocate(self, first_position: int, stop_position: int) -> None:
+        """As `reserve`, but it counts only after the next sync. Any thread."""
+        try:
+            self._file.allocate(first_position - self.base_position, stop_position - first_position)
+        except OSError as error:
+            if is_lack_of_space(error):
+                size = stop_position - first_position
+                raise DiskFull(f"no space to reserve {size} bytes in {self.path}") from error
+            raise StoreFailure(f"{self.path} cannot reserve space: {error}") from error
+
+    def sync(self) -> None:
+        """fdatasync; any thread. Raises StoreFailure, and then for ever.
+
+        The kernel reports a failed write-back once per open file. The store's thread may sync for a
+        reservation while the flush thread syncs for an acknowledgement: were each to ask by itself,
+        the first would take the error and the second would acknowledge bytes that are not there.
+        """
+        with self._sync_lock:
+            if self._sync_failure:
+                raise StoreFailure(self._sync_failure)
+            try:
+                self._file.sync()
+            except OSError as error:
+                self._sync_failure = f"{self.path} cannot be synced: {error}"
+                raise StoreFailure(self._sync_failure) from error

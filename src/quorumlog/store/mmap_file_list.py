@@ -1,0 +1,166 @@
+"""MmapFileList: equal segments, one behind the other, as one address space.
+
+    data/00000000000000000000  data/00000000001073741824  ...     named by their first byte
+
+It knows which files there are and how far their space is reserved; what lies in them is not its
+concern.
+"""
+
+from __future__ import annotations
+
+from quorumlog.batch import Buffer
+from quorumlog.errors import DiskFull, StoreFailure
+from quorumlog.store.disk import Disk
+from quorumlog.store.mmap_file import MmapFile
+
+NAME_DIGITS = 20
+
+
+def segment_name(base_position: int) -> str:
+    return f"{base_position:0{NAME_DIGITS}d}"
+
+
+class MmapFileList:
+    """Segments from `first_position` on; contiguous.
+
+    Only `file_at` and `pread` may be called off the store's own thread.
+    """
+
+    def __init__(self, disk: Disk, directory: str, segment_bytes: int, first_position: int) -> None:
+        """An empty list whose first segment will begin at `first_position`."""
+        assert first_position % segment_bytes == 0, (first_position, segment_bytes)
+        self.directory = directory
+        self.segment_bytes = segment_bytes
+        self.first_position = first_position
+        self.end_position = first_position
+        """Just behind the last segment."""
+        self.reserved_position = first_position
+        """Up to here writes cannot run out of space; never behind `end_position`."""
+        self._disk = disk
+        self._files: dict[int, MmapFile] = {}
+
+    # ---------------------------------------------------------------- segments
+
+    @property
+    def files(self) -> list[MmapFile]:
+        return [self._files[base] for base in sorted(self._files)]
+
+    def base_of(self, position: int) -> int:
+        return position // self.segment_bytes * self.segment_bytes
+
+    def file_at(self, position: int) -> MmapFile | None:
+        """The segment that holds a byte, None if there is none (any more). Any thread."""
+        return self._files.get(self.base_of(position))
+
+    def path_of(self, position: int) -> str:
+        return f"{self.directory}/{segment_name(self.base_of(position))}"
+
+    def adopt(self, file: MmapFile) -> None:
+        """Take an existing segment in behind the last one."""
+        assert file.base_position == self.end_position, (file.base_position, self.end_position)
+        assert file.size_bytes == self.segment_bytes, (file.size_bytes, self.segment_bytes)
+        self._files[file.base_position] = file
+        self.end_position = file.end_position
+
+    def create_next(self) -> MmapFile:
+        """A new last segment, its name on disk. Raises DiskFull, StoreFailure."""
+        path = self.path_of(self.end_position)
+        file = MmapFile.create(self._disk, path, self.end_position, self.segment_bytes)
+        self._sync_directory()
+        self.adopt(file)
+        return file
+
+    def drop_after(self, position: int) -> list[MmapFile]:
+        """Delete the segments behind the one that holds `position`, from the last backwards.
+
+        Each deletion is on disk before the next, so that what a crash leaves is contiguous.
+        """
+        dropped = []
+        while self.end_position > self.base_of(position) + self.segment_bytes:
+            file = self._files.pop(self.end_position - self.segment_bytes)
+            self.end_position = file.base_position
+            self.reserved_position = min(self.reserved_position, self.end_position)
+            try:
+                self._disk.unlink(file.path)
+            except OSError as error:
+                raise StoreFailure(f"{file.path} cannot be deleted: {error}") from error
+            self._sync_directory()
+            file.retire()
+            dropped.append(file)
+        return dropped
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.retire()
+        self._files.clear()
+
+    def _sync_directory(self) -> None:
+        try:
+            self._disk.sync_directory(self.directory)
+        except OSError as error:
+            raise StoreFailure(f"{self.directory} cannot be synced: {error}") from error
+
+    # ---------------------------------------------------------------- space
+
+    def reserve(self, stop_position: int, step_bytes: int) -> None:
+        """Have space up to `stop_position`, creating segments as needed, in steps of `step_bytes`
+        that end with their segment; reserved and synced when this returns.
+
+        Raises DiskFull: what was reserved until then stays, and no segment without space is left.
+        """
+        while self.reserved_position < stop_position:
+            created = self.reserved_position == self.end_position
+            file = self.create_next() if created else self.file_at(self.reserved_position)
+            assert file is not None, (self.reserved_position, self.end_position)
+            wanted = min(stop_position, file.end_position)
+            ahead = min(max(wanted, self.reserved_position + step_bytes), file.end_position)
+            try:
+                try:
+                    file.reserve(self.reserved_position, ahead)
+                    self.reserved_position = ahead
+                except DiskFull:
+                    if ahead == wanted:
+                        raise
+                    file.reserve(self.reserved_position, wanted)  # the step did not fit; this may
+                    self.reserved_position = wanted
+            except DiskFull:
+                if created:
+                    self.drop_after(self.end_position - self.segment_bytes - 1)
+                raise
+
+    # ---------------------------------------------------------------- bytes
+
+    def write(self, data: Buffer, position: int) -> list[MmapFile]:
+        """Bytes that may run over segment ends (index units do); returns the files written."""
+        view = memoryview(data).cast("B")
+        files = []
+        while len(view):
+            file = self.file_at(position)
+            assert file is not None, (position, self.end_position)
+            piece = view[: file.end_position - position]
+            file.write([piece], position)
+            files.append(file)
+            view = view[len(piece) :]
+            position += len(piece)
+        return files
+
+    def pread(self, size_bytes: int, position: int) -> bytes:
+        """Up to `size_bytes`, over segment ends; shorter where the list ends. Any thread.
+
+        Raises OSError.
+        """
+        pieces = []
+        while size_bytes:
+            file = self.file_at(position)
+            if file is None or not file.acquire():
+                break
+            try:
+                piece = file.pread(min(size_bytes, file.end_position - position), position)
+            finally:
+                file.release()
+            if not piece:
+                break
+            pieces.append(piece)
+            position += len(piece)
+            size_bytes -= len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)

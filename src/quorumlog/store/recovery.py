@@ -1,0 +1,495 @@
+"""Recovery: from files as a crash left them to a log whose every byte is known to be on disk.
+
+    below the durable point    trusted, except that index units which were not synced are written again;
+                               anything bad is damage and ends the start (DirectoryDamaged)
+    above it                   whole entries with good digests are kept, the rest is a torn tail: kept
+                               aside in `quarantine/` and cut
+
+Nothing is believed because a read shows it. After a SIGKILL the tail is only page cache, and after a
+failed `fdatasync` the cache shows bytes, marked clean, that the disk does not have. So the names are
+synced, what is kept above the durable point is written again, and what lies behind the end is
+discarded and synced, all before any of it counts.
+
+Entries below the position up to which the index was synced are not looked at, so the time of a start
+does not grow with the log.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from isal.isal_zlib import crc32
+
+from quorumlog.batch import HEADER_BYTES
+from quorumlog.config import StoreConfig
+from quorumlog.errors import DirectoryDamaged, DiskFull, StoreFailure
+from quorumlog.store.disk import Disk
+from quorumlog.store.durable_file import DurableFile, DurablePoint
+from quorumlog.store.entry_header import unpack_header
+from quorumlog.store.ledger_store import LogPoint
+from quorumlog.store.mmap_file import MmapFile, is_lack_of_space
+from quorumlog.store.mmap_file_list import NAME_DIGITS, MmapFileList, segment_name
+from quorumlog.store.placement import problem_of_units
+from quorumlog.store.segment_scan import (
+    BLANK_BYTES,
+    INDEX_DTYPE,
+    INDEX_UNIT_BYTES,
+    IndexArray,
+    SegmentScan,
+    blank_record,
+    index_units_of,
+    scan_segment,
+)
+
+DATA_NAME = "data"
+INDEX_NAME = "index"
+QUARANTINE_NAME = "quarantine"
+
+_WINDOW_BYTES = 16 << 20
+_CHUNK_BYTES = 4 << 20
+_ZERO_CHECK_BYTES = 256 << 10
+_TAIL_GAP_BYTES = 64 << 20
+"""As many bytes as a leader may have uncommitted: unsynced appends leave no longer gap of zeros."""
+
+
+class RecoveryReport(NamedTuple):
+    """What a start found and did."""
+
+    lines: tuple[str, ...]
+    """For people; empty after a clean stop."""
+    cut_bytes: int
+    """From the end of the log to the last byte behind it that was not zero."""
+    cut_entries: int
+    """Whole entries recognised behind the tear; they are in the quarantine folder."""
+    quarantined: str
+    """Where the cut bytes were kept; "" if there were none, or no space for them."""
+    rebuilt_index_from: int
+    """First entry at or below the durable point whose index unit was wrong; -1: none."""
+
+
+class RecoveredLog(NamedTuple):
+    data_files: MmapFileList
+    index_files: MmapFileList
+    end: LogPoint
+    report: RecoveryReport
+
+
+def verify_hint(directory: str) -> str:
+    return f"run: quorumlog verify {directory}"
+
+
+def recover_log(
+    disk: Disk, directory: str, config: StoreConfig, durable_file: DurableFile, begin: LogPoint
+) -> RecoveredLog:
+    """Make the log in `directory` good for appends; it begins behind `begin`.
+
+    Raises DirectoryDamaged with file, position and index for damage at or below the durable point;
+    StoreFailure where the disk refuses.
+    """
+    known = durable_file.load()
+    if known is None:
+        raise StoreFailure(f"{directory}/durable has no readable slot")
+    recovery = _Recovery(disk, directory, config, known, begin)
+    try:
+        log = recovery.run()
+    except OSError as error:
+        raise StoreFailure(f"{directory} cannot be recovered: {error}") from error
+    except DiskFull as error:
+        raise StoreFailure(f"{directory}: no space to rebuild the index: {error}") from error
+    durable_file.record_both_synced(DurablePoint(log.end, log.end.position))
+    return log
+
+
+class _Recovery:
+    """One start. The methods stand in the order in which `run` calls them."""
+
+    def __init__(
+        self, disk: Disk, directory: str, config: StoreConfig, known: DurablePoint, begin: LogPoint
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._config = config
+        self._known = known
+        self._durable = known.point
+        self._begin = begin
+        self._lines: list[str] = []
+        self._quarantined: list[str] = []
+        self._cut_bytes = 0
+        self._cut_entries = 0
+        self._rebuilt_index_from = -1
+        self._written: list[MmapFile] = []
+        """Files with bytes that are not synced yet."""
+        self._trusted_stop_index = self._durable.index + 1
+        """Below it the index files can be asked at all: none of them was missing or short."""
+        assert begin.index <= self._durable.index, (begin, known)
+        first_unit_position = (begin.index + 1) * INDEX_UNIT_BYTES
+        index_bytes = config.index_segment_bytes
+        self._data = MmapFileList(disk, f"{directory}/{DATA_NAME}", config.segment_bytes, begin.position)
+        self._index = MmapFileList(
+            disk,
+            f"{directory}/{INDEX_NAME}",
+            index_bytes,
+            first_unit_position // index_bytes * index_bytes,
+        )
+
+    def run(self) -> RecoveredLog:
+        for path in (self._data.directory, self._index.directory):
+            self._disk.make_directory(path)
+            self._disk.sync_directory(path)
+        self._disk.sync_directory(self._directory)
+        try:
+            self._open_data()
+            self._open_index()
+            point = self._last_synced_point()
+            self._index.reserved_position = (point.index + 1) * INDEX_UNIT_BYTES
+            point = self._walk_durable(point)
+            end, problem = self._walk_tail(point)
+            self._keep_tail_aside(end, problem)
+            self._cut(end)
+        except BaseException:
+            self._data.close()
+            self._index.close()
+            raise
+        report = RecoveryReport(
+            tuple(self._lines),
+            self._cut_bytes,
+            self._cut_entries,
+            ", ".join(self._quarantined),
+            self._rebuilt_index_from,
+        )
+        return RecoveredLog(self._data, self._index, end, report)
+
+    # ---------------------------------------------------------------- files
+
+    def _open_data(self) -> None:
+        """Adopt the contiguous run of whole segments; what is not part of it must lie above the
+        durable point."""
+        files = self._data
+        for base in self._segment_bases(files):
+            path = files.path_of(base)
+            length = self._disk.size_of(path)
+            counts = base < self._durable.position
+            if base != files.end_position:
+                if files.end_position < self._durable.position:
+                    break  # reported below, as the missing segment
+                self._lines.append(f"{path} has no segment before it and is above the durable point")
+                self._set_aside(path, f"{DATA_NAME}-{segment_name(base)}")
+                continue
+            if length != files.segment_bytes:
+                if base + length < self._durable.position or (counts and length > files.segment_bytes):
+                    raise self._damage(path, base + length, -1, f"the file has {length} bytes")
+                if length == 0 or length > files.segment_bytes:
+                    self._lines.append(f"{path} has {length} bytes: an unfinished creation, removed")
+                    self._disk.unlink(path)
+                    self._disk.sync_directory(files.directory)
+                    continue
+                # A start that was interrupted between the two steps of a cut. What is left of the
+                # file may be whole entries: in `flush = async` they count after a process crash.
+                self._lines.append(f"{path} has {length} bytes: an unfinished cut, made whole again")
+            files.adopt(self._opened(path, base, files.segment_bytes, length))
+        if files.end_position < self._durable.position:
+            position = files.end_position
+            raise self._damage(files.path_of(position), position, -1, "the segment is missing")
+
+    def _open_index(self) -> None:
+        """The index can be made again from the data, so nothing about its files is damage."""
+        files = self._index
+        for base in self._segment_bases(files):
+            path = files.path_of(base)
+            length = self._disk.size_of(path)
+            if base != files.end_position or length > files.segment_bytes:
+                self._lines.append(f"{path} ({length} bytes) does not continue the index, set aside")
+                self._set_aside(path, f"{INDEX_NAME}-{segment_name(base)}")
+                continue
+            if length < files.segment_bytes:
+                self._trust_index_below(base + length)
+            files.adopt(self._opened(path, base, files.segment_bytes, length))
+        self._trust_index_below(files.end_position)
+
+    def _trust_index_below(self, position: int) -> None:
+        self._trusted_stop_index = min(self._trusted_stop_index, position // INDEX_UNIT_BYTES)
+
+    def _segment_bases(self, files: MmapFileList) -> list[int]:
+        """Positions that the names give; any other name is moved out of the way."""
+        bases = []
+        for name in self._disk.list(files.directory):
+            is_segment = len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
+            if is_segment and int(name) % files.segment_bytes == 0:
+                bases.append(int(name))
+                continue
+            path = f"{files.directory}/{name}"
+            self._lines.append(f"{path} is not a segment, set aside")
+            self._set_aside(path, f"{files.directory.rpartition('/')[2]}-{name}")
+        return bases
+
+    def _opened(self, path: str, base: int, size_bytes: int, length: int) -> MmapFile:
+        file = MmapFile.open(self._disk, path, base, size_bytes)
+        if length != size_bytes:
+            file.discard_from(base + length)
+            file.sync()
+        return file
+
+    def _set_aside(self, path: str, name: str) -> None:
+        folder = self._quarantine_folder()
+        target = self._unused_name(f"{folder}/{name}")
+        self._disk.rename(path, target)
+        self._disk.sync_directory(folder)
+        self._disk.sync_directory(path.rpartition("/")[0])
+        self._quarantined.append(target)
+
+    def _quarantine_folder(self) -> str:
+        folder = f"{self._directory}/{QUARANTINE_NAME}"
+        self._disk.make_directory(folder)
+        self._disk.sync_directory(self._directory)
+        return folder
+
+    def _unused_name(self, path: str) -> str:
+        number, candidate = 1, path
+        while self._disk.exists(candidate):
+            number += 1
+            candidate = f"{path}-{number}"
+        return candidate
+
+    # ---------------------------------------------------------------- below the durable point
+
+    def _last_synced_point(self) -> LogPoint:
+        """The last entry whose index unit was synced, or the log's begin if the index cannot say.
+
+        Units below `index_synced_position` are in order and those above it are newer or zeros, so
+        "is unit i there and does its entry end below that position" changes once along the index.
+        """
+        low, high = self._begin.index + 1, self._trusted_stop_index
+        while low < high:
+            middle = (low + high) // 2
+            if self._synced_unit(middle) is not None:
+                low = middle + 1
+            else:
+                high = middle
+        index = low - 1
+        unit = self._synced_unit(index) if index > self._begin.index else None
+        if unit is None:
+            return self._begin
+        position, size = int(unit["position"][0]), int(unit["size"][0])
+        header_bytes = self._data.pread(HEADER_BYTES, position)
+        if len(header_bytes) == HEADER_BYTES:
+            header = unpack_header(header_bytes)
+            fields = (header.magic, header.pos, header.size, header.index, header.term)
+            if fields == unit[0].item():
+                return LogPoint(index, header.term, header.chain_crc, position + size)
+        self._lines.append(f"the index unit of entry {index} disagrees with the data; all are remade")
+        return self._begin
+
+    def _synced_unit(self, index: int) -> IndexArray | None:
+        """Shape (1,); None if the unit cannot be true, or lies above what was synced."""
+        data = self._index.pread(INDEX_UNIT_BYTES, index * INDEX_UNIT_BYTES)
+        units = np.frombuffer(data, INDEX_DTYPE, len(data) // INDEX_UNIT_BYTES)
+        stop_position = self._known.index_synced_position
+        if not len(units):
+            return None
+        wrong, _ = problem_of_units(units, index, self._config.segment_bytes, stop_position)
+        return units if wrong < 0 else None
+
+    def _walk_durable(self, point: LogPoint) -> LogPoint:
+        """From `point` to the durable point: every header must be there and link to the next."""
+        durable = self._durable
+        at = point.position
+        while point.position < durable.position:
+            scan, _ = self._scan(at, point, check_bodies=False, stop_position=durable.position)
+            if len(scan.sizes):
+                self._restore_units(scan, durable=True)
+                point = _end_of(scan)
+            at = scan.end_position
+            if scan.stop == "blank":
+                at = self._data.base_of(at) + self._data.segment_bytes
+            elif scan.stop != "full":
+                problem = scan.problem or "the log ends here"
+                raise self._damage(self._data.path_of(at), at, point.index + 1, problem)
+        if point != durable:
+            where = max(durable.position - 1, self._begin.position)
+            problem = f"the last durable entry is {durable}, the files hold {point}"
+            raise self._damage(self._data.path_of(where), durable.position, durable.index, problem)
+        return point
+
+    def _scan(
+        self, at: int, point: LogPoint, *, check_bodies: bool, stop_position: int | None
+    ) -> tuple[SegmentScan, bytes]:
+        """The entries of the next window, and its bytes."""
+        window_bytes = max(_WINDOW_BYTES, self._config.entry_limit_bytes + BLANK_BYTES)
+        segment_end = self._data.base_of(at) + self._data.segment_bytes
+        data = self._data.pread(min(window_bytes, segment_end - at), at)
+        scan = scan_segment(
+            memoryview(data),
+            at,
+            at,
+            expected_index=point.index + 1,
+            previous_term=point.term,
+            previous_chain=point.chain,
+            check_bodies=check_bodies,
+            stop_position=stop_position,
+            segment_bytes=segment_end - at,
+        )
+        if scan.stop == "full" and scan.end_position == at:
+            return scan._replace(stop="bad", problem="an entry is longer than max_entry_bytes"), data
+        return scan, data
+
+    def _restore_units(self, scan: SegmentScan, *, durable: bool) -> None:
+        """Write the index units of good entries, whatever is there; not synced yet."""
+        units = index_units_of(scan.headers, scan.positions)
+        first_index = int(units["index"][0])
+        position = first_index * INDEX_UNIT_BYTES
+        if durable and self._rebuilt_index_from < 0:
+            before = self._index.pread(units.nbytes, position)
+            found = np.frombuffer(before, INDEX_DTYPE, len(before) // INDEX_UNIT_BYTES)
+            differs = found != units[: len(found)]
+            wrong = int(differs.argmax()) if differs.any() else len(found)
+            if wrong < len(units):
+                self._rebuilt_index_from = first_index + wrong
+                self._lines.append(f"the index was made again from entry {first_index + wrong} on")
+        self._index.reserve(position + units.nbytes, 0)
+        self._written += self._index.write(units.tobytes(), position)
+
+    # ---------------------------------------------------------------- above the durable point
+
+    def _walk_tail(self, point: LogPoint) -> tuple[LogPoint, str]:
+        """Keep whole entries that continue the log; returns the last and why the walk stopped.
+
+        What is kept is written again: it may be in the cache and not on the disk.
+        """
+        at = point.position
+        while True:
+            file = self._data.file_at(at)
+            if file is None:
+                return point, ""
+            scan, data = self._scan(at, point, check_bodies=True, stop_position=None)
+            if len(scan.sizes):
+                file.write([memoryview(data)[: scan.end_position - at]], at)
+                self._written.append(file)
+                self._restore_units(scan, durable=False)
+                point = _end_of(scan)
+            at = scan.end_position
+            if scan.stop == "blank":
+                # The blank counts only once an entry behind it does; it is written again then.
+                next_position = file.end_position
+                if self._continues_at(next_position, point):
+                    file.write([blank_record(next_position - at)], at)
+                    file.discard_from(at + BLANK_BYTES)
+                    file.sync()
+                    at = next_position
+                    continue
+                return point, ""
+            if scan.stop != "full":
+                return point, scan.problem
+
+    def _continues_at(self, position: int, point: LogPoint) -> bool:
+        """Does the segment at `position` begin with the next good entry?"""
+        if self._data.file_at(position) is None:
+            return False
+        scan, _ = self._scan(position, point, check_bodies=True, stop_position=position + 1)
+        return len(scan.sizes) == 1
+
+    # ---------------------------------------------------------------- the cut
+
+    def _keep_tail_aside(self, end: LogPoint, problem: str) -> None:
+        for file in self._data.files:
+            first = max(file.base_position, end.position)
+            if first >= file.end_position:
+                continue
+            stop = self._last_byte(file, first)
+            if stop - first <= BLANK_BYTES:
+                blank = blank_record(file.end_position - first)
+                if file.pread(stop - first, first) == blank[: stop - first]:
+                    continue  # nothing, or the blank of a segment that nothing follows
+            self._cut_bytes += stop - first
+            self._cut_entries += self._count_entries(file, first)
+            self._copy_aside(file, first, stop)
+        if self._cut_bytes:
+            at = f"at {end.position}, behind entry {end.index}"
+            self._lines.append(
+                f"torn tail {at}: {problem or 'bytes behind the end of the log'};"
+                f" {self._cut_bytes} bytes with {self._cut_entries} whole entries were cut"
+            )
+
+    def _last_byte(self, file: MmapFile, first: int) -> int:
+        """Just behind the last byte from `first` on that is not zero; `first` if all are.
+
+        Given up behind a long gap: reading a gigabyte of reserved space would fill as much cache. It
+        decides only what is kept aside, since all of it is discarded anyway.
+        """
+        # One small buffer, which stays in the CPU's cache.
+        buffer, zeros = bytearray(_ZERO_CHECK_BYTES), bytes(_ZERO_CHECK_BYTES)
+        last = start = first
+        while start < file.end_position and start - last <= _TAIL_GAP_BYTES:
+            if file.end_position - start < len(buffer):
+                buffer, zeros = buffer[: file.end_position - start], zeros[: file.end_position - start]
+            done = file.pread_into(memoryview(buffer), start)
+            assert done == len(buffer), (file.path, start, done)
+            if buffer != zeros:
+                last = start + len(buffer.rstrip(b"\0"))
+            start += len(buffer)
+        return last
+
+    def _count_entries(self, file: MmapFile, position: int) -> int:
+        """Whole entries, hopping over ones whose header is good and whose body is not."""
+        whole = 0
+        while position + HEADER_BYTES <= file.end_position:
+            header = unpack_header(file.pread(HEADER_BYTES, position))
+            stop = position + header.size
+            good = header.pos == position and header.size == header.body_len + HEADER_BYTES
+            if not good or header.body_len < 0 or stop > file.end_position:
+                return whole
+            whole += crc32(file.pread(header.body_len, position + HEADER_BYTES)) == header.body_crc
+            position = stop
+        return whole
+
+    def _copy_aside(self, file: MmapFile, first: int, stop: int) -> None:
+        """Lack of space for the copy stops nothing: what is cut was acknowledged by nobody."""
+        target = ""
+        try:
+            folder = self._quarantine_folder()
+            target = self._unused_name(f"{folder}/{segment_name(first)}")
+            copy = self._disk.open(target, create=True)
+            try:
+                for start in range(first, stop, _CHUNK_BYTES):
+                    copy.pwritev([file.pread(min(_CHUNK_BYTES, stop - start), start)], start - first)
+                copy.sync()
+            finally:
+                copy.close()
+            self._disk.sync_directory(folder)
+        except OSError as error:
+            if not is_lack_of_space(error):
+                raise
+            if target and self._disk.exists(target):
+                self._disk.unlink(target)
+            self._lines.append(f"no space to keep {stop - first} cut bytes of {file.path} aside")
+            return
+        self._quarantined.append(target)
+
+    def _cut(self, end: LogPoint) -> None:
+        """Zeros behind the end, on disk, with everything that was written again in front of it."""
+        units_position = (end.index + 1) * INDEX_UNIT_BYTES
+        for files, position in ((self._data, end.position), (self._index, units_position)):
+            # The end may be the very first byte of the list; its segment is kept all the same.
+            files.drop_after(max(position, files.first_position))
+            file = files.file_at(position)
+            if file is not None:
+                file.discard_from(position)
+                self._written.append(file)
+            files.reserved_position = position
+        for written in dict.fromkeys(self._written):
+            written.sync()
+
+    def _damage(self, path: str, position: int, index: int, problem: str) -> DirectoryDamaged:
+        return DirectoryDamaged(
+            f"{path}: {problem} (position {position}, entry {index}), at or below the durable point"
+            f" (entry {self._durable.index}, position {self._durable.position});"
+            f" {verify_hint(self._directory)}",
+            path=path,
+            position=position,
+            index=index,
+        )
+
+
+def _end_of(scan: SegmentScan) -> LogPoint:
+    last = scan.headers[-1]
+    return LogPoint(int(last["index"]), int(last["term"]), int(last["chain_crc"]), scan.end_position)

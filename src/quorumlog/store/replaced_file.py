@@ -1,0 +1,57 @@
+"""Small text files that are replaced as a whole: written beside, then renamed over the old one.
+
+A reader sees the old content or the new one. What a crash may leave is `NAME.tmp`, which nobody reads
+and the next write removes.
+"""
+
+from __future__ import annotations
+
+import errno
+import posixpath
+
+from quorumlog.store.disk import Disk
+
+NO_SPACE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""`OSError.errno` of a write that failed only for lack of space."""
+
+
+def read_file(disk: Disk, path: str) -> bytes | None:
+    """The whole content, or None if there is no such file."""
+    try:
+        file = disk.open(path, writable=False)
+    except FileNotFoundError:
+        return None
+    try:
+        return file.pread(file.size(), 0)
+    finally:
+        file.close()
+
+
+def replace_file(disk: Disk, path: str, data: bytes, *, synced: bool) -> None:
+    """Put `data` in place of the file. Raises OSError; the old content is whole then.
+
+    `synced`: content and name are on disk when this returns, in this order, so that the name never
+    stands for an empty file.
+    """
+    temporary = path + ".tmp"
+    if disk.exists(temporary):
+        disk.unlink(temporary)
+    file = disk.open(temporary, create=True)
+    try:
+        file.pwritev([data], 0)
+        if synced:
+            file.sync()
+    finally:
+        file.close()
+    disk.rename(temporary, path)
+    if synced:
+        disk.sync_directory(posixpath.dirname(path))
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """`key=value` lines as Java's Properties writes them for plain ASCII values.
+
+    A last line without a line feed was cut off by a crash, and its value with it: it is left out.
+    """
+    pairs = (line.partition("=") for line in text[: text.rfind("\n") + 1].splitlines())
+    return {key.strip(): value.strip() for key, equals, value in pairs if equals and key[:1] not in "#!"}

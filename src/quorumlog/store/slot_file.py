@@ -1,0 +1,167 @@
+"""SlotFile: a small value that must survive a crash at any moment, in two slots of one file.
+
+    position  bytes  field
+           0      8  magic      which kind of file, and its version
+           8      8  sequence   the higher good one wins
+          16    492  payload    zeros behind it
+         508      4  CRC-32 of the 508 bytes before it
+         512   3584  zeros
+        4096   4096  the second slot, laid out the same
+
+All integers big-endian. A slot is one 512-byte sector, which a disk writes whole or not at all, on a
+page of its own, so that writing one slot never touches the sectors of the other. The rule that makes
+a loss impossible: **between two syncs of the file only one slot is rewritten, the other stays as it
+was synced.** The file is created at full length, so that a change needs no free space.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple, Self
+
+from isal.isal_zlib import crc32
+
+from quorumlog.errors import StoreFailure
+from quorumlog.store.disk import Disk, DiskFile
+
+SLOT_BYTES = 4096
+SECTOR_BYTES = 512
+SLOT_FILE_BYTES = 2 * SLOT_BYTES
+PAYLOAD_BYTES = SECTOR_BYTES - 16 - 4
+
+_HEAD = struct.Struct(">8sQ")
+_CRC = struct.Struct(">I")
+
+
+class Slot(NamedTuple):
+    """One good slot as it was read."""
+
+    number: int
+    sequence: int
+    payload: bytes
+    """`PAYLOAD_BYTES` long."""
+
+
+def encode_sector(magic: bytes, sequence: int, payload: bytes) -> bytes:
+    """The 512 bytes of one slot that carry something."""
+    assert len(magic) == 8, magic
+    assert len(payload) <= PAYLOAD_BYTES, (len(payload), PAYLOAD_BYTES)
+    head = _HEAD.pack(magic, sequence) + payload.ljust(PAYLOAD_BYTES, b"\0")
+    return head + _CRC.pack(crc32(head))
+
+
+def decode_sector(magic: bytes, sector: bytes) -> tuple[int, bytes] | None:
+    """(sequence, payload) of a sector, or None if it is not a whole good one of this kind."""
+    if len(sector) != SECTOR_BYTES or sector[:8] != magic:
+        return None
+    if _CRC.unpack_from(sector, SECTOR_BYTES - 4)[0] != crc32(sector[:-4]):
+        return None
+    return _HEAD.unpack_from(sector)[1], sector[16:-4]
+
+
+def read_slots(file: DiskFile, magic: bytes) -> list[Slot]:
+    """The good slots of a file, the winning one first; a slot that cannot be read is a bad one."""
+    slots = []
+    for number in (0, 1):
+        try:
+            sector = file.pread(SECTOR_BYTES, number * SLOT_BYTES)
+        except OSError:
+            continue  # a sector that the disk no longer reads; the other slot is enough
+        decoded = decode_sector(magic, sector)
+        if decoded is not None:
+            slots.append(Slot(number, *decoded))
+    return sorted(slots, key=lambda slot: -slot.sequence)
+
+
+class SlotFile:
+    """Not thread-safe. Raises StoreFailure where the disk refuses a write or a sync."""
+
+    def __init__(self, file: DiskFile, magic: bytes, slots: list[Slot]) -> None:
+        self._file = file
+        self._magic = magic
+        self._payload = slots[0].payload if slots else None
+        self._sequence = slots[0].sequence if slots else 0
+        # What was read at a start may be page cache only (a killed process), or, after a failed
+        # sync, be marked clean without ever having reached the disk. So neither slot counts as
+        # synced until this process has written and synced both. It begins with the slot that can
+        # be spared: the bad one, or the newer one, because the older was synced before it.
+        self._next_slot = 1 - slots[0].number if len(slots) == 1 else slots[0].number if slots else 0
+        self._both_known = False
+        self._dirty = False
+
+    @classmethod
+    def create(cls, disk: Disk, path: str, magic: bytes, payload: bytes) -> Self:
+        """A new file with `payload` in both slots, synced; an old one of that name is removed.
+
+        The caller syncs the directory.
+        """
+        try:
+            if disk.exists(path):
+                disk.unlink(path)
+            file = disk.open(path, create=True)
+            # Written with zeros, not only reserved: the first write into a reserved block would
+            # change the file's metadata, which every later sync would have to write as well.
+            file.allocate(0, SLOT_FILE_BYTES)
+            file.pwritev([bytes(SLOT_FILE_BYTES)], 0)
+        except OSError as error:
+            raise StoreFailure(f"{path} cannot be created: {error}") from error
+        slots = cls(file, magic, [])
+        slots.write_both_synced(payload)
+        return slots
+
+    @classmethod
+    def open(cls, disk: Disk, path: str, magic: bytes) -> Self:
+        """An existing file, whatever is in it; `payload` is None if neither slot is good.
+
+        Raises FileNotFoundError.
+        """
+        file = disk.open(path)
+        return cls(file, magic, read_slots(file, magic))
+
+    @property
+    def payload(self) -> bytes | None:
+        """What the winning slot holds, `PAYLOAD_BYTES` long; None if neither slot is good."""
+        return self._payload
+
+    def write(self, payload: bytes) -> None:
+        """Into one slot, without a sync: the same slot until `sync` has returned."""
+        if not self._both_known:
+            self.write_both_synced(payload)
+            return
+        self._write_slot(payload)
+        self._dirty = True
+
+    def sync(self) -> None:
+        """Nothing to do if nothing was written since the last one."""
+        if self._dirty:
+            self._sync_file()
+            self._dirty = False
+            self._next_slot = 1 - self._next_slot
+
+    def write_both_synced(self, payload: bytes) -> None:
+        """Into one slot, synced, then into the other, synced: no older value can win any more."""
+        for _ in (0, 1):
+            # If a slot is dirty it is this one, so that the synced one is still the last to go.
+            self._write_slot(payload)
+            self._sync_file()
+            self._next_slot = 1 - self._next_slot
+        self._dirty = False
+        self._both_known = True
+
+    def _write_slot(self, payload: bytes) -> None:
+        sector = encode_sector(self._magic, self._sequence + 1, payload)
+        try:
+            self._file.pwritev([sector], self._next_slot * SLOT_BYTES)
+        except OSError as error:
+            raise StoreFailure(f"{self._file.path} cannot be written: {error}") from error
+        self._sequence += 1
+        self._payload = payload.ljust(PAYLOAD_BYTES, b"\0")
+
+    def _sync_file(self) -> None:
+        try:
+            self._file.sync()
+        except OSError as error:
+            raise StoreFailure(f"{self._file.path} cannot be synced: {error}") from error
+
+    def close(self) -> None:
+        self._file.close()

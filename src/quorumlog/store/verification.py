@@ -1,0 +1,268 @@
+"""Every entry of a directory checked, and directories compared with each other.
+
+Structure, chain and body of each entry; the blank record that ends each segment; of our own
+directories also the index as far as it is known to be synced (above that a start builds it again).
+A torn tail is no damage: the next start cuts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from quorumlog.batch import EntryBatch
+from quorumlog.errors import DirectoryDamaged, StoreFailure
+from quorumlog.store.directory_reader import DirectoryReader
+from quorumlog.store.disk import Disk
+from quorumlog.store.log_extent import Damage
+from quorumlog.store.segment_scan import BLANK_BYTES, BLANK_MAGIC, blank_record
+
+Progress = Callable[[int, int], None]
+"""Called with (entries done, entries in all) every few megabytes."""
+
+DAMAGE_LIMIT = 100
+"""After so many bad entries a check gives up looking for more."""
+
+
+@dataclass(slots=True)
+class EntryCheck:
+    """What a walk over all entries found."""
+
+    checked: int = 0
+    """Entries whose digests were compared with their bytes."""
+    unchecked: int = 0
+    """Entries that carry no digests (written by a Java member); only their structure was checked."""
+    damage: list[Damage] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """`to_json` gives one directory's line of `quorumlog verify --json`."""
+
+    directory: str
+    entries: int
+    checked: int
+    unchecked: int
+    chain_crc: int
+    """Of the last entry; 0 where entries carry no digests."""
+    problem: str
+    """The first thing that is wrong; "" if nothing is."""
+    ledger_begin_index: int
+    ledger_end_index: int
+    damage: tuple[Damage, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not self.problem
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "directory": self.directory,
+            "entries": self.entries,
+            "checked": self.checked,
+            "unchecked": self.unchecked,
+            "chain_crc": self.chain_crc,
+            "ok": self.ok,
+            "problem": self.problem,
+        }
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """Several directories over the entries that all of them hold."""
+
+    directories: tuple[str, ...]
+    end_indices: tuple[int, ...]
+    """A directory that ends before others is shorter, which is no difference."""
+    first_index: int
+    stop_index: int
+    """What was compared; empty if the logs have no index in common."""
+    first_difference: int | None
+    """The lowest index at which not all hold the same entry."""
+    committed_index: int
+    """The lowest of their committed indices: at or below it a difference is a broken promise, above
+    it an uncommitted end that the group would still settle."""
+
+    @property
+    def ok(self) -> bool:
+        return self.first_difference is None
+
+
+# ---------------------------------------------------------------- one directory
+
+
+def verify_directory(disk: Disk, path: str, progress: Progress | None = None) -> Verification:
+    """Read everything in a stopped (or running) member's directory; changes nothing.
+
+    Raises ConfigError if `path` holds no log.
+    """
+    try:
+        reader = DirectoryReader(disk, path)
+    except StoreFailure as error:
+        return Verification(path, 0, 0, 0, 0, str(error), -1, -1)
+    with reader:
+        found = check_entries(reader, progress)
+        return Verification(
+            directory=path,
+            entries=reader.entry_count,
+            checked=found.checked,
+            unchecked=found.unchecked,
+            chain_crc=reader.end.chain,
+            problem=describe_damage(found.damage),
+            ledger_begin_index=reader.ledger_begin_index,
+            ledger_end_index=reader.ledger_end_index,
+            damage=tuple(found.damage),
+        )
+
+
+def describe_damage(damage: Sequence[Damage]) -> str:
+    if not damage:
+        return ""
+    first = damage[0]
+    where = f" (position {first.position}" + (f", index {first.index})" if first.index >= 0 else ")")
+    more = f"; and {len(damage) - 1} more" if len(damage) > 1 else ""
+    return f"{first.path}: {first.problem}{where}{more}"
+
+
+def check_entries(reader: DirectoryReader, progress: Progress | None = None) -> EntryCheck:
+    """All damage of a directory: what opening it found, and every entry, blank and index unit."""
+    found = EntryCheck(damage=list(reader.damage))
+    if not reader.segments:
+        return found
+    begin, stop = reader.ledger_begin_index, reader.ledger_end_index + 1
+    index, linked = begin, True
+    bad_entries = 0
+    while index < stop and bad_entries < DAMAGE_LIMIT:
+        try:
+            for batch in reader.batches(index, stop, link_first=linked):
+                _count(reader, batch, found)
+                index, linked = index + batch.count, True
+                if progress is not None:
+                    progress(index - begin, stop - begin)
+        except DirectoryDamaged as error:
+            assert error.index >= index, (error.index, index)
+            bad_entries += 1
+            # `path: text (position P, index I)` says the place twice; the fields are enough.
+            text = str(error).removeprefix(f"{reader.path}/{error.path}: ").partition(" (position")[0]
+            found.damage.append(Damage(error.path, error.position, error.index, text))
+            index, linked = error.index + 1, False
+    _check_blanks(reader, found)
+    if not reader.is_java:
+        synced = reader.index_synced_position
+        found.damage += [damage for damage in reader.index_damage if damage.position < synced]
+    return found
+
+
+def _count(reader: DirectoryReader, batch: EntryBatch, found: EntryCheck) -> None:
+    carried = batch.count
+    if not reader.checked:
+        headers = batch.headers()
+        carried = int(np.count_nonzero((headers["body_crc"] | headers["chain_crc"]) != 0))
+    found.checked += carried
+    found.unchecked += batch.count - carried
+
+
+def _check_blanks(reader: DirectoryReader, found: EntryCheck) -> None:
+    """Where the log goes on in the next segment, the rest of this one must say so."""
+    for number, segment in enumerate(reader.segments[:-1]):
+        last_index = reader.last_index_of(number)
+        try:
+            header = reader.header_at(last_index)
+        except DirectoryDamaged:
+            continue  # reported already
+        position = header.pos + header.size
+        rest_bytes = segment.position + segment.size_bytes - position
+        written = reader.read_bytes(segment, position, BLANK_BYTES)
+        expected = blank_record(rest_bytes)
+        if reader.is_java:  # DLedger never looks at the length
+            written, expected = written[:4], expected[:4]
+        if written != expected:
+            problem = f"no blank record (magic {BLANK_MAGIC}) fills the rest of the segment"
+            found.damage.append(Damage(segment.name, position, last_index, problem))
+
+
+# ---------------------------------------------------------------- several directories
+
+
+def compare_directories(readers: Sequence[DirectoryReader]) -> Comparison:
+    """The first index at which they differ. Verify each first: entries that carry digests are compared
+    by their chain, which stands for bodies only where these are undamaged.
+
+    Raises DirectoryDamaged if an entry that is needed cannot be read.
+    """
+    assert readers
+    holding = [reader for reader in readers if reader.segments]
+    first = max((reader.ledger_begin_index for reader in holding), default=0)
+    stop = min(reader.ledger_end_index for reader in readers) + 1
+    differences = [
+        _first_difference(readers[0], other, first, stop) for other in readers[1:] if first < stop
+    ]
+    return Comparison(
+        directories=tuple(reader.path for reader in readers),
+        end_indices=tuple(reader.ledger_end_index for reader in readers),
+        first_index=first,
+        stop_index=max(stop, first),
+        first_difference=min((found for found in differences if found is not None), default=None),
+        committed_index=min(reader.committed_index for reader in readers),
+    )
+
+
+def _first_difference(
+    left: DirectoryReader, right: DirectoryReader, first_index: int, stop_index: int
+) -> int | None:
+    if left.checked and right.checked:
+        return _first_difference_by_chain(left, right, first_index, stop_index)
+    return _first_difference_by_bytes(left, right, first_index, stop_index)
+
+
+def _first_difference_by_chain(
+    left: DirectoryReader, right: DirectoryReader, first_index: int, stop_index: int
+) -> int | None:
+    """Chains agree exactly up to the first difference, so that it can be bisected."""
+
+    def agree(index: int) -> bool:
+        ours, theirs = left.header_at(index), right.header_at(index)
+        return (ours.chain_crc, ours.term) == (theirs.chain_crc, theirs.term)
+
+    if agree(stop_index - 1):
+        return None
+    low, high = first_index, stop_index - 1  # `high` differs
+    while low < high:
+        middle = (low + high) // 2
+        if agree(middle):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _first_difference_by_bytes(
+    left: DirectoryReader, right: DirectoryReader, first_index: int, stop_index: int
+) -> int | None:
+    for ours in left.batches(first_index, stop_index):
+        first = ours.first_index
+        offset = 0
+        for theirs in right.batches(first, first + ours.count):
+            mine = ours.slice(offset, offset + theirs.count)
+            if mine.buffer != theirs.buffer:
+                found = _first_unequal(mine, theirs)
+                if found is not None:
+                    return found
+            offset += theirs.count
+    return None
+
+
+def _first_unequal(left: EntryBatch, right: EntryBatch) -> int | None:
+    """By index, term, kind and body: positions and digests may differ between kinds of members."""
+    ours, theirs = left.headers(), right.headers()
+    same = (ours["term"] == theirs["term"]) & (ours["magic"] == theirs["magic"])
+    same &= ours["size"] == theirs["size"]
+    differing = np.flatnonzero(~same)
+    candidates = range(int(differing[0]) if len(differing) else left.count)
+    for at in candidates:
+        if left.body(at) != right.body(at):
+            return left.first_index + at
+    return left.first_index + int(differing[0]) if len(differing) else None

@@ -1,0 +1,152 @@
+"""`append_stream`: bodies in, batches out, and an account of what became of each.
+
+Shared by both clients; the waiting is theirs.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from quorumlog.batch import EntryBatch
+from quorumlog.entry import AppendReceipt
+from quorumlog.errors import BadRequest, OutcomeUnknown
+from quorumlog.wire.client_protocol import receipt_of
+from quorumlog.wire.client_requests import Request, RequestState
+
+DEFAULT_BATCH_RECORDS = 256
+DEFAULT_BATCH_BYTES = 1024 * 1024
+DEFAULT_WINDOW = 8
+
+Item = bytes | bytearray | memoryview | Sequence[bytes] | EntryBatch
+"""What a stream is made of: single bodies, which are gathered, or batches, which stay as they are."""
+
+
+class StreamProgress(NamedTuple):
+    """Records of a stream by what is known of them. What was not taken from the source is in none."""
+
+    committed_records: int
+    unknown_records: int
+    """Sent, without an answer that decides: each may be in the log or not."""
+    unwritten_records: int
+    """Taken from the source and certainly not in the log."""
+
+
+class StreamOutcomeUnknown(OutcomeUnknown):
+    """An OutcomeUnknown that says how far its stream had come."""
+
+    def __init__(self, message: str, progress: StreamProgress) -> None:
+        super().__init__(message)
+        self.progress = progress
+
+
+class BatchGatherer:
+    """Puts single bodies together until a batch is full, by records or by bytes."""
+
+    def __init__(self, batch_records: int, batch_bytes: int) -> None:
+        if batch_records < 1:
+            raise BadRequest(f"batch_records must be at least 1, not {batch_records}")
+        self._batch_records = batch_records
+        self._batch_bytes = batch_bytes
+        self._bodies: list[bytes] = []
+        self._bytes = 0
+
+    def add(self, item: Item) -> Iterator[EntryBatch]:
+        """Batches that are complete with this item."""
+        if isinstance(item, (bytes, bytearray, memoryview)):
+            self._bodies.append(bytes(item))
+            self._bytes += len(item)
+            if len(self._bodies) >= self._batch_records or self._bytes >= self._batch_bytes:
+                yield from self.rest()
+            return
+        yield from self.rest()
+        yield batch_of(item)
+
+    def rest(self) -> Iterator[EntryBatch]:
+        """What is left, if anything."""
+        if self._bodies:
+            bodies, self._bodies, self._bytes = self._bodies, [], 0
+            yield EntryBatch.from_bodies(bodies)
+
+
+def batch_of(bodies: Sequence[bytes] | EntryBatch) -> EntryBatch:
+    """Encode the bodies of one append; raises BadRequest if there are none."""
+    if isinstance(bodies, (str, bytes, bytearray, memoryview)):
+        raise BadRequest(f"a batch is a list of bodies, not {type(bodies).__name__}")
+    if isinstance(bodies, EntryBatch):
+        count = bodies.count
+    else:
+        bodies = list(bodies)
+        count = len(bodies)
+    if count == 0:
+        raise BadRequest("a batch needs at least one body")
+    return bodies if isinstance(bodies, EntryBatch) else EntryBatch.from_bodies(bodies)
+
+
+class AppendWindow:
+    """The requests of one stream in their order, until each one's outcome was handed out."""
+
+    def __init__(self, window: int) -> None:
+        if window < 1:
+            raise BadRequest(f"window must be at least 1, not {window}")
+        self.window = window
+        self._requests: deque[Request] = deque()
+        self._committed = 0
+        self._last_index = -1
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._requests) >= self.window
+
+    @property
+    def head(self) -> Request | None:
+        return self._requests[0] if self._requests else None
+
+    @property
+    def open_requests(self) -> list[Request]:
+        return list(self._requests)
+
+    def add(self, request: Request) -> None:
+        assert not self.is_full, (len(self._requests), self.window)
+        self._requests.append(request)
+
+    def take(self) -> AppendReceipt | None:
+        """The receipt of the finished head; None if it has none, and then the stream is at its end."""
+        assert self._requests
+        if self._requests[0].error is not None:
+            return None
+        request = self._requests.popleft()
+        receipt = receipt_of(request)
+        self._committed += receipt.count
+        self._last_index = receipt.last_index
+        return receipt
+
+    @property
+    def progress(self) -> StreamProgress:
+        """As of now; exact once nothing is in flight."""
+        committed, unknown, unwritten = self._committed, 0, 0
+        for request in self._requests:
+            if request.state is RequestState.DONE and request.error is None:
+                committed += request.record_count
+            elif request.state is RequestState.SENT or isinstance(request.error, OutcomeUnknown):
+                unknown += request.record_count
+            else:
+                unwritten += request.record_count
+        return StreamProgress(committed, unknown, unwritten)
+
+    def raise_failure(self) -> None:
+        """Raise why the finished head failed, with what is known of the others; all are finished."""
+        head = self.head
+        assert head is not None
+        assert head.error is not None
+        progress = self.progress
+        unknown = next((r.error for r in self._requests if isinstance(r.error, OutcomeUnknown)), None)
+        if unknown is None:
+            raise head.error
+        raise StreamOutcomeUnknown(
+            f"{unknown} (records committed: {progress.committed_records}, last index in order"
+            f" {self._last_index}; unknown: {progress.unknown_records}; certainly not written:"
+            f" {progress.unwritten_records})",
+            progress,
+        ) from unknown

@@ -1,0 +1,243 @@
+"""What a client has under way: one request, one ordered stream of them, one connection.
+
+Plain bookkeeping. What happens to a request is decided in `quorumlog.wire.client_protocol`; who waits
+for it is known only to the client that submitted it (`context`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from typing import Any, NamedTuple
+
+from quorumlog.batch import Buffer, EntryBatch
+from quorumlog.errors import LedgerError
+from quorumlog.wire.client_messages import (
+    AppendRequest,
+    ClientMessage,
+    HelloResponse,
+    ReadRequest,
+    StatusRequest,
+)
+from quorumlog.wire.framing import FrameDecoder
+
+
+class Lane(Enum):
+    """Connections to one server: an acknowledgement must not queue behind megabytes of a read."""
+
+    CONTROL = "control"
+    """Appends, status, transfer."""
+    READ = "read"
+
+
+class TargetKind(Enum):
+    LEADER = "leader"
+    ANY = "any"
+    MEMBER = "member"
+    ADDRESS = "address"
+
+
+class Target(NamedTuple):
+    """Who may answer a request; `name` is the member id or the address of the last two kinds."""
+
+    kind: TargetKind
+    name: str = ""
+
+
+LEADER = Target(TargetKind.LEADER)
+ANY_MEMBER = Target(TargetKind.ANY)
+
+
+def read_target(from_member: str | None) -> Target:
+    """None: the leader; "any": any member; otherwise a member id."""
+    if from_member is None:
+        return LEADER
+    return ANY_MEMBER if from_member == "any" else Target(TargetKind.MEMBER, from_member)
+
+
+class RequestState(Enum):
+    WAITING = "waiting"
+    """No byte of it has left; it may be sent, sent elsewhere, or dropped."""
+    SENT = "sent"
+    """Handed to a connection: only an answer tells what became of it."""
+    DONE = "done"
+    """`response` or `error` is set, for good."""
+
+
+class Request:
+    """One request from its submission to its outcome."""
+
+    __slots__ = (
+        "attempts",
+        "context",
+        "deadline_ms",
+        "due_ms",
+        "error",
+        "largest_entry_bytes",
+        "message",
+        "not_before_ms",
+        "number",
+        "payload",
+        "refusal",
+        "response",
+        "response_payload",
+        "state",
+        "stream",
+        "submitted_ms",
+        "target",
+    )
+
+    def __init__(
+        self,
+        message: ClientMessage,
+        target: Target,
+        *,
+        now_ms: float,
+        deadline_ms: float,
+        payload: EntryBatch | None = None,
+        stream: Stream | None = None,
+        context: Any = None,
+    ) -> None:
+        assert (payload is not None) == isinstance(message, AppendRequest), message
+        self.message = message
+        self.target = target
+        self.submitted_ms = now_ms
+        self.deadline_ms = deadline_ms
+        self.payload = payload
+        self.stream = stream
+        self.context = context
+        """Whoever waits for the outcome; never looked at here."""
+        self.state = RequestState.WAITING
+        self.attempts = 0
+        """Refusals and lost connections so far."""
+        self.not_before_ms = 0.0
+        """While WAITING: back-off, not to be sent before this."""
+        self.due_ms = 0.0
+        """While SENT: when a healthy server has answered at the latest (now, or after a long poll)."""
+        self.number = 0
+        """Place in its stream on the connection that it was last sent on."""
+        self.refusal: LedgerError | None = None
+        """The last refusal, told if the deadline passes."""
+        self.response: ClientMessage | None = None
+        self.response_payload: EntryBatch | None = None
+        self.error: LedgerError | None = None
+        if payload is None:
+            self.largest_entry_bytes = 0
+        else:
+            self.largest_entry_bytes = (
+                payload.total_bytes if payload.count == 1 else int(payload.sizes.max())
+            )
+
+    @property
+    def lane(self) -> Lane:
+        return Lane.READ if isinstance(self.message, ReadRequest) else Lane.CONTROL
+
+    @property
+    def is_repeatable(self) -> bool:
+        """A second answer to it changes nothing, so a lost connection does not decide its outcome."""
+        return isinstance(self.message, (ReadRequest, StatusRequest))
+
+    @property
+    def is_done(self) -> bool:
+        return self.state is RequestState.DONE
+
+    @property
+    def record_count(self) -> int:
+        return self.payload.count if self.payload is not None else 0
+
+
+class Stream:
+    """Requests that must enter the log in the order in which they were submitted.
+
+    The leader accepts number n of a stream on a connection only after n - 1. If it refuses n it refuses
+    everything that was sent behind it (OutOfSequence); the client lets those answers come in
+    (`draining`) and then sends again from the first refused one, under the same numbers.
+
+    Nothing is sent on another connection while one request is without an answer on the old one.
+    """
+
+    __slots__ = (
+        "attempts",
+        "draining",
+        "failure",
+        "in_flight",
+        "link",
+        "number",
+        "numbers",
+        "queue",
+        "resume_at_ms",
+    )
+
+    def __init__(self, number: int) -> None:
+        assert number > 0, number
+        self.number = number
+        self.queue: deque[Request] = deque()
+        """Everything without an outcome, in order; SENT ones before WAITING ones, unless draining."""
+        self.link: Link | None = None
+        """The connection of what is in flight, or was last."""
+        self.numbers: dict[Link, int] = {}
+        """The next number on each connection; one that leadership comes back to goes on counting."""
+        self.in_flight = 0
+        self.draining = False
+        self.failure: LedgerError | None = None
+        """Set once a request of the stream has failed for good: nothing behind it is sent any more."""
+        self.attempts = 0
+        """Refusals in a row."""
+        self.resume_at_ms = 0.0
+
+    def waiting(self) -> list[Request]:
+        return [request for request in self.queue if request.state is RequestState.WAITING]
+
+    def forget_done(self) -> None:
+        while self.queue and self.queue[0].state is RequestState.DONE:
+            self.queue.popleft()
+
+
+class LinkState(Enum):
+    DIALING = "dialing"
+    GREETING = "greeting"
+    """Connected; Hello is out and not yet answered."""
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+class Link:
+    """One connection to one server, as the protocol sees it; `context` is the client's socket."""
+
+    __slots__ = (
+        "address",
+        "context",
+        "decoder",
+        "hello",
+        "lane",
+        "last_received_ms",
+        "outbox",
+        "pending",
+        "probe",
+        "since_ms",
+        "state",
+    )
+
+    def __init__(self, address: str, lane: Lane, now_ms: float) -> None:
+        self.address = address
+        self.lane = lane
+        self.state = LinkState.DIALING
+        self.since_ms = now_ms
+        """When it entered `state`."""
+        self.last_received_ms = now_ms
+        self.decoder = FrameDecoder()
+        self.outbox: list[Buffer] = []
+        """Bytes to write; the client takes the list and leaves an empty one."""
+        self.pending: dict[int, Request] = {}
+        """SENT requests by request id."""
+        self.probe: Request | None = None
+        """The protocol's own StatusRequest on this link, at most one at a time."""
+        self.hello: HelloResponse | None = None
+        self.context: Any = None
+
+    def silent_ms(self, now_ms: float) -> float:
+        """For how long an answer has been due without a byte coming in."""
+        if not self.pending:
+            return 0.0
+        due = min(request.due_ms for request in self.pending.values())
+        return now_ms - max(due, self.last_received_ms)

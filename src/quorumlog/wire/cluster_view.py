@@ -1,0 +1,108 @@
+"""What a client believes about a group: which members there are, where they are, who leads.
+
+Reports come from any member and may be stale; the term in them tells which is the newer one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from quorumlog.errors import LedgerError
+from quorumlog.wire.client_messages import StatusResponse
+
+
+class LeaderView(NamedTuple):
+    address: str
+    term: int
+    """-1: the hint of a refusal, which names no term."""
+
+
+class _LostLeader(NamedTuple):
+    term: int
+    at_ms: float
+
+
+_NEVER = _LostLeader(-1, float("-inf"))
+
+
+class ClusterView:
+    """Updated by the protocol with every answer; decides nothing but whom to believe."""
+
+    def __init__(self, servers: Sequence[str], *, distrust_lost_ms: float) -> None:
+        self.servers = list(dict.fromkeys(servers))
+        self.advertised: dict[str, str] = {}
+        """Address by member id, as the servers tell it."""
+        self.greeted: dict[str, str] = {}
+        """Address by member id under which the member has greeted us: preferred, since it works."""
+        self.leader: LeaderView | None = None
+        self.leader_term = -1
+        """Highest term in which anybody was reported to lead; never falls. Older reports are stale."""
+        self.notes: dict[str, str] = {}
+        """Address -> what went wrong there last, for the message of a deadline."""
+        self._lost: dict[str, _LostLeader] = {}
+        """Leaders whose connection broke: followers name them until they have noticed themselves."""
+        self._distrust_lost_ms = distrust_lost_ms
+
+    def known_addresses(self) -> list[str]:
+        """The listed servers, and the members that they told of and that are not among them."""
+        addresses = list(self.servers)
+        # A copy: another thread may be learning meanwhile.
+        for member_id, address in list(self.advertised.items()):
+            if address not in addresses and self.greeted.get(member_id) not in addresses:
+                addresses.append(address)
+        return addresses
+
+    def member_address(self, member_id: str, told: str = "") -> str | None:
+        return self.greeted.get(member_id) or told or self.advertised.get(member_id)
+
+    def is_leader(self, address: str) -> bool:
+        return self.leader is not None and self.leader.address == address
+
+    def learn(self, address: str, status: StatusResponse) -> None:
+        """A member at `address` told what it knows."""
+        for member in status.members:
+            if member.address:
+                self.advertised[member.id] = member.address
+        if status.role == "leader":
+            self._leader_reported(address, status.term, by_itself=True)
+            return
+        follows = f"and follows {status.leader_id}" if status.leader_id else "and knows no leader"
+        self.notes[address] = f"{status.id} is a {status.role} in term {status.term} {follows}"
+        if self.is_leader(address):
+            self.leader = None
+        leader_address = self.member_address(status.leader_id, status.leader_address)
+        if status.leader_id and leader_address:
+            self._leader_reported(leader_address, status.term, by_itself=False)
+
+    def _leader_reported(self, address: str, term: int, *, by_itself: bool) -> None:
+        if term < self.leader_term:
+            return
+        current = self.leader
+        if not self.is_leader(address):
+            if not by_itself:
+                if self._lost.get(address, _NEVER).term >= term:
+                    return
+                # Two addresses in one term are two names of one member: stay with the one in use.
+                if current is not None and current.term == term:
+                    return
+            self._lost.pop(address, None)
+        self.leader = LeaderView(address, term)
+        self.leader_term = term
+
+    def hinted(self, address: str, error: LedgerError, now_ms: float) -> None:
+        """The member at `address` refused because it does not lead; perhaps it knows who does."""
+        if self.is_leader(address):
+            self.leader = None
+        if self.leader is not None or not error.leader_id:
+            return
+        hint = self.member_address(error.leader_id, error.leader_address or "")
+        if hint is None or hint == address:
+            return
+        if now_ms - self._lost.get(hint, _NEVER).at_ms > self._distrust_lost_ms:
+            self.leader = LeaderView(hint, -1)
+
+    def connection_lost(self, address: str, now_ms: float) -> None:
+        if self.leader is not None and self.leader.address == address:
+            self._lost[address] = _LostLeader(self.leader.term, now_ms)
+            self.leader = None

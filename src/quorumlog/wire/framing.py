@@ -1,0 +1,245 @@
+"""One frame carries one message of one group, and the entry bytes that belong to it.
+
+    offset  bytes  field           (little-endian)
+         0      4  magic           "QLG" and the version of this layout, 1
+         4      4  control_crc     CRC-32 of everything from offset 8 to the end of control
+         8      4  payload_crc     CRC-32 of sizes and entries; 0 without entries
+        12      4  frame_bytes     of the whole frame, this header included
+        16      4  control_bytes
+        20      4  count           entries in the payload
+        24      c  control         MessagePack of (group, message)
+    24 + c   4 count  sizes        bytes of each entry, header included
+       ...      n  entries         as they lie on disk (quorumlog.batch)
+
+Sans-IO: `encode_frame` gives buffers to write, `FrameDecoder` takes bytes as they come. Entry bytes
+are never copied on the way out; on the way in they are received into their own buffer (large frames)
+or copied once (small ones), so that the receive buffer is free again at once.
+
+Lengths are checked against each other and against `max_frame_bytes` before anything is allocated for
+them. Bytes that no correct counterpart sends raise `ProtocolViolation`, and nothing else; after one
+the decoder is of no more use, and its connection closes.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from isal.isal_zlib import crc32
+
+from quorumlog.batch import HEADER_BYTES, Buffer, EntryBatch
+from quorumlog.consensus.messages import NOBODY, AnyMessage, Message, PushEntryRequest
+from quorumlog.errors import ProtocolViolation
+from quorumlog.wire.client_messages import AnyClientMessage
+
+AnyFrameMessage = AnyMessage | AnyClientMessage
+
+MAGIC = b"QLG\x01"
+FRAME_HEADER_BYTES = 24
+DEFAULT_MAX_FRAME_BYTES = 16 * 1024 * 1024
+RECEIVE_BUFFER_BYTES = 256 * 1024
+LARGE_FRAME_BYTES = 64 * 1024
+"""A frame above this that has not arrived whole is received into a buffer of its own."""
+
+_HEADER = struct.Struct("<4sIIIII")
+_TAIL = struct.Struct("<IIII")
+_CHECKED_FROM = 8
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER: msgspec.msgpack.Decoder[tuple[str, AnyFrameMessage]] = msgspec.msgpack.Decoder(
+    tuple[str, AnyFrameMessage]
+)
+assert _HEADER.size == FRAME_HEADER_BYTES
+assert _TAIL.size == FRAME_HEADER_BYTES - _CHECKED_FROM
+
+
+class Frame(NamedTuple):
+    """What one frame said. `payload` is None where it carried no entries."""
+
+    group: str
+    message: AnyFrameMessage
+    payload: EntryBatch | None
+
+
+def encode_frame(
+    group: str, message: AnyFrameMessage, payload: EntryBatch | None = None
+) -> list[Buffer]:
+    """Buffers to write one after the other; the second, if any, is `payload.buffer` itself.
+
+    Of a peer message `sender` is not sent (the receiver knows whose connection it is), and the
+    `entries` of a push travel as the payload: they need not be passed a second time.
+    """
+    if isinstance(message, Message):
+        if isinstance(message, PushEntryRequest) and message.entries is not None:
+            assert payload is None or payload is message.entries, "a push has one payload"
+            payload = message.entries
+            message = msgspec.structs.replace(message, sender=NOBODY, entries=None)
+        elif message.sender != NOBODY:
+            message = msgspec.structs.replace(message, sender=NOBODY)
+    control = _ENCODER.encode((group, message))
+    if payload is None or payload.count == 0:
+        tail = _TAIL.pack(0, FRAME_HEADER_BYTES + len(control), len(control), 0) + control
+        return [MAGIC + crc32(tail).to_bytes(4, "little") + tail]
+    sizes = payload.sizes.astype("<u4").tobytes()
+    entries = payload.buffer
+    tail = (
+        _TAIL.pack(
+            crc32(entries, crc32(sizes)),
+            FRAME_HEADER_BYTES + len(control) + len(sizes) + len(entries),
+            len(control),
+            payload.count,
+        )
+        + control
+    )
+    return [MAGIC + crc32(tail).to_bytes(4, "little") + tail + sizes, entries]
+
+
+def frame_bytes_of(buffers: list[Buffer]) -> int:
+    """Length of the frame that `encode_frame` gave."""
+    return sum(map(len, buffers))
+
+
+class FrameDecoder:
+    """Bytes in, frames out, for one connection.
+
+    `get_buffer` and `buffer_updated` are the pair of calls of `asyncio.BufferedProtocol`; a blocking
+    reader uses them around `recv_into`.
+    """
+
+    __slots__ = ("_end", "_large", "_large_end", "_max_frame_bytes", "_receive", "_start", "_violation")
+
+    def __init__(self, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
+        assert max_frame_bytes >= FRAME_HEADER_BYTES, max_frame_bytes
+        self._max_frame_bytes = max_frame_bytes
+        self._receive = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
+        self._start = 0
+        """First byte not yet handed out as part of a frame; `_start <= _end`."""
+        self._end = 0
+        self._large: memoryview | None = None
+        """The buffer of the one large frame on its way; while it is set, `_receive` is empty."""
+        self._large_end = 0
+        self._violation = ""
+
+    @property
+    def is_between_frames(self) -> bool:
+        """True if the bytes so far end with a whole frame: a close here truncates nothing."""
+        return self._large is None and self._start == self._end
+
+    def get_buffer(self, sizehint: int = -1) -> memoryview:
+        """Where the next bytes go; never empty."""
+        if self._large is not None:
+            return self._large[self._large_end :]
+        return self._receive[self._end :]
+
+    def buffer_updated(self, count: int) -> list[Frame]:
+        """`count` bytes were put into `get_buffer()`; returns every frame that is now whole."""
+        if self._violation:
+            raise ProtocolViolation(self._violation)
+        try:
+            if self._large is not None:
+                return self._large_updated(count)
+            self._end += count
+            assert self._end <= RECEIVE_BUFFER_BYTES, (self._end, RECEIVE_BUFFER_BYTES)
+            return self._take_frames()
+        except ProtocolViolation as violation:
+            self._violation = str(violation)
+            raise
+
+    def receive_data(self, data: Buffer) -> list[Frame]:
+        """The same for bytes that lie elsewhere."""
+        frames: list[Frame] = []
+        rest = memoryview(data).cast("B")
+        while rest:
+            into = self.get_buffer()
+            count = min(len(into), len(rest))
+            into[:count] = rest[:count]
+            frames += self.buffer_updated(count)
+            rest = rest[count:]
+        return frames
+
+    def _take_frames(self) -> list[Frame]:
+        frames: list[Frame] = []
+        receive, start, end = self._receive, self._start, self._end
+        while end - start >= FRAME_HEADER_BYTES:
+            header = _HEADER.unpack_from(receive, start)
+            frame_bytes, control_bytes, count = header[3:]
+            self._check_lengths(header[0], frame_bytes, control_bytes, count)
+            if end - start < frame_bytes:
+                if frame_bytes > LARGE_FRAME_BYTES:
+                    self._begin_large(frame_bytes)
+                    return frames
+                break
+            stop = start + frame_bytes
+            frames.append(_decode(receive[start:stop], header, copy=True))
+            self._start = start = stop
+        if start == end:
+            self._start = self._end = 0
+        elif RECEIVE_BUFFER_BYTES - end < LARGE_FRAME_BYTES:
+            # What is left is the beginning of one small frame: after this move the whole of it fits.
+            receive[: end - start] = receive[start:end]
+            self._start, self._end = 0, end - start
+        return frames
+
+    def _check_lengths(self, magic: bytes, frame_bytes: int, control_bytes: int, count: int) -> None:
+        if magic != MAGIC:
+            raise ProtocolViolation(f"a frame begins with {magic!r} instead of {MAGIC!r}")
+        if frame_bytes > self._max_frame_bytes:
+            raise ProtocolViolation(
+                f"a frame of {frame_bytes} bytes is above max_frame_bytes ({self._max_frame_bytes})"
+            )
+        least = FRAME_HEADER_BYTES + control_bytes + count * (4 + HEADER_BYTES)
+        if frame_bytes < least or (count == 0 and frame_bytes != least):
+            raise ProtocolViolation(
+                f"a frame of {frame_bytes} bytes cannot hold {control_bytes} bytes of control and"
+                f" {count} entries"
+            )
+
+    def _begin_large(self, frame_bytes: int) -> None:
+        # numpy because it leaves the memory as it is; a bytearray would be zeroed first.
+        self._large = np.empty(frame_bytes, np.uint8).data
+        self._large_end = self._end - self._start
+        self._large[: self._large_end] = self._receive[self._start : self._end]
+        self._start = self._end = 0
+
+    def _large_updated(self, count: int) -> list[Frame]:
+        frame = self._large
+        assert frame is not None
+        self._large_end += count
+        assert self._large_end <= len(frame), (self._large_end, len(frame))
+        if self._large_end < len(frame):
+            return []
+        self._large = None
+        return [_decode(frame, _HEADER.unpack_from(frame), copy=False)]
+
+
+def _decode(frame: memoryview, header: tuple[bytes, int, int, int, int, int], *, copy: bool) -> Frame:
+    """One whole frame whose lengths are checked. `copy`: `frame` is memory that is used again."""
+    _, control_crc, payload_crc, frame_bytes, control_bytes, count = header
+    assert frame_bytes == len(frame), (frame_bytes, len(frame))
+    control_end = FRAME_HEADER_BYTES + control_bytes
+    if crc32(frame[_CHECKED_FROM:control_end]) != control_crc:
+        raise ProtocolViolation("control_crc of a frame does not match")
+    try:
+        group, message = _DECODER.decode(frame[FRAME_HEADER_BYTES:control_end])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolViolation(f"a frame holds no message: {error}") from None
+    payload = None
+    if count:
+        if crc32(frame[control_end:]) != payload_crc:
+            raise ProtocolViolation("payload_crc of a frame does not match")
+        entries_start = control_end + 4 * count
+        entries = frame[entries_start:]
+        sizes = np.frombuffer(frame, "<u4", count, control_end).astype(np.int64)
+        payload = EntryBatch(memoryview(bytearray(entries)) if copy else entries, sizes)
+    elif payload_crc:
+        raise ProtocolViolation("a frame without entries has a payload_crc")
+    if isinstance(message, Message):
+        if message.sender != NOBODY:
+            raise ProtocolViolation("a peer message names its sender itself")
+        if isinstance(message, PushEntryRequest):
+            if message.entries is not None:
+                raise ProtocolViolation("a push carries entries inside its control part")
+            if payload is not None:
+                message = msgspec.structs.replace(message, entries=payload)
+    return Frame(group, message, payload)

@@ -1,0 +1,165 @@
+"""read --path, inspect, verify and recover on the directories of stopped members."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import LINES, NOT_TEXT, STORAGE, Cli, objects, plain
+
+INSPECT_KEYS = {
+    "ledger_begin_index",
+    "ledger_end_index",
+    "ledger_end_term",
+    "current_term",
+    "voted_for",
+    "committed_index",
+    "segments",
+    "damage",
+}
+VERIFY_KEYS = ["directory", "entries", "checked", "unchecked", "chain_crc", "ok", "problem"]
+
+
+@pytest.fixture
+def damaged(stopped: list[Path], tmp_path: Path) -> Path:
+    """A copy with one bit of one body flipped."""
+    copy = tmp_path / "damaged"
+    shutil.copytree(stopped[0], copy)
+    segment = next(iter(sorted((copy / "data").iterdir())))
+    data = bytearray(segment.read_bytes())
+    data[data.index(b"line 77")] ^= 1
+    segment.write_bytes(data)
+    return copy
+
+
+def test_read_prints_what_a_stopped_member_holds(cli: Cli, stopped: list[Path]) -> None:
+    for directory in stopped:
+        result = cli("read", "--path", directory)
+        assert result.exit_code == 0, result.output
+        assert result.stdout_bytes == "\n".join(LINES).encode() + b"\n" + NOT_TEXT + b"\n"
+    rows = objects(cli("read", "--path", stopped[0], "--from", 5, "--to", 8, "--format", "json").stdout)
+    assert [row["index"] for row in rows] == [5, 6, 7]
+    first = rows[0]["body"]
+    assert [row["body"] for row in rows] == LINES[LINES.index(first) : LINES.index(first) + 3]
+
+
+def test_read_says_what_is_not_known_to_be_committed(
+    cli: Cli, stopped: list[Path], tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(stopped[0], copy)
+    (copy / "checkpoint").unlink()
+    result = cli("read", "--path", copy)
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "--local prints them" in plain(result.stderr)
+    assert cli("read", "--path", copy, "--local").stdout_bytes.endswith(NOT_TEXT + b"\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ((), "--servers LIST, or --path DIR"),
+        (("--path", ".", "--follow"), "--follow needs --servers"),
+        (("--servers", "h:1", "--local"), "--local goes with --path only"),
+        (("--path", "nowhere"), "nowhere does not exist"),
+    ],
+)
+def test_read_refuses_options_that_do_not_go_together(
+    cli: Cli, arguments: tuple[str, ...], named: str
+) -> None:
+    result = cli("read", *arguments)
+    assert result.exit_code == 2
+    assert named in plain(result.stderr)
+
+
+def test_inspect_shows_the_same_as_table_and_as_object(cli: Cli, stopped: list[Path]) -> None:
+    (found,) = objects(cli("inspect", stopped[0], "--json").stdout)
+    assert found.keys() >= INSPECT_KEYS
+    assert found["damage"] == []
+    assert found["ledger_begin_index"] == 0
+    assert found["committed_index"] == found["ledger_end_index"] >= len(LINES)
+    assert found["current_term"] >= found["ledger_end_term"] >= 1
+    assert found["segments"][0]["first_index"] == 0
+    table = cli("inspect", stopped[0])
+    assert table.exit_code == 0
+    assert f"index 0 to {found['ledger_end_index']}" in table.stdout
+    assert "n0 of group default" in table.stdout
+    assert "no damage" in table.stdout
+    assert f"{STORAGE.segment_bytes} B" in table.stdout
+
+
+def test_inspect_says_what_is_damaged_where(cli: Cli, damaged: Path) -> None:
+    (found,) = objects(cli("inspect", damaged, "--json").stdout)
+    (damage,) = found["damage"]
+    assert damage["file"].startswith("data/")
+    table = cli("inspect", damaged)
+    assert f"index {damage['index']}" in table.stdout
+    quick = cli("inspect", damaged, "--quick")
+    assert "no damage seen (entries were not read)" in quick.stdout
+
+
+def test_verify_finds_three_members_equal(cli: Cli, stopped: list[Path]) -> None:
+    result = cli("verify", *stopped)
+    assert result.exit_code == 0, result.output
+    assert "the 3 directories hold the same log" in result.stdout
+    rows = objects(cli("verify", *stopped, "--json").stdout)
+    assert [list(row) for row in rows] == [VERIFY_KEYS] * 3
+    assert {row["chain_crc"] for row in rows} == {rows[0]["chain_crc"]}
+    assert all(row["ok"] and row["checked"] == row["entries"] and not row["unchecked"] for row in rows)
+
+
+def test_verify_ends_with_1_on_damage_and_names_file_and_index(cli: Cli, damaged: Path) -> None:
+    result = cli("verify", damaged)
+    assert result.exit_code == 1
+    assert "not ok" in result.stdout
+    assert "data/" in result.stdout
+    (row,) = objects(cli("verify", damaged, "--json").stdout)
+    assert not row["ok"]
+    assert "index" in row["problem"]
+
+
+def test_verify_names_the_first_differing_index(cli: Cli, stopped: list[Path], damaged: Path) -> None:
+    """Two logs of another history: the one-member log of another cluster."""
+    from quorumlog import LocalCluster, connect
+
+    with LocalCluster(members=1, directory=damaged.parent / "other", storage=STORAGE) as cluster:
+        with connect(cluster.servers) as log:
+            log.append_batch([line.encode() for line in (*LINES[:40], "another")])
+        other = cluster.data_dir("n0")
+    result = cli("verify", stopped[0], other)
+    rows = objects(cli("verify", stopped[0], other, "--json").stdout)
+    assert result.exit_code == 1
+    assert "first differing index: " in result.stdout
+    assert "first differing index: " in rows[1]["problem"]
+
+
+def test_a_directory_that_holds_no_log_is_named(cli: Cli, tmp_path: Path) -> None:
+    for command in ("inspect", "verify"):
+        result = cli(command, tmp_path)
+        assert result.exit_code == 2
+        assert str(tmp_path) in plain(result.stderr)
+    result = cli("inspect", tmp_path / "none")
+    assert "does not exist" in plain(result.stderr)
+
+
+def test_recover_makes_what_is_unreadable_again(cli: Cli, tmp_path: Path) -> None:
+    from quorumlog import LocalCluster, connect
+
+    with LocalCluster(members=1, directory=tmp_path, storage=STORAGE) as cluster:
+        with connect(cluster.servers) as log:
+            log.append_batch([b"kept", b"too"])
+        directory = cluster.data_dir("n0")
+    (directory / "hardstate").write_bytes(b"\xff" * 8192)
+    (directory / "currterm").unlink(missing_ok=True)
+    refused = cli("recover", directory, input=b"n\n")
+    assert refused.exit_code != 0
+    result = cli("recover", directory, "--yes")
+    assert result.exit_code == 0, result.output
+    assert "made again" in result.stdout
+    with LocalCluster(members=1, directory=tmp_path, storage=STORAGE) as cluster:
+        with connect(cluster.servers) as log:
+            assert [entry.body for entry in log.read(0)] == [b"kept", b"too"]
+    again = cli("recover", directory, "--yes")
+    assert "nothing to do" in again.stdout

@@ -1,0 +1,275 @@
+"""serve and dev: a member as a process, and every way to configure one that cannot work."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import pytest
+
+from quorumlog import LocalCluster, connect
+from tests.cli.conftest import STORAGE, Cli, objects, plain
+
+Start = Callable[..., Popen[bytes]]
+
+
+def first_line(process: Popen[bytes]) -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline().decode()
+    assert line, process.communicate()[1].decode()
+    return line
+
+
+def refusal(process: Popen[bytes]) -> str:
+    """Standard error of a process that ends by itself with status 2 and without a traceback."""
+    _, said = process.communicate(timeout=30)
+    text = plain(said.decode())
+    assert process.returncode == 2, text
+    assert "Traceback" not in text
+    return text
+
+
+def member_of_a_cluster(tmp_path: Path) -> tuple[Path, str]:
+    """The directory and address of n0 of a cluster of one that has run in group `default`."""
+    with LocalCluster(members=1, directory=tmp_path, storage=STORAGE) as cluster:
+        return cluster.data_dir("n0"), cluster.servers
+
+
+# ---------------------------------------------------------------- it serves
+
+
+@pytest.mark.processes
+def test_a_member_serves_until_sigterm_and_goes_on_where_it_stopped(
+    start: Start, cli: Cli, free_address: str, tmp_path: Path
+) -> None:
+    options = ("--id", "n0", "--members", f"n0={free_address}", "--data-dir", tmp_path / "n0")
+    for round_number in range(2):
+        process = start("serve", *options)
+        line = first_line(process)
+        assert "n0 of group default" in line
+        assert f"listens on {free_address}" in line
+        assert str(tmp_path / "n0") in line
+        appended = cli("append", "--servers", free_address, input=b"round %d\n" % round_number)
+        assert appended.exit_code == 0, appended.output
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=30)
+        assert (process.returncode, out) == (0, b"stopped cleanly\n")
+    assert cli("read", "--path", tmp_path / "n0").stdout == "round 0\nround 1\n"
+
+
+@pytest.mark.processes
+def test_three_processes_form_hand_over_on_sigterm_and_lose_nothing(
+    start: Start, cli: Cli, tmp_path: Path
+) -> None:
+    with LocalCluster(members=3, storage=STORAGE) as ports:  # three addresses that are free again
+        members = ports.members
+    listed = ",".join(f"{m.member_id}={m}" for m in members)
+    servers = ",".join(map(str, members))
+    processes = {
+        m.member_id: start(
+            "serve", "--id", m.member_id, "--members", listed, "--data-dir", tmp_path / m.member_id
+        )
+        for m in members
+    }
+    for process in processes.values():
+        first_line(process)
+    assert cli("append", "--servers", servers, input=b"before\n").exit_code == 0
+    rows = objects(cli("status", "--servers", servers, "--json").stdout)
+    leader = next(row["id"] for row in rows if row["role"] == "leader")
+    processes[leader].send_signal(signal.SIGTERM)
+    processes[leader].communicate(timeout=30)
+    assert processes[leader].returncode == 0
+    assert cli("append", "--servers", servers, input=b"after\n").exit_code == 0
+    for process in processes.values():
+        process.send_signal(signal.SIGTERM)
+    for process in processes.values():
+        process.communicate(timeout=30)
+    assert [process.returncode for process in processes.values()] == [0, 0, 0]
+    survivors = [tmp_path / m for m in processes if m != leader]
+    verified = cli("verify", *survivors)
+    assert verified.exit_code == 0, verified.output
+    assert cli("read", "--path", survivors[0], "--local").stdout == "before\nafter\n"
+
+
+@pytest.mark.processes
+def test_a_toml_file_serves_several_groups(
+    start: Start, cli: Cli, free_address: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "member.toml"
+    config.write_text(
+        f"""
+        member_id = "n0"
+        members = "n0={free_address}"
+
+        [groups.orders]
+        data_dir = "{tmp_path}/orders"
+
+        [groups.audit]
+        store = "memory"
+        """
+    )
+    process = start("serve", "--config", config)
+    assert "group orders" in first_line(process)
+    assert "data in memory only" in first_line(process)
+    for group in ("orders", "audit"):
+        at = ("--servers", free_address, "--group", group)
+        assert cli("append", *at, input=group.encode()).exit_code == 0
+        assert cli("read", *at).stdout == f"{group}\n"
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+@pytest.mark.processes
+def test_dev_runs_a_cluster_until_interrupted_and_keeps_its_directory(
+    start: Start, cli: Cli, tmp_path: Path
+) -> None:
+    for text in (b"first", b"second"):
+        process = start("dev", "--members", 3, "--dir", tmp_path / "dev", "--json")
+        (said,) = objects(first_line(process))
+        assert len(said["servers"].split(",")) == 3
+        with connect(said["servers"]) as log:
+            log.append(text)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+        assert process.returncode == 0, errors.decode()
+        assert b"Traceback" not in errors
+    assert cli("read", "--path", tmp_path / "dev" / "n0", "--local").stdout == "first\nsecond\n"
+    result = cli("dev", "--members", 5, "--dir", tmp_path / "dev")
+    assert result.exit_code == 2
+    assert "--members 3" in plain(result.stderr)
+
+
+# ---------------------------------------------------------------- it refuses
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--fluhs", "sync"), "No such option: --fluhs"),
+        (("--flush", "often"), "--flush"),
+        (("--store", "tape"), "--store"),
+        (("--id", "n9"), "--id n9 is not in --members (n0, n1)"),
+        (("--members", "n0=h:1,n1=h:1"), "--members: two members have the address h:1"),
+        (("--members", "n0=h:1,n0=h:2"), "--members: two members have the id n0"),
+        (("--preferred-leader", "n7"), "--preferred-leader n7 is not in --members"),
+        (("--config", "none.toml"), "--config none.toml: No such file"),
+        (("--bind", "nowhere"), "--bind: 'nowhere' is not an address"),
+    ],
+)
+def test_a_bad_option_is_named(cli: Cli, tmp_path: Path, arguments: tuple[str, ...], named: str) -> None:
+    good = ("--id", "n0", "--members", "n0=127.0.0.1:1,n1=127.0.0.1:2", "--data-dir", tmp_path)
+    result = cli("serve", *good, *arguments)
+    assert result.exit_code == 2, result.output
+    assert named in plain(result.stderr)
+
+
+def test_an_unknown_option_in_toml_names_the_file_and_the_closest_option(
+    cli: Cli, tmp_path: Path
+) -> None:
+    config = tmp_path / "member.toml"
+    config.write_text("hartbeat_interval_ms = 100")
+    result = cli("serve", "--config", config)
+    assert result.exit_code == 2
+    said = plain(result.stderr)
+    assert f"{config}: unknown option 'hartbeat_interval_ms'" in said
+    assert "'heartbeat_interval_ms'" in said
+
+
+@pytest.mark.processes
+def test_a_port_in_use_is_named_with_the_options_to_change(
+    start: Start, stopped: list[Path], tmp_path: Path
+) -> None:
+    with LocalCluster(members=1, storage=STORAGE) as cluster:
+        process = start(
+            "serve", "--id", "n0", "--members", f"n0={cluster.servers}", "--data-dir", tmp_path / "n0"
+        )
+        said = refusal(process)
+    assert cluster.servers in said
+    assert "--members (or --bind)" in said
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"--group": "orders"}, "--group"),
+        ({"--id": "n1"}, "--id"),
+        ({}, "segment_bytes"),
+    ],
+    ids=["group", "member", "segment size"],
+)
+def test_a_directory_of_another_member_is_refused(
+    start: Start, tmp_path: Path, options: dict[str, str], named: str
+) -> None:
+    directory, address = member_of_a_cluster(tmp_path)
+    members = f"n0={address},n1=127.0.0.1:1" if options.get("--id") else f"n0={address}"
+    given = {"--id": "n0", "--members": members, "--data-dir": str(directory), **options}
+    said = refusal(start("serve", *(word for pair in given.items() for word in pair)))
+    assert named in said
+    assert str(directory) in said
+
+
+@pytest.mark.processes
+def test_a_directory_in_use_is_refused(start: Start, free_address: str) -> None:
+    with LocalCluster(members=1, storage=STORAGE) as cluster:
+        directory = cluster.data_dir("n0")
+        said = refusal(
+            start("serve", "--id", "n0", "--members", f"n0={free_address}", "--data-dir", directory)
+        )
+    assert str(directory) in said
+
+
+@pytest.mark.processes
+def test_a_directory_without_write_permission_is_refused(
+    start: Start, free_address: str, tmp_path: Path
+) -> None:
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o500)
+    options = ("--id", "n0", "--members", f"n0={free_address}", "--data-dir", locked / "n0")
+    said = refusal(start("serve", *options, **as_nobody_special()))
+    assert "locked" in said
+    assert "--data-dir" in said
+
+
+def as_nobody_special() -> dict[str, Any]:
+    """Root passes every permission check: it gives up the capability to, for the process to be."""
+    if os.geteuid() != 0:
+        return {}
+    drop_bounding_capability, may_override_permissions = 24, 1
+    prctl = ctypes.CDLL(None).prctl
+    return {"preexec_fn": lambda: prctl(drop_bounding_capability, may_override_permissions, 0, 0, 0)}
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("command", [("serve", "--id", "n0"), ("dev",)])
+def test_python_without_assertions_is_refused(start: Start, command: tuple[str, ...]) -> None:
+    assert "python -O" in refusal(start(*command, python=("-O",)))
+
+
+@pytest.mark.processes
+def test_damage_below_the_durable_point_ends_the_start_and_says_what_to_run(
+    start: Start, tmp_path: Path
+) -> None:
+    with LocalCluster(members=1, directory=tmp_path, storage=STORAGE) as cluster:
+        with connect(cluster.servers) as log:
+            log.append_batch([b"x" * 1000] * 100)
+        address, directory = cluster.servers, cluster.data_dir("n0")
+    shutil.rmtree(directory / "data")
+    config = tmp_path / "member.toml"
+    config.write_text(
+        f"segment_bytes = {STORAGE.segment_bytes}\nindex_segment_bytes = {STORAGE.index_segment_bytes}"
+    )
+    process = start(
+        "serve", "--id", "n0", "--members", f"n0={address}", "--data-dir", directory, "--config", config
+    )
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 3
+    assert f"quorumlog verify {directory}" in plain(said.decode())
+    assert b"Traceback" not in said

@@ -1,0 +1,167 @@
+"""A configuration that cannot work is refused with the option, the place and what to write instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorumlog.cli.toml_config import load_server_config
+from quorumlog.config import MIB
+from quorumlog.errors import ConfigError
+
+MEMBERS = "n0=127.0.0.1:20911,n1=127.0.0.1:20912,n2=127.0.0.1:20913"
+GIVEN = {"member_id": "n0", "members": MEMBERS, "data_dir": "/data/n0"}
+
+
+def toml(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "member.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def refusal(path: str | None, given: dict[str, Any]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_server_config(path, given)
+    return str(caught.value)
+
+
+def test_the_command_line_alone_describes_one_group() -> None:
+    (config,), bind = load_server_config(
+        None,
+        {**GIVEN, "flush": "async", "group": None, "preferred_leader_ids": ("n1",), "bind": "[::]:7"},
+    )
+    assert (config.member_id, config.group, config.data_dir) == ("n0", "default", "/data/n0")
+    assert config.storage.flush == "async"
+    assert config.consensus.preferred_leader_ids == ("n1",)
+    assert [str(m) for m in config.members] == [f"127.0.0.1:{p}" for p in (20911, 20912, 20913)]
+    assert bind == "[::]:7"
+
+
+def test_a_file_describes_several_groups_with_common_options(tmp_path: Path) -> None:
+    path = toml(
+        tmp_path,
+        f"""
+        bind = "0.0.0.0:20911"
+        member_id = "n0"
+        members = "{MEMBERS}"
+        heartbeat_interval_ms = 100
+        disk_full_ratio = 1
+
+        [groups.orders]
+        data_dir = "/data/orders"
+        preferred_leader_ids = ["n0", "n2"]
+        segment_bytes = {64 * MIB}
+
+        [groups.audit]
+        data_dir = "/data/audit"
+        flush = "async"
+        heartbeat_interval_ms = 200
+        """,
+    )
+    (orders, audit), bind = load_server_config(path, {})
+    assert (orders.group, audit.group) == ("orders", "audit")
+    assert orders.storage.segment_bytes == 64 * MIB
+    assert orders.storage.disk_full_ratio == 1.0
+    assert orders.consensus.preferred_leader_ids == ("n0", "n2")
+    assert (orders.storage.flush, audit.storage.flush) == ("sync", "async")
+    assert [c.consensus.heartbeat_interval_ms for c in (orders, audit)] == [100, 200]
+    assert bind == "0.0.0.0:20911"
+
+    (only,), _ = load_server_config(path, {"group": "audit", "data_dir": "/elsewhere", "bind": "[::]:1"})
+    assert (only.group, only.data_dir) == ("audit", "/elsewhere")
+
+
+def test_members_may_be_a_table(tmp_path: Path) -> None:
+    path = toml(tmp_path, 'member_id = "a"\nstore = "memory"\nmembers = { a = "h:1", b = "h:2" }')
+    (config,), _ = load_server_config(path, {})
+    assert [(m.member_id, str(m)) for m in config.members] == [("a", "h:1"), ("b", "h:2")]
+
+
+def test_an_option_of_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
+    path = toml(tmp_path, f'member_id = "n0"\nmembers = "{MEMBERS}"\ndata_dir = "/a"\nflush = "async"')
+    (config,), _ = load_server_config(path, {"member_id": "n1", "flush": "sync"})
+    assert (config.member_id, config.storage.flush, config.data_dir) == ("n1", "sync", "/a")
+
+
+@pytest.mark.parametrize(
+    ("unknown", "closest"),
+    [
+        ("heartbeat_intervall_ms", "heartbeat_interval_ms"),
+        ("dataDir", "data_dir"),
+        ("id", "member_id"),
+        ("segment-bytes", "segment_bytes"),
+        ("preferred_leader", "preferred_leader_ids"),
+    ],
+)
+def test_an_unknown_option_is_named_with_the_closest_valid_one(
+    tmp_path: Path, unknown: str, closest: str
+) -> None:
+    path = toml(tmp_path, f'{unknown} = "n0"')
+    text = refusal(path, GIVEN)
+    assert text.startswith(path)
+    assert f"unknown option {unknown!r}" in text
+    assert text.endswith(repr(closest))
+
+
+def test_an_unknown_option_in_a_group_names_the_table(tmp_path: Path) -> None:
+    text = refusal(toml(tmp_path, '[groups.orders]\nflushh = "sync"'), GIVEN)
+    assert "[groups.orders]: unknown option 'flushh'; the closest valid option is 'flush'" in text
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("heartbeat_interval_ms = '150'", "option 'heartbeat_interval_ms': '150' is not of type int"),
+        ("append_timeout_ms = true", "option 'append_timeout_ms': True is not of type int"),
+        ("preferred_leader_ids = 'n0'", 'write preferred_leader_ids = ["n0"]'),
+        ("bind = 'here'", "option 'bind': 'here' is not an address"),
+        ("max_heartbeat_leak = 2", "raise max_heartbeat_leak to 3 or more"),
+        ("flush = 'often'", "flush must be 'sync' or 'async', not 'often'"),
+        ("groups = 3", "groups must be tables"),
+        ("[groups]", "groups must be tables"),
+        ("flush = ", "not TOML"),
+    ],
+)
+def test_a_bad_value_names_the_file_and_the_option(tmp_path: Path, line: str, named: str) -> None:
+    path = toml(tmp_path, line)
+    text = refusal(path, GIVEN)
+    assert path in text
+    assert named in text
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"member_id": None}, "--id is missing"),
+        ({"members": None}, "--members is missing"),
+        ({"data_dir": None}, "--data-dir is missing"),
+        ({"member_id": "n7"}, "--id n7 is not in --members (n0, n1, n2)"),
+        ({"members": "n0=h:1,n1=h:1"}, "--members: two members have the address h:1"),
+        ({"members": "n0=h:1,n0=h:2"}, "--members: two members have the id n0"),
+        ({"members": "n0=h"}, "--members: 'h' is not an address"),
+        ({"members": "h:1"}, "--members: 'h:1' must look like"),
+        ({"members": ","}, "--members lists no member"),
+        ({"preferred_leader_ids": ("n9",)}, "--preferred-leader n9 is not in --members"),
+        ({"bind": "20911"}, "--bind: '20911' is not an address"),
+    ],
+)
+def test_a_bad_command_line_names_the_option(change: dict[str, Any], named: str) -> None:
+    assert named in refusal(None, {**GIVEN, **change})
+
+
+def test_groups_of_one_process_do_not_share_a_directory(tmp_path: Path) -> None:
+    path = toml(tmp_path, "[groups.a]\n[groups.b]\n")
+    common = {"member_id": "n0", "members": MEMBERS}
+    assert "--data-dir cannot serve the 2 groups" in refusal(path, {**common, "data_dir": "/d"})
+    path = toml(tmp_path, 'data_dir = "/d"\n[groups.a]\n[groups.b]\n')
+    assert "groups a and b have the same data_dir (/d)" in refusal(path, common)
+    path = toml(tmp_path, 'data_dir = "/d"\n[groups.a]\n')
+    assert "--group c is not in" in refusal(path, {**common, "group": "c"})
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    assert refusal(str(tmp_path / "none.toml"), GIVEN).startswith(
+        f"--config {tmp_path}/none.toml: No such"
+    )

@@ -1,0 +1,229 @@
+"""append, read, status and transfer against a running cluster."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import Popen
+
+import pytest
+
+from quorumlog import LocalCluster, connect
+from tests.cli.conftest import NOT_TEXT, STORAGE, Cli, objects, plain
+
+MEMBER_KEYS = [
+    "id",
+    "address",
+    "reachable",
+    "role",
+    "term",
+    "leader_id",
+    "ledger_begin_index",
+    "ledger_end_index",
+    "committed_index",
+]
+
+
+def end_of(cluster: LocalCluster) -> int:
+    with connect(cluster.servers) as log:
+        return max(row["ledger_end_index"] for row in log.status())
+
+
+def test_append_prints_first_and_last_index_and_read_gives_the_lines_back(
+    cli: Cli, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    first = end_of(cluster) + 1
+    file = tmp_path / "lines"
+    file.write_bytes(b"one\n\nthree\xff\nwithout an end")
+    appended = cli("append", "--servers", cluster.servers, file)
+    assert appended.exit_code == 0, appended.output
+    assert f"appended 4 entries: first index {first}, last index {first + 3}" in appended.stdout
+
+    text = cli("read", "--servers", cluster.servers, "--from", first)
+    assert text.stdout_bytes == b"one\n\nthree\xff\nwithout an end\n"
+    middle = cli("read", "--servers", cluster.servers, "--from", first + 1, "--to", first + 3, "--json")
+    term = objects(middle.stdout)[0]["term"]
+    assert objects(middle.stdout) == [
+        {"index": first + 1, "term": term, "body": ""},
+        {"index": first + 2, "term": term, "body_base64": "dGhyZWX/"},
+    ]
+    as_hex = cli(
+        "read", "--servers", cluster.servers, "--from", first, "--to", first + 1, "--format", "hex"
+    )
+    assert as_hex.stdout == f"{first} {term} {b'one'.hex()}\n"
+
+
+def test_append_takes_standard_input_and_json_names_every_entry(cli: Cli, cluster: LocalCluster) -> None:
+    lines = b"".join(b"%d\n" % number for number in range(10_000))
+    first = end_of(cluster) + 1
+    result = cli("append", "--servers", cluster.servers, "--json", input=lines)
+    assert result.exit_code == 0, result.output
+    rows = objects(result.stdout)
+    assert [row["index"] for row in rows] == list(range(first, first + 10_000))
+    assert all(row.keys() == {"index", "term"} for row in rows)
+    assert cli("read", "--servers", cluster.servers, "--from", first).stdout_bytes == lines
+
+
+def test_append_of_nothing_appends_nothing(cli: Cli, cluster: LocalCluster) -> None:
+    before = end_of(cluster)
+    result = cli("append", "--servers", cluster.servers, input=b"")
+    assert (result.exit_code, result.stdout) == (0, "nothing to append\n")
+    assert end_of(cluster) == before
+
+
+def test_a_line_above_the_limit_is_refused_and_what_stood_before_it_is_counted(
+    cli: Cli, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    file = tmp_path / "lines"
+    file.write_bytes(b"a\n" * 3 + b"x" * (2 * STORAGE.segment_bytes) + b"\nb\n")
+    result = cli("append", "--servers", cluster.servers, file)
+    assert result.exit_code == 1
+    assert "BodyTooLarge" in result.stderr
+    assert "unknown: 0" in result.stdout
+    committed = int(result.stdout.split("lines committed: ")[1].split()[0].rstrip(";"))
+    not_sent = int(result.stdout.split("not sent: ")[1].split()[0])
+    assert committed + not_sent == 5
+
+
+def test_append_without_a_server_says_that_no_line_was_sent(
+    cli: Cli, free_address: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "lines"
+    file.write_bytes(b"a\nb\nc")
+    result = cli("append", "--servers", free_address, "--timeout", 0.3, file)
+    assert result.exit_code == 1
+    assert "lines committed: 0; unknown: 0; not sent: 3" in result.stdout
+    assert free_address in result.stderr
+
+
+def test_append_counts_as_unknown_what_a_leader_without_quorum_took(cli: Cli, tmp_path: Path) -> None:
+    with LocalCluster(members=3, storage=STORAGE) as cluster:
+        leader = cluster.leader()
+        for member in cluster.members:
+            if member.member_id != leader:
+                cluster.kill(member.member_id)
+        file = tmp_path / "lines"
+        file.write_bytes(b"a\nb\n")
+        address = next(str(m) for m in cluster.members if m.member_id == leader)
+        result = cli("append", "--servers", address, "--timeout", 5, file)
+    assert result.exit_code == 1
+    assert "lines committed: 0; unknown: 2; not sent: 0" in result.stdout
+    assert "OutcomeUnknown" in result.stderr
+
+
+@pytest.mark.processes
+def test_an_interrupted_append_accounts_for_every_line_that_it_read(
+    start: Callable[..., Popen[bytes]], cluster: LocalCluster
+) -> None:
+    first = end_of(cluster) + 1
+    process = start("append", "--servers", cluster.servers)
+    assert process.stdin is not None
+    process.stdin.write(b"a\nb\nc\nhalf a li")
+    process.stdin.flush()
+    with connect(cluster.servers) as log:
+        tail = log.tail(first)
+        assert [next(tail).body for _ in range(3)] == [b"a", b"b", b"c"]
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 130
+    assert process.stdout is not None
+    said = process.stdout.read().decode()
+    assert (
+        f"lines committed: 3 (first index {first}, last index {first + 2}); unknown: 0; not sent: 0"
+        in said
+    )
+
+
+@pytest.mark.processes
+def test_read_follows_until_interrupted(
+    start: Callable[..., Popen[bytes]], cluster: LocalCluster
+) -> None:
+    first = end_of(cluster) + 1
+    process = start("read", "--servers", cluster.servers, "--from", first, "--follow")
+    assert process.stdout is not None
+    with connect(cluster.servers) as log:
+        log.append(b"early")
+        assert process.stdout.readline() == b"early\n"
+        log.append(b"late")
+        assert process.stdout.readline() == b"late\n"
+    process.send_signal(signal.SIGINT)
+    assert process.wait() == 130
+
+
+def test_follow_ends_where_it_is_told_to(cli: Cli, cluster: LocalCluster) -> None:
+    first = end_of(cluster) + 1
+    cli("append", "--servers", cluster.servers, input=b"a\nb\nc\n")
+    result = cli("read", "--servers", cluster.servers, "--from", first, "--to", first + 2, "--follow")
+    assert (result.exit_code, result.stdout) == (0, "a\nb\n")
+
+
+def test_reading_above_the_committed_index_names_it(cli: Cli, cluster: LocalCluster) -> None:
+    end = end_of(cluster)
+    result = cli("read", "--servers", cluster.servers, "--from", end + 100, "--to", end + 101)
+    assert result.exit_code == 1
+    assert str(end) in result.stderr
+
+
+def test_status_has_a_row_a_member(cli: Cli, cluster: LocalCluster) -> None:
+    rows = objects(cli("status", "--servers", cluster.servers, "--json").stdout)
+    assert [list(row) for row in rows] == [MEMBER_KEYS] * 3
+    assert [row["id"] for row in rows] == ["n0", "n1", "n2"]
+    assert sorted(row["role"] for row in rows) == ["follower", "follower", "leader"]
+    assert all(row["reachable"] is True for row in rows)
+    (leader,) = (row for row in rows if row["role"] == "leader")
+    assert {row["leader_id"] for row in rows} == {leader["id"]}
+
+    one_address = leader["address"]
+    table = cli("status", "--servers", one_address)
+    assert table.exit_code == 0
+    for row in rows:
+        assert row["address"] in table.stdout
+
+
+def test_status_shows_members_that_are_down_and_fails_when_all_are(cli: Cli) -> None:
+    with LocalCluster(members=3, storage=STORAGE) as cluster:
+        servers = cluster.servers
+        cluster.kill("n1")
+        rows = objects(cli("status", "--servers", servers, "--json").stdout)
+        down = next(row for row in rows if row["id"] == "n1")
+        assert [row["reachable"] for row in rows] == [True, False, True]
+        assert (down["role"], down["term"], down["address"]) == (None, None, str(cluster.members[1]))
+        table = cli("status", "--servers", servers)
+        assert table.exit_code == 0
+        assert "no" in next(line for line in table.stdout.splitlines() if line.startswith("n1")).split()
+    result = cli("status", "--servers", servers)
+    assert result.exit_code == 1
+    assert all(address in result.stdout for address in servers.split(","))
+
+
+def test_transfer_hands_leadership_over(cli: Cli, cluster: LocalCluster) -> None:
+    target = next(m.member_id for m in cluster.members if m.member_id != cluster.leader())
+    result = cli("transfer", "--servers", cluster.servers, "--to", target)
+    assert (result.exit_code, result.stdout) == (0, f"{target} leads\n"), result.output
+    assert cluster.leader() == target
+
+    result = cli("transfer", "--servers", cluster.servers, "--to", "n9")
+    assert result.exit_code == 1
+    assert "n9" in result.stderr
+
+
+def test_a_group_that_nobody_serves_is_named(cli: Cli, cluster: LocalCluster) -> None:
+    result = cli(
+        "append", "--servers", cluster.servers, "--group", "orders", "--timeout", 1, input=b"a\n"
+    )
+    assert result.exit_code == 1
+    assert "orders" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["append", "read", "status", "transfer --to n1"])
+def test_a_bad_list_of_servers_names_the_option(cli: Cli, command: str) -> None:
+    result = cli(*command.split(), "--servers", "localhost", input=b"")
+    assert result.exit_code == 2
+    assert "--servers: 'localhost' is not an address; write host:port" in plain(result.stderr)
+
+
+def test_not_text_survives_json(cli: Cli, cluster: LocalCluster) -> None:
+    with connect(cluster.servers) as log:
+        index = log.append(NOT_TEXT).first_index
+    (row,) = objects(cli("read", "--servers", cluster.servers, "--from", index, "--json").stdout)
+    assert row["body_base64"] == "/wD+"

@@ -1,0 +1,416 @@
+"""One short life of a group, decided by one seed: faults first, peace after.
+
+    python -m tests.consensus.random_life FIRST_SEED [STOP_SEED]
+
+Power losses (what was not synced is gone, or part of it), restarts, processes that stop for a while,
+lost, repeated and late messages, partitions one way and both ways, flapping connections, slow disks,
+wiped directories, transfers, reads. Checked all the time: one leader in a term, a committed entry never
+changes and lies on a majority of disks, a new leader has every committed entry, a read sees what was
+committed before it. Checked at the end: once the faults stop, every member gets the same log.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import sys
+from collections.abc import Callable
+from itertools import count
+
+from quorumlog.config import ConsensusConfig
+from quorumlog.consensus import Ready, Role
+from quorumlog.consensus.messages import HeartbeatRequest, PushEntryRequest, PushResult, PushType
+from quorumlog.consensus.ready import Envelope
+from quorumlog.entry import Voter
+from quorumlog.errors import LedgerError
+
+from .harness import FakeDisk, FakeMember, Value, with_sender
+
+FAULTS_MS = 9_000.0
+PEACE_MS = 12_000.0
+
+
+class RandomLife:
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        rng = self.rng
+        self.size = rng.choice((1, 2, 3, 3, 3, 3, 5, 5, 7))
+        self.ids = tuple(f"n{i}" for i in range(self.size))
+        self.config = ConsensusConfig(
+            push_limit_bytes=rng.choice((100, 500, 1000)),
+            push_window_bytes=rng.choice((1_000, 100_000)),
+            push_resend_ms=rng.choice((300, 1000)),
+            max_waiting_pushes=rng.choice((2, 256)),
+            preferred_leader_ids=("n0",) if rng.random() < 0.3 else (),
+            preferred_cool_down_ms=rng.choice((1_000, 30_000)),
+        )
+        # Each life draws its own kinds of weather, so that no fault is drowned by the others.
+        self.loss = rng.choice((0.0, 0.0, 0.02, 0.2))
+        self.repeat = rng.choice((0.0, 0.05, 0.2))
+        self.delay_ms = rng.choice((1.0, 5.0, 40.0, 150.0))
+        self.in_order = rng.random() < 0.5
+        self.sync_ms = rng.choice((0.5, 5.0, 100.0))
+        self.fault_every_ms = rng.choice((150.0, 400.0, 1000.0))
+        self.wipes = rng.random() < 0.3
+        self.fault_mix = [f for f in self._faults() if rng.random() < 0.6] or self._faults()
+
+        self.now_ms = 0.0
+        self.faulty = True
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+        self.disks = {i: FakeDisk(Voter(i, f"{i}-d0")) for i in self.ids}
+        self.retired: list[FakeDisk] = []
+        self.members: dict[str, FakeMember] = {}
+        self.lives = dict.fromkeys(self.ids, 0)
+        self.paused_until = dict.fromkeys(self.ids, 0.0)
+        self.inbox: dict[str, list[Callable[[FakeMember], None]]] = {i: [] for i in self.ids}
+        self.wake_at: dict[str, float] = {}
+        self.cut: set[tuple[str, str]] = set()
+        """(from, to): messages that way are lost."""
+        self.last_arrival: dict[tuple[str, str], float] = {}
+        self.linked: set[tuple[str, str]] = set()
+        """(member, peer): the member was told that the peer is connected."""
+        # What the checkers know.
+        self.leaders: dict[int, Voter] = {}
+        self.votes: dict[tuple[Voter, int], Voter] = {}
+        self.committed: list[tuple[int, Value]] = []
+        self.founding: tuple[Voter, ...] = ()
+        self.read_floor: dict[tuple[str, int, int], int] = {}
+        self.values = count()
+        self.grants = 0
+
+    # ---------------------------------------------------------------- events
+
+    def at(self, delay_ms: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (self.now_ms + delay_ms, next(self._order), action))
+
+    def run_until(self, stop_ms: float) -> None:
+        while self._events and self._events[0][0] <= stop_ms:
+            self.now_ms, _, action = heapq.heappop(self._events)
+            action()
+        self.now_ms = stop_ms
+
+    def live(self) -> None:
+        for i in self.ids:
+            self.at(self.rng.uniform(0, 300), lambda i=i: self.start(i))
+        self.at(self.fault_every_ms, self.fault)
+        self.at(50, self.work)
+        self.run_until(FAULTS_MS)
+        self.make_peace()
+        self.run_until(self.now_ms + PEACE_MS)
+        self.check_liveness()
+
+    # ---------------------------------------------------------------- members
+
+    def start(self, i: str) -> None:
+        if i in self.members:
+            return
+        self.lives[i] += 1
+        self.inbox[i].clear()
+        self.paused_until[i] = 0.0
+        self.members[i] = FakeMember(
+            self.disks[i],
+            self.ids,
+            config=self.config,
+            seed=self.rng.getrandbits(32),
+            now_ms=self.now_ms,
+            send=lambda envelope: self.send(i, envelope),
+            on_ready=self.check_ready,
+        )
+        self.turn(i, lambda member: None)
+        for peer in self.ids:
+            if peer != i and peer in self.members:
+                self.link(i, peer)
+
+    def kill(self, i: str) -> None:
+        member = self.members.pop(i, None)
+        if member is None:
+            return
+        unsynced = len(member.disk.entries) - member.disk.synced_count
+        member.disk.lose_power(self.rng.randint(0, unsynced) if self.rng.random() < 0.5 else 0)
+        for peer in self.ids:
+            self.linked.discard((i, peer))
+            if (peer, i) in self.linked and (not self.faulty or self.rng.random() < 0.8):
+                self.unlink(peer, i)
+
+    def link(self, a: str, b: str) -> None:
+        for me, peer in ((a, b), (b, a)):
+            self.at(self.rng.uniform(0, 20), lambda me=me, peer=peer: self._connect(me, peer))
+
+    def _connect(self, me: str, peer: str) -> None:
+        if me not in self.members or peer not in self.members:
+            return
+        if self.faulty and ((me, peer) in self.cut or (peer, me) in self.cut):
+            self.at(100, lambda: self._connect(me, peer))
+            return
+        self.linked.add((me, peer))
+        directory_id = self.disks[peer].voter.directory_id
+        self.turn(me, lambda member: member.node.on_connected(peer, directory_id))
+
+    def unlink(self, me: str, peer: str) -> None:
+        if (me, peer) in self.linked:
+            self.linked.discard((me, peer))
+            closed = self.rng.random() < 0.8
+            self.turn(
+                me, lambda member: member.node.on_connection_lost(peer, closed_by_peer=closed)
+            )
+
+    def turn(self, i: str, act: Callable[[FakeMember], None]) -> None:
+        """Every turn begins with the time, and ends with what has to be done."""
+        member = self.members.get(i)
+        if member is None:
+            return
+        if self.paused_until[i] > self.now_ms:
+            self.inbox[i].append(act)
+            return
+        member.node.advance(self.now_ms)
+        act(member)
+        member.carry_out()
+        self.check(member)
+        if member.can_sync:
+            member.begin_sync()
+            self.at(self.rng.uniform(0, self.sync_ms), lambda: self.synced(i, member))
+        wake = member.node.next_wakeup_ms()
+        if wake < self.wake_at.get(i, float("inf")) or self.wake_at[i] <= self.now_ms:
+            self.wake_at[i] = wake
+            if wake != float("inf"):
+                self.at(max(0.0, wake - self.now_ms), lambda: self.turn(i, lambda member: None))
+
+    def synced(self, i: str, member: FakeMember) -> None:
+        if self.members.get(i) is member:
+            self.turn(i, lambda member: member.finish_sync())
+
+    def resume(self, i: str) -> None:
+        """A process that was stopped goes on: first the time, then what has piled up."""
+        self.paused_until[i] = 0.0
+        waiting, self.inbox[i] = self.inbox[i], []
+        self.turn(i, lambda member: None)
+        for act in waiting:
+            self.turn(i, act)
+
+    # ---------------------------------------------------------------- network
+
+    def send(self, sender: str, envelope: Envelope) -> None:
+        copies = 1
+        if self.faulty:
+            if self.rng.random() < self.loss:
+                copies = 0
+            elif self.rng.random() < self.repeat:
+                copies = 2
+        voter = self.members[sender].voter
+        for _ in range(copies):
+            delay_ms = self.rng.uniform(0.1, self.delay_ms if self.faulty else 5.0)
+            if self.faulty and self.rng.random() < 0.01:
+                delay_ms *= 20
+            if self.in_order or not self.faulty:
+                link = (sender, envelope.to.member_id)
+                arrives_at = max(self.now_ms + delay_ms, self.last_arrival.get(link, 0.0))
+                self.last_arrival[link] = arrives_at
+                delay_ms = arrives_at - self.now_ms
+            self.at(delay_ms, lambda: self.arrive(sender, voter, envelope))
+
+    def arrive(self, sender: str, voter: Voter, envelope: Envelope) -> None:
+        to = envelope.to.member_id
+        member = self.members.get(to)
+        if member is None or member.voter != envelope.to or (sender, to) in self.cut:
+            return
+        message = with_sender(envelope, voter)
+        refuse = None
+        if (
+            self.faulty
+            and isinstance(message, PushEntryRequest)
+            and message.push is PushType.APPEND
+            and self.rng.random() < 0.01
+        ):
+            refuse = PushResult.DISK_FULL
+        self.turn(to, lambda member: member.node.step(message, refuse=refuse))
+
+    # ---------------------------------------------------------------- faults
+
+    def _faults(self) -> list[str]:
+        return ["kill", "pause", "cut_one", "cut_way", "cut_group", "flap", "transfer", "kill_leader"]
+
+    def fault(self) -> None:
+        if not self.faulty:
+            return
+        self.at(self.rng.uniform(0.5, 1.5) * self.fault_every_ms, self.fault)
+        i = self.rng.choice(self.ids)
+        kind = self.rng.choice(self.fault_mix)
+        lasts_ms = self.rng.choice((20.0, 300.0, 1200.0, 3000.0))
+        if kind == "kill_leader":
+            leading = [m for m in self.members if self.members[m].node.role is Role.LEADER]
+            i = self.rng.choice(sorted(leading)) if leading else i
+            kind = "kill"
+        if kind == "kill":
+            self.kill(i)
+            if self.wipes and self.founding and len(self.retired) < (self.size - 1) // 2:
+                if self.rng.random() < 0.3 and self.disks[i].voter in self.founding:
+                    self.wipe(i)
+            self.at(lasts_ms, lambda: self.start(i))
+        elif kind == "pause" and i in self.members:
+            self.paused_until[i] = self.now_ms + lasts_ms
+            self.at(lasts_ms, lambda: self.resume(i))
+        elif kind == "transfer":
+            to = self.rng.choice(self.ids)
+            self.turn(i, lambda member: self.quietly(lambda: member.node.transfer_leadership(to)))
+        elif kind == "flap":
+            peer = self.rng.choice(self.ids)
+            if peer != i and i in self.members and peer in self.members:
+                self.unlink(i, peer)
+                if self.rng.random() < 0.5:
+                    self.unlink(peer, i)
+                self.at(lasts_ms / 10, lambda: self.link(i, peer))
+        else:
+            others = [j for j in self.ids if j != i]
+            if kind == "cut_group":
+                group = {j for j in self.ids if self.rng.random() < 0.5}
+                ways = {(a, b) for a in self.ids for b in self.ids if (a in group) != (b in group)}
+            elif kind == "cut_way" and others:
+                peer = self.rng.choice(others)
+                ways = {(i, peer)}
+            else:
+                ways = {(i, j) for j in others} | {(j, i) for j in others}
+            self.cut |= ways
+            self.at(lasts_ms, lambda: self.heal(ways))
+
+    def heal(self, ways: set[tuple[str, str]]) -> None:
+        self.cut -= ways
+
+    def wipe(self, i: str) -> None:
+        old = self.disks[i]
+        self.retired.append(old)
+        self.disks[i] = FakeDisk(Voter(i, f"{i}-d{len(self.retired)}"))
+
+    @staticmethod
+    def quietly(act: Callable[[], object]) -> None:
+        try:
+            act()
+        except LedgerError:
+            pass
+
+    def make_peace(self) -> None:
+        self.faulty = False
+        self.cut.clear()
+        for i in self.ids:
+            if i in self.members:
+                self.resume(i)
+            else:
+                self.start(i)
+        # Connections that were cut or lost come back, as a transport sees to it.
+        for a in self.ids:
+            for b in self.ids:
+                if a < b:
+                    self.link(a, b)
+
+    # ---------------------------------------------------------------- work
+
+    def work(self) -> None:
+        self.at(self.rng.uniform(1, 60), self.work)
+        i = self.rng.choice(self.ids)
+        if self.faulty or self.now_ms < FAULTS_MS + PEACE_MS - 4_000:
+            amount = self.rng.choice((1, 1, 1, 3, 20))
+            self.turn(i, lambda member: self.quietly(lambda: self.propose(member, amount)))
+            self.turn(i, lambda member: self.quietly(lambda: self.read(member)))
+        if i in self.members and self.rng.random() < 0.1:
+            self.members[i].checkpoint()
+
+    def propose(self, member: FakeMember, amount: int) -> None:
+        member.propose(*(next(self.values) for _ in range(amount)))
+
+    def read(self, member: FakeMember) -> None:
+        number = member.node.request_read()
+        key = (member.voter.member_id, self.lives[member.voter.member_id], number)
+        self.read_floor[key] = len(self.committed) - 1
+
+    # ---------------------------------------------------------------- checkers
+
+    def check_ready(self, member: FakeMember, ready: Ready) -> None:
+        for grant in ready.read_grants:
+            i = member.voter.member_id
+            floor = self.read_floor.pop((i, self.lives[i], grant.number))
+            assert grant.index >= floor, (grant, floor)
+            self.grants += 1
+        if ready.hard_state is not None and ready.hard_state.voted_for is not None:
+            key = (member.voter, ready.hard_state.term)
+            vote = self.votes.setdefault(key, ready.hard_state.voted_for)
+            assert vote == ready.hard_state.voted_for, (key, vote, ready.hard_state)
+        if ready.formation is not None and ready.formation.founding:
+            self.founding = self.founding or ready.formation.founding
+            assert ready.formation.founding == self.founding, (ready.formation, self.founding)
+        assert not ready.loses_committed
+
+    def check(self, member: FakeMember) -> None:
+        node = member.node
+        assert node.ledger_end.index == len(member.disk.entries) - 1, (node.ledger_end, member.voter)
+        assert node.durable_index < member.disk.synced_count, (node.durable_index, member.voter)
+        if node.role is Role.LEADER:
+            known = self.leaders.get(node.term)
+            if known is None:
+                self.leaders[node.term] = member.voter
+                assert member.voter in self.founding, (member.voter, self.founding)
+                assert member.disk.entries[: len(self.committed)] == self.committed, member.voter
+            else:
+                assert known == member.voter, (node.term, known, member.voter)
+        self.check_committed(member)
+
+    def check_committed(self, member: FakeMember) -> None:
+        known = len(self.committed)
+        ends = member.node.committed_index + 1
+        checked = getattr(member, "checked", 0)
+        if ends <= checked:
+            return
+        entries = member.disk.entries
+        both = min(ends, known)
+        assert entries[checked:both] == self.committed[checked:both], (member.voter, checked, both)
+        if ends > known:
+            assert member.node.role is Role.LEADER, (member.voter, ends, known)
+            new = entries[known:ends]
+            disks = [*self.disks.values(), *self.retired]
+            having = [
+                disk.voter
+                for disk in disks
+                if disk.voter in self.founding and disk.entries[known : min(ends, disk.synced_count)] == new
+            ]
+            assert len(having) > len(self.founding) // 2, (member.voter, known, ends, having)
+            self.committed += new
+        member.checked = ends  # type: ignore[attr-defined]
+
+    def check_liveness(self) -> None:
+        states = {i: self.members[i].node.status() for i in self.ids}
+        leaders = [i for i in self.ids if states[i].role is Role.LEADER]
+        assert len(leaders) == 1, states
+        logs = {i: self.disks[i].entries for i in self.ids}
+        for i in self.ids:
+            assert logs[i] == self.committed, (i, len(logs[i]), len(self.committed), states)
+            assert states[i].committed_index == len(self.committed) - 1, (i, states)
+            assert not states[i].problems, states[i].problems
+            expected = Role.FOLLOWER if self.disks[i].voter in self.founding else Role.OBSERVER
+            assert i in leaders or states[i].role is expected, states[i]
+        peers = states[leaders[0]].peers
+        assert all(peer.state == "COMMIT" for peer in peers), peers
+
+
+def main() -> None:
+    first = int(sys.argv[1])
+    stop = int(sys.argv[2]) if len(sys.argv) > 2 else first + 1
+    entries = terms = grants = failed = 0
+    for seed in range(first, stop):
+        life = RandomLife(seed)
+        try:
+            life.live()
+        except AssertionError as error:
+            failed += 1
+            import traceback
+
+            tb = traceback.extract_tb(error.__traceback__)[-1]
+            print(f"seed {seed} at {life.now_ms:.1f} ms: {tb.name}:{tb.lineno} {str(error)[:300]}", flush=True)
+            if stop == first + 1:
+                raise
+        entries += len(life.committed)
+        terms += len(life.leaders)
+        grants += life.grants
+    print(f"{stop - first} lives, {failed} failed, {entries} entries, {terms} terms, {grants} reads")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,306 @@
+"""Whole clusters in this process: real servers and sockets, killed, restarted, wiped, handed over."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from quorumlog import (
+    ConfigError,
+    ConsensusConfig,
+    IndexOutOfRange,
+    LocalCluster,
+    OutcomeUnknown,
+    Refused,
+    StoreConfig,
+    connect,
+)
+from quorumlog.config import MIB
+from quorumlog.store.directory_reader import DirectoryReader
+from quorumlog.store.disk import OsDisk
+from quorumlog.store.verification import compare_directories, verify_directory
+from tests.waiting import eventually
+
+SMALL = StoreConfig(
+    segment_bytes=256 * 1024, index_segment_bytes=32 * 1024, reserve_step_bytes=64 * 1024
+)
+
+
+def bodies_of(client, first: int = 0) -> list[bytes]:
+    return [entry.body for entry in client.read(first)]
+
+
+def wait_until_identical(client, members: int) -> int:
+    """All members reachable and committed up to the same end; returns that index."""
+
+    def same_end() -> int | None:
+        rows = client.status()
+        ends = {(row["committed_index"], row["ledger_end_index"]) for row in rows if row["reachable"]}
+        if len(rows) == members and all(r["reachable"] for r in rows) and len(ends) == 1:
+            committed, end = ends.pop()
+            return committed + 1 if committed == end else None
+        return None
+
+    return eventually(same_end, what="all members at the same committed end") - 1
+
+
+def assert_directories_identical(cluster: LocalCluster) -> None:
+    """Stops the cluster's members, the leader last so that no term begins, and compares their files."""
+    leader = cluster.leader()
+    for member in sorted(cluster.running, key=lambda member: member == leader):
+        cluster.stop(member)
+    paths = [str(cluster.data_dir(m.member_id)) for m in cluster.members]
+    for path in paths:
+        verification = verify_directory(OsDisk(), path)
+        assert verification.ok, verification
+    readers = [DirectoryReader(OsDisk(), path) for path in paths]
+    comparison = compare_directories(readers)
+    assert comparison.first_difference is None, comparison
+    assert len({reader.ledger_end_index for reader in readers}) == 1, comparison
+
+
+@pytest.mark.parametrize("members", [1, 2, 3, 5])
+def test_what_is_appended_is_read_back_in_order(members: int) -> None:
+    with LocalCluster(members, storage=SMALL) as cluster, connect(cluster.servers) as client:
+        receipts = [client.append(b"single %d" % i) for i in range(5)]
+        batch = client.append_batch([b"batch %d" % i for i in range(500)])
+        assert [r.first_index for r in receipts] == list(
+            range(receipts[0].first_index, receipts[0].first_index + 5)
+        )
+        assert batch.count == 500
+        assert batch.durability == "sync"
+        expected = [b"single %d" % i for i in range(5)] + [b"batch %d" % i for i in range(500)]
+        assert bodies_of(client) == expected
+        assert client.get(batch.first_index + 7).body == b"batch 7"
+        wait_until_identical(client, members)
+        assert_directories_identical(cluster)
+
+
+def test_every_member_serves_what_is_committed() -> None:
+    with LocalCluster(3, storage=SMALL) as cluster, connect(cluster.servers) as client:
+        client.append_batch([b"%d" % i for i in range(100)])
+        wait_until_identical(client, 3)
+        for member in ("n0", "n1", "n2"):
+            entries = list(client.read(0, from_member=member))
+            assert [e.body for e in entries] == [b"%d" % i for i in range(100)]
+
+
+def test_a_killed_leader_loses_nothing_and_comes_back() -> None:
+    with LocalCluster(3, storage=SMALL) as cluster, connect(cluster.servers) as client:
+        acknowledged = [client.append(b"before %d" % i) for i in range(50)]
+        killed = cluster.leader()
+        cluster.kill(killed)
+        after = client.append(b"after")
+        assert after.term > acknowledged[-1].term
+        assert cluster.leader() != killed
+        cluster.restart(killed)
+        wait_until_identical(client, 3)
+        assert bodies_of(client) == [b"before %d" % i for i in range(50)] + [b"after"]
+        assert [client.get(r.first_index).body for r in acknowledged] == [
+            b"before %d" % i for i in range(50)
+        ]
+        assert_directories_identical(cluster)
+
+
+def test_all_members_killed_at_once_keep_every_acknowledged_entry() -> None:
+    with LocalCluster(3, storage=SMALL) as cluster, connect(cluster.servers) as client:
+        client.append_batch([b"x" * 1000] * 300)
+        last = client.append(b"last")
+        for member in cluster.running:
+            cluster.kill(member)
+        for member in ("n0", "n1", "n2"):
+            cluster.restart(member)
+        assert client.get(last.first_index).body == b"last"
+        client.append(b"more")
+        wait_until_identical(client, 3)
+        assert_directories_identical(cluster)
+
+
+def test_a_follower_far_behind_is_fed_from_segment_files() -> None:
+    """More is missing than members keep in memory, over many segments."""
+    with LocalCluster(3, storage=StoreConfig(segment_bytes=4 * MIB)) as cluster:
+        with connect(cluster.servers) as client:
+            client.append(b"first")
+            leader = cluster.leader()
+            behind = next(m for m in cluster.running if m != leader)
+            cluster.kill(behind)
+            for _ in range(48):
+                client.append_batch([b"y" * 1000] * 1000)
+            cluster.restart(behind)
+            wait_until_identical(client, 3)
+        assert_directories_identical(cluster)
+
+
+def test_leadership_goes_where_it_is_sent() -> None:
+    with LocalCluster(3, storage=SMALL) as cluster, connect(cluster.servers) as client:
+        client.append(b"a")
+        wait_until_identical(client, 3)
+        target = next(m for m in cluster.running if m != cluster.leader())
+        client.transfer(target)
+        assert eventually(lambda: cluster.leader() == target)
+        client.append(b"b")
+        assert bodies_of(client) == [b"a", b"b"]
+
+
+def test_a_transfer_to_nobody_is_refused() -> None:
+    with LocalCluster(3, storage=SMALL) as cluster, connect(cluster.servers) as client:
+        with pytest.raises(Refused, match="n7"):
+            client.transfer("n7")
+        client.append(b"still led")
+
+
+def test_the_preferred_leader_takes_over_once_it_is_there() -> None:
+    consensus = ConsensusConfig(
+        preferred_leader_ids=("n2",), preferred_check_interval_ms=100, preferred_cool_down_ms=300
+    )
+    with LocalCluster(3, storage=SMALL, consensus=consensus) as cluster:
+        assert eventually(lambda: cluster.leader() == "n2")
+        cluster.kill("n2")
+        assert cluster.leader() != "n2"
+        cluster.restart("n2")
+        assert eventually(lambda: cluster.leader() == "n2")
+
+
+@pytest.mark.parametrize(("flush", "store"), [("async", "file"), ("sync", "memory")])
+def test_the_receipt_says_what_an_append_survives(flush: str, store: str) -> None:
+    with LocalCluster(3, flush=flush, store=store) as cluster, connect(cluster.servers) as client:
+        assert client.append(b"x").durability == ("memory" if store == "memory" else "async")
+
+
+def test_a_killed_memory_member_comes_back_as_an_observer() -> None:
+    with LocalCluster(3, store="memory") as cluster, connect(cluster.servers) as client:
+        client.append(b"x")
+        victim = next(m for m in cluster.running if m != cluster.leader())
+        cluster.kill(victim)
+        cluster.restart(victim)
+
+        def row():
+            return next(r for r in client.status() if r["id"] == victim)
+
+        eventually(lambda: row()["role"] == "observer")
+        eventually(lambda: row()["committed_index"] >= 1)
+        assert "membership" in row()["waits_for"]
+
+
+def test_a_wiped_member_cannot_help_to_lose_what_it_forgot() -> None:
+    """Two of three hold an entry; one of them is wiped and the other is killed. The third and the
+    wiped one are two of three by name, and would elect a leader that lacks the entry."""
+    with LocalCluster(3, storage=SMALL) as cluster, connect(cluster.servers) as client:
+        client.append(b"everybody has this")
+        wait_until_identical(client, 3)
+        leader = cluster.leader()
+        lagging, wiped = (m for m in cluster.running if m != leader)
+        cluster.kill(lagging)
+        kept = client.append(b"only two have this")
+        cluster.kill(wiped)
+        cluster.kill(leader)
+        shutil.rmtree(cluster.data_dir(wiped))
+        cluster.restart(wiped)
+        cluster.restart(lagging)
+
+        def row(member: str):
+            return next(r for r in client.status() if r["id"] == member)
+
+        eventually(lambda: row(wiped)["role"] == "observer")
+        assert row(lagging)["role"] != "leader"
+        with connect(cluster.servers, timeout_ms=2000) as impatient, pytest.raises(Refused):
+            impatient.append(b"nobody may take this")
+        cluster.restart(leader)
+        assert client.get(kept.first_index).body == b"only two have this"
+        client.append(b"three again, two of them voters")
+        eventually(lambda: row(wiped)["committed_index"] == row(leader)["committed_index"])
+
+
+def test_an_append_in_flight_at_a_kill_is_unknown_or_acknowledged_never_both() -> None:
+    """Every acknowledged body is in the log exactly once; refused ones are not in it."""
+    with LocalCluster(3, storage=SMALL) as cluster, connect(cluster.servers) as client:
+        acknowledged: list[bytes] = []
+        unknown: list[bytes] = []
+        refused: list[bytes] = []
+        stop = threading.Event()
+
+        def produce(number: int) -> None:
+            count = 0
+            with connect(cluster.servers) as own:
+                while not stop.is_set():
+                    body = b"%d/%d" % (number, count)
+                    count += 1
+                    try:
+                        own.append(body)
+                        acknowledged.append(body)
+                    except OutcomeUnknown:
+                        unknown.append(body)
+                    except Refused:
+                        refused.append(body)
+
+        threads = [threading.Thread(target=produce, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for _ in range(3):
+            seen = len(acknowledged)
+            eventually(lambda seen=seen: len(acknowledged) > seen + 50)
+            killed = cluster.leader()
+            cluster.kill(killed)
+            seen = len(acknowledged)
+            eventually(lambda seen=seen: len(acknowledged) > seen + 50)
+            cluster.restart(killed)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        wait_until_identical(client, 3)
+        log = bodies_of(client)
+        assert len(log) == len(set(log))
+        assert set(acknowledged) <= set(log)
+        assert not set(refused) & set(log)
+        assert set(log) <= set(acknowledged) | set(unknown)
+        assert_directories_identical(cluster)
+
+
+def test_garbage_closes_one_connection_and_nothing_else() -> None:
+    with LocalCluster(1, storage=SMALL) as cluster, connect(cluster.servers) as client:
+        client.append(b"before")
+        member = cluster.members[0]
+        with socket.create_connection((member.host, member.port)) as stranger:
+            stranger.sendall(b"GET / HTTP/1.1\r\nHost: quorumlog\r\n\r\n")
+            assert stranger.recv(100) == b""
+        client.append(b"after")
+        assert bodies_of(client) == [b"before", b"after"]
+
+
+def test_reading_outside_the_log_names_its_bounds() -> None:
+    with LocalCluster(1, storage=SMALL) as cluster, connect(cluster.servers) as client:
+        last = client.append(b"only").first_index
+        with pytest.raises(IndexOutOfRange) as caught:
+            client.get(last + 1)
+        assert caught.value.committed_index == last
+        assert caught.value.ledger_begin_index == 0
+        with pytest.raises(IndexOutOfRange):
+            client.get(-1)
+
+
+def test_a_directory_serves_one_process_at_a_time(tmp_path: Path) -> None:
+    with LocalCluster(1, directory=tmp_path, storage=SMALL):
+        with pytest.raises(ConfigError, match=str(tmp_path)):
+            LocalCluster(1, directory=tmp_path, storage=SMALL).start()
+
+
+def test_a_cluster_that_misses_a_member_says_whom_it_waits_for(tmp_path: Path) -> None:
+    cluster = LocalCluster(3, directory=tmp_path, storage=SMALL)
+    try:
+        for member in ("n0", "n1"):
+            cluster.restart(member)
+        with connect(cluster.servers) as client:
+
+            def waits() -> list[str]:
+                return [r["waits_for"] for r in client.status() if r["reachable"]]
+
+            eventually(lambda: len(waits()) == 2 and all("n2" in text for text in waits()))
+            assert {r["role"] for r in client.status() if r["reachable"]} == {"unformed"}
+            cluster.restart("n2")
+            client.append(b"formed")
+    finally:
+        cluster.close()

@@ -1,0 +1,156 @@
+"""`path`: directories of stopped members, ours and Java's, read without a JVM."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import lzma
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorumlog.config import StoreConfig
+from quorumlog.errors import ConfigError, DirectoryDamaged, IndexOutOfRange
+from quorumlog.spark.ledger_data_source import LedgerDataSource
+from quorumlog.spark.rows import COLUMNS, schema_of
+from quorumlog.store.disk import OsDisk
+from quorumlog.store.member_directory import open_member_directory
+from tests.spark.made_directories import SMALL_SEGMENTS, flip_bit_of_body, write_directory
+
+JAVA = Path(__file__).parents[1] / "fixtures" / "dledger-java"
+BODIES: list[bytes | None] = [
+    None if number in (0, 120) else b"body %d;" % number for number in range(300)
+]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """300 entries in two terms over many segments; committed up to 249."""
+    return write_directory(tmp_path / "n0", BODIES, committed_index=249)
+
+
+def rows_of(
+    path: Path, columns: tuple[str, ...] = ("index", "body"), **given: str
+) -> dict[str, list[Any]]:
+    reader = LedgerDataSource({"path": str(path), **given}).reader(schema_of(columns))
+    rows: dict[str, list[Any]] = {name: [] for name in columns}
+    for partition in reader.partitions():
+        for batch in reader.read(partition):
+            for name, values in batch.to_pydict().items():  # type: ignore[union-attr]
+                rows[name] += values
+    return rows
+
+
+def expected(first_index: int, stop_index: int) -> dict[str, list[Any]]:
+    indices = [index for index in range(first_index, stop_index) if BODIES[index] is not None]
+    return {"index": indices, "body": [BODIES[index] for index in indices]}
+
+
+def test_it_is_read_up_to_the_committed_index(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert rows_of(directory) == expected(0, 250)
+    assert "committed index 249 of its checkpoint; the log ends at 299" in caplog.text
+
+
+def test_and_further_if_that_is_asked_for_by_name(directory: Path) -> None:
+    assert rows_of(directory, readConsistency="local") == expected(0, 300)
+    with pytest.raises(IndexOutOfRange, match=r"endingOffsets is 300, .* up to offset 250"):
+        rows_of(directory, endingOffsets="300")
+
+
+@pytest.mark.parametrize("prefetch", ["0", "2"])
+def test_partitions_and_batches_may_be_small(directory: Path, prefetch: str) -> None:
+    given = {"minPartitions": "7", "batchBytes": "200", "prefetch": prefetch}
+    assert rows_of(directory, **given) == expected(0, 250)
+    assert rows_of(directory, startingOffsets="100", endingOffsets="140", **given) == expected(100, 140)
+
+
+def test_every_column(directory: Path) -> None:
+    rows = rows_of(directory, COLUMNS)
+    assert set(rows["group"]) == {"default"}
+    assert rows["term"] == [1 if index < 120 else 2 for index in rows["index"]]
+    assert rows["pos"] == sorted(rows["pos"])
+    assert len(set(rows["chain_crc"])) == len(rows["index"])
+
+
+def test_a_directory_of_another_group_is_refused(tmp_path: Path) -> None:
+    path = write_directory(tmp_path / "n0", [None, b"a"], committed_index=1, group="orders")
+    assert rows_of(path, ("group", "body")) == {"group": ["orders"], "body": [b"a"]}
+    assert rows_of(path, ("body",), group="orders", startingOffsets='{"orders": 1}') == {"body": [b"a"]}
+    with pytest.raises(ConfigError, match=r"option group is 'default', but .*n0 is of group 'orders'"):
+        rows_of(path, group="default")
+
+
+def test_without_a_checkpoint_nothing_is_known_to_be_committed(tmp_path: Path) -> None:
+    path = write_directory(tmp_path / "n0", [None, b"a"], committed_index=-1)
+    assert rows_of(path)["index"] == []
+    assert rows_of(path, readConsistency="local")["body"] == [b"a"]
+
+
+def test_a_checkpoint_that_names_another_entry_is_not_believed(directory: Path) -> None:
+    checkpoint = directory / "checkpoint"
+    checkpoint.write_text(checkpoint.read_text().replace("committedTerm=2", "committedTerm=1"))
+    assert rows_of(directory)["index"] == []
+
+
+def test_a_damaged_body_is_an_error_that_names_the_place(directory: Path) -> None:
+    flip_bit_of_body(directory, b"body 200;")
+    with pytest.raises(DirectoryDamaged, match=r"body_crc does not match at .*index 200") as caught:
+        rows_of(directory)
+    assert caught.value.index == 200
+    assert rows_of(directory, endingOffsets="200") == expected(0, 200)
+
+
+def test_a_directory_that_a_start_would_refuse_is_refused(directory: Path) -> None:
+    (directory / "durable").unlink()
+    with pytest.raises(DirectoryDamaged, match=r"durable is damaged .*; run: quorumlog verify"):
+        rows_of(directory)
+
+
+def test_what_is_no_directory_of_ours_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no log"):
+        rows_of(tmp_path)
+    with pytest.raises(ConfigError, match="nowhere"):
+        rows_of(tmp_path / "nowhere")
+
+
+def test_the_tail_of_a_running_member_is_not_read(directory: Path) -> None:
+    running = open_member_directory(
+        OsDisk(), str(directory), group="default", member_id="n0", config=SMALL_SEGMENTS, group_size=3
+    )
+    with pytest.raises(ConfigError, match="in use by a running member"):
+        rows_of(directory, readConsistency="local")
+    assert rows_of(directory) == expected(0, 250)
+    running.close(clean=True)
+    assert rows_of(directory, readConsistency="local") == expected(0, 300)
+
+
+def test_an_empty_directory_of_a_new_member_has_no_rows(tmp_path: Path) -> None:
+    path = tmp_path / "n0"
+    config = StoreConfig(segment_bytes=4096, index_segment_bytes=3200)
+    new = open_member_directory(
+        OsDisk(), str(path), group="default", member_id="n0", config=config, group_size=3
+    )
+    new.close(clean=True)
+    assert rows_of(path)["index"] == []
+    assert rows_of(path, readConsistency="local")["index"] == []
+
+
+@pytest.mark.parametrize(("name", "member"), [("single", "n0"), ("three", "n1")])
+def test_a_java_members_directory_is_read(tmp_path: Path, name: str, member: str) -> None:
+    with tarfile.open(JAVA / name / f"{name}.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    with lzma.open(JAVA / name / "bodies.jsonl.xz", "rt") as lines:
+        bodies = {index: base64.b64decode(body) for index, body in map(json.loads, lines)}
+    said = json.loads((JAVA / name / "expected.json").read_text())["members"][member]["reopened"]
+    committed_index = said["committed_index"]
+    rows = rows_of(
+        tmp_path / f"dledger-{member}", ("group", "index", "body", "chain_crc"), minPartitions="5"
+    )
+    assert rows["index"] == list(range(said["begin_index"], committed_index + 1))
+    assert rows["body"] == [bodies[index] for index in rows["index"]]
+    assert set(rows["group"]) == {"default"}
+    assert set(rows["chain_crc"]) == {0}

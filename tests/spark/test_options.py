@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quorumlog.errors import ConfigError
+from quorumlog.spark.ledger_data_source import LedgerDataSource
+from quorumlog.spark.options import OPTION_NAMES, LedgerOptions
+
+SERVERS = {"servers": "127.0.0.1:20911,127.0.0.1:20912"}
+
+
+def test_defaults() -> None:
+    options = LedgerOptions.parse(SERVERS)
+    assert options == LedgerOptions(servers="127.0.0.1:20911,127.0.0.1:20912")
+    assert options.starting_offsets == "earliest"
+    assert options.ending_offsets == "latest"
+    assert options.served_group == "default"
+    assert options.fail_on_data_loss
+    assert options.verify_crc
+    assert not options.pushdown
+
+
+def test_every_option_with_the_keys_that_spark_hands_over() -> None:
+    given = {
+        "servers": " a:1 , b:2 ",
+        "group": "orders",
+        "startingoffsets": "5",
+        "endingoffsets": '{"orders": 70}',
+        "columns": "index, body",
+        "minpartitions": "3",
+        "partitionbytes": "1048576",
+        "maxrecordsperpartition": "1000",
+        "failondataloss": "False",
+        "readconsistency": "LOCAL",
+        "verifycrc": "false",
+        "batchbytes": "65536",
+        "prefetch": "0",
+        "pushdown": "true",
+        "timeoutms": "1500",
+    }
+    assert LedgerOptions.parse(given) == LedgerOptions(
+        servers="a:1,b:2",
+        group="orders",
+        starting_offsets=5,
+        ending_offsets={"orders": 70},
+        columns=("index", "body"),
+        min_partitions=3,
+        partition_bytes=1048576,
+        max_records_per_partition=1000,
+        fail_on_data_loss=False,
+        read_consistency="local",
+        verify_crc=False,
+        batch_bytes=65536,
+        prefetch=0,
+        pushdown=True,
+        timeout_ms=1500,
+    )
+    assert {*given, "path"} == {name.lower() for name in OPTION_NAMES}
+
+
+@pytest.mark.parametrize("path", ["/data/n0", "file:/data/n0", "file:///data/n0"])
+def test_a_path_may_be_a_file_uri(path: str) -> None:
+    assert LedgerOptions.parse({"path": path}).path == "/data/n0"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({**SERVERS, "startingOffset": "1"}, "unknown option 'startingOffset'.*startingOffsets, end"),
+        ({}, "needs option servers .* or option path"),
+        ({**SERVERS, "path": "/data"}, "servers and path exclude each other"),
+        ({"paths": '["a", "b"]'}, "one path at a time"),
+        ({"servers": " , "}, "option servers is empty"),
+        ({"servers": "localhost"}, "option servers: 'localhost' is not an address"),
+        ({"path": ""}, "option path is empty"),
+        ({**SERVERS, "group": ""}, "option group is empty"),
+        ({**SERVERS, "minPartitions": "many"}, "minPartitions must be a whole number, not 'many'"),
+        ({**SERVERS, "minPartitions": "0"}, "minPartitions must be in 1 .. "),
+        ({**SERVERS, "partitionBytes": "-1"}, "partitionBytes must be in 1"),
+        ({**SERVERS, "batchBytes": "1000000000"}, "batchBytes must be in 1 .. 268435456"),
+        ({**SERVERS, "prefetch": "65"}, "prefetch must be in 0 .. 64, not 65"),
+        ({**SERVERS, "failOnDataLoss": "yes"}, "failOnDataLoss must be true or false, not 'yes'"),
+        ({**SERVERS, "readConsistency": "weak"}, "must be commitIndex or local, not 'weak'"),
+        ({**SERVERS, "columns": "index,key"}, "unknown column 'key'; valid are group, index"),
+        ({**SERVERS, "columns": ","}, "columns names no column"),
+        ({**SERVERS, "columns": "body,body"}, "columns names a column twice"),
+        ({**SERVERS, "startingOffsets": "first"}, "startingOffsets must be earliest, latest, an index"),
+        ({**SERVERS, "endingOffsets": "-1"}, "endingOffsets must not be negative, not -1"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_name(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        LedgerOptions.parse(given)
+
+
+def test_the_data_source_checks_its_options_when_spark_makes_it() -> None:
+    with pytest.raises(ConfigError, match="unknown option 'topic'"):
+        LedgerDataSource({**SERVERS, "topic": "x"})
+
+
+def test_the_documents_name_every_option() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+    assert [name for name in OPTION_NAMES if f"`{name}`" not in text] == []

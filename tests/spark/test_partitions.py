@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+
+from quorumlog.spark.offsets import IndexRange
+from quorumlog.spark.partitions import EntryPoint, LedgerPartition, plan
+
+
+def planned(
+    first_index: int,
+    stop_index: int,
+    position_of: Callable[[int], int] = lambda index: index * 100,
+    *,
+    least: int = 1,
+    size: int = 2**62,
+    records: int = 0,
+    members: tuple[str, ...] = (),
+) -> list[LedgerPartition]:
+    partitions = plan(
+        "g",
+        IndexRange(first_index, stop_index),
+        lambda index: EntryPoint(position_of(index), 7 * index),
+        begin_index=0,
+        min_partitions=least,
+        partition_bytes=size,
+        max_records=records,
+        members=members,
+    )
+    if partitions:
+        assert partitions[0].first_index == first_index
+        assert partitions[-1].stop_index == stop_index
+    assert all(left.stop_index == right.first_index for left, right in pairwise(partitions))
+    assert all(left.last_chain == right.previous_chain for left, right in pairwise(partitions))
+    assert all(partition.count > 0 for partition in partitions)
+    return partitions
+
+
+def test_nothing_to_read_is_no_partition() -> None:
+    assert planned(7, 7) == []
+
+
+def test_a_small_range_is_one_partition() -> None:
+    assert planned(7, 8) == [LedgerPartition("g", 7, 8, (), 42, 49)]
+    assert planned(0, 1000) == [LedgerPartition("g", 0, 1000, (), 0, 6993)]
+
+
+def test_what_precedes_the_begin_of_the_log_is_not_asked_for() -> None:
+    asked = []
+
+    def point_of(index: int) -> EntryPoint:
+        asked.append(index)
+        return EntryPoint(index * 100, 7 * index)
+
+    ranges = plan(
+        "g", IndexRange(50, 60), point_of, begin_index=50, min_partitions=2, partition_bytes=2**62
+    )
+    assert [(p.previous_chain, p.last_chain) for p in ranges] == [(None, 378), (378, 413)]
+    assert min(asked) == 50
+
+
+def test_partitions_have_about_the_bytes_asked_for() -> None:
+    partitions = planned(1000, 11_000, size=100_000)
+    assert len(partitions) == 10
+    assert all(995 <= partition.count <= 1005 for partition in partitions)
+
+
+def test_entries_of_unequal_size_give_partitions_of_equal_bytes() -> None:
+    def position_of(index: int) -> int:
+        return index * 100 if index < 5000 else 500_000 + (index - 5000) * 1900
+
+    partitions = planned(0, 10_000, position_of, size=1_000_000)
+    sizes = [position_of(p.stop_index) - position_of(p.first_index) for p in partitions]
+    assert len(partitions) == 10
+    assert max(sizes) < 1.2 * min(sizes)
+
+
+def test_at_least_as_many_as_asked_for_but_never_an_empty_one() -> None:
+    assert len(planned(0, 1000, least=7)) == 7
+    assert [p.count for p in planned(5, 8, least=100)] == [1, 1, 1]
+
+
+def test_tiny_partition_bytes_end_at_one_entry_each() -> None:
+    assert len(planned(0, 50, size=1)) == 50
+
+
+def test_no_partition_has_more_records_than_allowed() -> None:
+    def position_of(index: int) -> int:
+        return index if index < 9000 else 9000 + (index - 9000) * 1000
+
+    counts = [p.count for p in planned(0, 10_000, position_of, least=3, records=700)]
+    assert max(counts) <= 700
+    assert len(counts) <= 2 * 15
+
+
+def test_positions_are_asked_for_a_bounded_number_of_times() -> None:
+    asked = []
+
+    def position_of(index: int) -> int:
+        asked.append(index)
+        return index * 1000
+
+    partitions = planned(0, 10_000_000, position_of, size=2**30)
+    assert len(asked) <= 64 + len(partitions)
+    assert 0 in asked
+    assert 9_999_999 in asked
+
+
+def test_partitions_prefer_the_members_in_turn_and_may_use_them_all() -> None:
+    partitions = planned(0, 100, least=4, members=("n1", "n2", "n0"))
+    assert [p.members[0] for p in partitions] == ["n1", "n2", "n0", "n1"]
+    assert all(sorted(p.members) == ["n0", "n1", "n2"] for p in partitions)
+
+
+@pytest.mark.parametrize("partition", [LedgerPartition("g", 1, 2), LedgerPartition("g", 1, 2, ("n0",))])
+def test_a_partition_travels_to_a_worker(partition: LedgerPartition) -> None:
+    assert pickle.loads(pickle.dumps(partition)) == partition

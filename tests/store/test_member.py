@@ -1,0 +1,101 @@
+"""The file `member`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quorumlog.entry import Formation, Voter
+from quorumlog.errors import StoreFailure
+from quorumlog.store.disk import OsDisk
+from quorumlog.store.member_file import (
+    MemberRecord,
+    cluster_id_of,
+    decode_member,
+    encode_member,
+    load_member,
+    save_member,
+)
+from tests.store.stopping_disk import Stopped, StoppingDisk
+
+disk = OsDisk()
+FOUNDING = (Voter("n0", "aa"), Voter("n1", "bb"), Voter("n2", "cc"))
+RECORD = MemberRecord(
+    group="g1",
+    member_id="n0",
+    directory_id="aa",
+    segment_bytes=1024,
+    index_segment_bytes=320,
+    formation=Formation((), FOUNDING),
+)
+
+
+def test_golden_bytes() -> None:
+    assert encode_member(RECORD) == (
+        b'{"version":1,"group":"g1","member_id":"n0","directory_id":"aa","segment_bytes":1024,'
+        b'"index_segment_bytes":320,"checked":true,"pending":[],'
+        b'"founding":[["n0","aa"],["n1","bb"],["n2","cc"]],'
+        b'"cluster_id":"09e35ebf43865a41f2f9f2baffb0565e"}\ncrc32=7579141e\n'
+    )
+
+
+def test_there_and_back(tmp_path: Path) -> None:
+    assert load_member(disk, str(tmp_path)) is None
+    for record in (
+        RECORD,
+        MemberRecord(
+            group="\u00e9",
+            member_id="m",
+            directory_id="d",
+            segment_bytes=1 << 30,
+            index_segment_bytes=32,
+            formation=Formation(FOUNDING, ()),
+        ),
+    ):
+        save_member(disk, str(tmp_path), record)
+        assert load_member(disk, str(tmp_path)) == record
+
+
+def test_every_flipped_byte_is_noticed() -> None:
+    data = encode_member(RECORD)
+    for at in range(len(data)):
+        flipped = bytearray(data)
+        flipped[at] ^= 1
+        with pytest.raises(ValueError):
+            decode_member(bytes(flipped))
+
+
+def test_a_damaged_file_stops_the_start_and_is_named(tmp_path: Path) -> None:
+    (tmp_path / "member").write_bytes(encode_member(RECORD)[:-5])
+    with pytest.raises(StoreFailure, match=f"{tmp_path}/member cannot be used: its CRC"):
+        load_member(disk, str(tmp_path))
+
+
+def test_the_cluster_id_names_the_founding_list_in_any_order() -> None:
+    assert cluster_id_of(()) == ""
+    assert cluster_id_of(FOUNDING) == cluster_id_of(tuple(reversed(FOUNDING)))
+    assert cluster_id_of(FOUNDING) != cluster_id_of(FOUNDING[:2])
+    assert len(cluster_id_of(FOUNDING)) == 32
+    assert RECORD.cluster_id == cluster_id_of(FOUNDING)
+
+
+def test_a_save_is_on_disk_before_its_name_is(tmp_path: Path) -> None:
+    counting = StoppingDisk()
+    save_member(counting, str(tmp_path), RECORD)
+    steps = [what for what, _ in counting.steps]
+    assert steps == ["create", "write", "sync", "rename", "sync_directory"]
+
+
+def test_killed_at_any_step_it_is_the_old_file_or_the_new(tmp_path: Path) -> None:
+    new = MemberRecord(
+        group="g1", member_id="n0", directory_id="new", segment_bytes=1024, index_segment_bytes=320
+    )
+    save_member(disk, str(tmp_path), RECORD)
+    seen = []
+    for stop_at in range(5):
+        with pytest.raises(Stopped):
+            save_member(StoppingDisk(stop_at), str(tmp_path), new)
+        seen.append(load_member(disk, str(tmp_path)))
+        save_member(disk, str(tmp_path), RECORD)
+    assert seen == [RECORD, RECORD, RECORD, RECORD, new]

@@ -1,0 +1,54 @@
+"""Every outcome crosses the wire and comes back as the same class with the same hints."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumlog import errors
+from quorumlog.errors import IndexOutOfRange, LedgerError, NotLeader, OutcomeUnknown
+from quorumlog.wire.client_messages import ErrorResponse, error_of, error_response
+
+
+def leaves(kind: type[LedgerError]) -> list[type[LedgerError]]:
+    below = [leaf for sub in kind.__subclasses__() for leaf in leaves(sub)]
+    return below or [kind]
+
+
+WIRE_ERRORS = [kind for kind in leaves(LedgerError) if kind.__module__ == errors.__name__]
+
+
+@pytest.mark.parametrize("kind", WIRE_ERRORS, ids=lambda kind: kind.__name__)
+def test_every_ledger_error_comes_back_as_itself(kind: type[LedgerError]) -> None:
+    returned = error_of(error_response(5, kind("what happened")))
+    assert type(returned) is kind
+    assert str(returned) == "what happened"
+
+
+def test_there_is_a_code_for_every_class_of_the_tree() -> None:
+    assert len(WIRE_ERRORS) == 14
+    assert len({kind.code for kind in WIRE_ERRORS}) == len(WIRE_ERRORS)
+
+
+def test_hints_travel() -> None:
+    sent = NotLeader("n1 leads", leader_id="n1", leader_address="10.0.0.1:5", retry_after_ms=40)
+    response = error_response(9, sent)
+    assert response.request_id == 9
+    returned = error_of(response)
+    assert (returned.leader_id, returned.leader_address, returned.retry_after_ms) == (
+        "n1",
+        "10.0.0.1:5",
+        40,
+    )
+    assert error_of(error_response(1, NotLeader())).leader_id is None
+
+
+def test_both_bounds_of_a_read_travel() -> None:
+    returned = error_of(error_response(1, IndexOutOfRange("9", ledger_begin_index=3, committed_index=8)))
+    assert isinstance(returned, IndexOutOfRange)
+    assert (returned.ledger_begin_index, returned.committed_index) == (3, 8)
+
+
+def test_a_code_from_the_future_is_an_unknown_outcome() -> None:
+    returned = error_of(ErrorResponse(code=9999, message="new"))
+    assert isinstance(returned, OutcomeUnknown)
+    assert "9999" in str(returned)

@@ -1,0 +1,346 @@
+"""Frames: what goes in comes out, however it is cut, and everything else is a ProtocolViolation."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quorumlog.batch import EntryBatch
+from quorumlog.consensus.messages import (
+    HeartbeatRequest,
+    PushEntryRequest,
+    PushType,
+    VoteRequest,
+    VoteResponse,
+    VoteResult,
+)
+from quorumlog.entry import EntryId, Voter
+from quorumlog.errors import ProtocolViolation
+from quorumlog.wire.client_messages import (
+    AppendRequest,
+    ErrorResponse,
+    Hello,
+    ReadResponse,
+    StatusRequest,
+)
+from quorumlog.wire.framing import (
+    FRAME_HEADER_BYTES,
+    LARGE_FRAME_BYTES,
+    MAGIC,
+    RECEIVE_BUFFER_BYTES,
+    AnyFrameMessage,
+    Frame,
+    FrameDecoder,
+    encode_frame,
+)
+
+VOTER = Voter("n1", "d1")
+
+
+def stamped(bodies: list[bytes], first_index: int = 7, term: int = 3) -> EntryBatch:
+    batch = EntryBatch.from_bodies(bodies)
+    batch.stamp(first_index, term, batch.starts, 99)
+    return batch
+
+
+def frame_of(message: AnyFrameMessage, payload: EntryBatch | None = None, group: str = "g") -> bytes:
+    return b"".join(encode_frame(group, message, payload))
+
+
+def flat(frames: list[Frame]) -> list[tuple[str, object, bytes, list[int]]]:
+    """Frames as plain values: batches have no equality of their own."""
+    rows: list[tuple[str, object, bytes, list[int]]] = []
+    for group, message, payload in frames:
+        shown: object = message
+        if isinstance(message, PushEntryRequest):
+            shown = msgspec.structs.replace(message, entries=None)
+        rows.append(
+            (
+                group,
+                shown,
+                b"" if payload is None else bytes(payload.buffer),
+                [] if payload is None else payload.sizes.tolist(),
+            )
+        )
+    return rows
+
+
+def conversation() -> list[bytes]:
+    """Frames of every kind of payload: none, small, and above the large-frame limit."""
+    return [
+        frame_of(Hello(role="client")),
+        frame_of(AppendRequest(request_id=1, stream=4, number=2), EntryBatch.from_bodies([b"a"])),
+        frame_of(VoteRequest(term=4, vote_term=5, pre_vote=True, ledger_end=EntryId(9, 4))),
+        frame_of(AppendRequest(request_id=2), EntryBatch.from_bodies([b"", b"bc" * 300, b"d"])),
+        frame_of(
+            ReadResponse(first_index=7, count=90, ledger_begin_index=0, committed_index=100),
+            stamped([b"x" * 1000] * 90),
+        ),
+        frame_of(ErrorResponse(request_id=3, code=404, message="n0 leads", leader_id="n0")),
+    ]
+
+
+# -------------------------------------------------------------------- round trips
+
+
+def test_every_frame_comes_back_as_it_was_sent() -> None:
+    decoder = FrameDecoder()
+    frames = decoder.receive_data(b"".join(conversation()))
+    assert [type(f.message).__name__ for f in frames] == [
+        "Hello",
+        "AppendRequest",
+        "VoteRequest",
+        "AppendRequest",
+        "ReadResponse",
+        "ErrorResponse",
+    ]
+    assert frames[1].message == AppendRequest(request_id=1, stream=4, number=2)
+    assert [bytes(b) for b in frames[3].payload.bodies()] == [b"", b"bc" * 300, b"d"]  # type: ignore[union-attr]
+    assert frames[0].payload is None
+    assert decoder.is_between_frames
+
+
+def test_entry_bytes_are_not_copied_on_the_way_out() -> None:
+    batch = EntryBatch.from_bodies([b"abc"])
+    assert encode_frame("g", AppendRequest(), batch)[1] is batch.buffer
+
+
+def test_an_empty_batch_is_no_payload() -> None:
+    empty = EntryBatch(b"", np.empty(0, np.int64))
+    message = ReadResponse(first_index=0, count=0, ledger_begin_index=0, committed_index=-1)
+    assert FrameDecoder().receive_data(frame_of(message, empty))[0].payload is None
+
+
+def test_a_push_takes_its_entries_along_and_leaves_its_sender_behind() -> None:
+    batch = stamped([b"one", b"two"])
+    push = PushEntryRequest(
+        sender=VOTER,
+        term=3,
+        push=PushType.APPEND,
+        committed_index=6,
+        previous=EntryId(6, 3),
+        first_index=7,
+        count=2,
+        term_runs=((7, 3),),
+        previous_chain=99,
+        entries=batch,
+    )
+    group, message, payload = FrameDecoder().receive_data(frame_of(push))[0]
+    assert group == "g"
+    assert isinstance(message, PushEntryRequest)
+    assert message.sender == Voter("", "")
+    assert message.entries is payload
+    assert payload is not None
+    payload.check_encoding()
+    payload.check_sequence(7, 99)
+    assert msgspec.structs.replace(message, sender=VOTER, entries=batch) == push
+
+
+def test_the_sender_of_any_peer_message_stays_behind() -> None:
+    vote = VoteResponse(sender=VOTER, term=2, vote_term=2, pre_vote=False, result=VoteResult.ACCEPT)
+    received = FrameDecoder().receive_data(frame_of(vote))[0].message
+    assert received == msgspec.structs.replace(vote, sender=Voter("", ""))
+
+
+def test_a_small_payload_leaves_the_receive_buffer_and_a_large_one_is_its_own_buffer() -> None:
+    decoder = FrameDecoder()
+    small = decoder.receive_data(frame_of(AppendRequest(), EntryBatch.from_bodies([b"s" * 10])))
+    large = decoder.receive_data(frame_of(AppendRequest(), EntryBatch.from_bodies([b"L" * 300_000])))
+    # Overwrite everything that the decoder may still hold.
+    decoder.receive_data(frame_of(AppendRequest(), EntryBatch.from_bodies([b"z" * 50_000])) * 6)
+    assert small[0].payload is not None
+    assert large[0].payload is not None
+    assert bytes(small[0].payload.body(0)) == b"s" * 10
+    assert bytes(large[0].payload.body(0)) == b"L" * 300_000
+    assert not small[0].payload.buffer.readonly
+    assert not large[0].payload.buffer.readonly
+
+
+def test_a_large_frame_is_received_straight_into_its_own_buffer() -> None:
+    data = frame_of(AppendRequest(), EntryBatch.from_bodies([b"L" * 1_000_000]))
+    decoder = FrameDecoder()
+    decoder.receive_data(data[:1000])
+    assert not decoder.is_between_frames
+    into = decoder.get_buffer()
+    assert len(into) == len(data) - 1000
+    into[:] = data[1000:]
+    (frame,) = decoder.buffer_updated(len(into))
+    assert frame.payload is not None
+    assert np.shares_memory(np.frombuffer(into, np.uint8), np.frombuffer(frame.payload.buffer, np.uint8))
+
+
+# -------------------------------------------------------------------- cut anywhere
+
+
+def test_whole_and_one_byte_at_a_time_are_the_same() -> None:
+    data = b"".join(conversation())
+    whole = FrameDecoder().receive_data(data)
+    decoder = FrameDecoder()
+    single: list[Frame] = []
+    for position in range(len(data)):
+        single += decoder.receive_data(data[position : position + 1])
+    assert flat(single) == flat(whole)
+    assert len(whole) == 6
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 120_000), min_size=1, max_size=8),
+    cuts=st.lists(st.integers(1, RECEIVE_BUFFER_BYTES + 1000), max_size=40),
+)
+def test_any_sizes_cut_anywhere(sizes: list[int], cuts: list[int]) -> None:
+    data = b"".join(
+        frame_of(AppendRequest(request_id=i), EntryBatch.from_bodies([bytes([i]) * size, b"-"]))
+        for i, size in enumerate(sizes)
+    )
+    decoder = FrameDecoder()
+    frames: list[Frame] = []
+    position = 0
+    for cut in [*cuts, len(data)]:
+        frames += decoder.receive_data(data[position : position + cut])
+        position += cut
+    assert flat(frames) == flat(FrameDecoder().receive_data(data))
+    assert [f.message.request_id for f in frames] == list(range(len(sizes)))  # type: ignore[union-attr]
+    assert [int(f.payload.sizes[0]) - 48 for f in frames] == sizes  # type: ignore[union-attr]
+    assert decoder.is_between_frames
+
+
+def test_a_truncated_frame_gives_nothing_and_is_not_between_frames() -> None:
+    data = frame_of(AppendRequest(request_id=2), EntryBatch.from_bodies([b"body", b"2"]))
+    for length in range(1, len(data)):
+        decoder = FrameDecoder()
+        assert decoder.receive_data(data[:length]) == []
+        assert not decoder.is_between_frames
+
+
+# -------------------------------------------------------------------- nonsense
+
+
+def outcome(data: bytes, max_frame_bytes: int = 1 << 20) -> list[Frame] | None:
+    """Frames, or None for a ProtocolViolation; any other exception fails the test."""
+    try:
+        return FrameDecoder(max_frame_bytes).receive_data(data)
+    except ProtocolViolation:
+        return None
+
+
+def test_every_single_bit_flip_is_noticed() -> None:
+    """A flipped length may ask for bytes that never come; what is never given out is a wrong frame."""
+    push = PushEntryRequest(term=3, push=PushType.APPEND, committed_index=6, first_index=7, count=2)
+    for data in (
+        frame_of(push, stamped([b"one", b"twelve"])),
+        frame_of(StatusRequest(request_id=77)),
+    ):
+        for bit in range(len(data) * 8):
+            flipped = bytearray(data)
+            flipped[bit // 8] ^= 1 << (bit % 8)
+            assert not outcome(bytes(flipped)), f"bit {bit}"
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=400))
+def test_garbage_is_a_violation_or_not_yet_a_frame(data: bytes) -> None:
+    assert not outcome(data)
+    assert not outcome(MAGIC + data)
+
+
+def sealed(control: bytes, *, payload: bytes = b"", count: int = 0) -> bytes:
+    """A frame whose lengths and checksums are right, whatever it carries."""
+    from isal.isal_zlib import crc32
+
+    payload_crc = crc32(payload) if count else 0
+    frame_bytes = FRAME_HEADER_BYTES + len(control) + len(payload)
+    tail = struct.pack("<IIII", payload_crc, frame_bytes, len(control), count) + control
+    return MAGIC + struct.pack("<I", crc32(tail)) + tail + payload
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=120))
+def test_garbage_with_right_checksums_is_a_violation(control: bytes) -> None:
+    assert outcome(sealed(control)) is None
+
+
+json_like = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=12,
+)
+TAGS = [*range(0, 12), *range(30, 45), 63, -1]
+
+
+@settings(max_examples=400, deadline=None)
+@given(tag=st.sampled_from(TAGS), fields=st.lists(json_like, max_size=16), whole=json_like)
+def test_any_messagepack_is_a_message_or_a_violation(
+    tag: int, fields: list[object], whole: object
+) -> None:
+    outcome(sealed(msgspec.msgpack.encode(whole)))
+    frames = outcome(sealed(msgspec.msgpack.encode(["g", [tag, *fields]])))
+    assert frames is None or len(frames) == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: example.org\r\n\r\n", "begins with"),
+        (struct.pack("<4sIIIII", MAGIC, 0, 0, 2**31, 0, 0), "max_frame_bytes"),
+        (struct.pack("<4sIIIII", MAGIC, 0, 0, 0, 0, 0), "cannot hold"),
+        (struct.pack("<4sIIIII", MAGIC, 0, 0, 100, 2**32 - 1, 0), "cannot hold"),
+        (struct.pack("<4sIIIII", MAGIC, 0, 0, 100, 0, 2**32 - 1), "cannot hold"),
+        (struct.pack("<4sIIIII", MAGIC, 0, 0, 100, 4, 0), "cannot hold"),
+        (sealed(b""), "no message"),
+        (sealed(b"\x92\xa1g" + b"\x9d\x05" + b"\x91" * 5000), "no message"),
+        (sealed(b"\x92\xa1\xff\x92\x26\x01"), "no message"),
+        (sealed(b"\x92\xa1g\x92\x26\x01", payload=b"\x30\0\0\0" + bytes(60), count=1), "48 bytes"),
+        (sealed(b"\x92\xa1g\x92\x26\x01", payload=b"\x01\0\0\0" + bytes(48), count=1), "1 bytes by"),
+    ],
+)
+def test_nonsense_is_named(data: bytes, words: str) -> None:
+    with pytest.raises(ProtocolViolation, match=words):
+        FrameDecoder().receive_data(data)
+
+
+def test_a_frame_above_the_limit_is_refused_by_its_header_alone() -> None:
+    data = frame_of(AppendRequest(), EntryBatch.from_bodies([b"x" * LARGE_FRAME_BYTES]))
+    decoder = FrameDecoder(max_frame_bytes=len(data) - 1)
+    with pytest.raises(ProtocolViolation, match="max_frame_bytes"):
+        decoder.receive_data(data[:FRAME_HEADER_BYTES])
+    assert len(FrameDecoder(max_frame_bytes=len(data)).receive_data(data)) == 1
+
+
+def test_a_peer_that_names_itself_is_a_violation() -> None:
+    heartbeat = HeartbeatRequest(sender=VOTER, term=1, round=1, committed_index=0)
+    control = msgspec.msgpack.encode(("g", heartbeat))
+    with pytest.raises(ProtocolViolation, match="names its sender"):
+        FrameDecoder().receive_data(sealed(control))
+
+
+def test_after_a_violation_nothing_is_taken_any_more() -> None:
+    decoder = FrameDecoder()
+    with pytest.raises(ProtocolViolation):
+        decoder.receive_data(b"x" * 100)
+    with pytest.raises(ProtocolViolation):
+        decoder.receive_data(frame_of(StatusRequest()))
+
+
+def test_long_runs_of_random_cuts_reuse_the_receive_buffer() -> None:
+    seeded = random.Random(7)
+    decoder = FrameDecoder()
+    sent = received = 0
+    data = b""
+    for _ in range(300):
+        body = bytes(seeded.randrange(0, 40_000))
+        data += frame_of(AppendRequest(request_id=sent), EntryBatch.from_bodies([body]))
+        sent += 1
+        cut = seeded.randrange(0, len(data) + 1)
+        for frame in decoder.receive_data(data[:cut]):
+            assert frame.message.request_id == received  # type: ignore[union-attr]
+            received += 1
+        data = data[cut:]
+    received += len(decoder.receive_data(data))
+    assert received == sent

@@ -49,10 +49,10 @@ test: $(STAMP)  ## every test
 	$(BIN)/python -m pytest
 
 demo: $(STAMP)  ## the main job: 336,776 flights through three members, two failures, Spark
-	$(BIN)/python examples/flights_demo.py
+	$(BIN)/python -m demo
 
 bench: $(STAMP)  ## the speed of a cluster of three on this machine
-	$(BIN)/python benchmarks/run.py
+	$(BIN)/python -m benchmarks
 
 lock: $(UV)  ## resolve pyproject.toml into uv.lock again
 	$(UV) lock --python $(PYTHON)

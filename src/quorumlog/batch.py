@@ -158,11 +158,14 @@ class EntryBatch:
         """Shape (count,), `HEADER_DTYPE`: a view where the entries are equally long, else a copy."""
         if self.count == 0:
             return np.empty(0, HEADER_DTYPE)
-        size = int(self.sizes[0])
-        if self.count == 1 or bool((self.sizes == size).all()):
-            return np.ndarray((self.count,), HEADER_DTYPE, self.buffer, 0, (size,))
+        if self._is_uniform:
+            return np.ndarray((self.count,), HEADER_DTYPE, self.buffer, 0, (int(self.sizes[0]),))
         gathered: HeaderArray = self._window()[self.starts].view(HEADER_DTYPE)
         return gathered
+
+    @property
+    def _is_uniform(self) -> bool:
+        return self.count <= 1 or bool((self.sizes == self.sizes[0]).all())
 
     def _window(self) -> HeaderArray:
         """Every byte offset of the buffer as the start of a 48-byte header (overlapping view)."""
@@ -172,7 +175,7 @@ class EntryBatch:
 
     def _put_headers(self, headers: HeaderArray) -> None:
         """Write back what `headers()` gave; nothing to do where it gave a view."""
-        if headers.base is None or not np.shares_memory(headers, np.frombuffer(self.buffer, np.uint8)):
+        if not self._is_uniform:
             self._window()[self.starts] = np.ascontiguousarray(headers).view(f"V{HEADER_BYTES}")
 
     @property

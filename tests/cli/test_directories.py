@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from quorumlog import LocalCluster, connect
 from tests.cli.conftest import LINES, NOT_TEXT, STORAGE, Cli, objects, plain
 
 INSPECT_KEYS = {
@@ -122,8 +123,6 @@ def test_verify_ends_with_1_on_damage_and_names_file_and_index(cli: Cli, damaged
 
 def test_verify_names_the_first_differing_index(cli: Cli, stopped: list[Path], damaged: Path) -> None:
     """Two logs of another history: the one-member log of another cluster."""
-    from quorumlog import LocalCluster, connect
-
     with LocalCluster(members=1, directory=damaged.parent / "other", storage=STORAGE) as cluster:
         with connect(cluster.servers) as log:
             log.append_batch([line.encode() for line in (*LINES[:40], "another")])
@@ -145,8 +144,6 @@ def test_a_directory_that_holds_no_log_is_named(cli: Cli, tmp_path: Path) -> Non
 
 
 def test_recover_makes_what_is_unreadable_again(cli: Cli, tmp_path: Path) -> None:
-    from quorumlog import LocalCluster, connect
-
     with LocalCluster(members=1, directory=tmp_path, storage=STORAGE) as cluster:
         with connect(cluster.servers) as log:
             log.append_batch([b"kept", b"too"])
@@ -158,8 +155,9 @@ def test_recover_makes_what_is_unreadable_again(cli: Cli, tmp_path: Path) -> Non
     result = cli("recover", directory, "--yes")
     assert result.exit_code == 0, result.output
     assert "made again" in result.stdout
-    with LocalCluster(members=1, directory=tmp_path, storage=STORAGE) as cluster:
-        with connect(cluster.servers) as log:
-            assert [entry.body for entry in log.read(0)] == [b"kept", b"too"]
-    again = cli("recover", directory, "--yes")
-    assert "nothing to do" in again.stdout
+    with (
+        LocalCluster(members=1, directory=tmp_path, storage=STORAGE) as again,
+        connect(again.servers) as log,
+    ):
+        assert [entry.body for entry in log.read(0)] == [b"kept", b"too"]
+    assert "nothing to do" in cli("recover", directory, "--yes").stdout

@@ -66,7 +66,6 @@ class BlockedStream:
     def __init__(self, client: Blocked, stream: AsyncAppendStream) -> None:
         self._client = client
         self._stream = stream
-        self._steps = client._iterate(stream)
 
     @property
     def progress(self) -> StreamProgress:
@@ -76,7 +75,7 @@ class BlockedStream:
         return self
 
     def __next__(self) -> Any:
-        return next(self._steps)
+        return next(self._client._iterate(self._stream))
 
     def close(self) -> None:
         self._client._run(self._stream.close())

@@ -22,6 +22,7 @@ from quorumlog.errors import (
     NotLeader,
     OutOfSequence,
     TransferFailed,
+    UnknownGroup,
 )
 from quorumlog.wire.client_messages import (
     AppendRequest,
@@ -138,6 +139,8 @@ class FakeServer:
         self.hellos: list[Hello] = []
         self.called = threading.Condition()
         self.knows_leader = True
+        self.welcomes_any_group = False
+        """Then an unknown group is told with the first request only."""
         self._running = threading.Event()
         self._running.set()
         self._connections: set[socket.socket] = set()
@@ -235,6 +238,10 @@ class FakeServer:
                     assert isinstance(message, ClientMessage), message
                     if isinstance(message, Hello):
                         self._greet(connection, group, message, connection_id)
+                    elif group != self.group.group:
+                        refusal = UnknownGroup(f"there is no group {group!r} here")
+                        answer = error_response(message.request_id, refusal)
+                        self._send(connection, answer, None, group)
                     elif not self._handle(connection, message, payload, streams):
                         return
         except OSError:
@@ -245,7 +252,7 @@ class FakeServer:
 
     def _greet(self, connection: socket.socket, group: str, hello: Hello, connection_id: str) -> None:
         self.hellos.append(hello)
-        if group != self.group.group:
+        if group != self.group.group and not self.welcomes_any_group:
             response = HelloResponse(code=400, message=f"there is no group {group!r} here")
         else:
             response = HelloResponse(

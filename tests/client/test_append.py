@@ -40,6 +40,7 @@ from tests.client.fake_server import (
     Hang,
     Script,
 )
+from tests.waiting import eventually
 
 
 def on_append(*actions: Action) -> Script:
@@ -181,7 +182,12 @@ def test_a_list_that_cannot_be_read(servers: str, new_client: Callable[..., Clie
         new_client(servers)
 
 
-def test_another_group_is_told_at_once(group: FakeGroup, new_client: Callable[..., Client]) -> None:
+@pytest.mark.parametrize("welcomes", [False, True])
+def test_another_group_is_told_at_once(
+    group: FakeGroup, new_client: Callable[..., Client], welcomes: bool
+) -> None:
+    for server in group.servers:
+        server.welcomes_any_group = welcomes
     with pytest.raises(UnknownGroup, match="no group 'other'"):
         new_client(group.addresses, group="other").append(b"x")
 
@@ -273,6 +279,7 @@ def test_close_ends_what_is_in_flight_as_unknown(client: Client, group: FakeGrou
 def test_a_killed_leader_is_replaced(client: Client, group: FakeGroup) -> None:
     client.append(b"before")
     group[0].stop()
+    eventually(lambda: client._protocol.view.leader is None, what="the closed connection is noticed")
     group.elect(group[1])
     assert client.append(b"after").term == 3
     group[0].start()
@@ -286,6 +293,7 @@ def test_followers_that_still_name_the_dead_leader_do_not_mislead(
 ) -> None:
     client.append(b"before")
     group[0].stop()
+    eventually(lambda: client._protocol.view.leader is None, what="the closed connection is noticed")
     receipts: list[AppendReceipt] = []
     caller = threading.Thread(target=lambda: receipts.append(client.append(b"after")))
     caller.start()
@@ -356,7 +364,9 @@ def test_a_server_of_another_cluster_is_not_followed(
     client = new_client(group.addresses)
     client.append(b"x")
     client._protocol.cluster_id = "another"
-    group[0].drop_connections()
+    for server in group.servers:
+        server.drop_connections()
+    eventually(lambda: client._protocol.view.leader is None)
     with pytest.raises((Unreachable, RequestTimeout), match="belongs to another cluster"):
         client.append(b"y", timeout_ms=300)
     assert group.bodies() == [b"x"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import StoreConfig
-from quorumlog.entry import EntryKind
+from quorumlog.entry import EntryKind, HardState
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.ledger_store import LogPoint
 from quorumlog.store.member_directory import open_member_directory
@@ -31,6 +31,7 @@ def write_directory(
         end = store.end
         batch.stamp(end.index + 1, term, store.plan(batch.sizes), end.chain)
         store.append(batch)
+    directory.save_hard_state(HardState(term, None))
     task = store.begin_sync()
     assert task is not None
     task.run()

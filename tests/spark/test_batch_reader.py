@@ -29,7 +29,7 @@ from quorumlog.spark.batch_reader import LedgerBatchReader, PushdownReader
 from quorumlog.spark.ledger_data_source import LedgerDataSource
 from quorumlog.spark.offsets import LedgerDataLoss, LogBounds
 from quorumlog.spark.options import LedgerOptions
-from quorumlog.spark.partitions import EntryPoint, LedgerPartition
+from quorumlog.spark.partitions import EntryPoint, LedgerPartition, Readers
 from quorumlog.spark.range_check import RangeCheck, RangeMismatch
 from quorumlog.spark.rows import COLUMNS, schema_of
 from tests.spark.made_batches import MadeLog
@@ -57,8 +57,8 @@ class MadeSource:
         self.bounds_asked += 1
         return LogBounds("default", self.begin_index, self.stop_index)
 
-    def members(self) -> tuple[str, ...]:
-        return ("n1", "n2")
+    def readers(self) -> Readers:
+        return Readers(("n1", "n2"), ("n0",))
 
     def point_of(self, index: int) -> EntryPoint:
         return LOG.point_of(index)
@@ -143,9 +143,9 @@ def test_a_batch_of_noops_gives_no_record_batch() -> None:
 def test_partitions_prefer_the_members_in_turn() -> None:
     partitions = reading(MadeSource(), minPartitions="3").partitions()
     assert [p.members for p in partitions if isinstance(p, LedgerPartition)] == [
-        ("n1", "n2"),
-        ("n2", "n1"),
-        ("n1", "n2"),
+        ("n1", "n2", "n0"),
+        ("n2", "n1", "n0"),
+        ("n1", "n2", "n0"),
     ]
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from quorumlog.config import StoreConfig
 from quorumlog.errors import ConfigError, DirectoryDamaged, IndexOutOfRange
 from quorumlog.spark.ledger_data_source import LedgerDataSource
+from quorumlog.spark.offsets import LedgerDataLoss
 from quorumlog.spark.rows import COLUMNS, schema_of
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.member_directory import open_member_directory
@@ -63,9 +63,12 @@ def test_and_further_if_that_is_asked_for_by_name(directory: Path) -> None:
 
 @pytest.mark.parametrize("prefetch", ["0", "2"])
 def test_partitions_and_batches_may_be_small(directory: Path, prefetch: str) -> None:
-    given = {"minPartitions": "7", "batchBytes": "200", "prefetch": prefetch}
-    assert rows_of(directory, **given) == expected(0, 250)
-    assert rows_of(directory, startingOffsets="100", endingOffsets="140", **given) == expected(100, 140)
+    def small(**given: str) -> dict[str, list[Any]]:
+        sizes = {"minPartitions": "7", "batchBytes": "200", "prefetch": prefetch}
+        return rows_of(directory, ("index", "body"), **sizes, **given)
+
+    assert small() == expected(0, 250)
+    assert small(startingOffsets="100", endingOffsets="140") == expected(100, 140)
 
 
 def test_every_column(directory: Path) -> None:
@@ -130,13 +133,37 @@ def test_the_tail_of_a_running_member_is_not_read(directory: Path) -> None:
 
 def test_an_empty_directory_of_a_new_member_has_no_rows(tmp_path: Path) -> None:
     path = tmp_path / "n0"
-    config = StoreConfig(segment_bytes=4096, index_segment_bytes=3200)
     new = open_member_directory(
-        OsDisk(), str(path), group="default", member_id="n0", config=config, group_size=3
+        OsDisk(), str(path), group="default", member_id="n0", config=SMALL_SEGMENTS, group_size=3
     )
     new.close(clean=True)
     assert rows_of(path)["index"] == []
     assert rows_of(path, readConsistency="local")["index"] == []
+
+
+@pytest.fixture
+def java_directory(tmp_path: Path) -> Path:
+    """500 entries over many small segments, written by a single Java member."""
+    with tarfile.open(JAVA / "single" / "single.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path / "dledger-n0"
+
+
+def test_a_log_that_has_dropped_its_first_segment_begins_behind_it(
+    java_directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = rows_of(java_directory)
+    sorted((java_directory / "data").iterdir())[0].unlink()
+    rest = rows_of(java_directory)
+    begin_index = rest["index"][0]
+    lost = f"entries 0 .. {begin_index - 1} of group 'default' are lost"
+    assert begin_index > 0
+    assert rest["body"] == whole["body"][begin_index:]
+    with pytest.raises(LedgerDataLoss, match=lost):
+        rows_of(java_directory, startingOffsets="0")
+    with caplog.at_level(logging.WARNING):
+        assert rows_of(java_directory, startingOffsets="0", failOnDataLoss="false") == rest
+    assert lost in caplog.text
 
 
 @pytest.mark.parametrize(("name", "member"), [("single", "n0"), ("three", "n1")])

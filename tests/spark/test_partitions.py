@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 
 from quorumlog.spark.offsets import IndexRange
-from quorumlog.spark.partitions import EntryPoint, LedgerPartition, plan
+from quorumlog.spark.partitions import EntryPoint, LedgerPartition, Readers, plan
 
 
 def planned(
@@ -18,7 +18,7 @@ def planned(
     least: int = 1,
     size: int = 2**62,
     records: int = 0,
-    members: tuple[str, ...] = (),
+    readers: Readers = Readers(),  # noqa: B008
 ) -> list[LedgerPartition]:
     partitions = plan(
         "g",
@@ -28,7 +28,7 @@ def planned(
         min_partitions=least,
         partition_bytes=size,
         max_records=records,
-        members=members,
+        readers=readers,
     )
     if partitions:
         assert partitions[0].first_index == first_index
@@ -110,9 +110,10 @@ def test_positions_are_asked_for_a_bounded_number_of_times() -> None:
 
 
 def test_partitions_prefer_the_members_in_turn_and_may_use_them_all() -> None:
-    partitions = planned(0, 100, least=4, members=("n1", "n2", "n0"))
-    assert [p.members[0] for p in partitions] == ["n1", "n2", "n0", "n1"]
-    assert all(sorted(p.members) == ["n0", "n1", "n2"] for p in partitions)
+    partitions = planned(0, 100, least=4, readers=Readers(("n1", "n2", "n3"), ("n0",)))
+    assert [p.members[0] for p in partitions] == ["n1", "n2", "n3", "n1"]
+    assert all(sorted(p.members[:3]) == ["n1", "n2", "n3"] for p in partitions)
+    assert all(p.members[3] == "n0" for p in partitions)
 
 
 @pytest.mark.parametrize("partition", [LedgerPartition("g", 1, 2), LedgerPartition("g", 1, 2, ("n0",))])

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
@@ -38,10 +39,11 @@ def test_workers_run_this_interpreter_with_the_compiled_pyspark(spark: SparkSess
 
 def test_a_second_call_gives_the_same_session_and_sets_what_it_names(spark: SparkSession) -> None:
     before = spark.conf.get("spark.sql.ansi.enabled")
-    again = quorumlog.spark.session(**{"spark.sql.ansi.enabled": before == "false"})
+    conf: dict[str, Any] = {"spark.sql.ansi.enabled": before == "false"}
+    again = quorumlog.spark.session(**conf)
     assert again is spark
     assert spark.conf.get("spark.sql.ansi.enabled") != before
-    quorumlog.spark.session(**{"spark.sql.ansi.enabled": before or ""})
+    spark.conf.set("spark.sql.ansi.enabled", before or "")
     assert spark.conf.get("spark.sql.ansi.enabled") == before
 
 

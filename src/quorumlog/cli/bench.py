@@ -6,6 +6,8 @@ import math
 import os
 import platform
 import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -36,6 +38,9 @@ class Machine(NamedTuple):
     fdatasync_p50_ms: float
     """One write of 4 KiB and its sync by one process alone; NaN if not measured."""
 
+    def row(self) -> dict[str, Any]:
+        return _without_nan(self._asdict())
+
 
 class Result(NamedTuple):
     """One line of the table; `row` is the same for `--json`."""
@@ -59,8 +64,7 @@ class Result(NamedTuple):
         return {
             "workload": self.load.name,
             **load,
-            # JSON knows no NaN; what was not measured is null.
-            **{key: None if math.isnan(value) else value for key, value in figures.items()},
+            **_without_nan(figures),
             "targets": [
                 {"figure": t.figure, "bound": t.bound, "at_least": t.at_least, "met": self.meets(t)}
                 for t in self.load.targets
@@ -112,23 +116,52 @@ def bench(
     if raw_dir is None and pids:
         raw_dir = Path.cwd()
     results = []
-    with err().status("starting") as progress, _scratch(raw_dir) as scratch:
+    with err().status("starting") as progress, scratch_directory(raw_dir) as scratch:
         progress.update("measuring the disk")
         machine = machine_of(scratch)
         if json:
-            print_json({"machine": _json_ready(machine._asdict())})
-        for load in loads:
-            progress.update(f"{load.name}: the disk alone")
-            raw = _raw_records_per_second(load, scratch, seconds)
-            progress.update(f"{load.name}: {seconds:g} s")
-            measured = uvloop.run(measure(load, servers, group, seconds, pids))
-            results.append(Result(load, measured, raw))
+            print_json({"machine": machine.row()})
+        for result in run_loads(loads, servers, group, seconds, pids, scratch, progress.update):
+            results.append(result)
             if json:
-                print_json(results[-1].row())
+                print_json(result.row())
     if not json:
         console = out()
         console.print(describe_machine(machine))
         console.print(table_of(results))
+
+
+def run_loads(
+    loads: Sequence[Load],
+    servers: str,
+    group: str,
+    seconds: float,
+    pids: Sequence[int],
+    scratch: str | None,
+    report: Callable[[str], None],
+) -> Iterator[Result]:
+    """Each load after the raw limit of what it syncs; `report` is told what begins.
+
+    `pids`: processes of the members on this machine. `scratch`: where the raw limit is measured.
+    """
+    for load in loads:
+        raw = math.nan
+        if scratch is not None and isinstance(load, AppendLoad):
+            report(f"{load.name}: the disk alone")
+            limit = measure_raw_limit(scratch, load.sync_bytes, min(seconds, RAW_SECONDS_LIMIT))
+            raw = limit.syncs_per_second * load.sync_records
+        report(f"{load.name}: {seconds:g} s")
+        yield Result(load, uvloop.run(measure(load, servers, group, seconds, pids)), raw)
+
+
+@contextmanager
+def scratch_directory(parent: Path | None) -> Iterator[str | None]:
+    """A temporary directory inside `parent`; None without one."""
+    if parent is None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="quorumlog-raw-", dir=parent) as scratch:
+        yield scratch
 
 
 def _chosen(names: list[str] | None) -> list[Load]:
@@ -137,31 +170,6 @@ def _chosen(names: list[str] | None) -> list[Load]:
         if name not in known:
             raise ConfigError(f"--workload {name} is unknown; choose from {', '.join(known)}")
     return [known[name] for name in names] if names else list(LOADS)
-
-
-class _scratch:  # noqa: N801
-    """A temporary directory inside `parent`, or None without one."""
-
-    def __init__(self, parent: Path | None) -> None:
-        self._parent = parent
-        self._directory: tempfile.TemporaryDirectory[str] | None = None
-
-    def __enter__(self) -> str | None:
-        if self._parent is None:
-            return None
-        self._directory = tempfile.TemporaryDirectory(prefix="quorumlog-raw-", dir=self._parent)
-        return self._directory.name
-
-    def __exit__(self, *_: object) -> None:
-        if self._directory is not None:
-            self._directory.cleanup()
-
-
-def _raw_records_per_second(load: Load, scratch: str | None, seconds: float) -> float:
-    if scratch is None or not isinstance(load, AppendLoad):
-        return math.nan
-    limit = measure_raw_limit(scratch, load.sync_bytes, min(seconds, RAW_SECONDS_LIMIT))
-    return limit.syncs_per_second * load.sync_records
 
 
 # ---------------------------------------------------------------- the machine
@@ -197,7 +205,8 @@ def _cpu_model() -> str:
     return platform.machine()
 
 
-def _json_ready(figures: dict[str, Any]) -> dict[str, Any]:
+def _without_nan(figures: dict[str, Any]) -> dict[str, Any]:
+    """JSON knows no NaN: what was not measured is null."""
     return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in figures.items()}
 
 

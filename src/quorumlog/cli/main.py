@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from quorumlog.cli.append import append
+from quorumlog.cli.bench import bench
 from quorumlog.cli.dev import dev
 from quorumlog.cli.inspect import inspect
 from quorumlog.cli.output import ReportingGroup
@@ -52,6 +53,7 @@ app.command(rich_help_panel=USE)(append)
 app.command(rich_help_panel=USE)(read)
 app.command(rich_help_panel=USE)(status)
 app.command(rich_help_panel=USE)(transfer)
+app.command(rich_help_panel=USE)(bench)
 app.command(rich_help_panel=LOOK)(inspect)
 app.command(rich_help_panel=LOOK)(verify)
 app.command(rich_help_panel=LOOK)(recover)

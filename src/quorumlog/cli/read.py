@@ -43,11 +43,17 @@ def read(
         typer.Option(help="Data directory of a stopped member.", metavar="DIR", show_default=False),
     ] = None,
     first_index: Annotated[
-        int | None, typer.Option("--from", help="First index. (default: where the log begins)", min=0, metavar="N")
+        int | None,
+        typer.Option("--from", help="First index. (default: where the log begins)", min=0, metavar="N"),
     ] = None,
     stop_index: Annotated[
         int | None,
-        typer.Option("--to", help="Stop before this index. (default: behind what is committed)", min=0, metavar="N"),
+        typer.Option(
+            "--to",
+            help="Stop before this index. (default: behind what is committed)",
+            min=0,
+            metavar="N",
+        ),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on with what is appended later, until Ctrl-C.")

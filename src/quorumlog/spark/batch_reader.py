@@ -72,7 +72,7 @@ class LedgerBatchReader(DataSourceReader):
                     min_partitions=options.min_partitions,
                     partition_bytes=options.partition_bytes,
                     max_records=options.max_records_per_partition,
-                    members=source.members(),
+                    readers=source.readers(),
                 )
             )
 

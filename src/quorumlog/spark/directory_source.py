@@ -14,7 +14,7 @@ from quorumlog.config import DEFAULT_GROUP
 from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.spark.offsets import LogBounds
 from quorumlog.spark.options import LOCAL, LedgerOptions
-from quorumlog.spark.partitions import EntryPoint
+from quorumlog.spark.partitions import NO_READERS, EntryPoint, Readers
 from quorumlog.spark.prefetch import prefetched
 from quorumlog.spark.range_check import RangeCheck
 from quorumlog.store.directory_reader import DirectoryReader
@@ -65,8 +65,8 @@ class DirectorySource:
             )
         return LogBounds(group, begin_index, max(reader.committed_index + 1, begin_index))
 
-    def members(self) -> tuple[str, ...]:
-        return ()
+    def readers(self) -> Readers:
+        return NO_READERS
 
     def point_of(self, index: int) -> EntryPoint:
         header = self._reader.header_at(index)

@@ -8,7 +8,7 @@ from typing import Protocol
 from quorumlog.batch import EntryBatch
 from quorumlog.spark.offsets import LogBounds
 from quorumlog.spark.options import LedgerOptions
-from quorumlog.spark.partitions import EntryPoint
+from quorumlog.spark.partitions import EntryPoint, Readers
 from quorumlog.spark.range_check import RangeCheck
 
 
@@ -18,8 +18,8 @@ class LedgerSource(Protocol):
     def bounds(self) -> LogBounds:
         """Which entries may be read now. Asked once per plan: every partition is within this answer."""
 
-    def members(self) -> tuple[str, ...]:
-        """Ids of the members to read from, those without other work first; empty for a directory."""
+    def readers(self) -> Readers:
+        """Ids of the members to read from, as they were when `bounds` was asked."""
 
     def point_of(self, index: int) -> EntryPoint:
         """An entry within the bounds, or the one just below the planned range if it is held."""

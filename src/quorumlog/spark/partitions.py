@@ -5,7 +5,7 @@ A Python task costs Spark 25-30 ms, so a task should have some 100 MiB; but ever
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -18,6 +18,18 @@ from quorumlog.spark.offsets import IndexRange
 
 _MAX_SAMPLES = 64
 """Positions that planning asks for; between two of them entries are taken to be equally long."""
+
+
+class Readers(NamedTuple):
+    """Who can serve a range; both empty for a directory."""
+
+    preferred: tuple[str, ...] = ()
+    """Partitions are spread over these."""
+    others: tuple[str, ...] = ()
+    """Asked where the preferred ones fail."""
+
+
+NO_READERS = Readers()
 
 
 class EntryPoint(NamedTuple):
@@ -56,14 +68,13 @@ def plan(
     min_partitions: int,
     partition_bytes: int,
     max_records: int = 0,
-    members: Sequence[str] = (),
+    readers: Readers = NO_READERS,
 ) -> list[LedgerPartition]:
     """Cut `index_range` into partitions in order of index, without gap or overlap.
 
     `point_of(index)`: asked of at most 64 entries and of the last one of each partition. A partition
     has about `partition_bytes` at most, unless it is a single entry, and at most `max_records`
-    entries unless that is 0. `begin_index`: the first index that the log holds. `members`: who can
-    serve the range; partitions prefer them in turn.
+    entries unless that is 0. `begin_index`: the first index that the log holds.
     """
     first_index, stop_index = index_range
     if first_index == stop_index:
@@ -93,7 +104,7 @@ def plan(
     }
     chains.setdefault(first_index, 0 if first_index == 0 else None)
     return [
-        LedgerPartition(group, low, high, _rotated(members, number), chains[low], chains[high])
+        LedgerPartition(group, low, high, _in_turn(readers, number), chains[low], chains[high])
         for number, (low, high) in enumerate(pairwise(edges.tolist()))
     ]
 
@@ -109,6 +120,6 @@ def _limit_gaps(edges: Int64Array, limit: int) -> Int64Array:
     return np.array([*limited, edges[-1]], np.int64)
 
 
-def _rotated(members: Sequence[str], number: int) -> tuple[str, ...]:
-    turn = number % len(members) if members else 0
-    return (*members[turn:], *members[:turn])
+def _in_turn(readers: Readers, number: int) -> tuple[str, ...]:
+    turn = number % max(len(readers.preferred), 1)
+    return (*readers.preferred[turn:], *readers.preferred[:turn], *readers.others)

@@ -24,7 +24,7 @@ from quorumlog.errors import (
 )
 from quorumlog.spark.offsets import LogBounds, skip_lost_entries
 from quorumlog.spark.options import LOCAL, LedgerOptions
-from quorumlog.spark.partitions import EntryPoint
+from quorumlog.spark.partitions import NO_READERS, EntryPoint, Readers
 from quorumlog.spark.range_check import RangeCheck, RangeMismatch
 
 MEMBER_TIMEOUT_MS = 2000
@@ -78,6 +78,18 @@ def judge(rows: Sequence[StatusRow]) -> Leadership | str:
     )
 
 
+def readers_of(rows: Sequence[StatusRow]) -> Readers:
+    """Followers are preferred, to spare the leader. Without any, whoever answers has to do."""
+    serving = sorted(
+        (row["id"], row["role"] == "follower")
+        for row in rows
+        if row["reachable"] and row["role"] != "unformed"
+    )
+    followers = tuple(member for member, follows in serving if follows)
+    others = tuple(member for member, follows in serving if not follows)
+    return Readers(followers, others) if followers else Readers(others)
+
+
 class ServerSource:
     """Planner and task share the class, not the object."""
 
@@ -85,28 +97,28 @@ class ServerSource:
         self._options = options
         self._group = options.served_group
         self._client = shared_client(options.servers, self._group)
-        self._members: tuple[str, ...] = ()
+        self._readers = NO_READERS
 
     # ---------------------------------------------------------------- planning
 
     def bounds(self) -> LogBounds:
         """See docs/spark.md, readConsistency. Raises Unreachable after `timeoutMs`, UnknownGroup."""
         deadline = self._deadline()
+        rows = self._client.status()
+        if not any(row["reachable"] for row in rows):
+            self._check_group_is_served()
         while True:
-            rows = self._client.status()
             found = self._local(rows) if self._options.read_consistency == LOCAL else self._proven(rows)
             if isinstance(found, LogBounds):
-                followers = [row["id"] for row in rows if row["reachable"] and row["role"] == "follower"]
-                self._members = tuple(sorted(followers))
+                self._readers = readers_of(rows)
                 return found
-            if not any(row["reachable"] for row in rows):
-                self._check_group_is_served()
             if time.monotonic() >= deadline:
                 raise Unreachable(
                     f"group {self._group!r} at {self._options.servers} cannot be read after"
                     f" {self._options.timeout_ms} ms (option timeoutMs): {found}"
                 )
             time.sleep(_PAUSE_S)
+            rows = self._client.status()
 
     def _proven(self, rows: Sequence[StatusRow]) -> LogBounds | str:
         found = judge(rows)
@@ -141,14 +153,13 @@ class ServerSource:
         except (LedgerError, ProtocolViolation):
             return
 
-    def members(self) -> tuple[str, ...]:
-        """The followers; without one the leader serves alone."""
-        return self._members
+    def readers(self) -> Readers:
+        return self._readers
 
     def point_of(self, index: int) -> EntryPoint:
         """As the leader has it, or whoever else can tell."""
         error: Exception | None = None
-        for member in (None, *self._members):
+        for member in (*self._readers.others, *self._readers.preferred, None):
             try:
                 header = self._entry(index, member).headers()[0]
                 return EntryPoint(int(header["pos"]), int(header["chain_crc"]))
@@ -168,6 +179,7 @@ class ServerSource:
         for `timeoutMs`, LedgerDataLoss if the entries are gone and `failOnDataLoss` is true.
         """
         partition = check.partition
+        # Last comes whoever leads by now: the members of the plan may all be gone.
         order: list[str | None] = [*partition.members, None]
         deadline = self._deadline()
         while not check.is_complete:

@@ -421,6 +421,7 @@ class ClientProtocol:
             self._send(link, link.probe)
 
     def _learn(self, link: Link, status: StatusResponse) -> None:
+        self._wrong_group.pop(link.address, None)
         self.view.learn(link.address, status)
         for request in list(self._waiting):
             if request.target.kind is TargetKind.MEMBER:
@@ -435,11 +436,7 @@ class ClientProtocol:
         if not isinstance(message, HelloResponse):
             raise ProtocolViolation(f"{type(message).__name__} instead of a greeting")
         if message.code != 200:
-            refusal = error_of(ErrorResponse(code=message.code, message=message.message))
-            if isinstance(refusal, UnknownGroup):
-                self._wrong_group[link.address] = refusal
-            self._drop(link, f"refused the connection: {refusal}")
-            self._fail_if_all_refuse_the_group()
+            self._turned_away(link, error_of(ErrorResponse(code=message.code, message=message.message)))
             return
         if message.protocol != PROTOCOL_VERSION:
             self._drop(link, f"speaks protocol {message.protocol}, this client {PROTOCOL_VERSION}")
@@ -455,7 +452,6 @@ class ClientProtocol:
         link.since_ms = self._now
         self._failures.pop(link.address, None)
         self.view.notes.pop(link.address, None)
-        self._wrong_group.pop(link.address, None)
         if message.member_id:
             self.view.greeted[message.member_id] = link.address
         if link.lane is Lane.CONTROL:
@@ -470,6 +466,8 @@ class ClientProtocol:
             request.state = RequestState.DONE
             if isinstance(message, StatusResponse):
                 self._learn(link, message)
+            elif isinstance(message, ErrorResponse):
+                self._turned_away(link, error_of(message))
             return
         if isinstance(message, ErrorResponse):
             self._refused(link, request, error_of(message))
@@ -664,7 +662,11 @@ class ClientProtocol:
                 self._waiting.pop(request)
                 self._fail(request, Unreachable(f"{address}: {reason}"))
 
-    def _fail_if_all_refuse_the_group(self) -> None:
+    def _turned_away(self, link: Link, refusal: LedgerError) -> None:
+        """The server wants nothing to do with us; if all say "unknown group" no time will help."""
+        if isinstance(refusal, UnknownGroup):
+            self._wrong_group[link.address] = refusal
+        self._drop(link, f"turned this client away: {refusal}")
         if all(address in self._wrong_group for address in self.view.known_addresses()):
             error = next(iter(self._wrong_group.values()))
             for request in list(self._waiting):

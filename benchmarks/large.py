@@ -1,0 +1,110 @@
+"""What takes minutes and gigabytes: the start of a large directory, and memory over a long run."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import uvloop
+
+from demo.faults import Watch
+from demo.member_processes import MemberProcess, MemberProcesses
+from quorumlog import AsyncLedgerClient, connect_async
+from quorumlog.cli.local_processes import usage_of
+
+Report = Callable[[str], None]
+
+BODY_BYTES = 1024
+BATCH_RECORDS = 1024
+IN_FLIGHT = 8
+SAMPLE_SECONDS = 0.1
+
+
+class LargeResult(NamedTuple):
+    name: str
+    figures: dict[str, float]
+    figure: str
+    """Which of them has the target."""
+    bound: float
+
+    @property
+    def is_met(self) -> bool:
+        return self.figures[self.figure] <= self.bound
+
+    def row(self) -> dict[str, Any]:
+        target = {"figure": self.figure, "bound": self.bound, "at_least": False, "met": self.is_met}
+        return {"workload": self.name, **self.figures, "targets": [target]}
+
+
+def time_start(folder: Path, size_bytes: int, report: Report) -> LargeResult:
+    """Fill the directory of a group of one, then start it after SIGTERM and after SIGKILL.
+
+    Each time is from the new process to its first answer as leader.
+    """
+    # async: how the bytes came there does not matter, only that they are there.
+    with MemberProcesses(folder, count=1, flush="async") as members:
+        member = members.members[0]
+        uvloop.run(_fill(members, size_bytes, report))
+        figures = {"gigabytes": size_bytes / 1e9}
+        for how, end in (("clean_s", MemberProcess.stop), ("killed_s", MemberProcess.kill)):
+            report(f"start of {size_bytes / 1e9:g} GB, {how.removesuffix('_s')}")
+            end(member)
+            figures[how] = uvloop.run(_started(members))
+        figures["worst_s"] = max(figures["clean_s"], figures["killed_s"])
+    return LargeResult("start", figures, "worst_s", 3.0)
+
+
+def measure_memory(folder: Path, size_bytes: int, report: Report) -> LargeResult:
+    """Highest RssAnon of three members while `size_bytes` go through them."""
+    with MemberProcesses(folder) as members:
+        pids = [member.pid for member in members.members]
+        highest, seconds = uvloop.run(_fill_watched(members, pids, size_bytes, report))
+    figures = {
+        "gigabytes": size_bytes / 1e9,
+        "mb_per_second": size_bytes / 1e6 / seconds,
+        "anonymous_mb": highest / 1e6,
+    }
+    return LargeResult("memory", figures, "anonymous_mb", 200.0)
+
+
+async def _fill(members: MemberProcesses, size_bytes: int, report: Report) -> None:
+    bodies = [bytes([number % 256]) * BODY_BYTES for number in range(BATCH_RECORDS)]
+    batch_bytes = BATCH_RECORDS * (BODY_BYTES + 48)
+    total = -(-size_bytes // batch_bytes)
+    left = iter(range(total))
+
+    async def write(client: AsyncLedgerClient) -> None:
+        for number in left:
+            await client.append_batch(bodies)
+            if number % 64 == 0:
+                report(f"filling {size_bytes / 1e9:g} GB: {number / total:.0%}")
+
+    async with connect_async(members.servers) as client:
+        await Watch(client, members).leader()
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(IN_FLIGHT):
+                tasks.create_task(write(client))
+
+
+async def _fill_watched(
+    members: MemberProcesses, pids: list[int], size_bytes: int, report: Report
+) -> tuple[int, float]:
+    began = time.perf_counter()
+    filling = asyncio.create_task(_fill(members, size_bytes, report))
+    highest = 0
+    while not filling.done():
+        highest = max(highest, *(usage_of(pid).anonymous_bytes for pid in pids))
+        await asyncio.wait([filling], timeout=SAMPLE_SECONDS)
+    await filling
+    return highest, time.perf_counter() - began
+
+
+async def _started(members: MemberProcesses) -> float:
+    began = time.perf_counter()
+    members.members[0].start()
+    async with connect_async(members.servers) as client:
+        await Watch(client, members).leader()
+    return time.perf_counter() - began

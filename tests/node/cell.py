@@ -1,0 +1,157 @@
+"""Several real LedgerNodes on real directories, with time, network and flush in the test's hands."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from quorumlog.config import GroupConfig, MemberAddress, StoreConfig
+from quorumlog.consensus.ready import Envelope, Role, RoleChange
+from quorumlog.entry import Durability
+from quorumlog.errors import LedgerError, StoreFailure
+from quorumlog.node import LedgerNode
+from quorumlog.store.disk import Disk, OsDisk
+from quorumlog.store.member_directory import open_member_directory
+
+STEP_MS = 5.0
+SMALL = StoreConfig(segment_bytes=64 * 1024, index_segment_bytes=8 * 1024, reserve_step_bytes=16 * 1024)
+
+Job = tuple[Callable[[], Any], Callable[[Any], None]]
+
+
+class ManualWorld:
+    """What one node asked of the world, until the test carries it out."""
+
+    def __init__(self) -> None:
+        self.sent: list[Envelope] = []
+        self.flushes: list[Job] = []
+        self.reads: list[Job] = []
+        self.roles: list[RoleChange] = []
+        self.trace: list[str] = []
+
+    def send(self, envelope: Envelope) -> None:
+        self.trace.append(f"send {type(envelope.message).__name__}")
+        self.sent.append(envelope)
+
+    def flush_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self.trace.append("flush asked")
+        self.flushes.append((work, done))
+
+    def read_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self.reads.append((work, done))
+
+    def role_changed(self, change: RoleChange) -> None:
+        self.roles.append(change)
+
+    def committed(self, committed_index: int) -> None:
+        self.trace.append(f"committed {committed_index}")
+
+    def weakest_durability(self, own: Durability) -> Durability:
+        return own
+
+
+def run(jobs: list[Job]) -> None:
+    while jobs:
+        work, done = jobs.pop(0)
+        try:
+            result = work()
+        except (StoreFailure, LedgerError) as error:
+            result = error
+        done(result)
+
+
+class Cell:
+    """`hold_flush`: members whose disk does not finish a flush until `release` is called."""
+
+    def __init__(
+        self,
+        path: Path,
+        members: int = 3,
+        *,
+        storage: StoreConfig = SMALL,
+        disks: dict[str, Disk] | None = None,
+        **options: Any,
+    ) -> None:
+        self.now_ms = 0.0
+        ids = [f"n{i}" for i in range(members)]
+        addresses = tuple(MemberAddress(m, "127.0.0.1", 20911 + i) for i, m in enumerate(ids))
+        self.worlds = {m: ManualWorld() for m in ids}
+        self.hold_flush: set[str] = set()
+        self.cut_off: set[str] = set()
+        self.nodes: dict[str, LedgerNode] = {}
+        for seed, member in enumerate(ids):
+            config = GroupConfig(
+                member_id=member,
+                members=addresses,
+                data_dir=str(path / member),
+                storage=storage,
+                **options,
+            )
+            directory = open_member_directory(
+                (disks or {}).get(member) or OsDisk(),
+                config.data_dir,
+                group=config.group,
+                member_id=member,
+                config=storage,
+                group_size=members,
+            )
+            self.nodes[member] = LedgerNode(
+                config, directory, self.worlds[member], random.Random(seed), self.now_ms
+            )
+        for member, node in self.nodes.items():
+            for other, peer in self.nodes.items():
+                if other != member:
+                    node.connected(other, peer.voter.directory_id)
+
+    def step(self, milliseconds: float = STEP_MS) -> None:
+        """Let time pass, then carry out everything until nothing moves."""
+        self.now_ms += milliseconds
+        for node in self.nodes.values():
+            node.advance(self.now_ms)
+        moved = True
+        while moved:
+            moved = False
+            for member, node in self.nodes.items():
+                node.turn()
+                world = self.worlds[member]
+                if world.reads or (world.flushes and member not in self.hold_flush):
+                    moved = True
+                    run(world.reads)
+                    if member not in self.hold_flush:
+                        run(world.flushes)
+                    node.turn()
+            for member, world in self.worlds.items():
+                sent, world.sent = world.sent, []
+                for envelope in sent:
+                    moved = True
+                    if not {member, envelope.to.member_id} & self.cut_off:
+                        self.nodes[envelope.to.member_id].receive(envelope.message)
+
+    def until(self, condition: Callable[[], Any], what: str = "") -> Any:
+        for _ in range(4000):
+            value = condition()
+            if value:
+                return value
+            self.step()
+        raise AssertionError(f"never happened in virtual time: {what or condition}")
+
+    def leader(self) -> LedgerNode:
+        def led() -> LedgerNode | None:
+            leaders = [
+                node
+                for member, node in self.nodes.items()
+                if node.raft.role is Role.LEADER and member not in self.cut_off
+            ]
+            return max(leaders, key=lambda node: node.raft.term, default=None)
+
+        return self.until(led, "a leader")
+
+    def followers(self) -> list[LedgerNode]:
+        leader = self.leader()
+        return [node for node in self.nodes.values() if node is not leader]
+
+    def close(self) -> None:
+        for node in self.nodes.values():
+            node.close(clean=False)

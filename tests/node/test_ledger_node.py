@@ -1,0 +1,264 @@
+"""The order of effects of one member, on real files, with the flush in the test's hands."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorumlog.batch import EntryBatch
+from quorumlog.config import ConsensusConfig
+from quorumlog.consensus.ready import Role
+from quorumlog.entry import AppendReceipt
+from quorumlog.errors import (
+    BadRequest,
+    BodyTooLarge,
+    DiskFull,
+    NotLeader,
+    OutcomeUnknown,
+    PendingFull,
+    ProtocolViolation,
+)
+from quorumlog.node import LedgerNode
+from quorumlog.store.disk import OsDisk
+from tests.node.cell import SMALL, Cell
+
+
+@pytest.fixture
+def cell(tmp_path: Path) -> Iterator[Cell]:
+    cell = Cell(tmp_path)
+    cell.until(lambda: cell.leader().committed_index >= 0, "the first commit")
+    yield cell
+    cell.close()
+
+
+def append(node: LedgerNode, *bodies: bytes) -> list[Any]:
+    """Queue one append; its outcome appears in the list."""
+    outcomes: list[Any] = []
+    node.append(EntryBatch.from_bodies(list(bodies)), 0, outcomes.append)
+    return outcomes
+
+
+def test_an_append_is_acknowledged_once_two_of_three_disks_have_it(cell: Cell) -> None:
+    leader = cell.leader()
+    first, second = cell.followers()
+    cell.hold_flush = {first.voter.member_id, second.voter.member_id}
+    outcomes = append(leader, b"x")
+    cell.step()
+    assert leader.raft.durable_index == leader.store.end.index
+    assert outcomes == []
+    cell.hold_flush.discard(first.voter.member_id)
+    cell.until(lambda: outcomes)
+    assert isinstance(outcomes[0], AppendReceipt)
+
+
+def test_the_leaders_own_disk_counts_like_any_other(cell: Cell) -> None:
+    """Both followers have it: committed, though the leader's own flush hangs."""
+    leader = cell.leader()
+    cell.hold_flush = {leader.voter.member_id}
+    outcomes = append(leader, b"x")
+    cell.until(lambda: outcomes)
+    assert leader.raft.durable_index < outcomes[0].first_index
+    assert leader.applied_index == leader.raft.durable_index, "applied runs ahead of the own disk"
+
+
+def test_a_follower_answers_nothing_that_is_not_on_its_disk(cell: Cell) -> None:
+    leader = cell.leader()
+    follower = cell.followers()[0]
+    name = follower.voter.member_id
+    cell.hold_flush = {name}
+    cell.worlds[name].trace.clear()
+    append(leader, b"x")
+    cell.step()
+    assert follower.store.end.index == leader.store.end.index
+    assert "send PushEntryResponse" not in cell.worlds[name].trace
+    cell.hold_flush.clear()
+    cell.until(lambda: "send PushEntryResponse" in cell.worlds[name].trace)
+
+
+def test_appends_that_come_during_a_flush_become_one_batch(cell: Cell) -> None:
+    leader = cell.leader()
+    name = leader.voter.member_id
+    cell.hold_flush = {name}
+    outcomes = append(leader, b"alone")
+    cell.step()
+    before = leader.raft.ledger_end.index
+    later = [append(leader, b"%d" % i) for i in range(10)]
+    cell.step()
+    assert leader.raft.ledger_end.index == before, "a batch was formed while a flush was on its way"
+    cell.hold_flush.clear()
+    cell.until(lambda: all(later) and outcomes)
+    firsts = [outcome[0].first_index for outcome in later]
+    assert firsts == list(range(before + 1, before + 11))
+
+
+def test_lost_leadership_answers_unknown_at_once_and_refuses_what_was_only_queued(cell: Cell) -> None:
+    leader = cell.leader()
+    name = leader.voter.member_id
+    cell.cut_off = {name}
+    cell.hold_flush = {name}
+    proposed = append(leader, b"proposed")
+    cell.step()
+    queued = append(leader, b"queued")
+    cell.until(lambda: proposed and queued)
+    assert isinstance(proposed[0], OutcomeUnknown)
+    assert isinstance(queued[0], NotLeader) or queued[0].code == 505
+    assert queued[0].retriable
+    assert not proposed[0].retriable
+
+
+def test_an_unknown_append_is_committed_or_gone_but_never_both(cell: Cell) -> None:
+    old = cell.leader()
+    name = old.voter.member_id
+    cell.cut_off = {name}
+    proposed = append(old, b"lost")
+    cell.step()
+    new = cell.until(lambda: next((n for n in [cell.leader()] if n is not old), None))
+    kept = append(new, b"kept")
+    cell.until(lambda: kept and proposed)
+    assert isinstance(proposed[0], OutcomeUnknown)
+    assert isinstance(kept[0], AppendReceipt)
+    cell.cut_off = set()
+    cell.until(lambda: old.committed_index == new.committed_index)
+    assert old.store.end == new.store.end
+    batch = old.readable_range(0, -1, 1 << 20)
+    assert isinstance(batch, EntryBatch)
+    assert [bytes(b) for b in batch.bodies() if b] == [b"kept"]
+
+
+def test_a_follower_behind_memory_is_fed_from_files(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("quorumlog.node.ledger_node.RECENT_BYTES", 4096)
+    cell = Cell(tmp_path)
+    leader = cell.leader()
+    behind = cell.followers()[0]
+    cell.cut_off = {behind.voter.member_id}
+    for _ in range(40):
+        outcomes = append(leader, *[b"y" * 500] * 20)
+        cell.until(lambda outcomes=outcomes: outcomes)
+    cell.cut_off = set()
+    cell.until(lambda: behind.committed_index == leader.committed_index >= 800)
+    assert behind.store.end == leader.store.end
+    cell.close()
+
+
+def test_uncommitted_bytes_are_bounded(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, max_uncommitted_bytes=2000)
+    leader = cell.leader()
+    cell.cut_off = {node.voter.member_id for node in cell.followers()}
+    first = append(leader, b"x" * 1500)
+    cell.step()
+    second = append(leader, b"x" * 1500)
+    assert isinstance(second[0], PendingFull)
+    assert second[0].retry_after_ms > 0
+    assert first == []
+    cell.close()
+
+
+def test_an_append_without_a_quorum_ends_as_unknown_in_time(tmp_path: Path) -> None:
+    patient = ConsensusConfig(heartbeat_interval_ms=1000)
+    cell = Cell(tmp_path, append_timeout_ms=200, consensus=patient)
+    leader = cell.leader()
+    cell.until(lambda: leader.committed_index >= 0)
+    cell.cut_off = {node.voter.member_id for node in cell.followers()}
+    started = cell.now_ms
+    outcomes = append(leader, b"x")
+    cell.until(lambda: outcomes)
+    assert isinstance(outcomes[0], OutcomeUnknown)
+    assert leader.raft.role is Role.LEADER
+    assert cell.now_ms - started <= 400
+    cell.close()
+
+
+def test_bad_appends_are_refused_and_change_nothing(cell: Cell) -> None:
+    leader = cell.leader()
+    end = leader.store.end
+    assert isinstance(append(leader)[0], BadRequest)
+    too_large = append(leader, b"x" * SMALL.segment_bytes)
+    assert isinstance(too_large[0], BodyTooLarge)
+    assert str(SMALL.entry_limit_bytes - 48) in str(too_large[0])
+    with pytest.raises(ProtocolViolation):
+        leader.append(EntryBatch.noop(), 0, lambda outcome: None)
+    cell.step()
+    assert leader.store.end == end
+
+
+def test_only_the_leader_takes_appends_and_the_others_name_it(cell: Cell) -> None:
+    leader = cell.leader()
+    refused = append(cell.followers()[0], b"x")
+    assert isinstance(refused[0], NotLeader)
+    assert refused[0].leader_id == leader.voter.member_id
+    assert refused[0].leader_address == str(leader.config.own_address)
+
+
+class _NoSpaceFile:
+    def __init__(self, file: Any, disk: _NoSpaceDisk) -> None:
+        self._file = file
+        self._disk = disk
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def allocate(self, position: int, size_bytes: int) -> None:
+        if self._disk.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self._file.allocate(position, size_bytes)
+
+
+class _NoSpaceDisk(OsDisk):
+    """A disk that gives no more space while `full`; what was reserved can still be written."""
+
+    full = False
+
+    def open(self, path: str, *, writable: bool = True, create: bool = False) -> Any:
+        return _NoSpaceFile(super().open(path, writable=writable, create=create), self)
+
+
+def test_a_full_disk_refuses_appends_keeps_elections_and_ends_by_itself(tmp_path: Path) -> None:
+    disks = {f"n{i}": _NoSpaceDisk() for i in range(3)}
+    cell = Cell(tmp_path, disks=dict(disks))
+    leader = cell.leader()
+
+    def fill() -> DiskFull | None:
+        outcomes = append(leader, b"z" * 4000)
+        cell.until(lambda: outcomes)
+        return outcomes[0] if isinstance(outcomes[0], DiskFull) else None
+
+    for disk in disks.values():
+        disk.full = True
+    refusal = cell.until(fill, "DiskFull")
+    assert refusal.retriable
+    assert leader.problems()
+    end = leader.store.end
+    old = leader
+    cell.cut_off = {old.voter.member_id}
+    new = cell.until(lambda: next((n for n in [cell.leader()] if n is not old), None))
+    cell.until(lambda: new.committed_index > end.index, "the no-op of a new leader on a full disk")
+    cell.cut_off = set()
+    for disk in disks.values():
+        disk.full = False
+    leader = cell.leader()
+    outcomes = append(leader, b"space again")
+    cell.until(lambda: outcomes)
+    assert isinstance(outcomes[0], AppendReceipt)
+    assert not leader.problems()
+    cell.until(lambda: len({node.store.end for node in cell.nodes.values()}) == 1)
+    cell.close()
+
+
+def test_a_restart_keeps_what_was_acknowledged(tmp_path: Path) -> None:
+    cell = Cell(tmp_path)
+    leader = cell.leader()
+    outcomes = [append(leader, b"%d" % i) for i in range(20)]
+    cell.until(lambda: all(outcomes))
+    cell.close()
+    again = Cell(tmp_path)
+    leader = again.leader()
+    again.until(lambda: leader.committed_index >= outcomes[-1][0].last_index)
+    batch = leader.readable_range(outcomes[0][0].first_index, -1, 1 << 20)
+    if not isinstance(batch, EntryBatch):
+        batch = leader.store.read(batch)
+    assert [bytes(b) for b in batch.bodies() if b] == [b"%d" % i for i in range(20)]
+    again.close()

@@ -1,0 +1,267 @@
+"""`servers`: real members in this process, read without a JVM."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorumlog import LocalCluster, StoreConfig, connect
+from quorumlog.batch import EntryBatch
+from quorumlog.errors import IndexOutOfRange, UnknownGroup, Unreachable
+from quorumlog.spark.ledger_data_source import LedgerDataSource
+from quorumlog.spark.offsets import LedgerDataLoss, LogBounds
+from quorumlog.spark.options import LedgerOptions
+from quorumlog.spark.partitions import LedgerPartition
+from quorumlog.spark.range_check import RangeCheck, RangeMismatch
+from quorumlog.spark.rows import schema_of
+from quorumlog.spark.server_source import Leadership, ServerSource, StatusRow, judge, shared_client
+from tests.spark.made_batches import MadeLog
+from tests.spark.made_directories import flip_bit_of_body
+from tests.waiting import eventually
+
+BODIES = [b"record %d;" % number for number in range(3000)]
+
+
+def row(member_id: str, role: str, term: int, **more: Any) -> StatusRow:
+    known = {"reachable": True, "ledger_begin_index": 0, "committed_index": 9, "members": ({},) * 3}
+    return {"id": member_id, "role": role, "term": term, **known, **more}
+
+
+def down(member_id: str) -> StatusRow:
+    return {"id": member_id, "address": member_id, "reachable": False, "problem": "refused"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "verdict"),
+    [
+        ([row("n0", "leader", 4), row("n1", "follower", 4), row("n2", "follower", 3)], (4, "n0")),
+        ([row("n0", "leader", 4), row("n1", "follower", 4), down("n2")], (4, "n0")),
+        ([row("n0", "leader", 4), down("n1"), down("n2")], "n0 leads in term 4, but only 1 of 3"),
+        (
+            [row("n0", "leader", 4), row("n1", "follower", 5), row("n2", "candidate", 5)],
+            "n0 leads in term 4, but only 1 of 3 members confirm",
+        ),
+        ([row("n0", "leader", 4), row("n1", "leader", 6), row("n2", "follower", 6)], (6, "n1")),
+        ([row("n0", "leader", 4), row("n1", "observer", 4), down("n2")], "only 1 of 3"),
+        ([row("n0", "follower", 4), row("n1", "candidate", 5)], "n0 is follower, n1 is candidate"),
+        ([down("n0"), down("n1")], "no member answers: n0: refused; n1: refused"),
+    ],
+)
+def test_leadership_is_proven_by_a_majority(
+    rows: list[StatusRow], verdict: tuple[int, str] | str
+) -> None:
+    found = judge(rows)
+    if isinstance(verdict, str):
+        assert isinstance(found, str)
+        assert verdict in found
+    else:
+        term, leader_id = verdict
+        assert found == Leadership(leader_id, term, 0, 9)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """Three members with 3,000 records over many small segments. Tests leave all of them running."""
+    storage = StoreConfig(segment_bytes=16384, index_segment_bytes=32000)
+    with LocalCluster(members=3, storage=storage) as cluster:
+        with connect(cluster.servers) as log:
+            for first in range(0, len(BODIES), 500):
+                log.append_batch(BODIES[first : first + 500])
+        yield cluster
+
+
+def followers(cluster: LocalCluster) -> tuple[str, ...]:
+    leader = cluster.leader()
+    return tuple(member for member in cluster.running if member != leader)
+
+
+def rows_of(cluster: LocalCluster, **given: str) -> dict[str, list[Any]]:
+    source = LedgerDataSource({"servers": cluster.servers, **given})
+    reader = source.reader(schema_of(["index", "body"]))
+    rows: dict[str, list[Any]] = {"index": [], "body": []}
+    for partition in reader.partitions():
+        for batch in reader.read(partition):
+            for name, values in batch.to_pydict().items():  # type: ignore[union-attr]
+                rows[name] += values
+    return rows
+
+
+@pytest.mark.parametrize("consistency", ["commitIndex", "local"])
+def test_every_record_is_a_row_once_in_order(cluster: LocalCluster, consistency: str) -> None:
+    eventually(lambda: rows_of(cluster, readConsistency=consistency)["body"][-1:] == BODIES[-1:])
+    rows = rows_of(cluster, readConsistency=consistency, minPartitions="5", batchBytes="4096")
+    assert rows["body"] == BODIES
+    assert rows["index"] == sorted(set(rows["index"]))
+
+
+def test_followers_get_the_partitions_in_turn(cluster: LocalCluster) -> None:
+    reader = LedgerDataSource({"servers": cluster.servers, "minPartitions": "4"}).reader(
+        schema_of(["index"])
+    )
+    planned = [p for p in reader.partitions() if isinstance(p, LedgerPartition)]
+    first, second = followers(cluster)
+    leader = cluster.leader()
+    assert [p.members for p in planned] == [(first, second, leader), (second, first, leader)] * 2
+
+
+def test_one_client_serves_all_tasks_of_a_worker(cluster: LocalCluster) -> None:
+    options = LedgerOptions.parse({"servers": cluster.servers})
+    assert ServerSource(options)._client is ServerSource(options)._client
+    assert shared_client(cluster.servers, "default") is not shared_client(cluster.servers, "other")
+
+
+def test_a_forked_worker_makes_its_own_client(
+    cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = shared_client(cluster.servers, "default")
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    child = shared_client(cluster.servers, "default")
+    assert child is not before
+    child.close()
+
+
+def test_an_unknown_group_is_told_at_once(cluster: LocalCluster) -> None:
+    with pytest.raises(UnknownGroup, match="group 'orders' is not served here; groups: default"):
+        rows_of(cluster, group="orders")
+
+
+def test_an_offset_above_the_committed_index_is_refused(cluster: LocalCluster) -> None:
+    with pytest.raises(IndexOutOfRange, match="endingOffsets is 999999, but group 'default' can be"):
+        rows_of(cluster, endingOffsets="999999")
+
+
+def test_without_any_server_the_error_names_the_option_and_the_reason() -> None:
+    source = LedgerDataSource({"servers": "127.0.0.1:1", "timeoutMs": "1"})
+    with pytest.raises(Unreachable, match=r"127.0.0.1:1 cannot be read after 1 ms \(option timeoutMs\)"):
+        source.reader(schema_of(["index"])).partitions()
+
+
+def test_a_member_killed_in_the_middle_of_a_range_costs_no_row(cluster: LocalCluster) -> None:
+    """The rows before the kill come from the follower of the plan, those behind it from another."""
+    victim = followers(cluster)[0]
+    given = {"servers": cluster.servers, "batchBytes": "4096", "prefetch": "1"}
+    reader = LedgerDataSource(given).reader(schema_of(["body"]))
+    [partition] = reader.partitions()
+    assert isinstance(partition, LedgerPartition)
+    assert partition.members[0] == victim
+    batches = reader.read(partition)
+    bodies = next(batches).column(0).to_pylist()  # type: ignore[union-attr]
+    cluster.kill(victim)
+    for batch in batches:
+        bodies += batch.column(0).to_pylist()  # type: ignore[union-attr]
+    cluster.restart(victim)
+    assert bodies == BODIES
+
+
+def test_a_flipped_bit_on_one_members_disk_is_found_and_read_elsewhere(cluster: LocalCluster) -> None:
+    victim = followers(cluster)[0]
+    cluster.stop(victim)
+    cluster.restart(victim)  # so that it reads from its disk and not from memory
+    eventually(lambda: victim in ServerSourceOf(cluster).followers())
+    flip_bit_of_body(cluster.data_dir(victim), b"record 1234;")
+    partition = whole_log(cluster, members=(victim,))
+    alone = RangeCheck(partition)
+    with pytest.raises(RangeMismatch, match=f"{victim}: body_crc does not match at index"):
+        list(ServerSourceOf(cluster).only_from(victim, alone))
+    assert 0 < alone.next_index < partition.stop_index
+    bodies = [
+        bytes(body)
+        for batch in ServerSourceOf(cluster).source.batches(RangeCheck(partition))
+        for body in batch.bodies()
+        if len(body)
+    ]
+    assert bodies == BODIES
+    flip_bit_back(cluster.data_dir(victim))
+
+
+class ServerSourceOf:
+    """A planned source of a cluster."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.source = ServerSource(
+            LedgerOptions.parse({"servers": cluster.servers, "batchBytes": "4096"})
+        )
+        self.bounds = self.source.bounds()
+
+    def followers(self) -> tuple[str, ...]:
+        return self.source.readers().preferred
+
+    def only_from(self, member: str, check: RangeCheck) -> Iterator[EntryBatch]:
+        """What `batches` gives if the leader too answered as this member does."""
+        try:
+            yield from self.source._read(check, member)
+        except Exception as error:
+            self.source._give_up(check, [member], [error], late=False)
+            raise
+
+
+def whole_log(cluster: LocalCluster, members: tuple[str, ...]) -> LedgerPartition:
+    bounds = ServerSourceOf(cluster).bounds
+    return LedgerPartition("default", bounds.begin_index, bounds.stop_index, members, 0)
+
+
+def flip_bit_back(path: Path) -> None:
+    damaged = b"record 1234;"
+    flip_bit_of_body(path, damaged[:-1] + bytes([damaged[-1] ^ 1]))
+
+
+class ExpiringLog:
+    """Stands for a client of members that dropped the begin of their log while a task was under way."""
+
+    def __init__(self, begins: dict[str | None, int]) -> None:
+        self.log = MadeLog([b"body %d" % number for number in range(100)])
+        self.begins = begins
+
+    def read_batches(
+        self, first_index: int, stop_index: int, *, from_member: str | None, **_: int
+    ) -> Iterator[EntryBatch]:
+        begin_index = self.begins[from_member]
+        if first_index < begin_index:
+            raise IndexOutOfRange("gone", ledger_begin_index=begin_index, committed_index=99)
+        yield self.log.range(first_index, stop_index)
+
+
+def read_expiring(log: ExpiringLog, **given: str) -> list[int]:
+    source = ServerSource(LedgerOptions.parse({"servers": "127.0.0.1:1", **given}))
+    source._client = log  # type: ignore[assignment]
+    chain = log.log.point_of(99).chain
+    check = RangeCheck(LedgerPartition("default", 10, 100, ("n1",), None, chain))
+    indices = [int(i) for batch in source.batches(check) for i in batch.headers()["index"]]
+    check.finish()
+    return indices
+
+
+def test_entries_that_one_member_dropped_are_read_from_another() -> None:
+    assert read_expiring(ExpiringLog({"n1": 40, None: 5})) == list(range(10, 100))
+
+
+def test_entries_that_all_members_dropped_are_data_loss() -> None:
+    log = ExpiringLog({"n1": 40, None: 30})
+    with pytest.raises(LedgerDataLoss, match=r"entries 10 .. 29 of group 'default' are lost"):
+        read_expiring(log)
+    assert read_expiring(log, failOnDataLoss="false") == list(range(30, 100))
+    assert read_expiring(ExpiringLog({"n1": 400, None: 300}), failOnDataLoss="false") == []
+
+
+def test_without_a_quorum_only_local_reads_go_on(cluster: LocalCluster) -> None:
+    leader = cluster.leader()
+    survivor, other = followers(cluster)
+    everything = ServerSourceOf(cluster).bounds
+    cluster.kill(leader)
+    cluster.kill(other)
+    with pytest.raises(Unreachable, match=f"no member leads: {survivor} is|only 1 of 3"):
+        rows_of(cluster, timeoutMs="500")
+    local = ServerSource(
+        LedgerOptions.parse({"servers": cluster.servers, "readConsistency": "local"})
+    ).bounds()
+    assert isinstance(local, LogBounds)
+    assert local.stop_index <= everything.stop_index
+    assert rows_of(cluster, readConsistency="local", columns="index,body")["body"] == BODIES
+    cluster.restart(leader)
+    cluster.restart(other)
+    cluster.leader()
+    assert rows_of(cluster)["body"] == BODIES

@@ -1,0 +1,369 @@
+"""DirectoryReader on our own directories: what a start would find, without touching anything."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quorumlog.config import StoreConfig
+from quorumlog.entry import EntryId, EntryKind, HardState
+from quorumlog.errors import ConfigError, DirectoryDamaged, IndexOutOfRange, StoreFailure
+from quorumlog.store.checkpoint_file import Checkpoint, save_checkpoint
+from quorumlog.store.directory_reader import DirectoryReader
+from quorumlog.store.disk import OsDisk
+from quorumlog.store.durable_file import read_durable_point
+from tests.store.made_logs import (
+    append,
+    body_of,
+    fill,
+    flip,
+    make_directory,
+    open_small,
+    opened,
+    sync,
+)
+
+disk = OsDisk()
+COUNT = 60
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_directory(tmp_path_factory.mktemp("made") / "n0", COUNT)
+
+
+@pytest.fixture
+def path(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "n0"))
+
+
+def digests(path: Path) -> dict[str, str]:
+    return {
+        str(file.relative_to(path)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in path.rglob("*")
+        if file.is_file()
+    }
+
+
+def segment(path: Path, number: int) -> Path:
+    return path / "data" / f"{1024 * number:020d}"
+
+
+def bodies(reader: DirectoryReader, first: int, stop: int, **options: int) -> list[tuple[int, bytes]]:
+    return [
+        (entry.index, entry.body)
+        for batch in reader.batches(first, stop, **options)  # type: ignore[arg-type]
+        for entry in batch.entries()
+    ]
+
+
+EXPECTED = [(i, body_of(i)) for i in range(COUNT) if i not in (0, COUNT // 2)]  # without the no-ops
+
+
+def test_a_stopped_directory_is_what_it_was(made: Path) -> None:
+    before = digests(made)
+    with DirectoryReader(disk, str(made)) as reader:
+        assert (reader.is_java, reader.checked, reader.in_use) == (False, True, False)
+        assert (reader.group, reader.member_id) == ("g", "n0")
+        assert (reader.segment_bytes, reader.index_segment_bytes) == (1024, 320)
+        assert (reader.ledger_begin_index, reader.ledger_end_index) == (0, COUNT - 1)
+        assert reader.ledger_end_term == 2
+        assert reader.entry_count == COUNT
+        assert reader.committed_index == COUNT - 1
+        assert reader.durable_index == COUNT - 1
+        assert reader.hard_state == HardState(2, None)
+        assert reader.damage == []
+        assert reader.tail == ""
+        assert len(reader.segments) > 4
+        assert bodies(reader, 0, COUNT) == EXPECTED
+        assert reader.index_damage == []
+    assert digests(made) == before
+
+
+@given(
+    first=st.integers(0, COUNT - 1),
+    length=st.integers(0, COUNT),
+    batch_bytes=st.integers(1, 3000),
+    check_bodies=st.booleans(),
+)
+def test_every_range_in_batches_of_every_size(
+    made: Path, first: int, length: int, batch_bytes: int, check_bodies: bool
+) -> None:
+    stop = min(first + length, COUNT)
+    with DirectoryReader(disk, str(made)) as reader:
+        found = list(reader.batches(first, stop, batch_bytes=batch_bytes, check_bodies=check_bodies))
+    indices = np.concatenate([np.empty(0, np.int64), *(batch.headers()["index"] for batch in found)])
+    assert indices.tolist() == list(range(first, stop))
+    for batch in found:
+        assert batch.count == 1 or batch.total_bytes <= batch_bytes
+        batch.check_encoding()
+        batch.check_bodies()
+
+
+def test_a_range_outside_of_the_log_names_its_bounds(made: Path) -> None:
+    with DirectoryReader(disk, str(made)) as reader:
+        for first, stop in ((-1, 3), (0, COUNT + 1), (COUNT, COUNT + 1)):
+            with pytest.raises(IndexOutOfRange, match=f"holds entries 0 to {COUNT - 1}"):
+                list(reader.batches(first, stop))
+        assert list(reader.batches(5, 5)) == []
+        with pytest.raises(IndexOutOfRange):
+            reader.header_at(COUNT)
+
+
+def test_single_entries(made: Path) -> None:
+    with DirectoryReader(disk, str(made)) as reader:
+        assert reader.id_at(29) == EntryId(29, 1)
+        assert reader.id_at(30) == EntryId(30, 2)
+        assert reader.header_at(30).magic == EntryKind.NOOP
+        assert reader.header_at(COUNT - 1).chain_crc == reader.end.chain
+
+
+def test_no_directory_and_no_log(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "none"):
+        with pytest.raises(ConfigError, match="holds no log"):
+            DirectoryReader(disk, str(path))
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        DirectoryReader(disk, str(tmp_path / "file"))
+
+
+def test_an_empty_log(tmp_path: Path) -> None:
+    with opened(tmp_path / "n0"):
+        pass
+    with DirectoryReader(disk, str(tmp_path / "n0")) as reader:
+        assert (reader.ledger_begin_index, reader.ledger_end_index) == (-1, -1)
+        assert (reader.entry_count, reader.committed_index) == (0, -1)
+        assert reader.damage == []
+        assert list(reader.batches(0, 0)) == []
+        with pytest.raises(IndexOutOfRange):
+            list(reader.batches(0, 1))
+
+
+def test_a_running_member_is_read_without_its_lock(tmp_path: Path) -> None:
+    with opened(tmp_path / "n0") as directory:
+        fill(directory, 20)
+        with DirectoryReader(disk, str(tmp_path / "n0")) as reader:
+            assert reader.in_use
+            append(directory.store, [b"meanwhile"], 1)
+            sync(directory.store)
+            assert reader.ledger_end_index == 19
+            assert len(bodies(reader, 0, 20)) == 19
+        with DirectoryReader(disk, str(tmp_path / "n0")) as reader:
+            assert bodies(reader, 20, 21) == [(20, b"meanwhile")]
+
+
+# ---------------------------------------------------------------- the end of the log
+
+
+def killed_with_tail(path: Path) -> tuple[int, int]:
+    """A directory of a killed member; returns (durable index, last index written)."""
+    directory = open_small(path)
+    fill(directory, 20)
+    append(directory.store, [body_of(index) for index in range(20, 40)], 1)
+    directory.close(clean=False)
+    return 19, 39
+
+
+def test_whole_entries_above_the_durable_point_belong_to_the_log(tmp_path: Path) -> None:
+    durable, last = killed_with_tail(tmp_path / "n0")
+    with DirectoryReader(disk, str(tmp_path / "n0")) as reader:
+        assert (reader.durable_index, reader.ledger_end_index) == (durable, last)
+        assert bodies(reader, 0, 40) == [(i, body_of(i)) for i in range(1, 40)]
+    with DirectoryReader(disk, str(tmp_path / "n0"), verify_as_at_start=False) as reader:
+        assert reader.ledger_end_index == durable
+
+
+def test_it_ends_where_a_start_would_end_it_whatever_byte_of_the_tail_is_bad(tmp_path: Path) -> None:
+    killed_with_tail(tmp_path / "n0")
+    durable = read_durable_point(disk, str(tmp_path / "n0"))
+    assert durable is not None
+    first, ends = durable.point.position, set()
+    for position in range(first, first + 900, 23):
+        copy = Path(shutil.copytree(tmp_path / "n0", tmp_path / f"at{position}"))
+        flip(segment(copy, position // 1024), position % 1024)
+        with DirectoryReader(disk, str(copy)) as reader:
+            seen = (reader.end, reader.damage)
+            assert len(list(reader.batches(0, reader.ledger_end_index + 1))) > 0
+        with opened(copy) as directory:
+            assert seen == (directory.store.end, []), position
+        ends.add(seen[0].index)
+    assert len(ends) > 5
+
+
+def test_a_torn_tail_is_described_but_is_no_damage(tmp_path: Path) -> None:
+    killed_with_tail(tmp_path / "n0")
+    durable = read_durable_point(disk, str(tmp_path / "n0"))
+    assert durable is not None
+    position = durable.point.position
+    flip(segment(tmp_path / "n0", position // 1024), position % 1024 + 4)
+    with DirectoryReader(disk, str(tmp_path / "n0")) as reader:
+        assert reader.end.index == 19
+        assert reader.tail.startswith(f"data/{position // 1024 * 1024:020d}: ")
+        assert reader.damage == []
+
+
+def test_an_unfinished_segment_is_not_part_of_the_log(path: Path) -> None:
+    (path / "data" / f"{1024 * 90:020d}").write_bytes(b"")
+    with DirectoryReader(disk, str(path)) as reader:
+        assert (reader.ledger_end_index, reader.damage) == (COUNT - 1, [])
+
+
+@pytest.mark.parametrize(
+    ("change", "proven"),
+    [
+        ({}, True),
+        ({"committed_term": 1}, False),
+        ({"committed_chain": 5}, False),
+        ({"committed_index": 99}, False),
+    ],
+)
+def test_the_committed_index_is_what_the_checkpoint_proves(
+    path: Path, change: dict[str, int], proven: bool
+) -> None:
+    with DirectoryReader(disk, str(path)) as reader:
+        header = reader.header_at(40)
+    checkpoint = Checkpoint(COUNT - 1, 40, header.term, header.chain_crc)
+    save_checkpoint(disk, str(path), checkpoint._replace(**change))
+    with DirectoryReader(disk, str(path)) as reader:
+        assert reader.committed_index == (40 if proven else -1)
+
+
+# ---------------------------------------------------------------- damage
+
+
+def test_small_files_that_are_lost_are_listed_and_the_log_is_still_read(path: Path) -> None:
+    (path / "durable").write_bytes(bytes(8192))
+    (path / "hardstate").unlink()
+    (path / "currterm").unlink()
+    with DirectoryReader(disk, str(path)) as reader:
+        assert {damage.path for damage in reader.damage} == {"durable", "hardstate"}
+        assert reader.hard_state is None
+        assert bodies(reader, 0, COUNT) == EXPECTED
+
+
+def test_a_damaged_member_file_is_a_store_failure(path: Path) -> None:
+    flip(path / "member", 3)
+    with pytest.raises(StoreFailure, match="member cannot be used"):
+        DirectoryReader(disk, str(path))
+
+
+def test_any_flipped_byte_of_the_log_is_found_when_it_is_read(path: Path) -> None:
+    with DirectoryReader(disk, str(path)) as reader:
+        rows = [
+            (int(header["index"]), int(header["pos"]), int(header["size"]))
+            for batch in reader.batches(0, COUNT)
+            for header in batch.headers()
+        ]
+    for index, position, size in rows[::7]:
+        for offset in {*range(0, size, 11), 0, 4, 32, 39, 43, 47, size - 1}:
+            at = position + offset
+            if offset >= size:
+                continue
+            flip(segment(path, at // 1024), at % 1024)
+            with DirectoryReader(disk, str(path)) as reader, pytest.raises(DirectoryDamaged) as raised:
+                list(reader.batches(0, COUNT))
+            assert raised.value.index == index, (index, offset)
+            assert raised.value.position == position
+            assert raised.value.path == f"data/{position // 1024 * 1024:020d}"
+            flip(segment(path, at // 1024), at % 1024)
+    with DirectoryReader(disk, str(path)) as reader:
+        assert bodies(reader, 0, COUNT) == EXPECTED
+
+
+def test_entries_behind_a_bad_one_can_still_be_read(path: Path) -> None:
+    with DirectoryReader(disk, str(path)) as reader:
+        position = reader.header_at(13).pos
+    flip(segment(path, position // 1024), position % 1024 + 9)
+    with DirectoryReader(disk, str(path)) as reader:
+        with pytest.raises(DirectoryDamaged):
+            list(reader.batches(14, 20))  # does 14 continue 13? nobody can say
+        assert bodies(reader, 14, COUNT, link_first=False) == EXPECTED[13:]
+
+
+def test_a_missing_segment_is_damage_and_reading_it_raises(path: Path) -> None:
+    with DirectoryReader(disk, str(path)) as reader:
+        third = reader.segments[2]
+        fourth = reader.segments[3]
+    segment(path, 2).unlink()
+    with DirectoryReader(disk, str(path)) as reader:
+        assert [damage.path for damage in reader.damage] == [third.name]
+        assert reader.ledger_end_index == COUNT - 1
+        assert len(bodies(reader, 1, third.first_index)) == third.first_index - 1
+        with pytest.raises(DirectoryDamaged) as raised:
+            list(reader.batches(0, COUNT))
+        assert raised.value.index == third.first_index
+        assert bodies(reader, fourth.first_index, COUNT, link_first=False) == [
+            row for row in EXPECTED if row[0] >= fourth.first_index
+        ]
+
+
+def test_a_short_segment_below_the_durable_point_is_damage(path: Path) -> None:
+    with segment(path, 1).open("r+b") as file:
+        file.truncate(500)
+    with DirectoryReader(disk, str(path)) as reader:
+        assert [(damage.path, damage.position) for damage in reader.damage] == [
+            (f"data/{1024:020d}", 1024)
+        ]
+        with pytest.raises(DirectoryDamaged):
+            list(reader.batches(0, COUNT))
+
+
+def test_a_bad_first_header_is_damage_and_the_index_still_says_which_entry_it_was(path: Path) -> None:
+    with DirectoryReader(disk, str(path)) as reader:
+        expected = reader.segments
+    flip(segment(path, 2), 3)
+    with DirectoryReader(disk, str(path)) as reader:
+        assert reader.segments == expected
+        assert [(damage.path, damage.index) for damage in reader.damage] == [
+            (expected[2].name, expected[2].first_index)
+        ]
+
+
+def test_a_durable_point_that_the_log_does_not_hold_is_damage(path: Path) -> None:
+    with DirectoryReader(disk, str(path)) as reader:
+        last = reader.header_at(COUNT - 1)
+    flip(segment(path, last.pos // 1024), last.pos % 1024 + 39)  # its chain
+    with DirectoryReader(disk, str(path)) as reader:
+        assert reader.ledger_end_index == COUNT - 1
+        assert [damage.index for damage in reader.damage] == [COUNT - 1]
+        assert reader.committed_index == -1
+
+
+# ---------------------------------------------------------------- the index
+
+
+@pytest.mark.parametrize("index", [0, 1, 17, 30, 58, COUNT - 1])
+@pytest.mark.parametrize("offset", [0, 7, 15, 20, 31])
+def test_a_wrong_index_unit_is_noticed_and_the_data_read_all_the_same(
+    path: Path, index: int, offset: int
+) -> None:
+    number, at = divmod(index * 32 + offset, 320)
+    flip(path / "index" / f"{number * 320:020d}", at)
+    with DirectoryReader(disk, str(path)) as reader:
+        assert reader.header_at(index).index == index
+        assert bodies(reader, 0, COUNT) == EXPECTED
+        if offset not in (0, 31):  # kind and term are not what reading relies on
+            assert index in {damage.index for damage in reader.index_damage}
+
+
+def test_without_any_index_the_log_is_walked(path: Path) -> None:
+    shutil.rmtree(path / "index")
+    with DirectoryReader(disk, str(path)) as reader:
+        assert bodies(reader, 0, COUNT, batch_bytes=300) == EXPECTED
+        assert bodies(reader, 33, 36) == [row for row in EXPECTED if 33 <= row[0] < 36]
+
+
+def test_more_segments_than_files_that_may_be_open(tmp_path: Path) -> None:
+    config = StoreConfig(segment_bytes=512, index_segment_bytes=96)
+    with opened(tmp_path / "n0", config=config) as directory:
+        fill(directory, 400)
+    with DirectoryReader(disk, str(tmp_path / "n0")) as reader:
+        assert len(reader.segments) > 70
+        assert bodies(reader, 0, 400) == [(i, body_of(i)) for i in range(1, 400)]
+        assert bodies(reader, 0, 400) == [(i, body_of(i)) for i in range(1, 400)]

@@ -1,0 +1,417 @@
+"""Starts: what is kept, what is cut and kept aside, what is damage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from quorumlog.config import StoreConfig
+from quorumlog.errors import DirectoryDamaged, StoreFailure
+from quorumlog.store.disk import OsDisk
+from quorumlog.store.durable_file import DurableFile
+from quorumlog.store.mmap_ledger_store import MmapLedgerStore
+from quorumlog.store.term_run_search import search_term_runs
+from tests.store.log_making import (
+    SMALL,
+    append_bodies,
+    append_noop,
+    append_numbered,
+    body,
+    make_directory,
+    new_store,
+    numbered,
+    open_store,
+    read_log,
+    sync,
+)
+from tests.store.stopping_disk import Stopped, StoppingDisk
+
+
+def data_file(path: Path, base: int = 0) -> Path:
+    return path / "data" / f"{base:020d}"
+
+
+def index_file(path: Path, base: int = 0) -> Path:
+    return path / "index" / f"{base:020d}"
+
+
+def overwrite(file: Path, offset: int, data: bytes) -> None:
+    with file.open("r+b") as opened:
+        opened.seek(offset)
+        opened.write(data)
+
+
+def flip(file: Path, offset: int) -> None:
+    overwrite(file, offset, bytes([file.read_bytes()[offset] ^ 0x10]))
+
+
+def make_log(path: Path, durable: int, unsynced: int) -> None:
+    """Entries of 248 bytes at 0, 248, 496, 744 | 1024, ... ; the last `unsynced` are not durable."""
+    store = new_store(str(path))
+    append_numbered(store, durable)
+    sync(store)
+    append_numbered(store, unsynced)
+    store.close()
+
+
+# ---------------------------------------------------------------- nothing wrong
+
+
+@pytest.mark.parametrize(("durable", "unsynced"), [(0, 0), (9, 0), (0, 9), (3, 2), (8, 8)])
+def test_whole_entries_above_the_durable_point_are_kept(
+    tmp_path: Path, durable: int, unsynced: int
+) -> None:
+    make_log(tmp_path, durable, unsynced)
+    store, report = open_store(str(tmp_path))
+    assert read_log(store) == numbered(durable + unsynced)
+    assert store.durable == store.end
+    assert (report.lines, report.cut_bytes, report.rebuilt_index_from) == ((), 0, -1)
+    append_numbered(store, 5, term=2)
+    assert read_log(store)[durable + unsynced :] == numbered(5, term=2, first=durable + unsynced)
+    store.close()
+
+
+def test_a_second_start_finds_the_first_ones_end(tmp_path: Path) -> None:
+    make_log(tmp_path, 5, 5)
+    for round_number in range(3):
+        store, report = open_store(str(tmp_path))
+        assert report.lines == ()
+        append_numbered(store, 3)
+        store.close()
+        assert store.end.index == 9 + 3 * (round_number + 1)
+
+
+def test_the_kept_tail_and_the_zeros_behind_it_are_synced_before_they_count(tmp_path: Path) -> None:
+    make_log(tmp_path, 3, 3)
+    disk = StoppingDisk()
+    store, _ = open_store(str(tmp_path), disk=disk)
+    store.close()
+    steps = [(what, name.removeprefix(str(tmp_path) + "/")) for what, name in disk.steps]
+    first_durable = steps.index(("write", "durable"))
+    for name in (f"data/{0:020d}", f"data/{1024:020d}", f"index/{0:020d}"):
+        assert ("write", name) in steps[:first_durable]
+        last_change = max(i for i, s in enumerate(steps[:first_durable]) if s[1] == name)
+        assert steps[last_change] == ("sync", name)
+    assert ("set_size", f"data/{1024:020d}") in steps[:first_durable]
+    for folder in ("data", "index"):
+        assert ("sync_directory", folder) in steps[:first_durable]
+
+
+# ---------------------------------------------------------------- torn tails
+
+
+@pytest.mark.parametrize("at", [0, 4, 8, 36, 40, 47, 48, 247])
+def test_a_torn_entry_above_the_durable_point_is_cut_and_kept_aside(tmp_path: Path, at: int) -> None:
+    make_log(tmp_path, 5, 5)
+    old = data_file(tmp_path, 1024).read_bytes()
+    flip(data_file(tmp_path, 1024), 248 * 2 + at)  # entry 6
+    store, report = open_store(str(tmp_path))
+    assert read_log(store) == numbered(6)
+    assert report.cut_bytes == (1024 - 2 * 248 - 24) + 2 * 248  # entry 7, the blank, entries 8 and 9
+    assert "torn tail at 1520" in report.lines[0]
+    first, second = (Path(name) for name in report.quarantined.split(", "))
+    assert first.read_bytes()[248:] == old[3 * 248 : 1000]
+    assert second.name == f"{2048:020d}"
+    store.close()
+    store, report = open_store(str(tmp_path))
+    assert report.lines == ()
+    assert read_log(store) == numbered(6)
+    store.close()
+
+
+def test_whole_entries_behind_a_torn_body_are_counted(tmp_path: Path) -> None:
+    make_log(tmp_path, 5, 3)
+    flip(data_file(tmp_path, 1024), 248 + 100)  # the body of entry 5
+    store, report = open_store(str(tmp_path))
+    assert store.end.index == 4
+    assert report.cut_entries == 2
+    store.close()
+
+
+def test_an_unwritten_page_in_the_tail(tmp_path: Path) -> None:
+    make_log(tmp_path, 4, 4)
+    overwrite(data_file(tmp_path, 1024), 248, bytes(248))
+    store, report = open_store(str(tmp_path))
+    assert read_log(store) == numbered(5)
+    assert report.cut_bytes == 1000 - 248
+    append_numbered(store, 1, term=2)
+    store.close()
+    store, _ = open_store(str(tmp_path))
+    assert read_log(store) == numbered(5) + numbered(1, term=2, first=5)
+    store.close()
+
+
+def test_a_blank_that_nothing_follows_is_taken_back(tmp_path: Path) -> None:
+    """The roll reached the disk, the entry for which it was made did not."""
+    make_log(tmp_path, 3, 0)
+    store, _ = open_store(str(tmp_path))
+    append_bodies(store, [bytes(500)])
+    store.close()
+    overwrite(data_file(tmp_path, 1024), 0, bytes(600))
+    store, report = open_store(str(tmp_path))
+    assert store.end.index == 2
+    assert report.lines == ()
+    append_bodies(store, [bytes(100)])
+    assert store.end.position == 3 * 248 + 148
+    store.close()
+    store, _ = open_store(str(tmp_path))
+    assert store.end.index == 3
+    store.close()
+
+
+def test_killed_at_every_step_of_a_start(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    make_log(source, 5, 5)
+    flip(data_file(source, 2048), 100)  # entry 8 is torn
+    whole = StoppingDisk()
+    from tests.store.log_making import copy_directory
+
+    path = copy_directory(str(source), str(tmp_path / "m"))
+    store, _ = open_store(path, disk=whole)
+    store.close()
+    for stop_at in range(len(whole.steps)):
+        path = copy_directory(str(source), str(tmp_path / "m"))
+        try:
+            open_store(path, disk=StoppingDisk(stop_at))[0].close()
+        except Stopped:
+            pass
+        store, _ = open_store(path)
+        assert read_log(store) == numbered(8), stop_at
+        store.close()
+
+
+# ---------------------------------------------------------------- the index
+
+
+def test_an_index_that_was_never_synced_is_made_again(tmp_path: Path) -> None:
+    make_log(tmp_path, 3, 0)
+    data = index_file(tmp_path).read_bytes()
+    overwrite(index_file(tmp_path), 32, bytes(32))
+    store, report = open_store(str(tmp_path))
+    assert report.rebuilt_index_from == 1
+    assert index_file(tmp_path).read_bytes() == data
+    assert read_log(store) == numbered(3)
+    store.close()
+
+
+def test_the_index_is_synced_before_a_segment_is_sealed(tmp_path: Path) -> None:
+    make_directory(str(tmp_path))
+    disk = StoppingDisk()
+    store, _ = open_store(str(tmp_path), disk=disk)
+    append_numbered(store, 3)
+    disk.steps.clear()
+    sync(store)
+    assert not [name for what, name in disk.steps if what == "sync" and "/index/" in name]
+    append_numbered(store, 3)
+    disk.steps.clear()
+    sync(store)
+    synced = [name.rpartition("/")[0].rpartition("/")[2] for what, name in disk.steps if what == "sync"]
+    assert synced.index("index") < synced.index("data")
+    point = DurableFile.open(OsDisk(), str(tmp_path)).load()
+    assert point is not None
+    assert point.index_synced_position == point.point.position == store.end.position
+    store.close()
+
+
+def test_the_index_is_synced_after_so_many_bytes(tmp_path: Path) -> None:
+    config = StoreConfig(
+        segment_bytes=1 << 20, index_segment_bytes=3200, index_sync_bytes=2000, disk_full_ratio=1.0
+    )
+    store = new_store(str(tmp_path), config)
+    synced = []
+    for _ in range(10):
+        append_numbered(store, 2)
+        sync(store)
+        synced.append(store._index_synced_position)
+    assert synced == [0, 0, 0, 0, 2480, 2480, 2480, 2480, 2480, 4960]
+    store.close()
+    overwrite(index_file(tmp_path), 32 * 15, b"\xff" * 32)
+    # Of the sealed-off part only the data would be wrong to touch: nothing there is read.
+    store, report = open_store(str(tmp_path), config)
+    assert store.end.index == 19
+    store.close()
+
+
+@pytest.mark.parametrize("lost", ["all", "second", "short"])
+def test_lost_index_files_are_made_again(tmp_path: Path, lost: str) -> None:
+    make_log(tmp_path, 20, 2)
+    old = {p.name: p.read_bytes() for p in (tmp_path / "index").iterdir()}
+    for file in (tmp_path / "index").iterdir():
+        if lost == "all" or (lost == "second" and file.name == f"{256:020d}"):
+            file.unlink()
+        if lost == "short" and file.name == f"{256:020d}":
+            with file.open("r+b") as opened:
+                opened.truncate(100)
+    store, report = open_store(str(tmp_path))
+    assert read_log(store) == numbered(22)
+    assert report.rebuilt_index_from >= 0
+    for base in (0, 256, 512):
+        name = f"{base:020d}"
+        assert (tmp_path / "index" / name).read_bytes() == old[name], name
+    store.close()
+
+
+def test_units_are_compared_with_the_data_at_the_edges_of_terms(tmp_path: Path) -> None:
+    store = new_store(str(tmp_path))
+    append_numbered(store, 3)
+    append_noop(store, 2)
+    append_numbered(store, 5, term=2)
+    sync(store)
+    store.close()
+    store, _ = open_store(str(tmp_path))
+    assert store.term_runs() == ((0, 1), (3, 2))
+    overwrite(index_file(tmp_path), 2 * 32 + 24, (2).to_bytes(8, "big"))  # entry 2 claims term 2
+    with pytest.raises(DirectoryDamaged, match="not what the index says") as raised:
+        store.term_runs()
+    assert (raised.value.index, raised.value.position) == (2, 496)
+    store.close()
+
+
+def test_every_unit_that_is_read_is_checked(tmp_path: Path) -> None:
+    make_log(tmp_path, 12, 0)
+    store, _ = open_store(str(tmp_path))
+    good = index_file(tmp_path).read_bytes()
+    for offset, value in ((4, 1 << 40), (4, 249), (4, 1020), (12, 0), (12, 990), (16, 6), (24, 9)):
+        width = 4 if offset == 12 else 8
+        overwrite(index_file(tmp_path), 5 * 32 + offset, value.to_bytes(width, "big"))
+        with pytest.raises(DirectoryDamaged) as raised:
+            store.read(store.range_of(5, 8, 10_000))
+        assert raised.value.index in (5, 6), offset
+        assert "quorumlog verify" in str(raised.value)
+        overwrite(index_file(tmp_path), 0, good)
+    assert len(store.read(store.range_of(5, 8, 10_000)).sizes) == 3
+    store.close()
+
+
+# ---------------------------------------------------------------- damage
+
+
+@pytest.mark.parametrize("at", [0, 4, 8, 16, 24, 32, 36, 40, 44])
+def test_a_bad_header_below_the_durable_point_ends_the_start(tmp_path: Path, at: int) -> None:
+    """The index is not synced yet here, so the start walks over every header."""
+    make_log(tmp_path, 3, 2)
+    flip(data_file(tmp_path), 248 + at)
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    with pytest.raises(DirectoryDamaged, match="quorumlog verify") as raised:
+        open_store(str(tmp_path))
+    assert raised.value.path == str(data_file(tmp_path))
+    assert (raised.value.position, raised.value.index) == (248, 1)
+    after = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    assert {p: d for p, d in before.items() if "data" in p.parts} == {
+        p: d for p, d in after.items() if "data" in p.parts
+    }
+
+
+def cut_file(file: Path) -> None:
+    with file.open("r+b") as opened:
+        opened.truncate(700)
+
+
+@pytest.mark.parametrize(
+    ("damage", "position"),
+    [
+        (lambda path: data_file(path, 1024).unlink(), 1024),
+        (lambda path: cut_file(data_file(path, 1024)), 1724),
+        (lambda path: data_file(path, 1024).write_bytes(bytes(2000)), 3024),
+        (lambda path: data_file(path, 2048).unlink(), 2048),
+        (lambda path: overwrite(data_file(path, 2048), 248, bytes(48)), 2296),
+    ],
+)
+def test_a_damaged_segment_below_the_durable_point(
+    tmp_path: Path, damage: Callable[[Path], None], position: int
+) -> None:
+    make_log(tmp_path, 10, 0)
+    damage(tmp_path)
+    with pytest.raises(DirectoryDamaged, match="at or below the durable point") as raised:
+        open_store(str(tmp_path))
+    assert raised.value.position == position
+
+
+def test_a_read_of_a_changed_header_is_damage(tmp_path: Path) -> None:
+    make_log(tmp_path, 8, 0)
+    store, _ = open_store(str(tmp_path))
+    flip(data_file(tmp_path), 248 + 41)
+    log_range = store.range_of(0, 3, 10_000)
+    with pytest.raises(DirectoryDamaged, match="chain_crc does not match at index 1") as raised:
+        store.read(log_range)
+    assert raised.value.path == str(data_file(tmp_path))
+    store.close()
+
+
+def test_a_directory_without_digests_is_not_written(tmp_path: Path) -> None:
+    make_directory(str(tmp_path))
+    durable = DurableFile.open(OsDisk(), str(tmp_path))
+    with pytest.raises(StoreFailure, match="only be read"):
+        MmapLedgerStore.recover(OsDisk(), str(tmp_path), SMALL, durable, checked=False)
+
+
+# ---------------------------------------------------------------- files that do not belong
+
+
+def test_unfinished_segments_above_the_durable_point_are_removed(tmp_path: Path) -> None:
+    make_log(tmp_path, 5, 0)
+    data_file(tmp_path, 2048).write_bytes(b"")
+    data_file(tmp_path, 3072).write_bytes(bytes(1024))
+    store, report = open_store(str(tmp_path))
+    assert read_log(store) == numbered(5)
+    assert any("unfinished creation" in line for line in report.lines)
+    assert not data_file(tmp_path, 3072).exists()
+    store.close()
+    assert open_store(str(tmp_path))[1].lines == ()
+
+
+def test_a_tail_segment_whose_cut_was_interrupted_keeps_its_entries(tmp_path: Path) -> None:
+    make_log(tmp_path, 3, 4)
+    with data_file(tmp_path, 1024).open("r+b") as opened:
+        opened.truncate(3 * 248)
+    store, report = open_store(str(tmp_path))
+    assert read_log(store) == numbered(7)
+    assert "unfinished cut" in report.lines[0]
+    store.close()
+
+
+def test_strays_are_moved_out_of_the_way(tmp_path: Path) -> None:
+    make_log(tmp_path, 5, 2)
+    (tmp_path / "data" / "notes.txt").write_bytes(b"hello")
+    (tmp_path / "data" / f"{77:020d}").write_bytes(b"x" * 1024)
+    (tmp_path / "index" / ".hidden").mkdir()
+    store, report = open_store(str(tmp_path))
+    assert read_log(store) == numbered(7)
+    assert len(report.lines) == 3
+    assert (tmp_path / "quarantine" / "data-notes.txt").read_bytes() == b"hello"
+    assert (tmp_path / "quarantine" / "index-.hidden").is_dir()
+    store.close()
+
+
+# ---------------------------------------------------------------- terms
+
+
+def test_runs_of_terms_are_found_by_few_probes() -> None:
+    firsts = {0: 1, 10: 2, 11: 5, 12: 6, 500_000: 7, 999_999: 9}
+    probes = []
+
+    def term_of(index: int, compare_with_data: bool) -> int:
+        probes.append(index)
+        return next(term for first, term in reversed(firsts.items()) if first <= index)
+
+    assert search_term_runs(0, 1_000_000, term_of) == tuple(firsts.items())
+    assert len(probes) < 200
+    assert search_term_runs(5, 4, term_of) == ()
+    assert search_term_runs(7, 7, term_of) == ((7, 1),)
+
+
+@pytest.mark.parametrize("lengths", [[1], [1, 1], [3, 1, 1, 4, 2], [9, 9]])
+def test_term_runs_after_a_start(tmp_path: Path, lengths: list[int]) -> None:
+    store = new_store(str(tmp_path))
+    expected = []
+    for term, length in enumerate(lengths, start=1):
+        expected.append((store.end.index + 1, term))
+        append_bodies(store, [body(i, term, 50) for i in range(length)], term)
+    assert store.term_runs() == tuple(expected)
+    sync(store)
+    store.close()
+    store, _ = open_store(str(tmp_path))
+    assert store.term_runs() == tuple(expected)
+    store.close()

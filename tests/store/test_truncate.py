@@ -1,0 +1,211 @@
+"""Truncation: in which order it reaches the disk, and that nothing dropped ever comes back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quorumlog.errors import IndexOutOfRange
+from quorumlog.store.disk import OsDisk
+from quorumlog.store.durable_file import DurableFile
+from tests.store.log_making import (
+    SMALL,
+    append_numbered,
+    copy_directory,
+    make_directory,
+    new_store,
+    numbered,
+    open_store,
+    read_log,
+    sync,
+)
+from tests.store.stopping_disk import Stopped, StoppingDisk
+
+
+def twelve_entries(path: str, disk: OsDisk) -> None:
+    """Entries 0-11 in three data and two index segments, durable."""
+    make_directory(path)
+    store, _ = open_store(path, disk=disk)
+    append_numbered(store, 12)
+    sync(store)
+    store.close()
+
+
+def test_order_of_the_steps(tmp_path: Path) -> None:
+    path = str(tmp_path / "m")
+    twelve_entries(path, OsDisk())
+    disk = StoppingDisk()
+    store, _ = open_store(path, disk=disk)
+    disk.steps.clear()
+    store.truncate_from(2)
+    steps = [(what, name.removeprefix(path + "/")) for what, name in disk.steps]
+    second, third, fourth = (f"data/{n:020d}" for n in (1024, 2048, 3072))
+    assert (
+        steps[:16]
+        == [
+            ("write", "durable"),
+            ("sync", "durable"),
+            ("write", "durable"),
+            ("sync", "durable"),
+            ("unlink", fourth),
+            ("sync_directory", "data"),
+            ("unlink", third),
+            ("sync_directory", "data"),
+            ("unlink", second),
+            ("sync_directory", "data"),
+            *[
+                ("unlink", f"index/{32 * 8 * number:020d}") if half == 0 else ("sync_directory", "index")
+                for number in range(index_files(disk, path) - 1, 0, -1)
+                for half in (0, 1)
+            ],
+        ][:16]
+    )
+    zeroing = [step for step in steps[10:] if step[0] in ("write", "sync")]
+    assert zeroing[:4] == [
+        ("write", f"index/{0:020d}"),
+        ("sync", f"index/{0:020d}"),
+        ("write", f"data/{0:020d}"),
+        ("sync", f"data/{0:020d}"),
+    ]
+    store.close()
+
+
+def index_files(disk: StoppingDisk, path: str) -> int:
+    """How many there were before the cut: by the deletions that were seen, and the one that is left."""
+    return 1 + sum(what == "unlink" and "/index/" in name for what, name in disk.steps)
+
+
+def test_nothing_is_left_behind_the_cut(tmp_path: Path) -> None:
+    store = new_store(str(tmp_path))
+    append_numbered(store, 12)
+    sync(store)
+    for cut in (11, 9, 8, 6, 3, 1, 0):
+        store.truncate_from(cut)
+        end = store.end.position
+        for folder, kept in (("data", end), ("index", cut * 32)):
+            for file in (tmp_path / folder).iterdir():
+                skipped = max(0, kept - int(file.name))
+                assert not any(file.read_bytes()[skipped:]), (cut, file.name)
+        assert read_log(store) == numbered(cut)
+    store.close()
+
+
+def test_killed_at_every_step(tmp_path: Path) -> None:
+    """A crash inside a truncation leaves the kept entries and at most a prefix of the dropped ones;
+    asked for again, the truncation completes."""
+    source = str(tmp_path / "source")
+    twelve_entries(source, OsDisk())
+    whole = StoppingDisk()
+    path = copy_directory(source, str(tmp_path / "m"))
+    store, _ = open_store(path, disk=whole)
+    before = len(whole.steps)
+    store.truncate_from(3)
+    store.close()
+    after = len(whole.steps)
+    assert after - before > 12
+    for stop_at in range(before, after):
+        path = copy_directory(source, str(tmp_path / "m"))
+        store, _ = open_store(path, disk=StoppingDisk(stop_at))
+        with pytest.raises(Stopped):
+            store.truncate_from(3)
+        store.close()
+        store, _ = open_store(path)
+        log = read_log(store)
+        assert log == numbered(12)[: len(log)], stop_at
+        assert len(log) >= 3, stop_at
+        store.truncate_from(3)
+        append_numbered(store, 2, term=2)
+        store.close()
+        store, _ = open_store(path)
+        assert read_log(store) == numbered(3) + numbered(2, term=2, first=3), stop_at
+        store.close()
+
+
+def test_an_old_tail_never_returns(tmp_path: Path) -> None:
+    """Weakness W2 of the original: log (5, t1) (6, t5) (7, t5); cut at 6; write (6, t4); restart: the
+    old (7, t5) fits behind the new (6, t4) byte for byte and must not be found there."""
+    path = str(tmp_path)
+    store = new_store(path)
+    append_numbered(store, 6, term=1)
+    append_numbered(store, 2, term=5)
+    sync(store)
+    store.truncate_from(6)
+    append_numbered(store, 1, term=4)
+    store.close()  # as a kill: nothing of the new entry was synced
+    store, report = open_store(path)
+    assert read_log(store) == numbered(6) + numbered(1, term=4, first=6)
+    assert store.term_runs() == ((0, 1), (6, 4))
+    assert report.cut_bytes == 0
+    store.close()
+
+
+def test_the_durable_point_falls_and_rises_again(tmp_path: Path) -> None:
+    path = str(tmp_path)
+    disk = OsDisk()
+    store = new_store(path)
+    append_numbered(store, 9)
+    sync(store)
+
+    def recorded() -> int:
+        file = DurableFile.open(disk, path)
+        point = file.load()
+        file.close()
+        assert point is not None
+        assert point.index_synced_position <= point.point.position
+        return point.point.index
+
+    assert recorded() == 8
+    store.truncate_from(4)
+    assert recorded() == 3
+    append_numbered(store, 1, term=2)
+    assert recorded() == 3
+    sync(store)
+    assert recorded() == 4
+    store.close()
+
+
+def test_a_flush_that_ends_after_a_truncation_records_only_the_cut(tmp_path: Path) -> None:
+    path = str(tmp_path)
+    store = new_store(path)
+    append_numbered(store, 4)
+    sync(store)
+    append_numbered(store, 8)
+    task = store.begin_sync()
+    assert task is not None
+    store.truncate_from(6)
+    append_numbered(store, 3, term=2)
+    task.run()
+    file = DurableFile.open(OsDisk(), path)
+    point = file.load()
+    file.close()
+    assert point is not None
+    assert point.point.entry_id == store.id_at(5)
+    store.finish_sync(task)
+    assert store.durable.index == 5
+    store.close()
+
+
+def test_a_segment_stays_open_while_a_flush_needs_it(tmp_path: Path) -> None:
+    store = new_store(str(tmp_path))
+    append_numbered(store, 12)
+    task = store.begin_sync()
+    assert task is not None
+    log_range = store.range_of(9, 12, 10_000)
+    store.truncate_from(1)
+    task.run()
+    store.finish_sync(task)
+    with pytest.raises(IndexOutOfRange):
+        store.read(log_range)
+    assert read_log(store) == numbered(1)
+    store.close()
+
+
+def test_the_reserve_is_made_again(tmp_path: Path) -> None:
+    store = new_store(str(tmp_path))
+    append_numbered(store, 12)
+    store.truncate_from(3)
+    # The smaller of 1 MiB and one segment: here the next segment, because the end is near the border.
+    assert sorted(p.name for p in (tmp_path / "data").iterdir()) == [f"{0:020d}", f"{1024:020d}"]
+    assert store._data.reserved_position == 2 * SMALL.segment_bytes
+    store.close()

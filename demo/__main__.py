@@ -22,6 +22,7 @@ from rich.progress import (
 
 from demo import job
 from demo.member_processes import MemberFailed
+from demo.spark_comparison import SOURCE_NAME, SPARK_LOG_NAME
 from quorumlog import LedgerError
 
 EXIT_NOT_AS_PROMISED = 1
@@ -61,7 +62,9 @@ def main(
             if not _is_expected(error):
                 raise
             console.print(f"[bold red]The demo ended early:[/] {_describe(error)}", highlight=False)
-            console.print(f"What the members said is in {folder / 'members'}/*.log", highlight=False)
+            console.print(
+                f"What the members said is in {folder / job.MEMBERS_NAME}/*.log", highlight=False
+            )
             raise typer.Exit(EXIT_NOT_AS_PROMISED) from None
     console.print()
     report.print(console)
@@ -70,7 +73,9 @@ def main(
         console.print("[bold red]Not as promised: see the rows in red. The directories are kept.[/]")
         raise typer.Exit(EXIT_NOT_AS_PROMISED)
     if not keep:
-        shutil.rmtree(folder / "members")
+        shutil.rmtree(folder / job.MEMBERS_NAME)
+        for name in (SOURCE_NAME, SPARK_LOG_NAME):
+            (folder / name).unlink(missing_ok=True)
 
 
 def _is_expected(error: BaseException) -> bool:

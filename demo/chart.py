@@ -36,13 +36,15 @@ def draw(path: Path, acks: Sequence[Ack], began_s: float, failovers: Sequence[Fa
         axes.annotate(
             f" {failover.signal_name} of {failover.leader_id}:\n"
             f" {failover.seconds_without_leader:.2f} s to the next\n acknowledged append",
-            (fault_s + failover.seconds_without_leader, axes.get_ylim()[1]),
+            (fault_s + failover.seconds_without_leader, 0.98),
+            xycoords=("data", "axes fraction"),
             color=colour,
             verticalalignment="top",
             fontsize=9,
         )
     axes.set_xlim(0, edges[-1])
-    axes.set_ylim(bottom=0)
+    # Room above the bars for what is written there.
+    axes.set_ylim(0, 1.3 * float(counts.max()) / INTERVAL_S)
     axes.set_xlabel("seconds")
     axes.set_ylabel("acknowledged records/s")
     axes.set_title("Flights into the log while its leader is killed, then stopped")

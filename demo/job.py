@@ -25,6 +25,7 @@ STOP_SECONDS = 5.0
 APPEND_TIMEOUT_MS = 60_000
 """A batch that no leader takes for so long ends the demo."""
 CHART_NAME = "throughput.png"
+MEMBERS_NAME = "members"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ def run(options: Options, progress: Progress) -> Report:
 
     batches = flights.split_batches(records, options.batch_records)
     report = Report(len(records), options.batch_records)
-    with MemberProcesses(options.folder / "members", segment_bytes=SEGMENT_BYTES) as members:
+    with MemberProcesses(options.folder / MEMBERS_NAME, segment_bytes=SEGMENT_BYTES) as members:
         servers = members.servers
         uvloop.run(_produce(options, members, batches, report, progress))
         if options.with_spark:

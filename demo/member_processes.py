@@ -7,16 +7,16 @@ so that Ctrl-C on the terminal reaches only the program that must stop them in o
 
 from __future__ import annotations
 
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from quorumlog.server.free_ports import free_ports
 
 STOP_TIMEOUT_S = 20.0
 _LOG_TAIL_LINES = 20
@@ -145,7 +145,7 @@ class MemberProcesses:
             shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        addresses = [f"127.0.0.1:{port}" for port in _free_ports(count)]
+        addresses = [f"127.0.0.1:{port}" for port in free_ports(count)]
         listed = ",".join(f"n{i}={address}" for i, address in enumerate(addresses))
         options = f'flush = "{flush}"\n'
         if segment_bytes is not None:
@@ -193,25 +193,3 @@ class MemberProcesses:
     def destroy(self) -> None:
         for member in self.members:
             member.destroy()
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, below those that the kernel gives to outgoing connections.
-
-    From that range, a peer that dials a dead member's port could be given this very port as its own,
-    connect to itself, and keep the member from listening again when it is restarted.
-    """
-    lowest_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    candidates = list(range(max(1024, lowest_outgoing - 16_384), lowest_outgoing))
-    random.shuffle(candidates)
-    free: list[int] = []
-    for port in candidates:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        free.append(port)
-        if len(free) == count:
-            return free
-    raise OSError(f"fewer than {count} free ports on 127.0.0.1 below {lowest_outgoing}")

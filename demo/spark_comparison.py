@@ -7,8 +7,11 @@ the log are compared with those that pandas computed from the source.
 
 from __future__ import annotations
 
+import os
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,6 +24,15 @@ if TYPE_CHECKING:
 
 MEAN_TOLERANCE = 1e-9
 """Relative. Both add the same integers and divide once, perhaps in another order of roundings."""
+
+SPARK_SETTINGS = {
+    "spark.sql.shuffle.partitions": "4",
+    "spark.ui.enabled": "false",
+    # A job of seconds pays more for the optimising compiler than it gets back.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+SPARK_LOG_NAME = "spark.log"
+SOURCE_NAME = "source.parquet"
 
 Report = Callable[[str], None]
 
@@ -56,16 +68,30 @@ def read_and_compare(servers: str, flights: pd.DataFrame, folder: Path, report: 
 
     began = time.perf_counter()
     report("starting Spark")
-    spark = quorumlog.spark.session(
-        "flights", "local[*]", **{"spark.sql.shuffle.partitions": "4", "spark.ui.enabled": "false"}
-    )
+    with _standard_error_in(folder / SPARK_LOG_NAME):
+        spark = quorumlog.spark.session("flights", "local[*]", **SPARK_SETTINGS)
     try:
-        spark.sparkContext.setLogLevel("ERROR")
         log = spark.read.format("quorumlog").option("servers", servers).option("minPartitions", 4).load()
         contents = compare(spark, log, flights, folder, report)
     finally:
         spark.stop()
     return contents._replace(seconds=time.perf_counter() - began)
+
+
+@contextmanager
+def _standard_error_in(path: Path) -> Iterator[None]:
+    """A Java process that is started meanwhile writes its warnings to `path` for all its life, and not
+    across the progress shown on the terminal."""
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    try:
+        with path.open("ab") as log:
+            os.dup2(log.fileno(), 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(terminal, 2)
+        os.close(terminal)
 
 
 def compare(
@@ -74,7 +100,7 @@ def compare(
     """`log`: a data frame with a column `body` of JSON records."""
     from pyspark.sql import functions as f
 
-    source_path = folder / "source.parquet"
+    source_path = folder / SOURCE_NAME
     flights.to_parquet(source_path, index=False)
     source = spark.read.parquet(str(source_path))
 

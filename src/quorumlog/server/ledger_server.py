@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
@@ -59,7 +58,6 @@ class LedgerServer:
         *,
         bind: str | None = None,
         disk: Disk | None = None,
-        listen_socket: socket.socket | None = None,
         on_role_change: Callable[[str, RoleChange], None] | None = None,
         seed: int | None = None,
     ) -> None:
@@ -81,7 +79,6 @@ class LedgerServer:
         self.address = next(iter(addresses))
         self._bind = parse_address(bind) if bind else parse_address(self.address)
         self._disk = disk if disk is not None else OsDisk()
-        self._listen_socket = listen_socket
         self._seed = seed
         self._on_role_change = on_role_change
         self._drivers: dict[str, NodeDriver] = {}
@@ -147,10 +144,7 @@ class LedgerServer:
 
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            if self._listen_socket is not None:
-                self._listener = await loop.create_server(self._accept, sock=self._listen_socket)
-            else:
-                self._listener = await loop.create_server(self._accept, *self._bind)
+            self._listener = await loop.create_server(self._accept, *self._bind)
         except OSError as error:
             host, port = self._bind
             raise ConfigError(

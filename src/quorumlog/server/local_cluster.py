@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 import tempfile
 import threading
 import time
@@ -29,6 +28,7 @@ from quorumlog.config import (
 )
 from quorumlog.consensus.ready import Role, RoleChange
 from quorumlog.errors import ConfigError, LeaderNotReady
+from quorumlog.server.free_ports import free_ports
 from quorumlog.server.ledger_server import LedgerServer
 
 START_TIMEOUT_S = 30.0
@@ -117,14 +117,10 @@ class LocalCluster:
             raise ConfigError(f"a cluster needs at least one member, not {members}")
         self._temporary = directory is None
         self.directory = Path(directory or tempfile.mkdtemp(prefix="quorumlog-"))
-        self._sockets: dict[str, socket.socket] = {}
-        addresses = []
-        for number in range(members):
-            listening = _listening_socket(0)
-            member_id = f"n{number}"
-            self._sockets[member_id] = listening
-            addresses.append(MemberAddress(member_id, "127.0.0.1", listening.getsockname()[1]))
-        self.members = tuple(addresses)
+        self.members = tuple(
+            MemberAddress(f"n{number}", "127.0.0.1", port)
+            for number, port in enumerate(free_ports(members))
+        )
         self._configs = {
             member.member_id: GroupConfig(
                 member_id=member.member_id,
@@ -175,20 +171,12 @@ class LocalCluster:
                 self.stop(member_id)
             else:
                 del self._running[member_id]
-        for listening in self._sockets.values():
-            listening.close()
-        self._sockets.clear()
         if self._temporary:
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def _start(self, member_id: str) -> _MemberThread:
         config = self._configs[member_id]
-        listening = self._sockets.pop(member_id, None) or _listening_socket(config.own_address.port)
-        server = LedgerServer(
-            [config],
-            listen_socket=listening,
-            on_role_change=self._role_recorder(member_id),
-        )
+        server = LedgerServer([config], on_role_change=self._role_recorder(member_id))
         member = _MemberThread(server, member_id)
         self._running[member_id] = member
         return member
@@ -273,15 +261,3 @@ class LocalCluster:
                     return max(leaders)[1]
                 if not self._changed.wait(deadline - time.monotonic()):
                     raise LeaderNotReady(f"no leader within {timeout_s} s; running: {self.running}")
-
-
-def _listening_socket(port: int) -> socket.socket:
-    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind(("127.0.0.1", port))
-        listening.listen(512)
-    except OSError:
-        listening.close()
-        raise
-    return listening

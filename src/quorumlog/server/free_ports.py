@@ -1,0 +1,32 @@
+"""Ports for members that are started on one machine for a test, a demo or a notebook."""
+
+from __future__ import annotations
+
+import random
+import socket
+from pathlib import Path
+
+_OUTGOING_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+    """Ports that nobody listens on, below those that the kernel gives to outgoing connections.
+
+    From that range, a peer that dials a dead member's port could be given this very port as its own,
+    connect to itself, and keep the member from listening again when it is restarted.
+    Raises OSError if there are not so many.
+    """
+    lowest_outgoing = int(_OUTGOING_RANGE.read_text().split()[0])
+    candidates = list(range(max(1024, lowest_outgoing - 16_384), lowest_outgoing))
+    random.shuffle(candidates)
+    free: list[int] = []
+    for port in candidates:
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            try:
+                probe.bind((host, port))
+            except OSError:
+                continue
+        free.append(port)
+        if len(free) == count:
+            return free
+    raise OSError(f"fewer than {count} free ports on {host} below {lowest_outgoing}")

@@ -1,0 +1,211 @@
+"""Real processes, killed and stopped, under clients that remember what they were promised."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from demo.member_processes import MemberProcesses
+from quorumlog import LedgerClient, OutcomeUnknown, Refused, connect
+from quorumlog.store.directory_reader import DirectoryReader
+from quorumlog.store.disk import OsDisk
+from quorumlog.store.verification import compare_directories, verify_directory
+from tests.waiting import eventually
+
+SEGMENT_BYTES = 1 << 20
+
+
+@pytest.fixture
+def members(tmp_path: Path) -> Iterator[MemberProcesses]:
+    with MemberProcesses(tmp_path / "members", segment_bytes=SEGMENT_BYTES) as members:
+        with connect(members.servers) as client:
+            client.append(b"formed")
+        yield members
+
+
+def leader_of(client: LedgerClient) -> str:
+    def find() -> str | None:
+        rows = [row for row in client.status() if row["reachable"] and row["role"] == "leader"]
+        return max(rows, key=lambda row: row["term"])["id"] if rows else None
+
+    return eventually(find, what="a leader")
+
+
+class Producers:
+    """Threads that append numbered bodies, each over a client of its own, and keep a history."""
+
+    def __init__(self, servers: str, count: int = 4) -> None:
+        self.acknowledged: dict[bytes, int] = {}
+        self.unknown: set[bytes] = set()
+        self.refused: set[bytes] = set()
+        self._servers = servers
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(n,)) for n in range(count)]
+
+    def __enter__(self) -> Producers:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, number: int) -> None:
+        count = 0
+        with connect(self._servers) as client:
+            while not self._stop.is_set():
+                body = b"%d/%d" % (number, count)
+                count += 1
+                try:
+                    self.acknowledged[body] = client.append(body).first_index
+                except OutcomeUnknown:
+                    self.unknown.add(body)
+                except Refused:
+                    self.refused.add(body)
+
+    def wait_for_more(self, count: int = 200) -> None:
+        target = len(self.acknowledged) + count
+        eventually(lambda: len(self.acknowledged) >= target, what=f"{count} more acknowledged appends")
+
+
+def check_history(producers: Producers, client: LedgerClient) -> None:
+    """Acknowledged: exactly once, at its index. Refused: absent. Unknown: at most once."""
+    log = {entry.index: entry.body for entry in client.read(0)}
+    bodies = [body for body in log.values() if body != b"formed"]
+    assert len(bodies) == len(set(bodies)), "an append is in the log twice"
+    for body, index in producers.acknowledged.items():
+        assert log.get(index) == body
+    assert not producers.refused & set(bodies)
+    assert set(bodies) <= set(producers.acknowledged) | producers.unknown
+
+
+def stop_and_compare(members: MemberProcesses, client: LedgerClient) -> None:
+    """Every member ends with status 0 on SIGTERM, the leader last, and all hold the same log."""
+
+    def same_end() -> bool:
+        rows = client.status()
+        ends = {(row["ledger_end_index"], row["committed_index"]) for row in rows if row["reachable"]}
+        return all(row["reachable"] for row in rows) and len(ends) == 1
+
+    eventually(same_end, what="all members at one end")
+    leader = leader_of(client)
+    for member in sorted(members.members, key=lambda member: member.member_id == leader):
+        member.stop()
+    paths = [str(path) for path in members.data_dirs]
+    for path in paths:
+        verification = verify_directory(OsDisk(), path)
+        assert verification.ok, verification
+    readers = [DirectoryReader(OsDisk(), path) for path in paths]
+    assert compare_directories(readers).first_difference is None
+    assert len({reader.ledger_end_index for reader in readers}) == 1
+
+
+def test_leaders_killed_under_load_lose_nothing(members: MemberProcesses) -> None:
+    with connect(members.servers) as client:
+        with Producers(members.servers) as producers:
+            for _ in range(3):
+                producers.wait_for_more()
+                leader = leader_of(client)
+                members[leader].kill()
+                producers.wait_for_more()
+                members[leader].start()
+        check_history(producers, client)
+        stop_and_compare(members, client)
+
+
+def test_a_stopped_leader_is_replaced_and_serves_nothing_stale_afterwards(
+    members: MemberProcesses,
+) -> None:
+    with connect(members.servers) as client:
+        with Producers(members.servers) as producers:
+            producers.wait_for_more()
+            leader = leader_of(client)
+            members[leader].pause()
+            try:
+                producers.wait_for_more()
+            finally:
+                members[leader].resume()
+            producers.wait_for_more()
+        check_history(producers, client)
+        stop_and_compare(members, client)
+
+
+def test_all_processes_killed_at_once_keep_what_was_acknowledged(members: MemberProcesses) -> None:
+    with Producers(members.servers) as producers:
+        producers.wait_for_more()
+        for member in members.members:
+            member.kill()
+        for member in members.members:
+            member.start()
+        producers.wait_for_more()
+    with connect(members.servers) as client:
+        check_history(producers, client)
+        stop_and_compare(members, client)
+
+
+def test_sigterm_of_the_leader_hands_over_without_losing_a_beat(members: MemberProcesses) -> None:
+    with connect(members.servers) as client:
+        with Producers(members.servers) as producers:
+            producers.wait_for_more()
+            leader = leader_of(client)
+            members[leader].stop()
+            producers.wait_for_more()
+            assert leader_of(client) != leader
+            members[leader].start()
+            producers.wait_for_more()
+        check_history(producers, client)
+        stop_and_compare(members, client)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_full_file_system_refuses_appends_and_recovers_by_itself(tmp_path: Path) -> None:
+    """A tmpfs under every member, filled from outside; space returns, appends go on, nothing is lost."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128m", "tmpfs", folder], check=True)
+    try:
+        with (
+            MemberProcesses(folder / "members", segment_bytes=4 << 20) as members,
+            connect(members.servers, timeout_ms=2000) as client,
+        ):
+            with connect(members.servers) as patient:
+                first = patient.append(b"formed")
+            ballast = folder / "ballast"
+            usage = os.statvfs(folder)
+            with ballast.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, usage.f_bavail * usage.f_frsize)
+            written: list[int] = []
+
+            def refused() -> Refused | None:
+                try:
+                    written.append(client.append(b"x" * 100_000).first_index)
+                except Refused as error:
+                    return error
+                return None
+
+            refusal = eventually(refused, what="DiskFull")
+            assert refusal.code == 415, refusal
+            assert leader_of(client)
+            assert client.get(first.first_index).body == b"formed"
+            ballast.unlink()
+            again = eventually(lambda: _try_append(client, b"space again"))
+            assert client.get(again).body == b"space again"
+            for index in written:
+                assert client.get(index).body == b"x" * 100_000
+            stop_and_compare(members, client)
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def _try_append(client: LedgerClient, body: bytes) -> int | None:
+    try:
+        return client.append(body).first_index
+    except Refused:
+        return None

@@ -12,8 +12,6 @@ from typing import Annotated, Any
 
 import typer
 import uvloop
-from rich.console import Console
-from rich.table import Table
 
 from benchmarks.chart import draw
 from benchmarks.failover import FailoverTimes, time_failovers
@@ -28,7 +26,10 @@ from quorumlog.cli.bench import (
     run_loads,
     scratch_directory,
     table_of,
+    target_lines,
+    verdict,
 )
+from quorumlog.cli.output import out
 from quorumlog.cli.workloads import LOADS
 from quorumlog.config import DEFAULT_GROUP
 
@@ -56,7 +57,7 @@ def main(
     """Measure three members on this machine: loads beside the raw limit, failovers, memory."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
-    console = Console()
+    console = out()
     loads = [load for load in LOADS if not only or load.name in only]
     folder.mkdir(parents=True, exist_ok=True)
     data = folder / "data"
@@ -83,11 +84,11 @@ def main(
         shutil.rmtree(data, ignore_errors=True)
 
     title = describe_machine(machine)
-    console.print(title, highlight=False)
+    console.print(title)
     if results:
         console.print(table_of(results))
-    if failovers or larges:
-        console.print(_other_table(failovers, larges))
+    for line in (*target_lines(results), *_other_lines(failovers, larges)):
+        console.print(line)
     rows = [result.row() for result in results]
     rows += [times.row() for times in failovers]
     rows += [result.row() for result in larges]
@@ -101,27 +102,21 @@ async def _ready(members: MemberProcesses) -> None:
         await Watch(client, members).leader()
 
 
-def _other_table(failovers: Sequence[FailoverTimes], larges: Sequence[LargeResult]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for heading in ("what", "figures", "target"):
-        table.add_column(heading)
+def _other_lines(failovers: Sequence[FailoverTimes], larges: Sequence[LargeResult]) -> list[str]:
+    lines = []
     for times in failovers:
         row = times.row()
-        table.add_row(
-            f"{times.signal_name} of the leader to the next acknowledged append, {row['runs']} runs",
-            f"median {row['median_s']:.3f} s, p90 {row['p90_s']:.3f} s, worst {row['worst_s']:.3f} s",
-            _verdict(f"median <= {times.target_s:g} s", times.is_met),
+        text = (
+            f"{times.signal_name} of the leader, {row['runs']} runs: next acknowledged append after"
+            f" {row['median_s']:.3f} s at the median, {row['p90_s']:.3f} s at p90,"
+            f" {row['worst_s']:.3f} s at worst, target at most {times.target_s:g} s at the median"
         )
+        lines.append(verdict(text, times.is_met))
     for result in larges:
         figures = ", ".join(f"{name} {value:,.2f}" for name, value in result.figures.items())
-        table.add_row(
-            result.name, figures, _verdict(f"{result.figure} <= {result.bound:g}", result.is_met)
-        )
-    return table
-
-
-def _verdict(target: str, met: bool) -> str:
-    return f"[green]{target} met[/]" if met else f"[red]{target} not met[/]"
+        text = f"{result.name}: {figures}, target {result.figure} at most {result.bound:g}"
+        lines.append(verdict(text, result.is_met))
+    return lines
 
 
 def _write_lines(path: Path, rows: Sequence[dict[str, Any]]) -> None:

@@ -7,6 +7,7 @@ so that Ctrl-C on the terminal reaches only the program that must stop them in o
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import subprocess
@@ -38,7 +39,9 @@ class MemberProcess:
         self._log_path = folder / f"{member_id}.log"
         self._config_path = folder / f"{member_id}.toml"
         self._config_path.write_text(
-            f'member_id = "{member_id}"\nmembers = "{members}"\ndata_dir = "{self.data_dir}"\n{options}'
+            # A string of JSON is one of TOML too, whatever characters the path has.
+            f'member_id = "{member_id}"\nmembers = "{members}"\n'
+            f"data_dir = {json.dumps(str(self.data_dir))}\n{options}"
         )
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -92,8 +95,9 @@ class MemberProcess:
 
     def destroy(self) -> None:
         """End it by whatever it takes; no error if it is gone."""
-        if self.running:
-            self.kill()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
     # ---------------------------------------------------------------- looking at it
 
@@ -129,7 +133,7 @@ class MemberProcess:
 class MemberProcesses:
     """`with MemberProcesses(folder) as members:` starts them; at the end none is left.
 
-    `folder` is made anew, unless `keep` says that the members shall continue what lies there.
+    `folder` is made anew.
     """
 
     def __init__(
@@ -139,11 +143,9 @@ class MemberProcesses:
         count: int = 3,
         flush: str = "sync",
         segment_bytes: int | None = None,
-        keep: bool = False,
     ) -> None:
-        if not keep:
-            shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
         self.folder = folder
         addresses = [f"127.0.0.1:{port}" for port in free_ports(count)]
         listed = ",".join(f"n{i}={address}" for i, address in enumerate(addresses))

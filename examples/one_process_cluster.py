@@ -1,6 +1,6 @@
 """A cluster of three in this process: append, lose the leader, append again, read everything back.
 
-    python examples/one_process_cluster.py
+python examples/one_process_cluster.py
 """
 
 from __future__ import annotations

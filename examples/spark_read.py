@@ -1,6 +1,6 @@
 """Spark reads a log: JSON bodies become columns, and are aggregated. Needs the extra `spark`.
 
-    python examples/spark_read.py
+python examples/spark_read.py
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One task follows the log while another appends to it, with the asyncio client.
 
-    python examples/tail_and_append.py                        # a cluster of its own
-    python examples/tail_and_append.py 127.0.0.1:20911        # a running one
+python examples/tail_and_append.py                        # a cluster of its own
+python examples/tail_and_append.py 127.0.0.1:20911        # a running one
 """
 
 from __future__ import annotations

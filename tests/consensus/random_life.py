@@ -243,9 +243,8 @@ class RandomLife:
             kind = "kill"
         if kind == "kill":
             self.kill(i)
-            if self.wipes and self.founding and len(self.retired) < (self.size - 1) // 2:
-                if self.rng.random() < 0.3 and self.disks[i].voter in self.founding:
-                    self.wipe(i)
+            if self.wipes and len(self.retired) < (self.size - 1) // 2 and self.rng.random() < 0.3:
+                self.wipe(i)
             self.at(lasts_ms, lambda: self.start(i))
         elif kind == "pause" and i in self.members:
             self.paused_until[i] = self.now_ms + lasts_ms
@@ -280,6 +279,10 @@ class RandomLife:
         old = self.disks[i]
         self.retired.append(old)
         self.disks[i] = FakeDisk(Voter(i, f"{i}-d{len(self.retired)}"))
+        if not any(disk.formation.founding for disk in self.disks.values()):
+            # The only directory that had formed is gone; it had led nobody.
+            assert not self.committed
+            self.founding = ()
 
     @staticmethod
     def quietly(act: Callable[[], object]) -> None:

@@ -116,7 +116,7 @@ class Scenario:
         given = list(words)
         if "log" in given:
             at = given.index("log")
-            disk.entries = [(int(term), f"{i}:{k}") for k, term in enumerate(given[at + 1 :])]
+            disk.entries = [(int(term), f"{k}@{term}") for k, term in enumerate(given[at + 1 :])]
             disk.synced_count = len(disk.entries)
             del given[at:]
         facts = dict(zip(given[::2], given[1::2], strict=True))
@@ -379,6 +379,7 @@ class Scenario:
 
     def _show(self, member: FakeMember, ready: Ready) -> None:
         if self.quiet:
+            member.shown_committed = ready.committed_index  # type: ignore[attr-defined]
             return
         parts = []
         if ready.role_change is not None:
@@ -410,7 +411,7 @@ class Scenario:
             parts.append(f"committed_index {ready.committed_index}")
         parts += [f"grant read {g.number} at {g.index}" for g in ready.read_grants]
         if parts:
-            self.out.append(f"{member.voter.member_id}: {'; '.join(parts)}")
+            self.out.append(f"{_name(member.voter)}: {'; '.join(parts)}")
         member.shown_committed = ready.committed_index  # type: ignore[attr-defined]
 
 

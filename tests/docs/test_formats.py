@@ -75,7 +75,7 @@ def layout_of_struct(packed: struct.Struct, names: list[str]) -> Layout:
 
 
 @pytest.mark.parametrize(
-    ("heading", "dtype"), [("Data entry", HEADER_DTYPE), ("Index unit", INDEX_DTYPE)]
+    ("heading", "dtype"), [("Data entry", HEADER_DTYPE), ("Index file", INDEX_DTYPE)]
 )
 def test_tables_of_numpy_records(heading: str, dtype: np.dtype[typing.Any]) -> None:
     assert layout_of(heading) == layout_of_dtype(dtype)
@@ -204,7 +204,7 @@ def test_the_tables_read_the_golden_segments() -> None:
     for i, position in enumerate(positions):
         size = 248 if i else 48
         entry = fields_at("Data entry", data, position)
-        unit = fields_at("Index unit", index, i * 32)
+        unit = fields_at("Index file", index, i * 32)
         assert entry["magic"] == unit["magic"] == (1 if i else 2)
         assert entry["size"] == unit["size"] == size
         assert entry["index"] == unit["index"] == i

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.markdown import DOCUMENTS, ROOT, anchors
+from tests.docs.markdown import DOCUMENTS, ROOT, anchors, section, tables
 
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
-TEST_NAME = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
+TEST_NAME = re.compile(r"`(tests/[\w/]+\.(?:py|txt))(?:::(\w+))?`")
 
 
 def name_of(document: Path) -> str:
@@ -45,6 +45,27 @@ def test_tests_that_are_named_exist(document: Path) -> None:
             assert test in names, f"{name_of(document)} names {file}::{test}"
 
 
-def test_every_test_named_in_the_loss_matrix_is_a_test() -> None:
-    named = TEST_NAME.findall((ROOT / "docs/durability.md").read_text())
-    assert [test for _, test in named if test.startswith("test_")]
+def test_the_loss_matrix_names_tests_and_scripts() -> None:
+    matrix = section((ROOT / "docs/durability.md").read_text(), "The loss matrix")
+    rows = [line for line in matrix.splitlines() if line.startswith("| ")][2:]
+    assert len(rows) == len(tables(matrix)[0]) > 10
+    for row in rows:
+        proofs = TEST_NAME.findall(row)
+        assert proofs, f"shown by nothing: {row}"
+        for file, test in proofs:
+            assert file.endswith(".txt") or test.startswith("test_"), file
+
+
+def test_what_the_code_says_is_in_a_document_is_there() -> None:
+    """Docstrings refer to a place as `(docs/NAME.md, words of the place)`."""
+    found = 0
+    for module in sorted((ROOT / "src").rglob("*.py")):
+        text = " ".join(module.read_text().split())
+        for document, place in re.findall(r"docs/(\w+\.md)(?:, \"?([A-Za-z ]+)\"?[:;,)])?", text):
+            path = ROOT / "docs" / document
+            assert path.is_file(), f"{module.name} refers to docs/{document}"
+            if place:
+                found += 1
+                where = path.read_text().lower()
+                assert place.lower() in where, f"{module.name}: {place!r} is not in docs/{document}"
+    assert found > 5

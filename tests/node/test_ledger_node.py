@@ -17,6 +17,7 @@ from quorumlog.errors import (
     BadRequest,
     BodyTooLarge,
     DiskFull,
+    LeaderNotReady,
     NotLeader,
     OutcomeUnknown,
     PendingFull,
@@ -191,6 +192,26 @@ def test_only_the_leader_takes_appends_and_the_others_name_it(cell: Cell) -> Non
     assert isinstance(refused[0], NotLeader)
     assert refused[0].leader_id == leader.voter.member_id
     assert refused[0].leader_address == str(leader.config.own_address)
+
+
+def test_a_new_leader_denies_nothing_that_was_acknowledged_before_it(tmp_path: Path) -> None:
+    """It holds the entry, but until its own no-op is committed it does not know that it may serve it."""
+    before = Cell(tmp_path)
+    kept = append(before.leader(), b"kept")
+    before.until(lambda: kept)
+    before.close()
+    cell = Cell(tmp_path)
+    cell.hold_flush = set(cell.nodes)
+    leader = cell.leader()
+    assert leader.committed_index < kept[0].first_index
+    with pytest.raises(LeaderNotReady):
+        leader.readable_range(kept[0].first_index, -1, 1 << 20)
+    cell.hold_flush.clear()
+    cell.until(lambda: leader.committed_index > kept[0].first_index)
+    found = leader.readable_range(kept[0].first_index, -1, 1 << 20)
+    batch = found if isinstance(found, EntryBatch) else leader.store.read(found)
+    assert bytes(batch.body(0)) == b"kept"
+    cell.close()
 
 
 class _NoSpaceFile:

@@ -11,7 +11,7 @@ import pytest
 
 from quorumlog import LocalCluster, StoreConfig, connect
 from quorumlog.batch import EntryBatch
-from quorumlog.errors import IndexOutOfRange, UnknownGroup, Unreachable
+from quorumlog.errors import IndexOutOfRange, RequestTimeout, UnknownGroup, Unreachable
 from quorumlog.spark.ledger_data_source import LedgerDataSource
 from quorumlog.spark.offsets import LedgerDataLoss, LogBounds
 from quorumlog.spark.options import LedgerOptions
@@ -121,7 +121,7 @@ def test_a_forked_worker_makes_its_own_client(
     monkeypatch.setattr(os, "getpid", lambda: 1)
     child = shared_client(cluster.servers, "default")
     assert child is not before
-    child.close()
+    child.client.close()
 
 
 def test_an_unknown_group_is_told_at_once(cluster: LocalCluster) -> None:
@@ -157,6 +157,16 @@ def test_a_member_killed_in_the_middle_of_a_range_costs_no_row(cluster: LocalClu
     assert bodies == BODIES
 
 
+def test_a_member_that_did_not_answer_is_asked_last_for_a_while(cluster: LocalCluster) -> None:
+    first, second = followers(cluster)
+    source = ServerSourceOf(cluster).source
+    source._note_failure(first, RequestTimeout("no answer"))
+    source._note_failure(second, IndexOutOfRange("answered"))
+    later = ServerSource(LedgerOptions.parse({"servers": cluster.servers}))
+    assert sorted([first, second], key=later._failed_lately) == [second, first]
+    later._failures.clear()
+
+
 def test_a_flipped_bit_on_one_members_disk_is_found_and_read_elsewhere(cluster: LocalCluster) -> None:
     victim = followers(cluster)[0]
     cluster.stop(victim)
@@ -165,7 +175,7 @@ def test_a_flipped_bit_on_one_members_disk_is_found_and_read_elsewhere(cluster: 
     flip_bit_of_body(cluster.data_dir(victim), b"record 1234;")
     partition = whole_log(cluster, members=(victim,))
     alone = RangeCheck(partition)
-    with pytest.raises(RangeMismatch, match=f"{victim}: body_crc does not match at index"):
+    with pytest.raises(RangeMismatch, match=f"{victim}: body_crc does not match"):
         list(ServerSourceOf(cluster).only_from(victim, alone))
     assert 0 < alone.next_index < partition.stop_index
     bodies = [

@@ -103,9 +103,11 @@ spark = quorumlog.spark.session(master="local[1]", **{"spark.ui.enabled": False}
 print("rows", spark.range(10).count())
 print("java", os.environ["JAVA_HOME"])
 """
-    environment = {"PATH": str(path_without_java), "HOME": str(tmp_path)}
-    if "PYTHONPATH" in os.environ:
-        environment["PYTHONPATH"] = os.environ["PYTHONPATH"]
+    environment = {
+        "PATH": str(path_without_java),
+        "HOME": str(tmp_path),
+        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
     done = subprocess.run(
         [sys.executable, "-c", program],
         env=environment,

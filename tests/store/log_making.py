@@ -74,6 +74,14 @@ def numbered(count: int, term: int = 1, size: int = 200, first: int = 0) -> list
     return [(i, term, body(i, term, size)) for i in range(first, first + count)]
 
 
+class ClosedWhole(MmapLedgerStore):
+    """Closes the file `durable` as well, which in a member belongs to its directory."""
+
+    def close(self) -> None:
+        super().close()
+        self._durable_file.close()
+
+
 def make_directory(path: str, disk: Disk | None = None) -> None:
     """What a member's directory has before its log is opened for the first time."""
     disk = disk or OsDisk()
@@ -85,9 +93,12 @@ def open_store(
     path: str, config: StoreConfig = SMALL, disk: Disk | None = None
 ) -> tuple[MmapLedgerStore, RecoveryReport]:
     disk = disk or OsDisk()
-    return MmapLedgerStore.recover(
-        disk, path, config, DurableFile.open(disk, path), checked=True, sync=True
-    )
+    durable = DurableFile.open(disk, path)
+    try:
+        return ClosedWhole.recover(disk, path, config, durable, checked=True, sync=True)
+    except BaseException:
+        durable.close()
+        raise
 
 
 def new_store(path: str, config: StoreConfig = SMALL, disk: Disk | None = None) -> MmapLedgerStore:

@@ -114,6 +114,19 @@ class LosingDisk:
         self._names: dict[str, Inode] = {}
         self._platter_names: dict[str, Inode] = {}
 
+    @classmethod
+    def of(cls, contents: dict[str, bytes]) -> LosingDisk:
+        """Files by path, all of it on the platter."""
+        disk = cls()
+        for path, content in contents.items():
+            inode = disk._names[path] = disk._platter_names[path] = Inode()
+            inode.cache, inode.platter = bytearray(content), bytearray(content)
+        return disk
+
+    def contents(self) -> dict[str, bytes]:
+        """What reads see."""
+        return {path: bytes(inode.cache) for path, inode in self._names.items()}
+
     def open(self, path: str, *, writable: bool = True, create: bool = False) -> LosingFile:
         if create:
             if path in self._names:

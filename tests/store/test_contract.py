@@ -252,6 +252,7 @@ def test_followers_batch_is_taken_as_it_is(store: LedgerStore) -> None:
     assert read_log(store) == read_log(leader)
 
 
+@pytest.mark.usefixtures("no_syncs")
 def test_many_small_entries(store: LedgerStore) -> None:
     for _ in range(3):
         append_bodies(store, [b""] * 1000)

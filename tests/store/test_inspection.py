@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 from quorumlog.entry import Formation, HardState, Voter
@@ -58,7 +59,7 @@ def test_a_directory_in_full(tmp_path: Path) -> None:
         f"data/{1024 * number:020d}" for number in range(len(segments))
     ]
     assert segments[0]["first_index"] == 0
-    for segment, following in zip(segments, segments[1:], strict=False):
+    for segment, following in pairwise(segments):
         assert following["first_index"] == segment["last_index"] + 1
         assert following["first_term"] >= segment["last_term"] >= segment["first_term"]
     assert segments[-1]["last_index"] == 29

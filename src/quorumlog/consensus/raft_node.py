@@ -229,7 +229,9 @@ class RaftNode:
         self._reads.confirm(self._elector.confirmed_round)
 
     def _on_push_response(self, response: PushEntryResponse) -> None:
-        if self._adopts_term_of(response) or not self._is_current(response):
+        # An unformed member has no term yet; everything else speaks of the term that it answers in.
+        unformed = self._state.role is Role.LEADER and response.result is PushResult.NOT_FORMED
+        if self._adopts_term_of(response) or not (unformed or self._is_current(response)):
             return
         acknowledged = self._dispatchers[response.sender.member_id].on_response(response)
         if acknowledged >= 0:

@@ -202,9 +202,15 @@ class LedgerNode:
     ) -> EntryBatch | LogRange:
         """Committed entries from `first_index` on: bytes if they are in memory, else where they lie.
 
-        `stop_index` -1 means all that is committed. Raises IndexOutOfRange.
+        `stop_index` -1 means all that is committed. Raises IndexOutOfRange, and LeaderNotReady while a
+        new leader does not know yet what earlier leaders have acknowledged.
         """
         begin = self.store.begin.index + 1
+        if first_index > self.committed_index and self._opens_its_term():
+            raise LeaderNotReady(
+                f"{self.config.member_id} has led term {self.raft.term} for an instant only",
+                retry_after_ms=5,
+            )
         if first_index < begin or first_index > self.committed_index:
             raise IndexOutOfRange(
                 f"index {first_index} is not between ledger_begin_index {begin} and committed_index"
@@ -218,6 +224,13 @@ class LedgerNode:
         if recent is not None:
             return recent.batch
         return self.store.range_of(first_index, stop_index, limit_bytes)
+
+    def _opens_its_term(self) -> bool:
+        """This leader's no-op is not committed yet: entries that it holds may be, unknown to it."""
+        if self.raft.role is not Role.LEADER:
+            return False
+        committed = self.committed_index
+        return committed < 0 or self.store.id_at(committed).term != self.raft.term
 
     # ---------------------------------------------------------------- appending
 

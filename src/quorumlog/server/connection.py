@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import cast
 
 from quorumlog.batch import Buffer, EntryBatch
+from quorumlog.config import MIB
 from quorumlog.errors import ProtocolViolation
 from quorumlog.wire.framing import AnyFrameMessage, Frame, FrameDecoder, encode_frame
 
@@ -17,6 +18,8 @@ log = logging.getLogger("quorumlog.server")
 FrameHandler = Callable[["Connection", Frame], None]
 LostHandler = Callable[["Connection", bool], None]
 
+WRITE_BUFFER_BYTES = 4 * MIB
+"""A client that leaves more unread is asked for nothing until it has caught up."""
 SILENT_PEER_MS = 5000
 """A connection whose bytes stay unacknowledged for so long is given up and dialled again: after a
 partition TCP's own back-off would stay silent for up to two minutes."""
@@ -51,6 +54,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -19,6 +19,7 @@ from quorumlog.errors import (
     IndexOutOfRange,
     LedgerError,
     ProtocolViolation,
+    RequestTimeout,
     UnknownGroup,
     Unreachable,
 )
@@ -29,6 +30,9 @@ from quorumlog.spark.range_check import RangeCheck, RangeMismatch
 
 MEMBER_TIMEOUT_MS = 2000
 """How long one request may take before another member is asked. Too short costs a detour, no rows."""
+
+_AVOID_S = 10.0
+"""How long a member that did not answer is asked last."""
 
 _PAUSE_S = 0.05
 """Between two rounds in which no member could serve."""
@@ -96,7 +100,7 @@ class ServerSource:
     def __init__(self, options: LedgerOptions) -> None:
         self._options = options
         self._group = options.served_group
-        self._client = shared_client(options.servers, self._group)
+        self._client, self._failures = shared_client(options.servers, self._group)
         self._readers = NO_READERS
 
     # ---------------------------------------------------------------- planning
@@ -180,7 +184,8 @@ class ServerSource:
         """
         partition = check.partition
         # Last comes whoever leads by now: the members of the plan may all be gone.
-        order: list[str | None] = [*partition.members, None]
+        members = sorted(partition.members, key=self._failed_lately)
+        order: list[str | None] = [*members, None]
         deadline = self._deadline()
         while not check.is_complete:
             problems: list[Exception] = []
@@ -190,6 +195,7 @@ class ServerSource:
                     yield from self._read(check, member)
                 except (LedgerError, ProtocolViolation, RangeMismatch) as error:
                     problems.append(error)
+                    self._note_failure(member, error)
                 if check.is_complete:
                     return
                 if check.next_index > before:
@@ -217,6 +223,14 @@ class ServerSource:
         for batch in batches:
             check.accept(batch, _name_of(member))
             yield batch
+
+    def _note_failure(self, member: str | None, error: Exception) -> None:
+        """A member that is down costs one task of this worker a time-out, not each."""
+        if member is not None and isinstance(error, Unreachable | RequestTimeout):
+            self._failures[member] = time.monotonic()
+
+    def _failed_lately(self, member: str) -> bool:
+        return time.monotonic() - self._failures.get(member, -_AVOID_S) < _AVOID_S
 
     def _give_up(
         self, check: RangeCheck, order: list[str | None], problems: list[Exception], *, late: bool
@@ -257,19 +271,27 @@ def _lost_below(problems: Sequence[Exception], next_index: int) -> int | None:
     return min(begins) if begins and len(begins) == len(problems) else None
 
 
-# ---------------------------------------------------------------- one client a worker and group
-
-_clients: dict[tuple[int, str, str], LedgerClient] = {}
-_clients_lock = threading.Lock()
+# ---------------------------------------------------------------- what a worker keeps between tasks
 
 
-def shared_client(servers: str, group: str) -> LedgerClient:
-    """A client of this process. Spark forks its workers, and a thread does not survive a fork, so a
+class SharedClient(NamedTuple):
+    """A client, and when each member last failed to answer (seconds of the monotonic clock)."""
+
+    client: LedgerClient
+    failures: dict[str, float]
+
+
+_shared: dict[tuple[int, str, str], SharedClient] = {}
+_shared_lock = threading.Lock()
+
+
+def shared_client(servers: str, group: str) -> SharedClient:
+    """The one of this process. Spark forks its workers, and a thread does not survive a fork, so a
     client made before one is left alone: its process id is part of the key."""
     key = (os.getpid(), servers, group)
-    with _clients_lock:
-        client = _clients.get(key)
-        if client is None:
+    with _shared_lock:
+        shared = _shared.get(key)
+        if shared is None:
             client = LedgerClient(servers, group=group, timeout_ms=MEMBER_TIMEOUT_MS)
-            _clients[key] = client
-        return client
+            shared = _shared[key] = SharedClient(client, {})
+        return shared

@@ -20,6 +20,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping
 from typing import Any
 
 import pyspark
@@ -33,22 +34,20 @@ _LOOPBACK = "127.0.0.1"
 def session(
     app_name: str = "quorumlog", master: str = "local[*]", **conf: str | int | bool
 ) -> SparkSession:
-    """A session ready for `spark.read.format("quorumlog")`; the active one if there is one.
+    """A session ready for `spark.read.format("quorumlog")`; the active one if there is one, with
+    those settings of `conf` that can still be changed.
 
     `conf`: further Spark settings, which win over those made here; names with dots go in as
     `session(**{"spark.sql.shuffle.partitions": 4})`. Environment variables that are set already
     (PYSPARK_PYTHON, SPARK_HOME, SPARK_LOCAL_IP) are kept. Raises JavaNotFound.
     """
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        for name, value in conf.items():
-            active.conf.set(name, _text(value))
-        return active
-    is_local = master.startswith("local")
-    prepare_environment(is_local=is_local)
-    settings = {**default_settings(_scratch_dir(), is_local=is_local), **conf}
     builder: Any = SparkSession.builder
-    builder = builder.appName(app_name).master(master)
+    settings: Mapping[str, str | int | bool] = conf
+    if SparkSession.getActiveSession() is None:
+        is_local = master.startswith("local")
+        prepare_environment(is_local=is_local)
+        builder = builder.appName(app_name).master(master)
+        settings = {**default_settings(_scratch_dir(), is_local=is_local), **conf}
     for name, value in settings.items():
         builder = builder.config(name, _text(value))
     spark: SparkSession = builder.getOrCreate()

@@ -26,7 +26,7 @@ Entries, blanks, units, `currterm` and `checkpoint` are DLedger's; all integers 
     memory_ledger_store.py
     slot_file.py          a small value that survives anything; durable_file.py, hard_state_file.py
     member_directory.py   all of it opened as a whole; directory_recovery.py when it forgot too much
-    directory_reader.py   any stopped directory, ours or Java's; log_extent.py,
+    directory_reader.py   any stopped directory, ours or Java's; log_extent.py below it;
                           inspection.py, verification.py
 """
 

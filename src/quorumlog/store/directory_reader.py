@@ -1,9 +1,9 @@
 """DirectoryReader: a member's directory, ours or a Java DLedger member's, opened only to look.
 
-It finds the begin and the end of the log as a start would (log_extent.py) and changes nothing. Opening
-reads one header per segment and the tail, so that a large log opens quickly. Entries are checked when
-they are read, a batch at a time: index units say where they should lie, and what lies there must be the
-log. Where the units are wrong, the data decides.
+It finds the begin and the end of the log as a start would (own_extent.py, java_extent.py) and changes
+nothing. Opening reads one header per segment and the tail, so that a large log opens quickly. Entries
+are checked when they are read, a batch at a time: index units say where they should lie, and what lies
+there must be the log. Where the units are wrong, the data decides.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from quorumlog.store.disk import Disk, DiskFile
 from quorumlog.store.durable_file import DURABLE_NAME, read_durable_point
 from quorumlog.store.entry_header import EntryHeader
 from quorumlog.store.hard_state_file import CURRTERM_NAME, HARD_STATE_NAME, read_hard_state
+from quorumlog.store.java_extent import find_java_extent
 from quorumlog.store.ledger_store import LogPoint
 from quorumlog.store.log_extent import (
     Damage,
     LogSegment,
     chain_before,
     decode_entry_header,
-    find_java_extent,
-    find_own_extent,
 )
 from quorumlog.store.member_file import MEMBER_NAME, load_member
+from quorumlog.store.own_extent import find_own_extent
+from quorumlog.store.recovery import DATA_NAME
 from quorumlog.store.segment_files import IndexUnits, cached_file, list_segment_files
-from quorumlog.store.segment_scan import BLANK_BYTES, SegmentScan, scan_segment
+from quorumlog.store.segment_scan import BLANK_BYTES, IndexArray, SegmentScan, scan_segment
 
 _WINDOW_UNITS = 32_768
 
@@ -74,12 +75,17 @@ class DirectoryReader:
         self._files: dict[str, DiskFile] = {}
         try:
             record = load_member(disk, path)
-            files = list_segment_files(disk, path, "data")
+            # In this order: what a running member adds meanwhile then lies behind what these promise.
+            self._checkpoint = load_checkpoint(disk, path)
+            durable = read_durable_point(disk, path)
             names = disk.list(path)
+            files = list_segment_files(disk, path, DATA_NAME)
         except (NotADirectoryError, PermissionError) as error:
             raise ConfigError(f"{path} cannot be read: {error}") from error
         if record is None and not files and CURRTERM_NAME not in names:
-            raise ConfigError(f"{path} holds no log: no file '{MEMBER_NAME}' and nothing in {path}/data")
+            raise ConfigError(
+                f"{path} holds no log: no file '{MEMBER_NAME}' and nothing in {path}/{DATA_NAME}"
+            )
         self._units = units = IndexUnits(disk, path)
         self.in_use = disk.is_locked(f"{path}/lock")
         self.is_java = record is None
@@ -90,8 +96,6 @@ class DirectoryReader:
         self.formation = record.formation if record else Formation()
         self.hard_state: HardState | None = read_hard_state(disk, path)
         self.damage: list[Damage] = []
-        self.index_damage: list[Damage] = []
-        """Index units found wrong while reading; the data behind them was read all the same."""
         self.durable_index = -1
         self.index_synced_position = 0
         if record is None:
@@ -103,7 +107,6 @@ class DirectoryReader:
         else:
             self.segment_bytes = record.segment_bytes
             self.index_segment_bytes = record.index_segment_bytes
-            durable = read_durable_point(disk, path)
             if durable is not None:
                 self.durable_index = durable.point.index
                 self.index_synced_position = durable.index_synced_position
@@ -198,7 +201,7 @@ class DirectoryReader:
 
     def _proven_commit(self) -> int:
         """Of our own directories only what the log holds exactly; DLedger caps it at the end."""
-        checkpoint = load_checkpoint(self._disk, self.path)
+        checkpoint = self._checkpoint
         if checkpoint is None or not self.segments:
             return -1
         index = checkpoint.committed_index
@@ -215,6 +218,10 @@ class DirectoryReader:
             checkpoint.committed_chain,
         )
         return index if proven else -1
+
+    def index_units(self, first_index: int, stop_index: int) -> IndexArray:
+        """As they are, `INDEX_DTYPE`; zeros where the index has none."""
+        return self._units.read(first_index, stop_index)
 
     def read_bytes(self, segment: LogSegment, position: int, size_bytes: int) -> bytes:
         """Raw bytes of a segment; `position` is in the log."""
@@ -253,23 +260,23 @@ class DirectoryReader:
                 count = min(_WINDOW_UNITS, segment_stop - place.next_index)
                 sizes = self._sizes_by_units(segment, place, count)
                 if len(sizes) == 0:
-                    sizes = self._sizes_by_walk(segment, place, check_bodies)[:count]
-                    self._note_index(place, "its index unit is not that of the entry here")
+                    sizes = self._sizes_by_walk(segment, place)[:count]
                 for low, high in _cuts(sizes, batch_bytes):
                     batch = self._read_batch(segment, place, sizes[low:high], check_bodies)
                     if batch is None:
                         # The units or the data are wrong here. A walk tells which: it finds the good
                         # entries by the data alone, or raises for the first that is none.
-                        sizes = self._sizes_by_walk(segment, place, check_bodies)
-                        self._note_index(place, "its index unit or a later one is wrong")
-                        good, bound = next(_cuts(sizes[: segment_stop - place.next_index], batch_bytes))
-                        batch = self._read_batch(segment, place, sizes[good:bound], check_bodies)
+                        walked = self._sizes_by_walk(segment, place)
+                        low, high = next(_cuts(walked[: segment_stop - place.next_index], batch_bytes))
+                        batch = self._read_batch(segment, place, walked[low:high], check_bodies)
                         assert batch is not None, (segment, place)
                         place = self._behind(batch, place)
                         yield batch
                         break
                     place = self._behind(batch, place)
                     yield batch
+                    if batch.count < high - low:
+                        break  # a bad body follows; the next round raises for it
 
     def _place_before(self, index: int, link_first: bool) -> _Place:
         position, header = self._entry_at(index)
@@ -301,7 +308,7 @@ class DirectoryReader:
         )
         return sizes if bool(fits.all()) else sizes[: int(np.argmin(fits))]
 
-    def _sizes_by_walk(self, segment: LogSegment, place: _Place, check_bodies: bool) -> Int64Array:
+    def _sizes_by_walk(self, segment: LogSegment, place: _Place) -> Int64Array:
         """Sizes of the good entries up to the segment's end, at least one. Raises DirectoryDamaged."""
         scan = scan_segment(
             self._file(segment.name).map_read_only(),
@@ -310,7 +317,7 @@ class DirectoryReader:
             expected_index=place.next_index,
             previous_term=place.previous_term,
             previous_chain=place.previous_chain if self.checked else None,
-            check_bodies=check_bodies,
+            check_bodies=False,
             stop_position=max(self.end.position, place.position),
         )
         if len(scan.sizes) == 0:
@@ -320,7 +327,8 @@ class DirectoryReader:
     def _read_batch(
         self, segment: LogSegment, place: _Place, sizes: Int64Array, check_bodies: bool
     ) -> EntryBatch | None:
-        """None if these bytes are not the next entries of these sizes."""
+        """None if these bytes are not the next entries of these sizes; with a bad body among them, only
+        the entries before it. Raises DirectoryDamaged if the first body is bad."""
         total = int(sizes.sum())
         try:
             data = self._file(segment.name).pread(total, place.position - segment.position)
@@ -344,14 +352,15 @@ class DirectoryReader:
                 # software that does carry them.
                 wrong &= (headers["body_crc"] | headers["chain_crc"]) != 0
             if bool(wrong.any()):
-                at = int(wrong.argmax())
-                position = place.position + int(batch.starts[at])
+                good = int(wrong.argmax())
+                if good:
+                    return batch.slice(0, good)
                 raise DirectoryDamaged(
-                    f"{self.path}/{segment.name}: body_crc does not match at position {position}, index"
-                    f" {place.next_index + at}",
+                    f"{self.path}/{segment.name}: body_crc does not match (position {place.position},"
+                    f" index {place.next_index})",
                     path=segment.name,
-                    position=position,
-                    index=place.next_index + at,
+                    position=place.position,
+                    index=place.next_index,
                 )
         return batch
 
@@ -409,9 +418,6 @@ class DirectoryReader:
 
     def _file(self, name: str) -> DiskFile:
         return cached_file(self._disk, self.path, name, self._files)
-
-    def _note_index(self, place: _Place, problem: str) -> None:
-        self.index_damage.append(Damage("index", place.position, place.next_index, problem))
 
     def _damaged(
         self, segment: LogSegment, position: int, index: int, scan: SegmentScan

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import msgspec
 
 from quorumlog.config import StoreConfig
@@ -13,7 +15,7 @@ from quorumlog.store.durable_file import DurableFile
 from quorumlog.store.hard_state_file import HardStateFile
 from quorumlog.store.ledger_store import LedgerStore, LogPoint
 from quorumlog.store.member_file import MemberRecord, save_member
-from quorumlog.store.replaced_file import NO_SPACE_ERRORS
+from quorumlog.store.mmap_file import is_lack_of_space
 
 
 class FileMemberDirectory:
@@ -47,6 +49,7 @@ class FileMemberDirectory:
         self._hard_state_file = hard_state_file
         self._durable_file = durable_file
         self._checkpoint_problem = ""
+        self._checkpoint_lock = threading.Lock()
 
     def save_hard_state(self, state: HardState) -> None:
         self._hard_state_file.save(state)
@@ -60,16 +63,19 @@ class FileMemberDirectory:
         self.formation = formation
 
     def write_checkpoint(self, committed: LogPoint) -> None:
-        end = self.store.end
-        durable = self.store.durable
-        assert committed.index <= durable.index, (committed, durable)
+        end, durable = self.store.end, self.store.durable
+        if committed.index > durable.index:
+            # Only async mode may cut below a committed entry, here while this waited for its thread.
+            assert self.durability is Durability.ASYNC, (committed, durable)
+            return
         self._hard_state_file.retry_currterm()
         checkpoint = Checkpoint(end.index, committed.index, committed.term, committed.chain)
         try:
-            save_checkpoint(self._disk, self.path, checkpoint)
+            with self._checkpoint_lock:
+                save_checkpoint(self._disk, self.path, checkpoint)
         except OSError as error:
             problem = f"{self.path}/{CHECKPOINT_NAME} cannot be written: {error}"
-            if error.errno not in NO_SPACE_ERRORS:
+            if not is_lack_of_space(error):
                 raise StoreFailure(problem) from error
             self._checkpoint_problem = problem
         else:

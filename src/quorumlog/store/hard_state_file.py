@@ -21,12 +21,14 @@ member has raised it meanwhile, the higher term wins.
 from __future__ import annotations
 
 import struct
+import threading
 from typing import Self
 
 from quorumlog.entry import HardState, Voter
 from quorumlog.errors import StoreFailure
 from quorumlog.store.disk import Disk
-from quorumlog.store.replaced_file import NO_SPACE_ERRORS, parse_properties, read_file, replace_file
+from quorumlog.store.mmap_file import is_lack_of_space
+from quorumlog.store.replaced_file import parse_properties, read_file, replace_file
 from quorumlog.store.slot_file import PAYLOAD_BYTES, SlotFile, read_slots
 
 HARD_STATE_NAME = "hardstate"
@@ -105,12 +107,14 @@ def _winner(own: HardState, java: HardState | None) -> HardState:
 
 
 class HardStateFile:
-    """`problem` says why `currterm` could not be written, "" if it was."""
+    """`problem` says why `currterm` could not be written, "" if it was. All calls are thread-safe:
+    the thread that writes checkpoints repeats what had no space."""
 
     def __init__(self, disk: Disk, directory: str, slots: SlotFile) -> None:
         self._disk = disk
         self._directory = directory
         self._slots = slots
+        self._lock = threading.Lock()
         self.problem = ""
 
     @classmethod
@@ -138,27 +142,31 @@ class HardStateFile:
 
     def save(self, state: HardState) -> None:
         """On disk, in both slots, when this returns. Raises StoreFailure."""
-        before = self._slots.payload
-        if before is not None:
-            old = decode_hard_state(before)
-            assert state.term >= old.term, (state, old)
-            if state.term == old.term and old.voted_for is not None:
-                assert state.voted_for == old.voted_for, (state, old)
-        self._slots.write_both_synced(encode_hard_state(state))
-        self._write_currterm(state)
+        with self._lock:
+            before = self._slots.payload
+            if before is not None:
+                old = decode_hard_state(before)
+                assert state.term >= old.term, (state, old)
+                if state.term == old.term and old.voted_for is not None:
+                    assert state.voted_for == old.voted_for, (state, old)
+            self._slots.write_both_synced(encode_hard_state(state))
+            self._write_currterm(state)
 
     def retry_currterm(self) -> None:
         """Write `currterm` again if it could not be written; cheap if there is nothing to do."""
-        payload = self._slots.payload
-        if self.problem and payload is not None:
-            self._write_currterm(decode_hard_state(payload))
+        if not self.problem:
+            return
+        with self._lock:
+            payload = self._slots.payload
+            if self.problem and payload is not None:
+                self._write_currterm(decode_hard_state(payload))
 
     def _write_currterm(self, state: HardState) -> None:
         path = f"{self._directory}/{CURRTERM_NAME}"
         try:
             replace_file(self._disk, path, encode_currterm(state), synced=False)
         except OSError as error:
-            if error.errno not in NO_SPACE_ERRORS:
+            if not is_lack_of_space(error):
                 raise StoreFailure(f"{path} cannot be written: {error}") from error
             self.problem = f"{path} cannot be written: {error}"
         else:

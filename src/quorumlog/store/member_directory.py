@@ -48,6 +48,8 @@ from quorumlog.store.recovery import DATA_NAME, INDEX_NAME, QUARANTINE_NAME
 __all__ = ["FileMemberDirectory", "MemberDirectory", "MemoryMemberDirectory", "open_member_directory"]
 
 LOCK_NAME = "lock"
+MAX_MEMBER_ID_BYTES = 255
+"""A vote for the member has to fit into a slot of `hardstate`."""
 
 _OWN_NAMES = frozenset(
     name + suffix
@@ -58,7 +60,7 @@ _OWN_NAMES = frozenset(
 
 class MemberDirectory(Protocol):
     """What a member needs from the place where it keeps itself. All calls come from the thread that
-    owns the member, except `sync_durable_point`."""
+    owns the member, except `write_checkpoint` and `sync_durable_point`."""
 
     directory_id: str
     formation: Formation
@@ -79,7 +81,8 @@ class MemberDirectory(Protocol):
         """On disk when this returns. Raises StoreFailure."""
 
     def write_checkpoint(self, committed: LogPoint) -> None:
-        """`committed` must be at or below the durable point. Lack of space is a problem, no error."""
+        """`committed` must be at or below the durable point. Lack of space is a problem, no error.
+        Any thread."""
 
     def sync_durable_point(self) -> None:
         """Due every `durable_sync_interval_ms`; cheap if nothing changed; any thread."""
@@ -108,6 +111,10 @@ def open_member_directory(
     it promised), StoreFailure (the disk refuses).
     """
     path = path.rstrip("/") or "/"
+    if len(member_id.encode()) > MAX_MEMBER_ID_BYTES:
+        raise ConfigError(
+            f"--id {member_id} is longer than {MAX_MEMBER_ID_BYTES} bytes; choose a shorter"
+        )
     with refusals_named(path):
         _make_durably(disk, path)
         _refuse_foreign(disk, path)

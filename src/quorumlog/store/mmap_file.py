@@ -45,7 +45,8 @@ class MmapFile:
 
     @classmethod
     def create(cls, disk: Disk, path: str, base_position: int, size_bytes: int) -> Self:
-        """Full length at once, all zeros; the name counts only after `sync_directory`.
+        """Full length at once, all zeros; the name counts only after `sync_directory`, the length
+        after the first `reserve`. What a crash leaves of it is removed by the next start.
 
         Raises DiskFull, and then no file is left; StoreFailure.
         """
@@ -53,7 +54,6 @@ class MmapFile:
             file = disk.open(path, create=True)
             try:
                 file.set_size(size_bytes)
-                file.sync()
             except OSError:
                 file.close()
                 disk.unlink(path)

@@ -6,13 +6,9 @@ and the next write removes.
 
 from __future__ import annotations
 
-import errno
 import posixpath
 
 from quorumlog.store.disk import Disk
-
-NO_SPACE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""`OSError.errno` of a write that failed only for lack of space."""
 
 
 def read_file(disk: Disk, path: str) -> bytes | None:

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from quorumlog.store.disk import Disk, DiskFile
+from quorumlog.store.mmap_file_list import NAME_DIGITS
 from quorumlog.store.segment_scan import INDEX_DTYPE, INDEX_UNIT_BYTES, IndexArray
 
-NAME_DIGITS = 20
 MAX_OPEN_FILES = 64
 
 
@@ -27,11 +27,15 @@ class SegmentFile(NamedTuple):
 
 def list_segment_files(disk: Disk, directory: str, folder: str) -> list[SegmentFile]:
     """In order of position; names that are no position are not segments and left out."""
-    return [
-        SegmentFile(f"{folder}/{name}", int(name), disk.size_of(f"{directory}/{folder}/{name}"))
-        for name in disk.list(f"{directory}/{folder}")
-        if len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
-    ]
+    files = []
+    for name in disk.list(f"{directory}/{folder}"):
+        if len(name) == NAME_DIGITS and name.isascii() and name.isdigit():
+            try:
+                size_bytes = disk.size_of(f"{directory}/{folder}/{name}")
+            except FileNotFoundError:
+                continue  # a running member has just cut it off
+            files.append(SegmentFile(f"{folder}/{name}", int(name), size_bytes))
+    return files
 
 
 def cached_file(disk: Disk, directory: str, name: str, files: dict[str, DiskFile]) -> DiskFile:

@@ -19,7 +19,15 @@ from quorumlog.errors import DirectoryDamaged, StoreFailure
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import Disk
 from quorumlog.store.log_extent import Damage
-from quorumlog.store.segment_scan import BLANK_BYTES, BLANK_MAGIC, blank_record
+from quorumlog.store.mmap_file_list import segment_name
+from quorumlog.store.recovery import INDEX_NAME
+from quorumlog.store.segment_scan import (
+    BLANK_BYTES,
+    BLANK_MAGIC,
+    INDEX_UNIT_BYTES,
+    blank_record,
+    index_units_of,
+)
 
 Progress = Callable[[int, int], None]
 """Called with (entries done, entries in all) every few megabytes."""
@@ -129,9 +137,18 @@ def describe_damage(damage: Sequence[Damage]) -> str:
 
 def check_entries(reader: DirectoryReader, progress: Progress | None = None) -> EntryCheck:
     """All damage of a directory: what opening it found, and every entry, blank and index unit."""
-    found = EntryCheck(damage=list(reader.damage))
-    if not reader.segments:
-        return found
+    found = EntryCheck()
+    if reader.segments:
+        _check_all(reader, found, progress)
+        _check_blanks(reader, found)
+    # What both opening and reading found is one damage.
+    known = {(damage.path, damage.index) for damage in reader.damage if damage.index >= 0}
+    read = [damage for damage in found.damage if (damage.path, damage.index) not in known]
+    found.damage = sorted([*reader.damage, *read], key=lambda damage: damage.index)
+    return found
+
+
+def _check_all(reader: DirectoryReader, found: EntryCheck, progress: Progress | None) -> None:
     begin, stop = reader.ledger_begin_index, reader.ledger_end_index + 1
     index, linked = begin, True
     bad_entries = 0
@@ -139,6 +156,7 @@ def check_entries(reader: DirectoryReader, progress: Progress | None = None) -> 
         try:
             for batch in reader.batches(index, stop, link_first=linked):
                 _count(reader, batch, found)
+                _check_index(reader, batch, found)
                 index, linked = index + batch.count, True
                 if progress is not None:
                     progress(index - begin, stop - begin)
@@ -149,11 +167,26 @@ def check_entries(reader: DirectoryReader, progress: Progress | None = None) -> 
             text = str(error).removeprefix(f"{reader.path}/{error.path}: ").partition(" (position")[0]
             found.damage.append(Damage(error.path, error.position, error.index, text))
             index, linked = error.index + 1, False
-    _check_blanks(reader, found)
-    if not reader.is_java:
-        synced = reader.index_synced_position
-        found.damage += [damage for damage in reader.index_damage if damage.position < synced]
-    return found
+
+
+def _check_index(reader: DirectoryReader, batch: EntryBatch, found: EntryCheck) -> None:
+    """Units below the position up to which they are synced must be those of the entries."""
+    if reader.is_java:
+        return  # DLedger makes its index again from the data wherever they disagree
+    headers = batch.headers()
+    units = reader.index_units(batch.first_index, batch.last_index + 1)
+    wrong = units != index_units_of(headers, headers["pos"])
+    wrong &= headers["pos"] < reader.index_synced_position
+    if bool(wrong.any()) and len(found.damage) < DAMAGE_LIMIT:
+        at = int(wrong.argmax())
+        index = batch.first_index + at
+        count = int(np.count_nonzero(wrong))
+        more = f"; and {count - 1} of the next {batch.count - at - 1}" if count > 1 else ""
+        unit_position = index * INDEX_UNIT_BYTES
+        base = unit_position - unit_position % reader.index_segment_bytes
+        name = f"{INDEX_NAME}/{segment_name(base)}"
+        problem = f"the index unit of entry {index} is not that of the entry{more}"
+        found.damage.append(Damage(name, int(headers["pos"][at]), index, problem))
 
 
 def _count(reader: DirectoryReader, batch: EntryBatch, found: EntryCheck) -> None:

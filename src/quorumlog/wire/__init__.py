@@ -1,6 +1,7 @@
 """How messages look on a connection, and the client without its sockets. Sans-IO throughout.
 
-Read in this order: `framing` (bytes), `client_messages` (what clients and servers say, and errors on
-the wire), `client_requests`, `cluster_view` and `client_protocol` (what becomes of a request),
-`append_window`, `read_plan` and `status_survey` (what the larger verbs are made of).
+Read in this order: `framing` (bytes) and `client_messages` (what clients and servers say, and errors on
+the wire); then the client: `client_requests` (a request, a stream, a connection), `cluster_view` (who
+leads), `link_table`, `request_encoding`, `ordered_streams` and `client_protocol` (what becomes of a
+request); then what the larger verbs are made of: `append_window`, `read_plan`, `status_survey`.
 """

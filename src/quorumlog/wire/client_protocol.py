@@ -17,13 +17,10 @@ Times are milliseconds of any monotonic clock.
 
 from __future__ import annotations
 
-import itertools
 import random as random_module
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
-
-import msgspec
+from typing import NamedTuple
 
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt, Durability
@@ -69,7 +66,10 @@ from quorumlog.wire.client_requests import (
     TargetKind,
 )
 from quorumlog.wire.cluster_view import ClusterView
-from quorumlog.wire.framing import Frame, encode_frame, frame_bytes_of
+from quorumlog.wire.framing import Frame, encode_frame
+from quorumlog.wire.link_table import LinkTable
+from quorumlog.wire.ordered_streams import OrderedStreams
+from quorumlog.wire.request_encoding import encode_request
 
 _RESPONSE_OF: dict[type[ClientMessage], type[ClientMessage]] = {
     AppendRequest: AppendResponse,
@@ -129,26 +129,20 @@ class ClientProtocol:
         shuffled = list(servers)
         random.shuffle(shuffled)
         self.view = ClusterView(shuffled, distrust_lost_ms=self.timings.connect_timeout_ms)
-        self._links: dict[tuple[str, Lane], Link] = {}
+        self._links = LinkTable(random)
         self._waiting: dict[Request, None] = {}
-        self._waiting_streams: dict[Stream, None] = {}
-        self._failures: dict[str, int] = {}
-        """Address -> failed connections in a row."""
-        self._retry_at: dict[str, float] = {}
+        self._streams = OrderedStreams(self)
         self._wrong_group: dict[str, LedgerError] = {}
         self._previous_connection = ""
         """Id of the last connection that broke with appends in flight."""
         self._asked_width = 1
         self._next_ask_ms = 0.0
         self._next_request_id = 1
-        self._stream_numbers = itertools.count(1)
         self._now = 0.0
         self._ticked_ms = 0.0
         """When `advance` was called last."""
         self._closed = False
         self._completed: list[Request] = []
-        self._to_close: list[Link] = []
-        self._to_dial: list[Link] = []
         self._to_write: dict[Link, None] = {}
 
     # ---------------------------------------------------------------- what callers ask for
@@ -157,25 +151,24 @@ class ClientProtocol:
         """Take a request; its outcome is in `Work.completed` of a later `take_work`."""
         self._now = now_ms
         if self._closed:
-            self._fail(request, BadRequest("the client is closed"))
+            self.fail(request, BadRequest("the client is closed"))
         elif request.stream is not None:
-            request.stream.queue.append(request)
-            self._pump(request.stream)
+            self._streams.submit(request.stream, request)
         else:
             self._dispatch(request)
 
     def new_stream(self) -> Stream:
         """Any thread may ask for one."""
-        return Stream(next(self._stream_numbers))
+        return self._streams.new_stream()
 
     def cancel(self, request: Request, now_ms: float) -> None:
         """Nobody waits for it any more. What has not left never will; what has is only forgotten."""
         self._now = now_ms
         if request.state is RequestState.WAITING:
             self._waiting.pop(request, None)
-            self._fail(request, BadRequest("cancelled before it was sent"))
+            self.fail(request, BadRequest("cancelled before it was sent"))
             if request.stream is not None:
-                self._stream_failed(request.stream, BadRequest("an earlier batch was cancelled"))
+                self._streams.fail(request.stream, BadRequest("an earlier batch was cancelled"))
 
     def close(self, now_ms: float) -> None:
         """End every request and every connection."""
@@ -183,12 +176,12 @@ class ClientProtocol:
         self._closed = True
         for request in list(self._waiting):
             self._waiting.pop(request)
-            self._fail(request, BadRequest("the client was closed before the request was sent"))
-        for link in list(self._links.values()):
+            self.fail(request, BadRequest("the client was closed before the request was sent"))
+        for link in self._links.all():
             self._drop(link, "the client was closed")
-        for stream in list(self._waiting_streams):
-            self._stream_failed(stream, BadRequest("the client was closed"))
-        assert not self._links, self._links
+        for stream in list(self._streams.waiting):
+            self._streams.fail(stream, BadRequest("the client was closed"))
+        assert not self._links.all(), self._links.all()
 
     # ---------------------------------------------------------------- what the world does
 
@@ -196,7 +189,7 @@ class ClientProtocol:
         """Deadlines, silences, redials. Call at `next_wakeup_ms` at the latest."""
         self._now = self._ticked_ms = now_ms
         self._expire()
-        for link in list(self._links.values()):
+        for link in self._links.all():
             self._look_at(link)
         self._route_waiting()
         if self._needs_a_leader():
@@ -204,15 +197,13 @@ class ClientProtocol:
 
     def next_wakeup_ms(self) -> float:
         """When `advance` has something to do; infinity while nothing is under way."""
-        busy = self._waiting or self._waiting_streams
-        if not busy and not any(
-            link.pending or link.state is not LinkState.OPEN for link in self._links.values()
-        ):
+        busy = self._waiting or self._streams.waiting
+        if not busy and not self._links.is_busy:
             return float("inf")
         wake = self._ticked_ms + self.timings.tick_ms
         if busy:
             waits = [r.not_before_ms for r in self._waiting] + [
-                s.resume_at_ms for s in self._waiting_streams
+                s.resume_at_ms for s in self._streams.waiting
             ]
             later = [at for at in waits if at > self._now]
             wake = min(wake, *later) if later else wake
@@ -226,7 +217,8 @@ class ClientProtocol:
         assert link.state is LinkState.DIALING, link.state
         link.state = LinkState.GREETING
         link.since_ms = link.last_received_ms = now_ms
-        self._write(link, Hello(role="client"), None)
+        link.outbox += encode_frame(self.group, Hello(role="client"))
+        self._to_write[link] = None
 
     def link_lost(self, link: Link, reason: str, now_ms: float) -> None:
         """It could not be dialled, broke, was closed by the server, or brought nonsense."""
@@ -252,13 +244,15 @@ class ClientProtocol:
                 if request is not None:
                     self._answered(link, request, message, payload)
         except ProtocolViolation as violation:
+            assert link.state is not LinkState.CLOSED, link.address
             self._drop(link, f"protocol violation: {violation}")
 
     def take_work(self) -> Work:
-        work = Work(self._completed, self._to_close, self._to_dial, list(self._to_write))
+        links = self._links
+        work = Work(self._completed, links.to_close, links.to_dial, list(self._to_write))
         self._completed = []
-        self._to_close = []
-        self._to_dial = []
+        links.to_close = []
+        links.to_dial = []
         self._to_write = {}
         return work
 
@@ -270,13 +264,15 @@ class ClientProtocol:
         link = None if request.not_before_ms > self._now else self._route(request.target, request.lane)
         if link is None:
             self._waiting[request] = None
-            if request.target.kind is TargetKind.MEMBER:
+            if request.target.kind is TargetKind.LEADER:
+                self.leader_wanted()
+            elif request.target.kind is TargetKind.MEMBER:
                 self._fail_if_no_member(request)
-            if self._needs_a_leader():
-                self._ask_around()
+                if self.view.member_address(request.target.name) is None:
+                    self._ask_around()
         else:
             self._waiting.pop(request, None)
-            self._send(link, request)
+            self.send(link, request)
 
     def _route_waiting(self) -> None:
         for request in list(self._waiting):
@@ -284,74 +280,50 @@ class ClientProtocol:
                 link = self._route(request.target, request.lane)
                 if link is not None:
                     self._waiting.pop(request, None)
-                    self._send(link, request)
-        for stream in list(self._waiting_streams):
-            self._pump(stream)
+                    self.send(link, request)
+        self._streams.pump_waiting()
 
     def _route(self, target: Target, lane: Lane) -> Link | None:
         """The open link to the target; if there is none it is dialled and None returned."""
-        address = self._address_of(target)
-        if address is None:
+        address = self._address_of(target, lane)
+        if address is None or self._closed:
             return None
-        link = self._links.get((address, lane))
-        if link is None:
-            self._dial(address, lane)
-            return None
-        return link if link.state is LinkState.OPEN else None
+        return self._links.open_or_dial(address, lane, self._now)
 
-    def _address_of(self, target: Target) -> str | None:
+    def _address_of(self, target: Target, lane: Lane) -> str | None:
         if target.kind is TargetKind.LEADER:
             return self.view.leader.address if self.view.leader else None
         if target.kind is TargetKind.MEMBER:
             return self.view.member_address(target.name)
         if target.kind is TargetKind.ADDRESS:
             return target.name
-        candidates = self.view.known_addresses()
-        return next((a for a in candidates if self._retry_at.get(a, 0.0) <= self._now), None)
+        return self._links.best_of(self.view.known_addresses(), lane, self._now)
 
     def _fail_if_no_member(self, request: Request) -> None:
         name = request.target.name
         if self.view.advertised and self.view.member_address(name) is None:
             known = ", ".join(sorted(self.view.advertised))
             self._waiting.pop(request, None)
-            self._fail(request, BadRequest(f"there is no member {name!r}; the members are {known}"))
+            self.fail(request, BadRequest(f"there is no member {name!r}; the members are {known}"))
 
-    def _dial(self, address: str, lane: Lane) -> None:
-        if self._closed or self._retry_at.get(address, 0.0) > self._now:
-            return
-        assert (address, lane) not in self._links, (address, lane)
-        link = Link(address, lane, self._now)
-        self._links[address, lane] = link
-        self._to_dial.append(link)
-
-    def _send(self, link: Link, request: Request) -> bool:
+    def send(self, link: Link, request: Request) -> bool:
         """False if the request failed instead, since it is above the server's limits."""
         assert link.state is LinkState.OPEN, link.state
         assert request.state is RequestState.WAITING, request.state
-        hello = link.hello
-        assert hello is not None
-        if hello.max_entry_bytes and request.largest_entry_bytes > hello.max_entry_bytes:
-            body_limit = hello.max_entry_bytes - 48
-            self._fail(
-                request,
-                BodyTooLarge(
-                    f"a body of {request.largest_entry_bytes - 48} bytes is above the limit of"
-                    f" {body_limit} bytes (server option max_entry_bytes = {hello.max_entry_bytes})"
-                ),
-            )
-            return False
+        assert link.hello is not None
         request_id = self._next_request_id
         self._next_request_id += 1
-        buffers = encode_frame(self.group, self._message_of(request, request_id, link), request.payload)
-        frame_bytes = frame_bytes_of(buffers) if request.payload is not None else 0
-        if hello.max_frame_bytes and frame_bytes > hello.max_frame_bytes:
-            self._fail(
+        try:
+            buffers = encode_request(
+                self.group,
                 request,
-                BodyTooLarge(
-                    f"a batch of {frame_bytes} bytes is above the frame limit of {hello.max_frame_bytes}"
-                    " bytes (server option max_frame_bytes); append it in smaller batches"
-                ),
+                request_id,
+                link.hello,
+                now_ms=self._now,
+                previous_connection=self._previous_connection,
             )
+        except BodyTooLarge as error:
+            self.fail(request, error)
             return False
         link.outbox += buffers
         link.pending[request_id] = request
@@ -361,31 +333,29 @@ class ClientProtocol:
         request.due_ms = self._now + wait_ms
         return True
 
-    def _message_of(self, request: Request, request_id: int, link: Link) -> Any:
-        if not isinstance(request.message, AppendRequest):
-            return msgspec.structs.replace(request.message, request_id=request_id)
-        stream = request.stream
-        first = stream is not None and request.number == 1
-        return AppendRequest(
-            request_id=request_id,
-            stream=stream.number if stream else 0,
-            number=request.number,
-            previous_connection=self._previous_connection if first else "",
-            timeout_ms=max(1, int(request.deadline_ms - self._now)),
-        )
-
-    def _write(self, link: Link, message: Any, payload: EntryBatch | None) -> None:
-        link.outbox += encode_frame(self.group, message, payload)
-        self._to_write[link] = None
-
     # ---------------------------------------------------------------- who leads
+
+    @property
+    def now_ms(self) -> float:
+        return self._now
+
+    def leader_link(self) -> Link | None:
+        """The open connection for appends; asked for if there is none."""
+        return self._route(LEADER, Lane.CONTROL)
+
+    def leader_wanted(self) -> None:
+        """Somebody waits for the leader: if it is not connected, ask who it is."""
+        if not self._is_leader_connected():
+            self._ask_around()
+
+    def _is_leader_connected(self) -> bool:
+        leader = self.view.leader
+        return leader is not None and self._links.is_open(leader.address, Lane.CONTROL)
 
     def _needs_a_leader(self) -> bool:
         """Somebody waits for the leader, or for a member whose address nobody has told yet."""
-        leader = self.view.leader
-        leader_link = self._links.get((leader.address, Lane.CONTROL)) if leader is not None else None
-        if leader_link is None or leader_link.state is not LinkState.OPEN:
-            if self._waiting_streams:
+        if not self._is_leader_connected():
+            if self._streams.waiting:
                 return True
             if any(r.target.kind is TargetKind.LEADER for r in self._waiting):
                 return True
@@ -401,13 +371,10 @@ class ClientProtocol:
         self._next_ask_ms = self._now + self.timings.ask_interval_ms * self._random.uniform(2 / 3, 4 / 3)
         addresses = self.view.known_addresses()
         for address in addresses[: self._asked_width]:
-            link = self._links.get((address, Lane.CONTROL))
-            if address == beside:
-                continue
-            if link is None:
-                self._dial(address, Lane.CONTROL)
-            elif link.state is LinkState.OPEN:
-                self._ask_status(link)
+            if address != beside and not self._closed:
+                link = self._links.open_or_dial(address, Lane.CONTROL, self._now)
+                if link is not None:
+                    self._ask_status(link)
         self._asked_width = min(self._asked_width + 1, len(addresses))
 
     def _ask_status(self, link: Link) -> None:
@@ -418,7 +385,7 @@ class ClientProtocol:
                 now_ms=self._now,
                 deadline_ms=float("inf"),
             )
-            self._send(link, link.probe)
+            self.send(link, link.probe)
 
     def _learn(self, link: Link, status: StatusResponse) -> None:
         self._wrong_group.pop(link.address, None)
@@ -448,9 +415,7 @@ class ClientProtocol:
         self.cluster_id = self.cluster_id or message.cluster_id
         self.max_entry_bytes = message.max_entry_bytes
         link.hello = message
-        link.state = LinkState.OPEN
-        link.since_ms = self._now
-        self._failures.pop(link.address, None)
+        self._links.greeted(link, self._now)
         self.view.notes.pop(link.address, None)
         if message.member_id:
             self.view.greeted[message.member_id] = link.address
@@ -472,33 +437,18 @@ class ClientProtocol:
         if isinstance(message, ErrorResponse):
             self._refused(link, request, error_of(message))
             return
-        try:
-            if type(message) is not _RESPONSE_OF[type(request.message)]:
-                raise ProtocolViolation(
-                    f"{type(message).__name__} as the answer to {type(request.message).__name__}"
-                )
-            if isinstance(message, AppendResponse):
-                if message.count != request.record_count or message.first_index < 0:
-                    raise ProtocolViolation(
-                        f"an append of {request.record_count} entries was answered with {message}"
-                    )
-                if message.durability not in Durability.__members__.values():
-                    raise ProtocolViolation(f"unknown durability {message.durability!r}")
-        except ProtocolViolation:
+        problem = _problem_of(request, message)
+        if problem:
             # The request is still unanswered: the link goes down and decides it with the others.
             link.pending[message.request_id] = request
-            raise
+            raise ProtocolViolation(problem)
         if isinstance(message, StatusResponse):
             self._learn(link, message)
         request.response = message
         request.response_payload = payload
         self._finish(request)
-        stream = request.stream
-        if stream is not None:
-            stream.in_flight -= 1
-            stream.attempts = 0
-            stream.forget_done()
-            self._drained(stream)
+        if request.stream is not None:
+            self._streams.committed(request.stream)
 
     def _refused(self, link: Link, request: Request, error: LedgerError) -> None:
         """The server said no, or that it does not know."""
@@ -507,24 +457,16 @@ class ClientProtocol:
             self.view.hinted(link.address, error, self._now)
         request.refusal = error
         request.attempts += 1
-        stream = request.stream
-        if stream is not None:
-            stream.in_flight -= 1
-            stream.draining = True
-            if isinstance(error, Refused) and error.retriable:
-                request.state = RequestState.WAITING
-            else:
-                self._fail(request, error)
-                stream.failure = stream.failure or error
-            self._drained(stream)
+        if request.stream is not None:
+            self._streams.refused(request.stream, request, error)
         elif isinstance(error, Refused) and error.retriable:
             request.state = RequestState.WAITING
-            request.not_before_ms = self._now + self._backoff(error, request.attempts)
+            request.not_before_ms = self._now + self.backoff_ms(error, request.attempts)
             self._dispatch(request)
         else:
-            self._fail(request, error)
+            self.fail(request, error)
 
-    def _backoff(self, error: LedgerError | None, attempts: int) -> float:
+    def backoff_ms(self, error: LedgerError | None, attempts: int) -> float:
         """Milliseconds until the next attempt, between half and the whole of what is due."""
         if isinstance(error, NotLeader) and self.view.leader is not None and attempts <= 2:
             return 0.0
@@ -534,87 +476,15 @@ class ClientProtocol:
             wait = max(wait, error.retry_after_ms)
         return min(wait, timings.backoff_limit_ms) * self._random.uniform(0.5, 1.0)
 
-    # ---------------------------------------------------------------- streams
-
-    def _pump(self, stream: Stream) -> None:
-        """Send what waits, in order, if nothing in flight could still be refused before it."""
-        if stream.failure is not None:
-            self._stream_failed(stream, stream.failure)
-            return
-        waiting = stream.waiting()
-        if stream.draining or not waiting:
-            self._waiting_streams.pop(stream, None)
-            return
-        link = self._route(LEADER, Lane.CONTROL) if stream.resume_at_ms <= self._now else None
-        # What is in flight on another connection must be answered first.
-        if link is None or (stream.in_flight and link is not stream.link):
-            self._waiting_streams[stream] = None
-            if self._needs_a_leader():
-                self._ask_around()
-            return
-        self._waiting_streams.pop(stream, None)
-        stream.link = link
-        for request in waiting:
-            request.number = stream.numbers.get(link, 1)
-            if not self._send(link, request):
-                assert request.error is not None
-                stream.failure = request.error
-                stream.draining = stream.in_flight > 0
-                self._drained(stream)
-                return
-            stream.numbers[link] = request.number + 1
-            stream.in_flight += 1
-
-    def _drained(self, stream: Stream) -> None:
-        """Once a refusal has stopped the stream and nothing is in flight: go on, or give up."""
-        assert stream.in_flight >= 0, stream.in_flight
-        if stream.in_flight or not (stream.draining or stream.failure):
-            return
-        stream.draining = False
-        if stream.failure is not None:
-            self._stream_failed(stream, stream.failure)
-            return
-        first = stream.queue[0]
-        assert first.state is RequestState.WAITING, first.state
-        assert first.refusal is not None
-        if any(request.state is RequestState.DONE for request in stream.queue):
-            # The server accepted a later one. Sent again, the first would come behind it.
-            self._fail(first, first.refusal)
-            self._stream_failed(stream, first.refusal)
-            return
-        assert stream.link is not None
-        stream.numbers[stream.link] = first.number
-        stream.attempts += 1
-        stream.resume_at_ms = self._now + self._backoff(first.refusal, stream.attempts)
-        self._pump(stream)
-
-    def _stream_failed(self, stream: Stream, error: LedgerError) -> None:
-        """What has not been sent, or was refused, never will be: it would come behind a gap."""
-        stream.failure = error
-        for request in stream.waiting():
-            self._fail(
-                request,
-                OutOfSequence(f"not written: an earlier batch of its stream failed: {error}"),
-            )
-        stream.forget_done()
-        self._waiting_streams.pop(stream, None)
-
     # ---------------------------------------------------------------- what goes wrong
 
     def _drop(self, link: Link, reason: str) -> None:
         """The link is gone; what was in flight on it has the outcome that its kind demands."""
         was_open = link.state is LinkState.OPEN
-        link.state = LinkState.CLOSED
         address = link.address
-        assert self._links.get((address, link.lane)) is link, (address, link.lane)
-        del self._links[address, link.lane]
-        self._to_close.append(link)
+        self._links.remove(link, self._now)
         self._to_write.pop(link, None)
         self.view.notes[address] = reason
-        failures = self._failures.get(address, 0)
-        self._failures[address] = failures + 1
-        wait = min(20.0 * (1 << min(failures, 5)), self.timings.backoff_limit_ms)
-        self._retry_at[address] = self._now + wait * self._random.uniform(0.5, 1.0)
         if self.view.is_leader(address):
             # The others are asked even if only a read was lost: the process may be gone.
             self._asked_width = len(self.view.known_addresses())
@@ -649,18 +519,16 @@ class ClientProtocol:
         )
         if isinstance(request.message, AppendRequest):
             self._previous_connection = link.hello.connection_id
-        self._fail(request, error)
+        self.fail(request, error)
         if request.stream is not None:
-            request.stream.in_flight -= 1
-            request.stream.failure = request.stream.failure or error
-            self._drained(request.stream)
+            self._streams.unanswered(request.stream, error)
 
     def _fail_addressed(self, address: str, reason: str) -> None:
         """Who asks one address wants to know that it is down, not to wait until it is up."""
         for request in list(self._waiting):
             if request.target == (TargetKind.ADDRESS, address):
                 self._waiting.pop(request)
-                self._fail(request, Unreachable(f"{address}: {reason}"))
+                self.fail(request, Unreachable(f"{address}: {reason}"))
 
     def _turned_away(self, link: Link, refusal: LedgerError) -> None:
         """The server wants nothing to do with us; if all say "unknown group" no time will help."""
@@ -671,10 +539,9 @@ class ClientProtocol:
             error = next(iter(self._wrong_group.values()))
             for request in list(self._waiting):
                 self._waiting.pop(request)
-                self._fail(request, error)
-            for stream in list(self._waiting_streams):
-                self._fail(stream.waiting()[0], error)
-                self._stream_failed(stream, error)
+                self.fail(request, error)
+            for stream in list(self._streams.waiting):
+                self._streams.fail(stream, error)
 
     def _look_at(self, link: Link) -> None:
         """One link on one tick: not answering at all, or owing an answer for too long?"""
@@ -702,7 +569,7 @@ class ClientProtocol:
             r.target.kind is TargetKind.ANY for r in requests
         ):
             self._drop(link, f"silent for {silent_ms:.0f} ms")
-            self._retry_at[link.address] = self._now + timings.connect_timeout_ms
+            self._links.rest(link.address, self._now + timings.connect_timeout_ms)
         elif not requests and silent_ms > 4 * timings.connect_timeout_ms:
             # Nobody needs it, and an idle client should not tick for ever because of a dead machine.
             self._drop(link, f"silent for {silent_ms:.0f} ms")
@@ -710,13 +577,9 @@ class ClientProtocol:
     def _expire(self) -> None:
         for request in [r for r in self._waiting if r.deadline_ms <= self._now]:
             self._waiting.pop(request)
-            self._fail(request, self._too_late(request))
-        for stream in list(self._waiting_streams):
-            waiting = stream.waiting()
-            if waiting and waiting[0].deadline_ms <= self._now and not stream.in_flight:
-                self._fail(waiting[0], self._too_late(waiting[0]))
-                self._stream_failed(stream, stream.failure or self._too_late(waiting[0]))
-        for link in list(self._links.values()):
+            self.fail(request, self._too_late(request))
+        self._streams.expire(self._too_late)
+        for link in self._links.all():
             late = [i for i, r in link.pending.items() if r.deadline_ms <= self._now]
             for request_id in late:
                 request = link.pending.pop(request_id)
@@ -726,11 +589,9 @@ class ClientProtocol:
                     if request.is_repeatable
                     else OutcomeUnknown(f"{after}: it may or may not have been carried out")
                 )
-                self._fail(request, error)
+                self.fail(request, error)
                 if request.stream is not None:
-                    request.stream.in_flight -= 1
-                    request.stream.failure = request.stream.failure or error
-                    self._drained(request.stream)
+                    self._streams.unanswered(request.stream, error)
 
     def _too_late(self, request: Request) -> LedgerError:
         """Never carried out, and the deadline is here: why, and who was tried."""
@@ -740,7 +601,7 @@ class ClientProtocol:
             error = type(refusal)(f"{refusal} ({tried})")
             error.leader_id, error.leader_address = refusal.leader_id, refusal.leader_address
             return error
-        if not any(link.hello is not None for link in self._links.values()):
+        if not any(link.hello is not None for link in self._links.all()):
             return Unreachable(f"no server could be reached: {tried}")
         return RequestTimeout(f"no leader was found: {tried}")
 
@@ -749,19 +610,13 @@ class ClientProtocol:
 
     def _tried(self) -> str:
         return ", ".join(
-            f"{address} ({self.view.notes.get(address, self._state_of(address))})"
+            f"{address} ({self.view.notes.get(address, self._links.describe(address))})"
             for address in self.view.known_addresses()
         )
 
-    def _state_of(self, address: str) -> str:
-        link = self._links.get((address, Lane.CONTROL)) or self._links.get((address, Lane.READ))
-        if link is None:
-            return "not tried"
-        return "connected" if link.state is LinkState.OPEN else "no answer yet"
-
     # ---------------------------------------------------------------- outcomes
 
-    def _fail(self, request: Request, error: LedgerError) -> None:
+    def fail(self, request: Request, error: LedgerError) -> None:
         request.error = error
         self._finish(request)
 
@@ -769,6 +624,18 @@ class ClientProtocol:
         assert request.state is not RequestState.DONE, (request.message, request.error)
         request.state = RequestState.DONE
         self._completed.append(request)
+
+
+def _problem_of(request: Request, message: ClientMessage) -> str:
+    """Why no correct server would answer this request so; empty if one may."""
+    if type(message) is not _RESPONSE_OF[type(request.message)]:
+        return f"{type(message).__name__} as the answer to {type(request.message).__name__}"
+    if isinstance(message, AppendResponse):
+        if message.count != request.record_count or message.first_index < 0:
+            return f"an append of {request.record_count} entries was answered with {message}"
+        if message.durability not in Durability.__members__.values():
+            return f"unknown durability {message.durability!r}"
+    return ""
 
 
 def receipt_of(request: Request) -> AppendReceipt:

@@ -147,14 +147,8 @@ class Request:
 
 
 class Stream:
-    """Requests that must enter the log in the order in which they were submitted.
-
-    The leader accepts number n of a stream on a connection only after n - 1. If it refuses n it refuses
-    everything that was sent behind it (OutOfSequence); the client lets those answers come in
-    (`draining`) and then sends again from the first refused one, under the same numbers.
-
-    Nothing is sent on another connection while one request is without an answer on the old one.
-    """
+    """Requests that must enter the log in the order in which they were submitted; the rules are in
+    `quorumlog.wire.ordered_streams`."""
 
     __slots__ = (
         "attempts",

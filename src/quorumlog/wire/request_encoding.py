@@ -1,0 +1,52 @@
+"""A request as the bytes that go to one server, within that server's limits."""
+
+from __future__ import annotations
+
+import msgspec
+
+from quorumlog.batch import HEADER_BYTES, Buffer
+from quorumlog.errors import BodyTooLarge
+from quorumlog.wire.client_messages import AppendRequest, HelloResponse
+from quorumlog.wire.client_requests import Request
+from quorumlog.wire.framing import encode_frame, frame_bytes_of
+
+
+def encode_request(
+    group: str,
+    request: Request,
+    request_id: int,
+    hello: HelloResponse,
+    *,
+    now_ms: float,
+    previous_connection: str,
+) -> list[Buffer]:
+    """Buffers to write. Raises BodyTooLarge, naming the limit of the server that greeted with `hello`.
+
+    `previous_connection` is told with the first request of a stream on a connection.
+    """
+    payload = request.payload
+    if payload is None:
+        message = msgspec.structs.replace(request.message, request_id=request_id)
+        return encode_frame(group, message, None)  # type: ignore[arg-type]
+    if hello.max_entry_bytes and request.largest_entry_bytes > hello.max_entry_bytes:
+        raise BodyTooLarge(
+            f"a body of {request.largest_entry_bytes - HEADER_BYTES} bytes is above the limit of"
+            f" {hello.max_entry_bytes - HEADER_BYTES} bytes (server option max_entry_bytes ="
+            f" {hello.max_entry_bytes})"
+        )
+    stream = request.stream
+    append = AppendRequest(
+        request_id=request_id,
+        stream=stream.number if stream is not None else 0,
+        number=request.number,
+        previous_connection=previous_connection if request.number == 1 else "",
+        timeout_ms=max(1, int(request.deadline_ms - now_ms)),
+    )
+    buffers = encode_frame(group, append, payload)
+    frame_bytes = frame_bytes_of(buffers)
+    if hello.max_frame_bytes and frame_bytes > hello.max_frame_bytes:
+        raise BodyTooLarge(
+            f"a batch of {frame_bytes} bytes is above the frame limit of {hello.max_frame_bytes} bytes"
+            " (server option max_frame_bytes); append it in smaller batches"
+        )
+    return buffers

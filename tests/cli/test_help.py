@@ -1,0 +1,43 @@
+"""Every command explains itself with an example; a slip is answered with what was probably meant."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import typer.main
+
+from quorumlog.cli.main import app
+from quorumlog.version import VERSION
+from tests.cli.conftest import Cli, plain
+
+COMMANDS = sorted(typer.main.get_group(app).commands)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_explains_itself_with_an_example_and_all_its_options(cli: Cli, command: str) -> None:
+    result = cli(command, "--help")
+    assert result.exit_code == 0
+    text = plain(result.stdout)
+    assert re.search(rf"Example.*: .*quorumlog {command} ", text), text
+    for parameter in typer.main.get_group(app).commands[command].params:
+        assert getattr(parameter, "help", None), (command, parameter.name)
+
+
+def test_without_arguments_it_lists_the_commands(cli: Cli) -> None:
+    text = plain(cli().output)
+    for command in COMMANDS:
+        assert f" {command} " in text
+
+
+def test_it_knows_its_version(cli: Cli) -> None:
+    assert cli("--version").stdout == f"quorumlog {VERSION}\n"
+
+
+def test_a_slip_in_an_option_or_a_command_is_answered_with_the_nearest(cli: Cli) -> None:
+    result = cli("status", "--server", "127.0.0.1:1")
+    assert result.exit_code == 2
+    assert "--servers" in plain(result.stderr)
+    result = cli("stats")
+    assert result.exit_code == 2
+    assert "status" in plain(result.stderr)

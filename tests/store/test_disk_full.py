@@ -1,0 +1,360 @@
+"""No space: appends are refused whole, control entries still go, and it ends by itself."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from quorumlog.batch import EntryBatch
+from quorumlog.config import KIB, StoreConfig
+from quorumlog.errors import DiskFull, StoreFailure
+from quorumlog.store.disk import Disk, DiskFile, DiskUsage, OsDisk
+from quorumlog.store.mmap_ledger_store import MmapLedgerStore
+from tests.store.log_making import (
+    append_bodies,
+    append_noop,
+    append_numbered,
+    make_directory,
+    numbered,
+    open_store,
+    read_log,
+    sync,
+)
+
+CONFIG = StoreConfig(
+    segment_bytes=4096, index_segment_bytes=1024, reserve_step_bytes=1024, disk_full_ratio=0.9
+)
+
+
+class FullDisk:
+    """A disk with so much left to reserve; everything else goes to the real one."""
+
+    def __init__(self, free_bytes: int = 1 << 30) -> None:
+        self.free_bytes = free_bytes
+        self.used_ratio = 0.0
+        self.error = errno.ENOSPC
+        self.failing = ""
+        """A call that fails with `error` whatever is free: open, allocate, write, sync."""
+        self._disk = OsDisk()
+
+    def check(self, call: str) -> None:
+        if call == self.failing:
+            raise OSError(self.error, os.strerror(self.error))
+
+    def open(self, path: str, *, writable: bool = True, create: bool = False) -> DiskFile:
+        if create:
+            self.check("open")
+        return FullFile(self, self._disk.open(path, writable=writable, create=create))
+
+    def usage(self, path: str) -> DiskUsage:
+        return DiskUsage(1000, round(1000 * (1 - self.used_ratio)))
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._disk, name)
+
+
+class FullFile:
+    def __init__(self, disk: FullDisk, file: DiskFile) -> None:
+        self._disk = disk
+        self._file = file
+
+    def allocate(self, position: int, size_bytes: int) -> None:
+        self._disk.check("allocate")
+        if size_bytes > self._disk.free_bytes:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self._disk.free_bytes -= size_bytes
+        self._file.allocate(position, size_bytes)
+
+    def pwritev(self, buffers: list[bytes], position: int) -> None:
+        self._disk.check("write")
+        self._file.pwritev(buffers, position)
+
+    def sync(self) -> None:
+        self._disk.check("sync")
+        self._file.sync()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._file, name)
+
+
+def open_on(disk: FullDisk, path: Path) -> MmapLedgerStore:
+    real: Disk = disk  # type: ignore[assignment]
+    make_directory(str(path))
+    return open_store(str(path), CONFIG, real)[0]
+
+
+def append_until_full(store: MmapLedgerStore, size: int = 200) -> int:
+    """Returns how many entries there are once one is refused."""
+    for _ in range(10_000):
+        try:
+            append_numbered(store, 1, size=size)
+        except DiskFull:
+            return store.end.index + 1
+    raise AssertionError("the disk never filled up")
+
+
+def test_refused_whole_and_nothing_changed(tmp_path: Path) -> None:
+    disk = FullDisk()
+    store = open_on(disk, tmp_path)
+    append_numbered(store, 5)
+    disk.free_bytes = 0
+    count = append_until_full(store)
+    end = store.end
+    with pytest.raises(DiskFull, match="no space"):
+        append_numbered(store, 50)
+    assert store.end == end
+    assert read_log(store) == numbered(count)
+    sync(store)
+    assert store.durable == store.end
+    store.close()
+
+
+def test_it_ends_when_space_returns(tmp_path: Path) -> None:
+    disk = FullDisk(20_000)
+    store = open_on(disk, tmp_path)
+    count = append_until_full(store)
+    disk.free_bytes = 1 << 20
+    append_numbered(store, 40)
+    assert read_log(store) == numbered(count + 40)
+    store.close()
+
+
+def test_control_entries_use_the_reserve(tmp_path: Path) -> None:
+    """The smaller of 1 MiB and one segment: here 4096 bytes, 85 no-ops with their index units."""
+    disk = FullDisk(30_000)
+    store = open_on(disk, tmp_path)
+    append_until_full(store)
+    disk.free_bytes = 0
+    noops = 0
+    for term in range(2, 2 + 4096 // 48):
+        append_noop(store, term)
+        noops += 1
+    assert noops == 85
+    with pytest.raises(DiskFull):
+        append_numbered(store, 1, term=1000)
+    with pytest.raises(DiskFull):
+        for term in range(1000, 1100):
+            append_noop(store, term)
+    sync(store)
+    store.close()
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 200, 500, 1000, 2000, 4000])
+def test_the_reserve_holds_wherever_the_data_ended(tmp_path: Path, size: int) -> None:
+    disk = FullDisk(30_000)
+    store = open_on(disk, tmp_path)
+    append_until_full(store, size)
+    disk.free_bytes = 0
+    for term in range(2, 60):
+        append_noop(store, term)
+    store.close()
+
+
+def test_a_restart_on_a_full_disk(tmp_path: Path) -> None:
+    disk = FullDisk(30_000)
+    store = open_on(disk, tmp_path)
+    count = append_until_full(store)
+    sync(store)
+    store.close()
+    disk.free_bytes = 0
+    store, report = open_store(str(tmp_path), CONFIG, disk)  # type: ignore[arg-type]
+    assert report.lines == ()
+    assert read_log(store) == numbered(count)
+    with pytest.raises(DiskFull):
+        append_numbered(store, 20)
+    disk.free_bytes = 1 << 20
+    append_numbered(store, 20)
+    store.close()
+
+
+def test_no_segment_without_space_is_left(tmp_path: Path) -> None:
+    disk = FullDisk(0)
+    store = open_on(disk, tmp_path)
+    for failing in ("", "open"):
+        disk.failing = failing
+        with pytest.raises(DiskFull):
+            append_numbered(store, 1)
+        assert list((tmp_path / "data").iterdir()) == []
+    disk.failing, disk.free_bytes = "", 1 << 20
+    append_numbered(store, 1)
+    store.close()
+
+
+def test_the_watermark(tmp_path: Path) -> None:
+    disk = FullDisk()
+    store = open_on(disk, tmp_path)
+    append_numbered(store, 3)
+    disk.used_ratio = 0.91
+    with pytest.raises(DiskFull, match="disk_full_ratio"):
+        append_numbered(store, 100)
+    append_noop(store, 2)
+    assert store.end.index == 3
+    disk.used_ratio = 0.89
+    append_numbered(store, 100, term=2)
+    store.close()
+
+
+def test_a_flush_reserves_ahead_and_stops_at_the_watermark(tmp_path: Path) -> None:
+    disk = FullDisk()
+    store = open_on(disk, tmp_path)
+    append_bodies(store, [bytes(10)])
+    reserved = store._data.reserved_position
+    assert reserved == 8192  # the reserve of a whole segment behind the border
+    append_bodies(store, [bytes(2000)])
+    append_bodies(store, [bytes(2000)])
+    sync(store)
+    store.close()
+
+    large = StoreConfig(segment_bytes=1 << 20, reserve_step_bytes=4096, disk_full_ratio=0.9)
+    for used_ratio, expected_steps in ((0.0, 1), (0.95, 0)):
+        path = str(tmp_path / f"{used_ratio}")
+        make_directory(path)
+        disk.used_ratio = 0.0
+        store, _ = open_store(path, large, disk)  # type: ignore[arg-type]
+        append_bodies(store, [bytes(100)])
+        end = store._data.reserved_position
+        store._data.reserved_position = store.end.position + 100  # as if nearly used up
+        disk.used_ratio = used_ratio
+        sync(store)
+        assert store._data.reserved_position == store.end.position + 100 + 4096 * expected_steps
+        assert end >= 1 << 20
+        store.close()
+
+
+def test_lack_of_space_in_a_flush_is_left_to_the_next_append(tmp_path: Path) -> None:
+    disk = FullDisk()
+    path = str(tmp_path / "m")
+    make_directory(path)
+    large = StoreConfig(segment_bytes=8 << 20, reserve_step_bytes=1 << 20, disk_full_ratio=1.0)
+    store, _ = open_store(path, large, disk)  # type: ignore[arg-type]
+    append_bodies(store, [bytes(1000)] * 600)
+    disk.free_bytes = 0
+    sync(store)
+    assert store.durable == store.end
+    with pytest.raises(DiskFull):
+        append_bodies(store, [bytes(1000)] * 2000)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("failing", "error"),
+    [("allocate", errno.EIO), ("write", errno.ENOSPC), ("write", errno.EIO), ("sync", errno.ENOSPC)],
+)
+def test_every_other_error_stops_the_member(tmp_path: Path, failing: str, error: int) -> None:
+    disk = FullDisk()
+    store = open_on(disk, tmp_path)
+    append_numbered(store, 1)
+    disk.failing, disk.error = failing, error
+    with pytest.raises(StoreFailure):
+        append_numbered(store, 30)
+        sync(store)
+    store.close()
+
+
+def test_quota_is_lack_of_space(tmp_path: Path) -> None:
+    disk = FullDisk()
+    store = open_on(disk, tmp_path)
+    disk.failing, disk.error = "allocate", errno.EDQUOT
+    with pytest.raises(DiskFull):
+        append_numbered(store, 100)
+    store.close()
+
+
+def test_no_space_to_keep_a_torn_tail_aside_stops_nothing(tmp_path: Path) -> None:
+    disk = FullDisk()
+    store = open_on(disk, tmp_path)
+    append_numbered(store, 2)
+    sync(store)
+    append_numbered(store, 2)
+    store.close()
+    with (tmp_path / "data" / f"{0:020d}").open("r+b") as opened:
+        opened.seek(2 * 248 + 100)
+        opened.write(b"torn")
+    disk.failing = "open"
+    store, report = open_store(str(tmp_path), CONFIG, disk)  # type: ignore[arg-type]
+    assert read_log(store) == numbered(2)
+    assert report.quarantined == ""
+    assert any("no space to keep 496 cut bytes" in line for line in report.lines)
+    store.close()
+
+
+# ---------------------------------------------------------------- a real small file system
+
+
+@pytest.fixture
+def small_file_system(tmp_path: Path) -> Iterator[Path]:
+    """8 MiB of tmpfs, where this user may mount one."""
+    mount = tmp_path / "small"
+    mount.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(mount)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        mounted = False
+    if not mounted:
+        pytest.skip("mounting a tmpfs needs root")
+    yield mount
+    subprocess.run(["umount", str(mount)], check=True)
+
+
+def test_a_file_system_fills_up_and_empties_again(small_file_system: Path) -> None:
+    path = str(small_file_system / "m")
+    config = StoreConfig(
+        segment_bytes=1 << 20,
+        index_segment_bytes=64 * KIB,
+        reserve_step_bytes=256 * KIB,
+        disk_full_ratio=0.9,
+    )
+    make_directory(path)
+    store, _ = open_store(path, config)
+    ballast = small_file_system / "ballast"
+    ballast.write_bytes(bytes(2 << 20))
+    count = append_until_full(store, size=20_000)
+    assert 50 < count < 400
+    append_noop(store, 2)
+    ballast.write_bytes(bytes(os.statvfs(small_file_system).f_bavail * 4096 + (2 << 20)))
+    with pytest.raises(DiskFull):
+        append_numbered(store, 1, term=2, size=20_000)
+    for term in range(3, 200):
+        append_noop(store, term)
+    sync(store)
+    assert store.durable == store.end
+    end = store.end
+    store.close()
+
+    store, report = open_store(path, config)
+    assert store.end == end
+    assert report.lines == ()
+    append_noop(store, 200)
+    with pytest.raises(DiskFull):
+        append_bodies(store, [bytes(20_000)] * 100, 200)
+    ballast.unlink()
+    append_numbered(store, 1, term=200, size=20_000)
+    sync(store)
+    assert store.durable == store.end
+    store.close()
+
+
+def test_a_batch_is_refused_whole_across_segments(small_file_system: Path) -> None:
+    path = str(small_file_system / "m")
+    config = StoreConfig(
+        segment_bytes=1 << 20,
+        index_segment_bytes=64 * KIB,
+        reserve_step_bytes=1 << 20,
+        disk_full_ratio=1.0,
+    )
+    make_directory(path)
+    store, _ = open_store(path, config)
+    append_numbered(store, 1)
+    batch = EntryBatch.from_bodies([bytes(60_000)] * 200)
+    with pytest.raises(DiskFull):
+        store.plan(batch.sizes)
+    assert store.end.index == 0
+    append_numbered(store, 1)
+    assert read_log(store) == numbered(2)
+    store.close()

@@ -1,0 +1,386 @@
+"""The client's decisions in virtual time: random lives against model servers, and single rules."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from quorumlog.batch import EntryBatch
+from quorumlog.errors import (
+    LedgerError,
+    NotLeader,
+    OutcomeUnknown,
+    OutOfSequence,
+    PendingFull,
+    Refused,
+    Unreachable,
+)
+from quorumlog.wire.client_messages import (
+    AppendRequest,
+    AppendResponse,
+    ClientMessage,
+    Hello,
+    HelloResponse,
+    MemberInfo,
+    StatusRequest,
+    StatusResponse,
+    error_response,
+)
+from quorumlog.wire.client_protocol import ClientProtocol, receipt_of
+from quorumlog.wire.client_requests import LEADER, Link, Request, Stream
+from quorumlog.wire.framing import Frame, FrameDecoder
+
+ADDRESSES = ["s0:1", "s1:1", "s2:1"]
+
+
+class Wire:
+    """One connection: what is on its way in both directions."""
+
+    def __init__(self, connection_id: str) -> None:
+        self.connection_id = connection_id
+        self.decoder = FrameDecoder()
+        self.to_server: list[Frame] = []
+        self.to_client: list[Frame] = []
+        self.expected: dict[int, int] = {}
+
+
+class World:
+    """Model servers that share one log; every fault is drawn from one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.protocol = ClientProtocol(ADDRESSES, group="g", random=random.Random(seed))
+        self.now = 0.0
+        self.wires: dict[Link, Wire] = {}
+        self.log: list[bytes] = []
+        self.leader = 0
+        self.term = 1
+        self.faults = True
+        self.down: set[str] = set()
+        self.sent: list[Request] = []
+        self.streams: list[Stream] = []
+        self.done: list[Request] = []
+
+    # ---------------------------------------------------------------- the client's side
+
+    def submit(self, stream: Stream | None = None) -> Request:
+        body = b"%d/%d" % (stream.number if stream else 0, len(self.sent))
+        request = Request(
+            AppendRequest(),
+            LEADER,
+            now_ms=self.now,
+            deadline_ms=self.now + 5000,
+            payload=EntryBatch.from_bodies([body]),
+            stream=stream,
+        )
+        self.sent.append(request)
+        self.protocol.submit(request, self.now)
+        self.carry_out()
+        return request
+
+    def carry_out(self) -> None:
+        work = self.protocol.take_work()
+        self.done += work.completed
+        for link in work.close:
+            self.lose(link)
+        for link in work.write:
+            wire = self.wires.get(link)
+            if wire is not None:
+                wire.to_server += wire.decoder.receive_data(b"".join(link.outbox))
+                link.outbox.clear()
+        for link in work.dial:
+            if link.address in self.down or (self.faults and self.random.random() < 0.1):
+                self.protocol.link_lost(link, "connection refused", self.now)
+            else:
+                self.wires[link] = Wire(f"c{self.random.randrange(10**9)}")
+                self.protocol.link_connected(link, self.now)
+        if work.dial or work.write:
+            self.carry_out()
+
+    def lose(self, link: Link) -> None:
+        """The client sees the end; the server may still carry out some of what it has received."""
+        wire = self.wires.pop(link, None)
+        if wire is not None:
+            for frame in wire.to_server[: self.random.randrange(len(wire.to_server) + 1)]:
+                self.serve(link, wire, frame)
+            self.protocol.link_lost(link, "reset", self.now)
+
+    def deliver_answer(self, link: Link, wire: Wire) -> None:
+        if wire.to_client:
+            self.protocol.frames_received(link, [wire.to_client.pop(0)], self.now)
+            self.carry_out()
+
+    # ---------------------------------------------------------------- the servers' side
+
+    def serve(self, link: Link, wire: Wire, frame: Frame) -> None:
+        message, payload = frame.message, frame.payload
+        number = ADDRESSES.index(link.address)
+        answer: ClientMessage
+        if isinstance(message, Hello):
+            answer = HelloResponse(member_id=f"n{number}", connection_id=wire.connection_id)
+        elif isinstance(message, StatusRequest):
+            answer = self.status(message, number)
+        else:
+            assert isinstance(message, AppendRequest), message
+            assert payload is not None
+            answer = self.append(wire, message, payload, number)
+        wire.to_client.append(Frame("g", answer, None))  # type: ignore[arg-type]
+
+    def status(self, message: StatusRequest, number: int) -> StatusResponse:
+        leads = number == self.leader
+        knows = not self.faults or self.random.random() < 0.7
+        return StatusResponse(
+            request_id=message.request_id,
+            group="g",
+            id=f"n{number}",
+            address=ADDRESSES[number],
+            directory_id="",
+            cluster_id="",
+            role="leader" if leads else "follower",
+            term=self.term,
+            leader_id=f"n{self.leader}" if leads or knows else "",
+            leader_address=ADDRESSES[self.leader] if leads or knows else "",
+            ledger_begin_index=0,
+            ledger_end_index=0,
+            durable_index=0,
+            committed_index=0,
+            flush="sync",
+            members=tuple(MemberInfo(id=f"n{i}", address=a) for i, a in enumerate(ADDRESSES)),
+        )
+
+    def append(
+        self, wire: Wire, message: AppendRequest, payload: EntryBatch, number: int
+    ) -> ClientMessage:
+        error: LedgerError | None = None
+        expected = wire.expected.get(message.stream, 1)
+        if message.stream and message.number != expected:
+            error = OutOfSequence(f"{message.number} came, {expected} is next")
+        elif number != self.leader:
+            hint = self.random.choice([True, False])
+            error = NotLeader(
+                "not me",
+                leader_id=f"n{self.leader}" if hint else None,
+                leader_address=ADDRESSES[self.leader] if hint else None,
+            )
+        elif self.faults and self.random.random() < 0.15:
+            error = PendingFull("full", retry_after_ms=self.random.choice([0, 3, 40]))
+        if error is not None:
+            return error_response(message.request_id, error)
+        wire.expected[message.stream] = expected + 1
+        if self.faults and self.random.random() < 0.05:
+            if self.random.random() < 0.5:
+                self.log.append(bytes(payload.body(0)))
+            return error_response(message.request_id, OutcomeUnknown("leadership was lost"))
+        self.log.append(bytes(payload.body(0)))
+        return AppendResponse(
+            request_id=message.request_id,
+            term=self.term,
+            first_index=len(self.log) - 1,
+            count=1,
+            durability="sync",
+        )
+
+    # ---------------------------------------------------------------- time and chance
+
+    def step(self) -> None:
+        chance = self.random.random()
+        links = list(self.wires)
+        link = self.random.choice(links) if links else None
+        if chance < 0.25:
+            if self.random.random() < 0.5:
+                self.submit()
+            else:
+                alive = [s for s in self.streams if s.failure is None]
+                if not alive or self.random.random() < 0.1:
+                    alive = [self.protocol.new_stream()]
+                    self.streams += alive
+                self.submit(self.random.choice(alive))
+        elif chance < 0.55 and link is not None:
+            wire = self.wires[link]
+            if wire.to_server:
+                self.serve(link, wire, wire.to_server.pop(0))
+        elif chance < 0.85 and link is not None:
+            self.deliver_answer(link, self.wires[link])
+        elif chance < 0.88 and link is not None:
+            self.lose(link)
+            self.carry_out()
+        elif chance < 0.90:
+            self.term += 1
+            self.leader = self.random.randrange(3)
+        else:
+            self.pass_time(self.random.choice([1.0, 5.0, 30.0, 300.0]))
+
+    def pass_time(self, milliseconds: float) -> None:
+        self.now += milliseconds
+        self.protocol.advance(self.now)
+        self.carry_out()
+
+    def settle(self) -> None:
+        """No more faults: everything must come to an end, by answers and not by deadlines."""
+        self.faults = False
+        began = self.now
+        while len(self.done) < len(self.sent):
+            for link, wire in list(self.wires.items()):
+                while wire.to_server:
+                    self.serve(link, wire, wire.to_server.pop(0))
+                while wire.to_client and link in self.wires:
+                    self.deliver_answer(link, wire)
+            self.pass_time(10.0)
+            assert self.now - began < 4000, "the client does not come to rest"
+
+
+def body_of(request: Request) -> bytes:
+    assert request.payload is not None
+    return bytes(request.payload.body(0))
+
+
+def check(world: World) -> None:
+    assert len(world.done) == len(set(world.done)) == len(world.sent)
+    for request in world.sent:
+        times = world.log.count(body_of(request))
+        if request.error is None:
+            receipt = receipt_of(request)
+            assert world.log[receipt.first_index] == body_of(request)
+            assert times == 1
+        elif isinstance(request.error, OutcomeUnknown):
+            assert times <= 1, "an unknown append was sent again"
+        else:
+            assert isinstance(request.error, Refused), request.error
+            assert times == 0, "a refused append was written"
+    for stream in world.streams:
+        own = [request for request in world.sent if request.stream is stream]
+        written = [body for body in world.log if body.startswith(b"%d/" % stream.number)]
+        assert written == [body_of(r) for r in own if body_of(r) in written], "order was lost"
+        certain = [body_of(r) in world.log for r in own if not isinstance(r.error, OutcomeUnknown)]
+        assert certain == sorted(certain, reverse=True), "something was written behind a gap"
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_random_lives(seed: int) -> None:
+    world = World(seed)
+    for _ in range(400):
+        world.step()
+    world.settle()
+    check(world)
+
+
+def test_the_same_seed_lives_the_same_life() -> None:
+    logs = []
+    for _ in range(2):
+        world = World(5)
+        for _ in range(300):
+            world.step()
+        logs.append((world.log, [type(r.error) for r in world.sent], world.now))
+    assert logs[0] == logs[1]
+
+
+def test_the_random_lives_meet_every_outcome() -> None:
+    """Guards the model: a life without unknown outcomes or resends would prove nothing."""
+    outcomes: set[str] = set()
+    resent = 0
+    for seed in range(20):
+        world = World(seed)
+        for _ in range(400):
+            world.step()
+        world.settle()
+        outcomes |= {type(request.error).__name__ for request in world.sent}
+        resent += sum(request.attempts > 0 and request.error is None for request in world.sent)
+    assert {"NoneType", "OutcomeUnknown", "OutOfSequence"} <= outcomes
+    assert resent > 50
+
+
+# -------------------------------------------------------------------- single rules
+
+
+def run(world: World, milliseconds: float, *, silent: str = "") -> None:
+    """Let everybody but `silent` answer at once for so long."""
+    world.faults = False
+    stop = world.now + milliseconds
+    while world.now < stop:
+        for link, wire in list(world.wires.items()):
+            while wire.to_server and link.address != silent:
+                world.serve(link, wire, wire.to_server.pop(0))
+            while wire.to_client and link in world.wires and link.address != silent:
+                world.deliver_answer(link, wire)
+        world.pass_time(5.0)
+
+
+def led_by(number: int) -> World:
+    world = World(1)
+    world.leader = number
+    world.submit()
+    run(world, 300)
+    assert len(world.done) == 1
+    return world
+
+
+def test_a_lost_leader_is_replaced_within_two_rounds_of_asking() -> None:
+    world = led_by(0)
+    world.down.add(ADDRESSES[0])
+    for link in [link for link in world.wires if link.address == ADDRESSES[0]]:
+        world.lose(link)
+    world.carry_out()
+    world.leader, world.term = 2, 2
+    request = world.submit()
+    run(world, 100)
+    assert receipt_of(request).term == 2
+
+
+def test_silence_alone_never_takes_an_append_from_the_leader() -> None:
+    world = led_by(0)
+    request = world.submit()
+    run(world, 4000, silent=ADDRESSES[0])
+    assert not request.is_done
+    run(world, 100)
+    assert receipt_of(request).term == 1
+    assert world.log.count(body_of(request)) == 1
+
+
+def test_a_silent_leader_that_was_replaced_is_left_with_an_unknown_outcome() -> None:
+    world = led_by(0)
+    request = world.submit()
+    run(world, 200, silent=ADDRESSES[0])
+    assert not request.is_done
+    world.leader, world.term = 1, 2
+    run(world, 200, silent=ADDRESSES[0])
+    assert isinstance(request.error, OutcomeUnknown)
+    after = world.submit()
+    run(world, 50, silent=ADDRESSES[0])
+    assert receipt_of(after).term == 2
+
+
+def test_a_report_of_an_older_term_is_not_believed() -> None:
+    world = led_by(0)
+    world.leader, world.term = 1, 5
+    world.submit()
+    run(world, 100)
+    assert world.protocol.view.leader is not None
+    assert world.protocol.view.leader.address == ADDRESSES[1]
+    link = next(link for link in world.wires if link.address == ADDRESSES[2])
+    world.leader, world.term = 0, 4
+    stale = world.status(StatusRequest(), 2)
+    world.protocol.view.learn(link.address, stale)
+    assert world.protocol.view.leader.address == ADDRESSES[1]
+
+
+def test_redials_of_a_dead_server_are_bounded() -> None:
+    world = World(3)
+    world.down.update(ADDRESSES)
+    request = world.submit()
+    dials = 0
+    while not request.is_done:
+        world.now = max(world.now + 1.0, world.protocol.next_wakeup_ms())
+        world.protocol.advance(world.now)
+        before = {address: world.protocol.view.notes.get(address) for address in ADDRESSES}
+        dials += len(world.protocol._links.to_dial)
+        world.carry_out()
+        assert before.keys() == set(ADDRESSES)
+    assert isinstance(request.error, Unreachable)
+    # 5 s at a pause of 125 to 250 ms for each of three servers, and the first, faster ones.
+    assert 60 <= dials <= 3 * 50
+
+
+def test_an_idle_client_needs_no_wake_up() -> None:
+    world = led_by(1)
+    assert world.protocol.next_wakeup_ms() == float("inf")

@@ -1,0 +1,151 @@
+"""Read plans against a log in memory, whatever sizes, limits and ends of answers."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quorumlog.batch import EntryBatch
+from quorumlog.errors import IndexOutOfRange, ProtocolViolation
+from quorumlog.wire.client_messages import ReadRequest, ReadResponse
+from quorumlog.wire.client_requests import LEADER, Request
+from quorumlog.wire.read_plan import ReadPlan
+
+
+def make_log(sizes: list[int]) -> list[bytes]:
+    batch = EntryBatch.from_bodies([bytes([i % 251]) * size for i, size in enumerate(sizes)])
+    batch.stamp(0, 1, batch.starts, 0)
+    stops = (batch.starts + batch.sizes).tolist()
+    return [bytes(batch.buffer[a:b]) for a, b in zip(batch.starts.tolist(), stops, strict=True)]
+
+
+def make_request(message: ReadRequest) -> Request:
+    return Request(message, LEADER, now_ms=0.0, deadline_ms=1.0)
+
+
+def answer(request: Request, log: list[bytes], most: int = 10**9) -> None:
+    message = request.message
+    assert isinstance(message, ReadRequest)
+    stop = len(log) if message.stop_index < 0 else min(message.stop_index, len(log))
+    picked: list[bytes] = []
+    for entry in log[message.first_index : stop]:
+        if picked and (sum(map(len, picked)) + len(entry) > message.limit_bytes or len(picked) >= most):
+            break
+        picked.append(entry)
+    request.response = ReadResponse(
+        first_index=message.first_index,
+        count=len(picked),
+        ledger_begin_index=0,
+        committed_index=len(log) - 1,
+    )
+    if picked:
+        request.response_payload = EntryBatch(bytearray(b"".join(picked)), list(map(len, picked)))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 3000), min_size=1, max_size=120),
+    batch_bytes=st.integers(1, 5000),
+    prefetch=st.integers(1, 6),
+    seed=st.integers(0, 2**32),
+    data=st.data(),
+)
+def test_every_range_comes_once_and_in_order(
+    sizes: list[int], batch_bytes: int, prefetch: int, seed: int, data: st.DataObject
+) -> None:
+    log = make_log(sizes)
+    first = data.draw(st.integers(0, len(log)))
+    stop = data.draw(st.none() | st.integers(first, len(log)))
+    chance = random.Random(seed)
+    plan = ReadPlan(first, stop, make_request=make_request, batch_bytes=batch_bytes, prefetch=prefetch)
+    open_requests: list[Request] = []
+    got: list[bytes] = []
+    while True:
+        open_requests += plan.wanted()
+        assert len(open_requests) <= prefetch
+        head = plan.head
+        if head is None:
+            break
+        # Answers come in any order; the plan waits for the head.
+        while head.response is None:
+            answer(chance.choice(open_requests), log, chance.choice([1, 3, 10**9]))
+        open_requests.remove(head)
+        batch = plan.take()
+        if batch is not None:
+            assert batch.first_index == first + len(got)
+            got += [bytes(body) for body in batch.bodies()]
+    assert got == [entry[48:] for entry in log[first:stop]]
+    assert open_requests == []
+
+
+def test_a_follower_of_the_log_never_ends() -> None:
+    log = make_log([10] * 5)
+    plan = ReadPlan(2, None, make_request=make_request, follow=True, wait_ms=7)
+    got = 0
+    for _ in range(3):
+        for request in plan.wanted():
+            answer(request, log[:5])
+        batch = plan.take()
+        got += batch.count if batch is not None else 0
+    assert got == 3
+    (waiting,) = plan.wanted()
+    assert isinstance(waiting.message, ReadRequest)
+    assert (waiting.message.first_index, waiting.message.wait_ms) == (5, 7)
+
+
+def test_a_range_above_what_is_committed_is_an_error_with_both_bounds() -> None:
+    plan = ReadPlan(3, 9, make_request=make_request)
+    log = make_log([10] * 5)
+    for request in plan.wanted():
+        answer(request, log)
+    assert plan.take() is not None
+    for request in plan.wanted():
+        answer(request, log)
+    with pytest.raises(IndexOutOfRange, match="index 5 is above the committed index 4"):
+        plan.take()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"first_index": 1}, "came instead of"),
+        ({"count": 4}, "were announced"),
+    ],
+)
+def test_answers_that_contradict_themselves(change: dict[str, int], words: str) -> None:
+    plan = ReadPlan(0, 5, make_request=make_request)
+    (request,) = plan.wanted()
+    answer(request, make_log([10] * 5))
+    fields = {"first_index": 0, "count": 5, "ledger_begin_index": 0, "committed_index": 4}
+    request.response = ReadResponse(**(fields | change))
+    with pytest.raises(ProtocolViolation, match=words):
+        plan.take()
+
+
+def test_more_than_was_asked_for_is_a_violation() -> None:
+    plan = ReadPlan(0, 3, make_request=make_request)
+    (request,) = plan.wanted()
+    answer(Request(ReadRequest(first_index=0), LEADER, now_ms=0, deadline_ms=1), make_log([10] * 5))
+    other = make_request(ReadRequest(first_index=0))
+    answer(other, make_log([10] * 5))
+    request.response, request.response_payload = other.response, other.response_payload
+    with pytest.raises(ProtocolViolation, match="asked for were those below 3"):
+        plan.take()
+
+
+def test_ranges_that_are_asked_for_lie_end_to_end() -> None:
+    log = make_log([100] * 500)
+    plan = ReadPlan(0, 500, make_request=make_request, batch_bytes=2000, prefetch=5)
+    (request,) = plan.wanted()
+    answer(request, log)
+    plan.take()
+    asked = [r.message for r in plan.wanted()]
+    assert len(asked) == 5
+    for one, following in pairwise(asked):
+        assert isinstance(one, ReadRequest)
+        assert isinstance(following, ReadRequest)
+        assert one.stop_index == following.first_index

@@ -21,6 +21,7 @@ from demo.member_processes import MemberProcesses
 from quorumlog import connect_async
 from quorumlog.cli.bench import (
     Result,
+    chosen_loads,
     describe_machine,
     machine_of,
     run_loads,
@@ -30,8 +31,8 @@ from quorumlog.cli.bench import (
     verdict,
 )
 from quorumlog.cli.output import out
-from quorumlog.cli.workloads import LOADS
 from quorumlog.config import DEFAULT_GROUP
+from quorumlog.errors import ConfigError
 
 START_GB = 10
 MEMORY_GB = 5
@@ -41,9 +42,10 @@ def main(
     seconds: Annotated[float, typer.Option(help="How long each load is measured.", min=0.1)] = 5.0,
     kills: Annotated[int, typer.Option(help="How often the leader gets SIGKILL.", min=0)] = 20,
     stops: Annotated[int, typer.Option(help="How often the leader gets SIGSTOP.", min=0)] = 10,
-    only: Annotated[
-        list[str] | None, typer.Option(help="Only this load; may be repeated. none: no load.")
+    workload: Annotated[
+        list[str] | None, typer.Option(help="Only this load; may be repeated.", metavar="NAME")
     ] = None,
+    loads: Annotated[bool, typer.Option(help="Measure loads at all.")] = True,
     large: Annotated[
         bool,
         typer.Option(
@@ -58,7 +60,10 @@ def main(
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     console = out()
-    loads = [load for load in LOADS if not only or load.name in only]
+    try:
+        chosen = chosen_loads(workload) if loads else []
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from None
     folder.mkdir(parents=True, exist_ok=True)
     data = folder / "data"
     results: list[Result] = []
@@ -74,7 +79,7 @@ def main(
                 uvloop.run(_ready(members))
                 pids = [member.pid for member in members.members]
                 results += run_loads(
-                    loads, members.servers, DEFAULT_GROUP, seconds, pids, scratch, status.update
+                    chosen, members.servers, DEFAULT_GROUP, seconds, pids, scratch, status.update
                 )
                 failovers = time_failovers(members, kills, stops, status.update)
             if large:

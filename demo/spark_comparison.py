@@ -146,7 +146,7 @@ def compare_summaries(by: str, found: pd.DataFrame, expected: pd.DataFrame) -> C
     wrong = [str(row[by]) for _, row in both.iterrows() if not _same(row)]
     if wrong:
         return Comparison(name, False, f"differs for {by} {', '.join(wrong[:5])}")
-    return Comparison(name, True, f"{len(both)} groups agree")
+    return Comparison(name, True, f"{len(both)} of {len(both)} groups agree")
 
 
 def _same(row: pd.Series) -> bool:

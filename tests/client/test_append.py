@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 
@@ -427,3 +429,10 @@ def test_a_status_answer_of_the_leader_carries_what_a_client_shows(client: Clien
     rows = client.status()
     assert {"id", "address", "reachable", "role", "term", "committed_index"} <= set(rows[0])
     assert set(StatusResponse.__struct_fields__) - {"request_id"} <= set(rows[0])
+
+
+def test_the_blocking_client_does_not_import_asyncio() -> None:
+    """Short-lived workers pay for every import, and need no loop."""
+    code = "import sys, quorumlog.client; print('asyncio' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "False"

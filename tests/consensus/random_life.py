@@ -26,8 +26,8 @@ from quorumlog.errors import LedgerError
 
 from .harness import FakeDisk, FakeMember, Value, with_sender
 
-FAULTS_MS = 9_000.0
-PEACE_MS = 12_000.0
+FAULTS_MS = 8_000.0
+PEACE_MS = 8_000.0
 
 
 class RandomLife:
@@ -36,7 +36,12 @@ class RandomLife:
         rng = self.rng
         self.size = rng.choice((1, 2, 3, 3, 3, 3, 5, 5, 7))
         self.ids = tuple(f"n{i}" for i in range(self.size))
+        hasty = rng.random() < 0.5
         self.config = ConsensusConfig(
+            heartbeat_interval_ms=20 if hasty else 150,
+            max_heartbeat_leak=3 if hasty else 5,
+            min_vote_interval_ms=5 if hasty else 50,
+            max_vote_interval_ms=40 if hasty else 300,
             push_limit_bytes=rng.choice((100, 500, 1000)),
             push_window_bytes=rng.choice((1_000, 100_000)),
             push_resend_ms=rng.choice((300, 1000)),
@@ -49,8 +54,8 @@ class RandomLife:
         self.repeat = rng.choice((0.0, 0.05, 0.2))
         self.delay_ms = rng.choice((1.0, 5.0, 40.0, 150.0))
         self.in_order = rng.random() < 0.5
-        self.sync_ms = rng.choice((0.5, 5.0, 100.0))
-        self.fault_every_ms = rng.choice((150.0, 400.0, 1000.0))
+        self.sync_ms = rng.choice((0.5, 5.0, 100.0, 400.0))
+        self.fault_every_ms = rng.choice((0.3, 1.0, 3.0)) * self.config.election_timeout_ms
         self.wipes = rng.random() < 0.3
         self.fault_mix = [f for f in self._faults() if rng.random() < 0.6] or self._faults()
 
@@ -228,7 +233,7 @@ class RandomLife:
     # ---------------------------------------------------------------- faults
 
     def _faults(self) -> list[str]:
-        return ["kill", "pause", "cut_one", "cut_way", "cut_group", "flap", "transfer", "kill_leader"]
+        return ["kill", "pause", "cut_one", "cut_way", "cut_group", "flap", "transfer"]
 
     def fault(self) -> None:
         if not self.faulty:
@@ -236,11 +241,10 @@ class RandomLife:
         self.at(self.rng.uniform(0.5, 1.5) * self.fault_every_ms, self.fault)
         i = self.rng.choice(self.ids)
         kind = self.rng.choice(self.fault_mix)
-        lasts_ms = self.rng.choice((20.0, 300.0, 1200.0, 3000.0))
-        if kind == "kill_leader":
-            leading = [m for m in self.members if self.members[m].node.role is Role.LEADER]
-            i = self.rng.choice(sorted(leading)) if leading else i
-            kind = "kill"
+        lasts_ms = self.rng.choice((0.1, 0.5, 2.0, 4.0)) * self.config.election_timeout_ms
+        leading = [j for j in self.ids if j in self.members and self.members[j].node.role is Role.LEADER]
+        if leading and self.rng.random() < 0.5:
+            i = self.rng.choice(leading)
         if kind == "kill":
             self.kill(i)
             if self.wipes and len(self.retired) < (self.size - 1) // 2 and self.rng.random() < 0.3:
@@ -309,8 +313,9 @@ class RandomLife:
 
     def work(self) -> None:
         self.at(self.rng.uniform(1, 60), self.work)
-        i = self.rng.choice(self.ids)
-        if self.faulty or self.now_ms < FAULTS_MS + PEACE_MS - 4_000:
+        leading = [j for j in self.ids if j in self.members and self.members[j].node.role is Role.LEADER]
+        i = self.rng.choice(leading if leading and self.rng.random() < 0.5 else self.ids)
+        if self.faulty or self.now_ms < FAULTS_MS + PEACE_MS - 3_000:
             amount = self.rng.choice((1, 1, 1, 3, 20))
             self.turn(i, lambda member: self.quietly(lambda: self.propose(member, amount)))
             self.turn(i, lambda member: self.quietly(lambda: self.read(member)))

@@ -48,6 +48,9 @@ class ManualWorld:
     def committed(self, committed_index: int) -> None:
         self.trace.append(f"committed {committed_index}")
 
+    def lost_committed(self, first_index: int) -> None:
+        self.trace.append(f"lost from {first_index}")
+
     def weakest_durability(self, own: Durability) -> Durability:
         return own
 

@@ -15,6 +15,7 @@ from random import Random
 
 from quorumlog.batch import Buffer
 from quorumlog.store.disk import DiskUsage
+from tests.store.stopping_disk import Stopped
 
 SECTOR = 512
 Write = tuple[int, bytes]
@@ -71,6 +72,10 @@ class LosingFile:
         self._disk = disk
         self._inode = inode
 
+    def _change(self, operation: Write | int) -> None:
+        self._disk.step()
+        self._inode.change(operation)
+
     def pread(self, size_bytes: int, position: int) -> bytes:
         return bytes(self._inode.cache[position : position + size_bytes])
 
@@ -80,19 +85,20 @@ class LosingFile:
         return len(data)
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> None:
-        self._inode.change((position, b"".join(map(bytes, buffers))))
+        self._change((position, b"".join(map(bytes, buffers))))
 
     def allocate(self, position: int, size_bytes: int) -> None:
         if position + size_bytes > len(self._inode.cache):
-            self._inode.change(position + size_bytes)
+            self._change(position + size_bytes)
 
     def set_size(self, size_bytes: int) -> None:
-        self._inode.change(size_bytes)
+        self._change(size_bytes)
 
     def size(self) -> int:
         return len(self._inode.cache)
 
     def sync(self) -> None:
+        self._disk.step()
         if self._disk.failing_syncs and self._disk.failing_syncs in self.path:
             self._inode.pending.clear()
             raise OSError(errno.EIO, "Input/output error", self.path)
@@ -111,8 +117,15 @@ class LosingDisk:
     def __init__(self) -> None:
         self.failing_syncs = ""
         """A part of the paths whose syncs fail."""
+        self.steps_left = -1
+        """Changes until the process is killed; negative: it is not."""
         self._names: dict[str, Inode] = {}
         self._platter_names: dict[str, Inode] = {}
+
+    def step(self) -> None:
+        if self.steps_left == 0:
+            raise Stopped
+        self.steps_left -= 1
 
     @classmethod
     def of(cls, contents: dict[str, bytes]) -> LosingDisk:
@@ -131,6 +144,7 @@ class LosingDisk:
         if create:
             if path in self._names:
                 raise FileExistsError(errno.EEXIST, "exists", path)
+            self.step()
             self._names[path] = Inode()
         if path not in self._names:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
@@ -151,12 +165,15 @@ class LosingDisk:
         pass
 
     def rename(self, old: str, new: str) -> None:
+        self.step()
         self._names[new] = self._names.pop(old)
 
     def unlink(self, path: str) -> None:
+        self.step()
         del self._names[path]
 
     def sync_directory(self, path: str) -> None:
+        self.step()
         for names in (self._platter_names, self._names):
             for name in [n for n in names if n.rpartition("/")[0] == path]:
                 if name in self._names:

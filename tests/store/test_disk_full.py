@@ -5,15 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from quorumlog.batch import EntryBatch
+from quorumlog.batch import Buffer, EntryBatch
 from quorumlog.config import KIB, StoreConfig
 from quorumlog.errors import DiskFull, StoreFailure
-from quorumlog.store.disk import Disk, DiskFile, DiskUsage, OsDisk
+from quorumlog.store.disk import DiskUsage, OsDisk, OsFile
 from quorumlog.store.mmap_ledger_store import MmapLedgerStore
 from tests.store.log_making import (
     append_bodies,
@@ -25,14 +25,15 @@ from tests.store.log_making import (
     read_log,
     sync,
 )
+from tests.store.stopping_disk import StoppingDisk
 
 CONFIG = StoreConfig(
     segment_bytes=4096, index_segment_bytes=1024, reserve_step_bytes=1024, disk_full_ratio=0.9
 )
 
 
-class FullDisk:
-    """A disk with so much left to reserve; everything else goes to the real one."""
+class FullDisk(OsDisk):
+    """The real disk with so much left to reserve, and with calls that fail."""
 
     def __init__(self, free_bytes: int = 1 << 30) -> None:
         self.free_bytes = free_bytes
@@ -40,52 +41,44 @@ class FullDisk:
         self.error = errno.ENOSPC
         self.failing = ""
         """A call that fails with `error` whatever is free: open, allocate, write, sync."""
-        self._disk = OsDisk()
 
     def check(self, call: str) -> None:
         if call == self.failing:
             raise OSError(self.error, os.strerror(self.error))
 
-    def open(self, path: str, *, writable: bool = True, create: bool = False) -> DiskFile:
+    def open(self, path: str, *, writable: bool = True, create: bool = False) -> OsFile:
         if create:
             self.check("open")
-        return FullFile(self, self._disk.open(path, writable=writable, create=create))
+        return FullFile(self, super().open(path, writable=writable, create=create))
 
     def usage(self, path: str) -> DiskUsage:
         return DiskUsage(1000, round(1000 * (1 - self.used_ratio)))
 
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._disk, name)
 
-
-class FullFile:
-    def __init__(self, disk: FullDisk, file: DiskFile) -> None:
+class FullFile(OsFile):
+    def __init__(self, disk: FullDisk, opened: OsFile) -> None:
+        super().__init__(opened.path, opened._descriptor)
         self._disk = disk
-        self._file = file
 
     def allocate(self, position: int, size_bytes: int) -> None:
         self._disk.check("allocate")
         if size_bytes > self._disk.free_bytes:
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._disk.free_bytes -= size_bytes
-        self._file.allocate(position, size_bytes)
+        super().allocate(position, size_bytes)
 
-    def pwritev(self, buffers: list[bytes], position: int) -> None:
+    def pwritev(self, buffers: Sequence[Buffer], position: int) -> None:
         self._disk.check("write")
-        self._file.pwritev(buffers, position)
+        super().pwritev(buffers, position)
 
     def sync(self) -> None:
         self._disk.check("sync")
-        self._file.sync()
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._file, name)
+        super().sync()
 
 
 def open_on(disk: FullDisk, path: Path) -> MmapLedgerStore:
-    real: Disk = disk  # type: ignore[assignment]
     make_directory(str(path))
-    return open_store(str(path), CONFIG, real)[0]
+    return open_store(str(path), CONFIG, disk)[0]
 
 
 def append_until_full(store: MmapLedgerStore, size: int = 200) -> int:
@@ -144,6 +137,20 @@ def test_control_entries_use_the_reserve(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_reservation_is_synced_before_data_counts_on_it(tmp_path: Path) -> None:
+    make_directory(str(tmp_path))
+    disk = StoppingDisk()
+    store, _ = open_store(str(tmp_path), CONFIG, disk)
+    disk.steps.clear()
+    append_numbered(store, 40)
+    allocated = [i for i, (what, _) in enumerate(disk.steps) if what == "allocate"]
+    assert len(allocated) > 4
+    for i in allocated:
+        assert disk.steps[i + 1] == ("sync", disk.steps[i][1])
+    assert max(allocated) < min(i for i, (what, _) in enumerate(disk.steps) if what == "write")
+    store.close()
+
+
 @pytest.mark.parametrize("size", [0, 1, 100, 200, 500, 1000, 2000, 4000])
 def test_the_reserve_holds_wherever_the_data_ended(tmp_path: Path, size: int) -> None:
     disk = FullDisk(30_000)
@@ -162,7 +169,7 @@ def test_a_restart_on_a_full_disk(tmp_path: Path) -> None:
     sync(store)
     store.close()
     disk.free_bytes = 0
-    store, report = open_store(str(tmp_path), CONFIG, disk)  # type: ignore[arg-type]
+    store, report = open_store(str(tmp_path), CONFIG, disk)
     assert report.lines == ()
     assert read_log(store) == numbered(count)
     with pytest.raises(DiskFull):
@@ -215,7 +222,7 @@ def test_a_flush_reserves_ahead_and_stops_at_the_watermark(tmp_path: Path) -> No
         path = str(tmp_path / f"{used_ratio}")
         make_directory(path)
         disk.used_ratio = 0.0
-        store, _ = open_store(path, large, disk)  # type: ignore[arg-type]
+        store, _ = open_store(path, large, disk)
         append_bodies(store, [bytes(100)])
         end = store._data.reserved_position
         store._data.reserved_position = store.end.position + 100  # as if nearly used up
@@ -231,7 +238,7 @@ def test_lack_of_space_in_a_flush_is_left_to_the_next_append(tmp_path: Path) -> 
     path = str(tmp_path / "m")
     make_directory(path)
     large = StoreConfig(segment_bytes=8 << 20, reserve_step_bytes=1 << 20, disk_full_ratio=1.0)
-    store, _ = open_store(path, large, disk)  # type: ignore[arg-type]
+    store, _ = open_store(path, large, disk)
     append_bodies(store, [bytes(1000)] * 600)
     disk.free_bytes = 0
     sync(store)
@@ -276,7 +283,7 @@ def test_no_space_to_keep_a_torn_tail_aside_stops_nothing(tmp_path: Path) -> Non
         opened.seek(2 * 248 + 100)
         opened.write(b"torn")
     disk.failing = "open"
-    store, report = open_store(str(tmp_path), CONFIG, disk)  # type: ignore[arg-type]
+    store, report = open_store(str(tmp_path), CONFIG, disk)
     assert read_log(store) == numbered(2)
     assert report.quarantined == ""
     assert any("no space to keep 496 cut bytes" in line for line in report.lines)

@@ -99,6 +99,20 @@ def test_index_segments_byte_for_byte(tmp_path: Path) -> None:
     assert not any(found[1024:])
 
 
+def test_an_exact_fit_leaves_a_blank_of_eight_bytes(tmp_path: Path) -> None:
+    store = new_store(str(tmp_path))
+    append_batch(store, EntryBatch.from_bodies([b"f" * (1016 - HEADER_BYTES)]), 1)
+    first = tmp_path / "data" / f"{0:020d}"
+    assert first.read_bytes()[1016:] == bytes(8)
+    append_batch(store, EntryBatch.from_bodies([b"g"]), 1)
+    assert first.read_bytes()[1016:] == hexadecimal("ffffffff 00000008")
+    store.close()
+    store, report = open_store(str(tmp_path))
+    assert [body for _, _, body in read_log(store)] == [b"f" * 968, b"g"]
+    assert report.lines == ()
+    store.close()
+
+
 def test_the_vector_opens_again(tmp_path: Path) -> None:
     write_golden_log(str(tmp_path))
     store, report = open_store(str(tmp_path))

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 
 import pytest
 
+from quorumlog.config import StoreConfig
 from quorumlog.errors import IndexOutOfRange
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.durable_file import DurableFile
+from quorumlog.store.ledger_store import LedgerStore, LogRange
+from quorumlog.store.memory_ledger_store import MemoryLedgerStore
 from tests.store.log_making import (
     SMALL,
     append_numbered,
@@ -166,6 +172,7 @@ def test_a_flush_that_ends_after_a_truncation_records_only_the_cut(tmp_path: Pat
     file.close()
     assert point is not None
     assert point.point.entry_id == store.id_at(5)
+    assert point.index_synced_position <= point.point.position
     store.finish_sync(task)
     assert store.durable.index == 5
     store.close()
@@ -184,6 +191,61 @@ def test_a_segment_stays_open_while_a_flush_needs_it(tmp_path: Path) -> None:
         store.read(log_range)
     assert read_log(store) == numbered(1)
     store.close()
+
+
+@pytest.mark.usefixtures("no_syncs")
+@pytest.mark.parametrize("kind", ["memory", "mmap"])
+def test_reads_and_flushes_beside_truncations(tmp_path: Path, kind: str) -> None:
+    """Other threads read ranges and run flushes while the store's own truncates and appends: a read
+    gives the entries of its range or IndexOutOfRange, and never anything else."""
+    config = StoreConfig(segment_bytes=64 * 1024, index_segment_bytes=32 * 1024, disk_full_ratio=1.0)
+    store: LedgerStore = (
+        MemoryLedgerStore(config) if kind == "memory" else new_store(str(tmp_path), config)
+    )
+    ranges: SimpleQueue[tuple[LogRange, int] | None] = SimpleQueue()
+    outcomes: list[str] = []
+
+    def read_ranges() -> None:
+        while (taken := ranges.get()) is not None:
+            log_range, term = taken
+            try:
+                batch = store.read(log_range)
+                batch.check_bodies()
+                rows = [(entry.index, entry.term, entry.body) for entry in batch.entries()]
+                assert rows == numbered(len(rows), term, first=log_range.first_index)
+                outcomes.append("read")
+            except IndexOutOfRange:
+                outcomes.append("cut")
+            except BaseException as error:
+                outcomes.append(repr(error))
+
+    readers = [Thread(target=read_ranges) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    pool = ThreadPoolExecutor(1)
+    try:
+        for term in range(1, 80):
+            append_numbered(store, 400, term)
+            task = store.begin_sync()
+            assert task is not None
+            running = pool.submit(task.run)
+            for first in range(store.end.index - 399, store.end.index, 40):
+                ranges.put((store.range_of(first, store.end.index + 1, 20_000), term))
+            store.truncate_from(store.end.index - 399 + term % 300)
+            append_numbered(store, 10, term + 1)
+            running.result()
+            store.finish_sync(task)
+            assert store.durable.index == store.end.index - 10
+            store.truncate_from(store.end.index - 9 - term % 300)
+    finally:
+        for _ in readers:
+            ranges.put(None)
+        for reader in readers:
+            reader.join()
+        pool.shutdown()
+    store.close()
+    assert set(outcomes) <= {"read", "cut"}, set(outcomes)
+    assert len(outcomes) == 79 * 10
 
 
 def test_the_reserve_is_made_again(tmp_path: Path) -> None:

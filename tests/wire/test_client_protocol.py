@@ -357,10 +357,9 @@ def test_a_report_of_an_older_term_is_not_believed() -> None:
     run(world, 100)
     assert world.protocol.view.leader is not None
     assert world.protocol.view.leader.address == ADDRESSES[1]
-    link = next(link for link in world.wires if link.address == ADDRESSES[2])
     world.leader, world.term = 0, 4
     stale = world.status(StatusRequest(), 2)
-    world.protocol.view.learn(link.address, stale)
+    world.protocol.view.learn(ADDRESSES[2], stale)
     assert world.protocol.view.leader.address == ADDRESSES[1]
 
 
@@ -372,10 +371,8 @@ def test_redials_of_a_dead_server_are_bounded() -> None:
     while not request.is_done:
         world.now = max(world.now + 1.0, world.protocol.next_wakeup_ms())
         world.protocol.advance(world.now)
-        before = {address: world.protocol.view.notes.get(address) for address in ADDRESSES}
         dials += len(world.protocol._links.to_dial)
         world.carry_out()
-        assert before.keys() == set(ADDRESSES)
     assert isinstance(request.error, Unreachable)
     # 5 s at a pause of 125 to 250 ms for each of three servers, and the first, faster ones.
     assert 60 <= dials <= 3 * 50

@@ -109,7 +109,7 @@ def bench(
     Example: quorumlog bench --servers 127.0.0.1:20911,127.0.0.1:20912,127.0.0.1:20913 --seconds 5
     """
     split_servers(servers)
-    loads = _chosen(workload)
+    loads = chosen_loads(workload)
     with connect(servers, group=group) as log:
         addresses = [row["address"] for row in log.status() if row["reachable"]]
     pids = listening_processes(addresses)
@@ -166,7 +166,8 @@ def scratch_directory(parent: Path | None) -> Iterator[str | None]:
         yield scratch
 
 
-def _chosen(names: list[str] | None) -> list[Load]:
+def chosen_loads(names: Sequence[str] | None) -> list[Load]:
+    """All loads, or those named by `--workload`; raises ConfigError for a name that there is not."""
     known = {load.name: load for load in LOADS}
     for name in names or ():
         if name not in known:

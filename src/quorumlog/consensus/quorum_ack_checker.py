@@ -2,7 +2,7 @@
 
 Raft paper, section 5.4.2: only entries of the leader's own term are committed by counting replicas;
 what lies below them is committed with them. (DLedger 0.3 counts entries of older terms, the paper's
-figure 8; `formats.md` W3.)
+figure 8; docs/divergence.md, W3.)
 """
 
 from __future__ import annotations

@@ -341,14 +341,15 @@ class RaftNode:
     def on_connection_lost(self, member_id: str, *, closed_by_peer: bool = True) -> None:
         """`closed_by_peer`: the control connection was closed or reset from the other side, so its
         process died, most likely; False for a time-out or a violation that we found ourselves."""
-        voter = self._outbox.voter_of(member_id)
-        if voter is None:
-            return
-        self._outbox.disconnect(member_id)
-        if closed_by_peer:
-            self._elector.on_connection_lost(voter)
-        if member_id in self._dispatchers:
-            self._dispatchers[member_id].disconnect()
+        leader = self._state.leader
+        if closed_by_peer and leader is not None and leader.member_id == member_id:
+            # Also if its loss was reported before: a dying process closes several connections, and
+            # only the end of the control connection is a hint.
+            self._elector.on_connection_lost(leader)
+        if self._outbox.voter_of(member_id) is not None:
+            self._outbox.disconnect(member_id)
+            if member_id in self._dispatchers:
+                self._dispatchers[member_id].disconnect()
 
     # ---------------------------------------------------------------- transitions
 

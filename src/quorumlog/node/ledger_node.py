@@ -288,8 +288,10 @@ class LedgerNode:
         except LedgerError as error:
             if isinstance(error, DiskFull):
                 self.disk_full = str(error)
+            # Nothing queued behind a refused append may get in before it: streams keep their order.
             for append in appends:
                 append.answer(error)
+            self._pending.refuse_queued(error)
             return
         self.disk_full = ""
         self._promised.append((first.index, batch, positions))
@@ -339,6 +341,7 @@ class LedgerNode:
             lowest = self.lost_committed_from
             self.lost_committed_from = index if lowest is None else min(lowest, index)
             self.applied_index = min(self.applied_index, index - 1)
+            self._world.lost_committed(index)
         self.store.truncate_from(index)
         self._recent.truncate_from(index)
 

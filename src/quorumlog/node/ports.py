@@ -34,5 +34,8 @@ class World(Protocol):
     def committed(self, committed_index: int) -> None:
         """The committed index rose: wake who waits for entries."""
 
+    def lost_committed(self, first_index: int) -> None:
+        """Async mode: acknowledged entries from here on were cut by order of a later leader."""
+
     def weakest_durability(self, own: Durability) -> Durability:
         """The weakest of this member's and the connected voters' flush modes."""

@@ -214,6 +214,16 @@ class NodeDriver:
                 for waiter in ready:
                     waiter.wake()
 
+    def lost_committed(self, first_index: int) -> None:
+        log.critical(
+            "%s/%s: entries from index %d on were acknowledged under flush = async, lost in a power"
+            " failure, and are replaced by those of leader %s",
+            self.config.group,
+            self.config.member_id,
+            first_index,
+            self.node.raft.leader,
+        )
+
     def weakest_durability(self, own: Durability) -> Durability:
         known = [own.value] + [p.data.up.durability for p in self.peers.values() if p.data.up]
         return next(d for d in _WEAKEST_FIRST if d.value in known)

@@ -19,7 +19,7 @@ from quorumlog.wire.client_messages import Hello
 
 
 class Peer:
-    """`on_connected(member_id, directory_id)` and `on_lost(member_id, closed_by_peer)` alternate."""
+    """Tells `on_connected(member_id, directory_id)` and `on_lost(member_id, closed_by_peer)`."""
 
     def __init__(
         self,
@@ -90,7 +90,9 @@ class Peer:
             self._on_connected(self.member_id, self._connected_to)
 
     def _lost(self, closed_by_peer: bool) -> None:
-        if self._connected_to:
+        """`closed_by_peer` is told even if another loss came first: a dying process closes all four
+        connections, and it may be a data connection whose end arrives before the others'."""
+        if self._connected_to or closed_by_peer:
             self._connected_to = ""
             self._on_lost(self.member_id, closed_by_peer)
 

@@ -386,8 +386,9 @@ class MmapLedgerStore(LedgerStore):
         cut = self._point_at(index - 1)
         old_end = self._end
         self._plan = None
-        self._truncations += 1
+        # In this order: a read that counts from here on already sees the new end.
         self._end = cut
+        self._truncations += 1
         self._recent.truncate_from(index)
 
         with self._durable_lock:
@@ -512,7 +513,8 @@ class MmapLedgerStore(LedgerStore):
         try:
             done = file.pread_into(memoryview(buffer), log_range.position)
         except OSError as error:
-            raise StoreFailure(f"{file.path} cannot be read: {error}") from error
+            problem = f"cannot be read: {error}"
+            raise self._damage(file.path, log_range.position, log_range.first_index, problem) from error
         finally:
             file.release()
         batch = EntryBatch(buffer, log_range.sizes)
@@ -589,7 +591,9 @@ class MmapLedgerStore(LedgerStore):
         try:
             data = self._index.pread(size_bytes, first_index * INDEX_UNIT_BYTES)
         except OSError as error:
-            raise StoreFailure(f"{self._index.directory} cannot be read: {error}") from error
+            position = first_index * INDEX_UNIT_BYTES
+            path, problem = self._index.path_of(position), f"cannot be read: {error}"
+            raise self._damage(path, position, first_index, problem) from error
         return np.frombuffer(data, INDEX_DTYPE, len(data) // INDEX_UNIT_BYTES)
 
     def _checked_id(self, index: int, compare_with_data: bool) -> int:
@@ -608,7 +612,7 @@ class MmapLedgerStore(LedgerStore):
         try:
             data = file.pread(HEADER_BYTES, position)
         except OSError as error:
-            raise StoreFailure(f"{file.path} cannot be read: {error}") from error
+            raise self._damage(file.path, position, index, f"cannot be read: {error}") from error
         if len(data) == HEADER_BYTES:
             header = unpack_header(data)
             fields = (header.magic, header.pos, header.size, header.index, header.term)

@@ -121,7 +121,7 @@ class _Recovery:
         self._written: list[MmapFile] = []
         """Files with bytes that are not synced yet."""
         self._trusted_stop_index = self._durable.index + 1
-        """Below it the index files can be asked at all: none of them was missing or short."""
+        """From here on the units read as zeros, because their file was short."""
         assert begin.index <= self._durable.index, (begin, known)
         first_unit_position = (begin.index + 1) * INDEX_UNIT_BYTES
         index_bytes = config.index_segment_bytes
@@ -179,8 +179,12 @@ class _Recovery:
             if length != files.segment_bytes:
                 if base + length < self._durable.position or (counts and length > files.segment_bytes):
                     raise self._damage(path, base + length, -1, f"the file has {length} bytes")
-                if length == 0 or length > files.segment_bytes:
-                    self._lines.append(f"{path} has {length} bytes: an unfinished creation, removed")
+                if length > files.segment_bytes:
+                    self._lines.append(f"{path} has {length} bytes and is above the durable point")
+                    self._set_aside(path, f"{DATA_NAME}-{segment_name(base)}")
+                    continue
+                if length == 0:
+                    self._lines.append(f"{path} has no bytes: an unfinished creation, removed")
                     self._disk.unlink(path)
                     self._disk.sync_directory(files.directory)
                     continue
@@ -203,12 +207,9 @@ class _Recovery:
                 self._set_aside(path, f"{INDEX_NAME}-{segment_name(base)}")
                 continue
             if length < files.segment_bytes:
-                self._trust_index_below(base + length)
+                stop_index = (base + length) // INDEX_UNIT_BYTES
+                self._trusted_stop_index = min(self._trusted_stop_index, stop_index)
             files.adopt(self._opened(path, base, files.segment_bytes, length))
-        self._trust_index_below(files.end_position)
-
-    def _trust_index_below(self, position: int) -> None:
-        self._trusted_stop_index = min(self._trusted_stop_index, position // INDEX_UNIT_BYTES)
 
     def _segment_bases(self, files: MmapFileList) -> list[int]:
         """Positions that the names give; any other name is moved out of the way."""
@@ -317,7 +318,13 @@ class _Recovery:
         """The entries of the next window, and its bytes."""
         window_bytes = max(_WINDOW_BYTES, self._config.entry_limit_bytes + BLANK_BYTES)
         segment_end = self._data.base_of(at) + self._data.segment_bytes
-        data = self._data.pread(min(window_bytes, segment_end - at), at)
+        try:
+            data = self._data.pread(min(window_bytes, segment_end - at), at)
+        except OSError as error:
+            if at >= self._durable.position:
+                raise
+            problem = f"cannot be read: {error}"
+            raise self._damage(self._data.path_of(at), at, point.index + 1, problem) from error
         scan = scan_segment(
             memoryview(data),
             at,

@@ -442,7 +442,9 @@ class ClientProtocol:
             # The request is still unanswered: the link goes down and decides it with the others.
             link.pending[message.request_id] = request
             raise ProtocolViolation(problem)
-        if isinstance(message, StatusResponse):
+        if isinstance(message, AppendResponse):
+            self.view.committed(link.address, message.term)
+        elif isinstance(message, StatusResponse):
             self._learn(link, message)
         request.response = message
         request.response_payload = payload

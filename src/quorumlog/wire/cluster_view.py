@@ -90,6 +90,13 @@ class ClusterView:
         self.leader = LeaderView(address, term)
         self.leader_term = term
 
+    def committed(self, address: str, term: int) -> None:
+        """An append was committed there: a leader known by a hint only has a term from now on."""
+        leader = self.leader
+        if leader is not None and leader.address == address and term > leader.term:
+            self.leader = LeaderView(address, term)
+            self.leader_term = max(self.leader_term, term)
+
     def hinted(self, address: str, error: LedgerError, now_ms: float) -> None:
         """The member at `address` refused because it does not lead; perhaps it knows who does."""
         if self.is_leader(address):

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from quorumlog.config import ConsensusConfig
-from quorumlog.consensus import RaftNode
-from quorumlog.consensus.messages import PushEntryRequest, PushType
+from quorumlog.consensus import RaftNode, Role
+from quorumlog.consensus.messages import PushEntryRequest, PushType, VoteResponse, VoteResult
 from quorumlog.consensus.ready import Envelope, PushOrder, Ready
 from quorumlog.consensus.term_runs import TermRuns
 from quorumlog.entry import NO_ENTRY, EntryId, EntryKind, Formation, HardState, Voter
@@ -216,3 +216,98 @@ class FakeMember:
 def with_sender(envelope: Envelope, sender: Voter) -> Any:
     """What the receiving transport makes of a message: the sender is the connection's other end."""
     return msgspec.structs.replace(envelope.message, sender=sender)
+
+
+class LoneMember(FakeMember):
+    """n0 of a formed group whose other members are played by the test.
+
+    `hear` delivers a message; what n0 says, and when, is in `sent` and `waiting_for_disk`.
+    """
+
+    def __init__(
+        self,
+        size: int = 3,
+        *,
+        terms: tuple[int, ...] = (),
+        term: int = 0,
+        vote: str | None = None,
+        committed: int = -1,
+        async_mode: bool = False,
+        **settings: Any,
+    ) -> None:
+        self.voters = tuple(Voter(f"n{i}", f"n{i}-d0") for i in range(size))
+        disk = FakeDisk(self.voters[0])
+        disk.formation = Formation(self.voters, self.voters)
+        disk.entries = [(t, f"{k}@{t}") for k, t in enumerate(terms)]
+        disk.checkpoint_index = committed
+        voted_for = next((v for v in self.voters if v.member_id == vote), None)
+        disk.hard_state = HardState(max((term, *terms)), voted_for)
+        self.sent: list[Envelope] = []
+        self.now_ms = 0.0
+        self.readys: list[Ready] = []
+        settings = {"min_vote_interval_ms": 100, "max_vote_interval_ms": 100, **settings}
+        super().__init__(
+            disk,
+            tuple(voter.member_id for voter in self.voters),
+            config=ConsensusConfig(**settings),
+            seed=1,
+            now_ms=0.0,
+            send=self.sent.append,
+            async_mode=async_mode,
+            on_ready=lambda _, ready: self.readys.append(ready),
+        )
+        for voter in self.voters[1:]:
+            self.node.on_connected(voter.member_id, voter.directory_id)
+        self.carry_out()
+
+    def peer(self, i: int) -> Voter:
+        return self.voters[i]
+
+    def pass_ms(self, milliseconds: float) -> list[Any]:
+        """Time passes; returns what n0 said."""
+        self.now_ms += milliseconds
+        return self._turn(lambda: self.node.advance(self.now_ms))
+
+    def hear(self, i: int, message: Any, **more: Any) -> list[Any]:
+        """n0 gets a message of n<i>; returns what it says at once."""
+        message = msgspec.structs.replace(message, sender=self.voters[i])
+        return self._turn(lambda: self.node.step(message, **more))
+
+    def act(self, act: Callable[[], Any]) -> list[Any]:
+        """Anything else that n0 is asked for; returns what it said."""
+        return self._turn(act)
+
+    def sync_now(self) -> list[Any]:
+        """The disk catches up; returns what had waited for it."""
+        return self._turn(self.sync)
+
+    def _turn(self, act: Callable[[], Any]) -> list[Any]:
+        start = len(self.sent)
+        act()
+        self.carry_out()
+        return [envelope.message for envelope in self.sent[start:]]
+
+    def to(self, i: int, kind: type) -> list[Any]:
+        """Everything of this kind that n0 has said to n<i>."""
+        return [e.message for e in self.sent if e.to == self.voters[i] and isinstance(e.message, kind)]
+
+    def lead(self) -> LoneMember:
+        """n0 wins the next term with everybody's help, and its no-op is on its disk."""
+        self.pass_ms(100)
+        self.pass_ms(100)
+        for pre_vote in (True, False):
+            for i in range(1, len(self.voters)):
+                term = self.node.term
+                vote_term = term + 1 if pre_vote else term
+                if self.node.role is not Role.LEADER:
+                    self.hear(
+                        i,
+                        VoteResponse(
+                            term=term, vote_term=vote_term, pre_vote=pre_vote, result=VoteResult.ACCEPT
+                        ),
+                    )
+                if self.node.term != term:
+                    break
+        assert self.node.role is Role.LEADER, self.node.status()
+        self.sync_now()
+        return self

@@ -14,12 +14,14 @@ from __future__ import annotations
 import heapq
 import random
 import sys
+import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 
 from quorumlog.config import ConsensusConfig
 from quorumlog.consensus import Ready, Role
-from quorumlog.consensus.messages import HeartbeatRequest, PushEntryRequest, PushResult, PushType
+from quorumlog.consensus.messages import PushEntryRequest, PushResult, PushType
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import Voter
 from quorumlog.errors import LedgerError
@@ -79,10 +81,13 @@ class RandomLife:
         self.leaders: dict[int, Voter] = {}
         self.votes: dict[tuple[Voter, int], Voter] = {}
         self.committed: list[tuple[int, Value]] = []
+        self.committed_by: list[int] = []
+        """The term of the leader that committed each of them."""
         self.founding: tuple[Voter, ...] = ()
         self.read_floor: dict[tuple[str, int, int], int] = {}
         self.values = count()
         self.grants = 0
+        self.truncations = 0
 
     # ---------------------------------------------------------------- events
 
@@ -156,9 +161,7 @@ class RandomLife:
         if (me, peer) in self.linked:
             self.linked.discard((me, peer))
             closed = self.rng.random() < 0.8
-            self.turn(
-                me, lambda member: member.node.on_connection_lost(peer, closed_by_peer=closed)
-            )
+            self.turn(me, lambda member: member.node.on_connection_lost(peer, closed_by_peer=closed))
 
     def turn(self, i: str, act: Callable[[FakeMember], None]) -> None:
         """Every turn begins with the time, and ends with what has to be done."""
@@ -174,7 +177,9 @@ class RandomLife:
         self.check(member)
         if member.can_sync:
             member.begin_sync()
-            self.at(self.rng.uniform(0, self.sync_ms if self.faulty else 2.0), lambda: self.synced(i, member))
+            self.at(
+                self.rng.uniform(0, self.sync_ms if self.faulty else 2.0), lambda: self.synced(i, member)
+            )
         wake = member.node.next_wakeup_ms()
         if wake < self.wake_at.get(i, float("inf")) or self.wake_at[i] <= self.now_ms:
             self.wake_at[i] = wake
@@ -290,10 +295,8 @@ class RandomLife:
 
     @staticmethod
     def quietly(act: Callable[[], object]) -> None:
-        try:
+        with suppress(LedgerError):
             act()
-        except LedgerError:
-            pass
 
     def make_peace(self) -> None:
         self.faulty = False
@@ -346,6 +349,7 @@ class RandomLife:
             self.founding = self.founding or ready.formation.founding
             assert ready.formation.founding == self.founding, (ready.formation, self.founding)
         assert not ready.loses_committed
+        self.truncations += ready.truncate_from is not None
 
     def check(self, member: FakeMember) -> None:
         node = member.node
@@ -356,16 +360,18 @@ class RandomLife:
             if known is None:
                 self.leaders[node.term] = member.voter
                 assert member.voter in self.founding, (member.voter, self.founding)
-                # A member may still win a term that the others have left behind.
-                earlier = [entry for entry in self.committed if entry[0] < node.term]
-                assert member.disk.entries[: len(earlier)] == earlier, member.voter
+                # Leader completeness: what a leader of an earlier term committed. (A member may still
+                # win a term that the others have left behind, and lack what came later.)
+                stop = sum(term < node.term for term in self.committed_by)
+                assert member.disk.entries[:stop] == self.committed[:stop], member.voter
             else:
                 assert known == member.voter, (node.term, known, member.voter)
         self.check_committed(member)
 
     def check_committed(self, member: FakeMember) -> None:
+        node = member.node
         known = len(self.committed)
-        ends = member.node.committed_index + 1
+        ends = node.committed_index + 1
         checked = getattr(member, "checked", 0)
         if ends <= checked:
             return
@@ -373,16 +379,19 @@ class RandomLife:
         both = min(ends, known)
         assert entries[checked:both] == self.committed[checked:both], (member.voter, checked, both)
         if ends > known:
-            assert member.node.role is Role.LEADER, (member.voter, ends, known)
+            assert node.role is Role.LEADER, (member.voter, ends, known)
             new = entries[known:ends]
             disks = [*self.disks.values(), *self.retired]
             having = [
                 disk.voter
                 for disk in disks
-                if disk.voter in self.founding and disk.entries[known : min(ends, disk.synced_count)] == new
+                if disk.voter in self.founding
+                and disk.entries[known : min(ends, disk.synced_count)] == new
             ]
             assert len(having) > len(self.founding) // 2, (member.voter, known, ends, having)
+            assert node.term >= (self.committed_by or [0])[-1], (node.term, self.committed_by[-1])
             self.committed += new
+            self.committed_by += [node.term] * len(new)
         member.checked = ends  # type: ignore[attr-defined]
 
     def check_liveness(self) -> None:
@@ -401,6 +410,7 @@ class RandomLife:
 
 
 def main() -> None:
+    """Live the lives of these seeds; print those that failed."""
     first = int(sys.argv[1])
     stop = int(sys.argv[2]) if len(sys.argv) > 2 else first + 1
     entries = terms = grants = failed = 0
@@ -410,10 +420,8 @@ def main() -> None:
             life.live()
         except AssertionError as error:
             failed += 1
-            import traceback
-
-            tb = traceback.extract_tb(error.__traceback__)[-1]
-            print(f"seed {seed} at {life.now_ms:.1f} ms: {tb.name}:{tb.lineno} {str(error)[:300]}", flush=True)
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            print(f"seed {seed} at {life.now_ms:.1f} ms, {where.name}:{where.lineno}: {error!s:.300}")
             if stop == first + 1:
                 raise
         entries += len(life.committed)

@@ -388,7 +388,9 @@ class Scenario:
             parts.append(f"{role.value}{of} at term {term}")
         if ready.hard_state is not None:
             vote = ready.hard_state.voted_for
-            parts.append(f"store term {ready.hard_state.term}" + (f" vote {_name(vote)}" if vote else ""))
+            parts.append(
+                f"store term {ready.hard_state.term}" + (f" vote {_name(vote)}" if vote else "")
+            )
         if ready.formation is not None:
             voters = ready.formation.founding or ready.formation.pending
             kind = "founding" if ready.formation.founding else "pending"
@@ -453,8 +455,14 @@ def _say(message: msgspec.Struct) -> str:
     if isinstance(message, PushEntryRequest):
         if message.push is PushType.COMMIT:
             return f"COMMIT {message.committed_index}"
-        cut = f", then {message.term_runs[0]}".replace(" ", "") if message.push is PushType.TRUNCATE else ""
-        return f"{message.push.name} at {_id(message.previous)}{cut.replace(',then', ', mine above is ')}"
+        cut = (
+            f", then {message.term_runs[0]}".replace(" ", "")
+            if message.push is PushType.TRUNCATE
+            else ""
+        )
+        return (
+            f"{message.push.name} at {_id(message.previous)}{cut.replace(',then', ', mine above is ')}"
+        )
     if isinstance(message, PushEntryResponse):
         if message.result is PushResult.SUCCESS:
             if message.push is PushType.APPEND:

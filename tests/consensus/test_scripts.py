@@ -31,6 +31,10 @@ def test_script(path: Path, request: pytest.FixtureRequest) -> None:
 
 
 def test_there_are_scripts_for_every_group_size() -> None:
-    sizes = {line.split()[1] for path in SCRIPTS for line in path.read_text().splitlines() if
-             line.startswith("members ")}
+    sizes = {
+        line.split()[1]
+        for path in SCRIPTS
+        for line in path.read_text().splitlines()
+        if line.startswith("members ")
+    }
     assert {"1", "2", "3", "5", "7"} <= sizes

@@ -79,7 +79,7 @@ class ClosedWhole(MmapLedgerStore):
 
     def close(self) -> None:
         super().close()
-        self._durable_file.close()
+        self._durable_record.file.close()
 
 
 def make_directory(path: str, disk: Disk | None = None) -> None:

@@ -35,7 +35,7 @@ from quorumlog.errors import (
 from quorumlog.node.flusher import Flusher
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, PendingAppends
 from quorumlog.node.ports import World
-from quorumlog.node.push_sender import PushSender, checked_entries
+from quorumlog.node.push_sender import PushSender, check_positions, checked_entries
 from quorumlog.node.recent_batches import RecentBatches
 from quorumlog.store.ledger_store import LogRange
 from quorumlog.store.member_directory import MemberDirectory
@@ -104,10 +104,13 @@ class LedgerNode:
         """A message of another member. Raises ProtocolViolation if its bytes are not what it says."""
         refuse = None
         if isinstance(message, PushEntryRequest) and message.push is PushType.APPEND:
-            batch = checked_entries(message, self.store.end)
+            end = self.store.end
+            batch = checked_entries(message, end)
             try:
-                self.store.plan(batch.sizes)
+                positions = self.store.plan(batch.sizes)
                 self.disk_full = ""
+                if message.previous == end.entry_id:
+                    check_positions(batch, positions)
             except DiskFull as error:
                 self.disk_full = str(error)
                 refuse = PushResult.DISK_FULL

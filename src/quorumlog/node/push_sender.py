@@ -6,7 +6,7 @@ loop: a follower far behind costs the others nothing.
 
 from __future__ import annotations
 
-from quorumlog.batch import EntryBatch
+from quorumlog.batch import EntryBatch, Int64Array
 from quorumlog.consensus.messages import PushEntryRequest, PushType
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Envelope, PushOrder, Role
@@ -97,3 +97,12 @@ def checked_entries(message: PushEntryRequest, end: LogPoint) -> EntryBatch:
             " data directories"
         )
     return batch
+
+
+def check_positions(batch: EntryBatch, positions: Int64Array) -> None:
+    """Positions are equal on all members. Raises ProtocolViolation where the leader's are others."""
+    if not bool((batch.headers()["pos"] == positions).all()):
+        raise ProtocolViolation(
+            f"entries from index {batch.first_index} on lie elsewhere in the leader's log: members of one"
+            " group need the same segment_bytes"
+        )

@@ -1,0 +1,47 @@
+"""The quorum arithmetic against a twin that only counts."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quorumlog.consensus.quorum_ack_checker import PeerWaterMarks, QuorumAckChecker, quorum_value
+from quorumlog.entry import Voter
+
+VOTERS = tuple(Voter(f"n{i}", f"d{i}") for i in range(9))
+
+
+def naive_quorum_value(values: list[int]) -> int:
+    """The largest value that more than half have reached, found by trying every one."""
+    reached = [v for v in values if sum(other >= v for other in values) * 2 > len(values)]
+    return max(reached)
+
+
+@given(st.lists(st.integers(-1, 50), min_size=1, max_size=9))
+def test_quorum_value_is_the_largest_that_a_majority_has_reached(values: list[int]) -> None:
+    assert quorum_value(values) == naive_quorum_value(values)
+
+
+@given(st.integers(1, 9), st.lists(st.tuples(st.integers(0, 11), st.integers(-1, 30)), max_size=60))
+def test_marks_never_fall_and_strangers_do_not_count(size: int, answers: list[tuple[int, int]]) -> None:
+    voters = VOTERS[:size]
+    checker = QuorumAckChecker(3, voters, first_index=10)
+    highest = dict.fromkeys(voters, -1)
+    committed = -1
+    for number, index in answers:
+        stranger = number >= size
+        voter = Voter("n0", "another directory") if stranger else voters[number]
+        rose = checker.record(voter, index)
+        assert rose == (not stranger and index > highest[voter])
+        if not stranger:
+            highest[voter] = max(highest[voter], index)
+            assert checker.marks.mark_of(voter) == highest[voter]
+        expected = naive_quorum_value(list(highest.values()))
+        assert checker.committed_index() == (expected if expected >= 10 else -1)
+        assert checker.committed_index() >= committed
+        committed = checker.committed_index()
+
+
+def test_a_stranger_has_no_mark() -> None:
+    marks = PeerWaterMarks(1, VOTERS[:3])
+    assert not marks.raise_to(Voter("n1", "wiped"), 5)
+    assert marks.mark_of(Voter("n1", "wiped")) == -1
+    assert marks.quorum_index == -1

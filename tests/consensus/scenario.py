@@ -67,6 +67,7 @@ class Scenario:
         self.wipes = 0
         self.out: list[str] = []
         self.quiet = False
+        self.full: frozenset[str] = frozenset()
 
     def run(self, line: str) -> list[str]:
         self.out = []
@@ -255,8 +256,6 @@ class Scenario:
         if isinstance(message, PushEntryRequest) and message.push is PushType.APPEND and b in self.full:
             refuse = PushResult.DISK_FULL
         self._turn(b, lambda m: m.node.step(message, refuse=refuse))
-
-    full: frozenset[str] = frozenset()
 
     def do_full(self, *ids: str) -> None:
         """full n1: the disk of n1 (and of nobody else) has no room for entries."""
@@ -455,14 +454,10 @@ def _say(message: msgspec.Struct) -> str:
     if isinstance(message, PushEntryRequest):
         if message.push is PushType.COMMIT:
             return f"COMMIT {message.committed_index}"
-        cut = (
-            f", then {message.term_runs[0]}".replace(" ", "")
-            if message.push is PushType.TRUNCATE
-            else ""
-        )
-        return (
-            f"{message.push.name} at {_id(message.previous)}{cut.replace(',then', ', mine above is ')}"
-        )
+        said = f"{message.push.name} at {_id(message.previous)}"
+        if message.push is PushType.TRUNCATE:
+            said += f", mine above is {_id(EntryId(*message.term_runs[0]))}"
+        return said
     if isinstance(message, PushEntryResponse):
         if message.result is PushResult.SUCCESS:
             if message.push is PushType.APPEND:

@@ -92,9 +92,7 @@ def test_a_truncate_above_an_entry_that_is_not_held_is_refused() -> None:
 @pytest.mark.parametrize("kind", ["truncate", "append"])
 def test_a_cut_at_or_below_the_committed_index_is_refused(kind: str) -> None:
     n0 = LoneMember(terms=(1, 1, 2, 2), committed=2)
-    request = (
-        truncate(3, EntryId(1, 1), 3) if kind == "truncate" else append(3, EntryId(1, 1), [3])
-    )
+    request = truncate(3, EntryId(1, 1), 3) if kind == "truncate" else append(3, EntryId(1, 1), [3])
     (answer,) = n0.hear(1, request)
     assert answer.result is PushResult.DIVERGED_BELOW_COMMIT
     assert terms_of(n0) == [1, 1, 2, 2]

@@ -171,8 +171,17 @@ def test_5_2_a_candidate_votes_for_itself_and_asks_everybody() -> None:
 
 @pytest.mark.parametrize(
     ("size", "votes", "wins"),
-    [(1, 0, True), (2, 0, False), (2, 1, True), (3, 0, False)]
-    + [(3, 1, True), (5, 1, False), (5, 2, True), (7, 2, False), (7, 3, True)],
+    [
+        (1, 0, True),
+        (2, 0, False),
+        (2, 1, True),
+        (3, 0, False),
+        (3, 1, True),
+        (5, 1, False),
+        (5, 2, True),
+        (7, 2, False),
+        (7, 3, True),
+    ],
 )
 def test_5_2_votes_of_a_majority_win(size: int, votes: int, wins: bool) -> None:
     """5.2: a candidate wins with votes from a majority of the servers for the same term."""

@@ -12,7 +12,7 @@ or an error of `quorumlog.errors`. Spark: `quorumlog.spark` (extra `spark`).
 
 from typing import TYPE_CHECKING, Any
 
-from quorumlog.version import VERSION as __version__
+from quorumlog.version import VERSION
 
 if TYPE_CHECKING:
     from quorumlog.batch import Entry, EntryBatch
@@ -60,6 +60,8 @@ __all__ = [
     "connect",
     "connect_async",
 ]
+
+__version__ = VERSION
 
 _HOME = {
     "Entry": "batch",

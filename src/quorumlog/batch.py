@@ -1,18 +1,7 @@
 """EntryBatch: the unit of everything that moves. No per-entry Python on the way through.
 
-One contiguous buffer of encoded entries, exactly as they lie on disk, and their sizes:
-
-    offset  bytes  field       (big-endian; docs/formats.md, data entry)
-         0      4  magic       1 NORMAL, 2 NOOP
-         4      4  size        48 + body length
-         8      8  index
-        16      8  term
-        24      8  pos         byte position in the log
-        32      4  channel     reserved, 0
-        36      4  chain_crc   running digest of the log up to and with this entry
-        40      4  body_crc    CRC-32 of the body
-        44      4  body_len
-        48      n  body
+One contiguous buffer of encoded entries, exactly as they lie on disk (`quorumlog.entry_header` draws the
+layout), and their sizes.
 
 A producer encodes bodies into a batch; the leader stamps index, term, pos and both digests in place;
 the same bytes are then written, pushed and read. The only per-entry cost accepted here is one C call
@@ -25,7 +14,6 @@ that agree on it at an index agree on every entry up to there.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
@@ -35,9 +23,20 @@ import numpy.typing as npt
 from isal.isal_zlib import crc32
 
 from quorumlog.entry import EntryKind
+from quorumlog.entry_header import (
+    HEADER_BYTES,
+    MIX_BODY,
+    MIX_FIRST,
+    MIX_INDEX,
+    MIX_SECOND,
+    MIX_SHAPE,
+    MIX_TERM,
+    Buffer,
+    EntryHeader,
+    unpack_header,
+)
 from quorumlog.errors import BadRequest, ProtocolViolation
 
-HEADER_BYTES = 48
 HEADER_DTYPE = np.dtype(
     [
         ("magic", ">i4"),
@@ -56,12 +55,11 @@ assert HEADER_DTYPE.itemsize == HEADER_BYTES
 Int64Array = npt.NDArray[np.int64]
 UInt32Array = npt.NDArray[np.uint32]
 HeaderArray = npt.NDArray[Any]
-Buffer = bytes | bytearray | memoryview
 
 _BLANK_HEADER = bytes(HEADER_BYTES)
-_SHAPE = struct.Struct(">ii36xi")
-"""magic, size and body_len of one header."""
 _LOW_32 = np.uint64(0xFFFFFFFF)
+_ZERO = np.zeros(1, np.int64)
+_ZERO.setflags(write=False)
 
 
 class Entry(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
@@ -86,11 +84,14 @@ class EntryBatch:
         self.sizes: Int64Array = np.asarray(sizes, dtype=np.int64)
         self.count = len(self.sizes)
         self._starts: Int64Array | None = None
-        if int(self.sizes.sum()) != len(self.buffer) or (
-            self.count and int(self.sizes.min()) < HEADER_BYTES
-        ):
+        if self.count == 1:
+            total = least = int(self.sizes[0])
+        else:
+            total = int(self.sizes.sum())
+            least = int(self.sizes.min()) if self.count else HEADER_BYTES
+        if total != len(self.buffer) or least < HEADER_BYTES:
             raise ProtocolViolation(
-                f"a batch of {self.count} entries with {int(self.sizes.sum())} bytes by its sizes is"
+                f"a batch of {self.count} entries with {total} bytes by its sizes is"
                 f" {len(self.buffer)} bytes long"
             )
 
@@ -109,6 +110,11 @@ class EntryBatch:
             raise BadRequest(f"a body must be bytes, bytearray or memoryview: {error}") from None
         sizes += HEADER_BYTES
         batch = cls(buffer, sizes)
+        if batch.count == 1:
+            size = len(buffer)
+            header = EntryHeader(EntryKind.NORMAL, size, 0, 0, 0, 0, 0, 0, size - HEADER_BYTES)
+            header.pack_into(buffer, 0)
+            return batch
         headers = batch.headers()
         headers["magic"] = EntryKind.NORMAL
         headers["size"] = sizes
@@ -119,12 +125,9 @@ class EntryBatch:
     @classmethod
     def noop(cls) -> Self:
         """The single entry without a body that opens a term."""
-        batch = cls(bytearray(HEADER_BYTES), [HEADER_BYTES])
-        headers = batch.headers()
-        headers["magic"] = EntryKind.NOOP
-        headers["size"] = HEADER_BYTES
-        batch._put_headers(headers)
-        return batch
+        buffer = bytearray(HEADER_BYTES)
+        EntryHeader(EntryKind.NOOP, HEADER_BYTES, 0, 0, 0, 0, 0, 0, 0).pack_into(buffer, 0)
+        return cls(buffer, [HEADER_BYTES])
 
     @classmethod
     def concatenate(cls, batches: Sequence[EntryBatch]) -> Self:
@@ -151,7 +154,7 @@ class EntryBatch:
     def starts(self) -> Int64Array:
         """Shape (count,): byte offset of each entry in `buffer`."""
         if self._starts is None:
-            self._starts = np.cumsum(self.sizes) - self.sizes
+            self._starts = np.cumsum(self.sizes) - self.sizes if self.count != 1 else _ZERO
         return self._starts
 
     def headers(self) -> HeaderArray:
@@ -175,7 +178,7 @@ class EntryBatch:
 
     def _put_headers(self, headers: HeaderArray) -> None:
         """Write back what `headers()` gave; nothing to do where it gave a view."""
-        if not self._is_uniform:
+        if self.count and not self._is_uniform:
             self._window()[self.starts] = np.ascontiguousarray(headers).view(f"V{HEADER_BYTES}")
 
     @property
@@ -211,6 +214,9 @@ class EntryBatch:
 
     def term_runs(self) -> tuple[tuple[int, int], ...]:
         """((first_index, term), ...) of the runs of equal terms, in order."""
+        if self.count == 1:
+            one = unpack_header(self.buffer)
+            return ((one.index, one.term),)
         return term_runs_of(self.headers()) if self.count else ()
 
     def body_crcs(self) -> UInt32Array:
@@ -231,6 +237,10 @@ class EntryBatch:
 
         `positions`: shape (count,), where each entry will lie. Computes `body_crc` from the bodies.
         """
+        if self.count == 0:
+            return previous_chain
+        if self.count == 1:
+            return self._stamp_one(first_index, term, int(np.asarray(positions)[0]), previous_chain)
         headers = self.headers()
         headers["index"] = np.arange(first_index, first_index + self.count)
         headers["term"] = term
@@ -239,7 +249,16 @@ class EntryBatch:
         chain = chain_of(headers, previous_chain)
         headers["chain_crc"] = chain
         self._put_headers(headers)
-        return int(chain[-1]) if self.count else previous_chain
+        return int(chain[-1])
+
+    def _stamp_one(self, index: int, term: int, position: int, previous_chain: int) -> int:
+        """The unbatched writer's entry: numpy's fixed costs would dominate."""
+        old = unpack_header(self.buffer)
+        crc = crc32(self.buffer[HEADER_BYTES:])
+        header = EntryHeader(old.magic, old.size, index, term, position, 0, 0, crc, old.body_len)
+        chain = header.chain_after(previous_chain)
+        header.pack_into(self.buffer, chain)
+        return chain
 
     # ---------------------------------------------------------------- checking
 
@@ -249,10 +268,9 @@ class EntryBatch:
         `normal_only`: a NOOP is refused too; clients append NORMAL entries.
         """
         if self.count == 1:
-            # The many small requests of unbatched writers: numpy's fixed costs would dominate.
-            magic, size, body_len = _SHAPE.unpack_from(self.buffer)
-            good = size == len(self.buffer) == body_len + HEADER_BYTES
-            known = magic == EntryKind.NORMAL or (magic == EntryKind.NOOP and not normal_only)
+            one = unpack_header(self.buffer)
+            good = one.size == len(self.buffer) == one.body_len + HEADER_BYTES
+            known = one.magic == EntryKind.NORMAL or (one.magic == EntryKind.NOOP and not normal_only)
         else:
             headers = self.headers()
             magics = headers["magic"]
@@ -268,6 +286,13 @@ class EntryBatch:
 
     def check_sequence(self, first_index: int, previous_chain: int) -> None:
         """Raise ProtocolViolation unless indices are contiguous, terms do not fall and chains link."""
+        if self.count == 1:
+            one = unpack_header(self.buffer)
+            if one.index != first_index:
+                raise ProtocolViolation(f"entry {one.index} came where {first_index} was expected")
+            if not one.continues(previous_chain):
+                raise ProtocolViolation(f"chain_crc does not match at index {first_index}")
+            return
         headers = self.headers()
         expected = np.arange(first_index, first_index + self.count)
         if not bool((headers["index"] == expected).all()):
@@ -309,13 +334,13 @@ def digests_of(headers: HeaderArray) -> npt.NDArray[np.uint64]:
         np.uint64
     )
     z = (
-        index * np.uint64(0x9E3779B97F4A7C15)
-        + term * np.uint64(0xD1B54A32D192ED03)
-        + shape * np.uint64(0x8CB92BA72F3D8DD7)
-        + body * np.uint64(0xAEF17502108EF2D9)
+        index * np.uint64(MIX_INDEX)
+        + term * np.uint64(MIX_TERM)
+        + shape * np.uint64(MIX_SHAPE)
+        + body * np.uint64(MIX_BODY)
     )
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(MIX_FIRST)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(MIX_SECOND)
     z ^= z >> np.uint64(31)
     low: npt.NDArray[np.uint64] = z & _LOW_32
     return low

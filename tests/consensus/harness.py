@@ -41,6 +41,8 @@ class FakeDisk:
     def lose_power(self, kept_unsynced: int = 0) -> None:
         self.entries = self.entries[: self.synced_count + kept_unsynced]
         self.synced_count = len(self.entries)
+        if self.checkpoint_index >= len(self.entries):
+            self.checkpoint_index = -1  # the log does not hold that entry: nothing is proven
 
     def truncate_from(self, index: int) -> None:
         del self.entries[index:]

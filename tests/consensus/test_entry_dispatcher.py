@@ -44,7 +44,7 @@ def stay_alive(n0: LoneMember, milliseconds: int, *peers: int) -> None:
 
 def test_every_state_can_be_entered_and_left() -> None:
     states = set(DispatcherState)
-    assert {after for after in TRANSITIONS.values()} == states
+    assert set(TRANSITIONS.values()) == states
     assert {before for before, _ in TRANSITIONS} == states
     assert {event for _, event in TRANSITIONS} == set(Event)
 

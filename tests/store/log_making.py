@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from quorumlog.batch import HEADER_BYTES, EntryBatch
+from quorumlog.batch import EntryBatch
 from quorumlog.config import StoreConfig
+from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.store.durable_file import DurableFile
 from quorumlog.store.ledger_store import LedgerStore

@@ -13,7 +13,7 @@ import errno
 from collections.abc import Sequence
 from random import Random
 
-from quorumlog.batch import Buffer
+from quorumlog.entry_header import Buffer
 from quorumlog.store.disk import DiskUsage
 from tests.store.stopping_disk import Stopped
 

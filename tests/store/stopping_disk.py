@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from quorumlog.batch import Buffer
+from quorumlog.entry_header import Buffer
 from quorumlog.store.disk import OsDisk, OsFile
 
 

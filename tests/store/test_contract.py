@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quorumlog.batch import HEADER_BYTES, EntryBatch
+from quorumlog.batch import EntryBatch
 from quorumlog.entry import EntryId
+from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import BodyTooLarge, IndexOutOfRange
 from quorumlog.store.ledger_store import LOG_ORIGIN, LedgerStore
 from quorumlog.store.memory_ledger_store import MemoryLedgerStore

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.batch import Buffer, EntryBatch
+from quorumlog.batch import EntryBatch
 from quorumlog.config import KIB, StoreConfig
+from quorumlog.entry_header import Buffer
 from quorumlog.errors import DiskFull, StoreFailure
 from quorumlog.store.disk import DiskUsage, OsDisk, OsFile
 from quorumlog.store.mmap_ledger_store import MmapLedgerStore

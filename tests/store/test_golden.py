@@ -9,7 +9,8 @@ from __future__ import annotations
 import zlib
 from pathlib import Path
 
-from quorumlog.batch import HEADER_BYTES, EntryBatch
+from quorumlog.batch import EntryBatch
+from quorumlog.entry_header import HEADER_BYTES
 from tests.store.log_making import append_batch, append_noop, new_store, open_store, read_log, sync
 
 POSITIONS = [0, 248, 496, 744, 1024, 1272, 1520, 1768, 2048, 2296]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quorumlog.batch import HEADER_BYTES, HEADER_DTYPE, EntryBatch, digests_of
-from quorumlog.store.entry_header import unpack_header
+from quorumlog.batch import HEADER_DTYPE, EntryBatch, digests_of
+from quorumlog.entry_header import HEADER_BYTES, unpack_header
 from quorumlog.store.segment_scan import (
     BLANK_BYTES,
     INDEX_DTYPE,

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.batch import HEADER_BYTES, EntryBatch
+from quorumlog.batch import EntryBatch
 from quorumlog.entry import HardState
+from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import ConfigError
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk

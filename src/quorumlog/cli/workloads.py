@@ -18,11 +18,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from quorumlog.batch import HEADER_BYTES
 from quorumlog.cli.local_processes import usage_of
 from quorumlog.client import AsyncLedgerClient, connect_async
 from quorumlog.config import MIB
 from quorumlog.entry import AppendReceipt
+from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import OutcomeUnknown
 
 WARM_UP_SECONDS = 0.5

@@ -18,9 +18,9 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from quorumlog.batch import Buffer
 from quorumlog.client.ledger_client_base import now_ms, reason_of
 from quorumlog.config import parse_address
+from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
 from quorumlog.wire.client_protocol import ClientProtocol, Work
 from quorumlog.wire.client_requests import Link, LinkState, Request

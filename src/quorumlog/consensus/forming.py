@@ -127,9 +127,7 @@ class Forming:
         pending = self.formation.pending
         if not self._unformed or self._state.member not in pending:
             return
-        if all(
-            voter == self._state.member or self._answers.get(voter, False) for voter in pending
-        ):
+        if all(voter == self._state.member or self._answers.get(voter, False) for voter in pending):
             self._form(pending)
             for voter in self._outbox.connected:
                 self._tell(voter)

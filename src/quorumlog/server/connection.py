@@ -8,8 +8,9 @@ import socket
 from collections.abc import Callable
 from typing import cast
 
-from quorumlog.batch import Buffer, EntryBatch
+from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB
+from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
 from quorumlog.wire.framing import AnyFrameMessage, Frame, FrameDecoder, encode_frame
 

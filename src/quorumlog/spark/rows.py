@@ -26,8 +26,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructType
 
-from quorumlog.batch import HEADER_BYTES, EntryBatch
+from quorumlog.batch import EntryBatch
 from quorumlog.entry import EntryKind
+from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import ConfigError
 
 COLUMN_TYPES: dict[str, DataType] = {

@@ -15,14 +15,14 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from quorumlog.batch import HEADER_BYTES, EntryBatch, HeaderArray, Int64Array, chain_of
+from quorumlog.batch import EntryBatch, HeaderArray, Int64Array, chain_of
 from quorumlog.config import MIB
 from quorumlog.entry import EntryId, EntryKind, Formation, HardState
+from quorumlog.entry_header import HEADER_BYTES, EntryHeader
 from quorumlog.errors import ConfigError, DirectoryDamaged, IndexOutOfRange
 from quorumlog.store.checkpoint_file import load_checkpoint
 from quorumlog.store.disk import Disk, DiskFile
 from quorumlog.store.durable_file import DURABLE_NAME, read_durable_point
-from quorumlog.store.entry_header import EntryHeader
 from quorumlog.store.hard_state_file import CURRTERM_NAME, HARD_STATE_NAME, read_hard_state
 from quorumlog.store.java_extent import find_java_extent
 from quorumlog.store.ledger_store import LogPoint

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from quorumlog.batch import Buffer
+from quorumlog.entry_header import Buffer
 
 
 class DiskUsage(NamedTuple):

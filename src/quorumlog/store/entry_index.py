@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from quorumlog.batch import HEADER_BYTES, EntryBatch
+from quorumlog.batch import EntryBatch
+from quorumlog.entry_header import HEADER_BYTES, unpack_header
 from quorumlog.errors import DirectoryDamaged, IndexOutOfRange
-from quorumlog.store.entry_header import unpack_header
 from quorumlog.store.ledger_store import LogPoint
 from quorumlog.store.mmap_file import MmapFile
 from quorumlog.store.mmap_file_list import MmapFileList

@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from quorumlog.batch import HEADER_BYTES
 from quorumlog.entry import EntryKind
+from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.store.disk import Disk
 from quorumlog.store.ledger_store import LOG_ORIGIN, LogPoint
 from quorumlog.store.log_extent import Damage, ExtentSearch, LogExtent, LogSegment

@@ -6,8 +6,8 @@ whose disks are all full must still be able to elect a leader.
 
 from __future__ import annotations
 
-from quorumlog.batch import HEADER_BYTES
 from quorumlog.config import StoreConfig
+from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import DiskFull, StoreFailure
 from quorumlog.store.disk import Disk
 from quorumlog.store.flush import Reservation

@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from quorumlog.batch import HEADER_BYTES
 from quorumlog.entry import EntryKind
+from quorumlog.entry_header import HEADER_BYTES, EntryHeader, unpack_header
 from quorumlog.store.disk import Disk
-from quorumlog.store.entry_header import EntryHeader, unpack_header
 from quorumlog.store.ledger_store import LogPoint
 from quorumlog.store.segment_files import IndexUnits, SegmentFile
 from quorumlog.store.segment_scan import SegmentScan, scan_segment

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from quorumlog.batch import HEADER_BYTES, EntryBatch, Int64Array, term_runs_of
+from quorumlog.batch import EntryBatch, Int64Array, term_runs_of
 from quorumlog.config import StoreConfig
 from quorumlog.entry import EntryId
+from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import IndexOutOfRange, ProtocolViolation
 from quorumlog.store.ledger_store import LOG_ORIGIN, LedgerStore, LogPoint, LogRange, SyncTask
 from quorumlog.store.placement import Placement, check_continues, place, range_length

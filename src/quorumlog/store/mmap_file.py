@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from typing import Self
 
-from quorumlog.batch import Buffer
+from quorumlog.entry_header import Buffer
 from quorumlog.errors import DiskFull, StoreFailure
 from quorumlog.store.disk import Disk, DiskFile
 

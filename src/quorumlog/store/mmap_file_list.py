@@ -8,7 +8,7 @@ concern.
 
 from __future__ import annotations
 
-from quorumlog.batch import Buffer
+from quorumlog.entry_header import Buffer
 from quorumlog.errors import DiskFull, StoreFailure
 from quorumlog.store.disk import Disk
 from quorumlog.store.mmap_file import MmapFile

@@ -16,9 +16,10 @@ from typing import Self
 
 import numpy as np
 
-from quorumlog.batch import HEADER_BYTES, EntryBatch, Int64Array, term_runs_of
+from quorumlog.batch import EntryBatch, Int64Array, term_runs_of
 from quorumlog.config import StoreConfig
 from quorumlog.entry import EntryId
+from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import IndexOutOfRange, ProtocolViolation, StoreFailure
 from quorumlog.store.disk import Disk
 from quorumlog.store.durable_file import DurableFile, DurablePoint

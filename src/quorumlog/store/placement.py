@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from quorumlog.batch import HEADER_BYTES, EntryBatch, Int64Array
+from quorumlog.batch import EntryBatch, Int64Array
+from quorumlog.entry_header import HEADER_BYTES, unpack_header
 from quorumlog.errors import BodyTooLarge
-from quorumlog.store.entry_header import unpack_header
 from quorumlog.store.ledger_store import LogPoint
 from quorumlog.store.segment_scan import BLANK_BYTES, IndexArray
 

@@ -11,7 +11,7 @@ import struct
 import numpy as np
 
 from quorumlog.batch import UInt32Array
-from quorumlog.store.entry_header import EntryHeader
+from quorumlog.entry_header import EntryHeader
 from quorumlog.store.segment_scan import INDEX_DTYPE, INDEX_UNIT_BYTES, IndexArray
 
 CAPACITY = 65536

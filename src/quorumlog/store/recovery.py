@@ -21,12 +21,11 @@ from typing import NamedTuple
 import numpy as np
 from isal.isal_zlib import crc32
 
-from quorumlog.batch import HEADER_BYTES
 from quorumlog.config import StoreConfig
+from quorumlog.entry_header import HEADER_BYTES, unpack_header
 from quorumlog.errors import DirectoryDamaged, DiskFull, StoreFailure
 from quorumlog.store.disk import Disk
 from quorumlog.store.durable_file import DurableFile, DurablePoint
-from quorumlog.store.entry_header import unpack_header
 from quorumlog.store.ledger_store import LogPoint
 from quorumlog.store.mmap_file import MmapFile, is_lack_of_space
 from quorumlog.store.mmap_file_list import NAME_DIGITS, MmapFileList, segment_name

@@ -10,7 +10,8 @@ from collections import deque
 from enum import Enum
 from typing import Any, NamedTuple
 
-from quorumlog.batch import Buffer, EntryBatch
+from quorumlog.batch import EntryBatch
+from quorumlog.entry_header import Buffer
 from quorumlog.errors import LedgerError
 from quorumlog.wire.client_messages import (
     AppendRequest,

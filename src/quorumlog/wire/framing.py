@@ -29,8 +29,9 @@ import msgspec
 import numpy as np
 from isal.isal_zlib import crc32
 
-from quorumlog.batch import HEADER_BYTES, Buffer, EntryBatch
+from quorumlog.batch import EntryBatch
 from quorumlog.consensus.messages import NOBODY, AnyMessage, Message, PushEntryRequest
+from quorumlog.entry_header import HEADER_BYTES, Buffer
 from quorumlog.errors import ProtocolViolation
 from quorumlog.wire.client_messages import AnyClientMessage
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from quorumlog.batch import HEADER_BYTES, Buffer
+from quorumlog.entry_header import HEADER_BYTES, Buffer
 from quorumlog.errors import BodyTooLarge
 from quorumlog.wire.client_messages import AppendRequest, HelloResponse
 from quorumlog.wire.client_requests import Request

@@ -1,0 +1,134 @@
+"""Handing over on request and to preferred members, and what keeps it from going back and forth."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumlog.consensus import Role
+from quorumlog.consensus.messages import TakeLeadershipRequest
+from quorumlog.entry import EntryId, Voter
+from quorumlog.errors import LeaderNotReady, LeaderTransferring, NotLeader, TransferFailed
+
+from .harness import LoneMember
+from .scenario import Scenario
+from .test_entry_dispatcher import stay_alive
+from .test_paper import ack, heartbeat, matched
+
+
+def leading(**settings: object) -> LoneMember:
+    """n0 leads term 1, and n1 and n2 have its no-op."""
+    n0 = matched(LoneMember(**settings).lead(), 1, 2)
+    for i in (1, 2):
+        n0.hear(i, ack(1, 0))
+    return n0
+
+
+def refused(n0: LoneMember, to: str) -> str:
+    with pytest.raises(TransferFailed) as caught:
+        n0.node.transfer_leadership(to)
+    assert n0.node.status().transferring_to is None
+    return str(caught.value)
+
+
+def test_refusals_name_the_reason_and_change_nothing() -> None:
+    n0 = leading(max_transfer_lag_entries=2)
+    assert refused(n0, "n0") == "n0 leads already"
+    assert refused(n0, "n9") == "n9 is not a voter of this group"
+    n0.act(lambda: n0.propose("a", "b", "c"))
+    assert "3 entries behind, more than max_transfer_lag_entries (2)" in refused(n0, "n1")
+    n0.node.on_connection_lost("n2")
+    assert "n2 is not connected" in refused(n0, "n2")
+    n0.node.on_connected("n2", "wiped")
+    assert "n2 is not connected with the directory that is a voter" in refused(n0, "n2")
+
+
+def test_only_a_leader_hands_over() -> None:
+    n0 = LoneMember()
+    with pytest.raises(LeaderNotReady):
+        n0.node.transfer_leadership("n1")
+    n0.hear(1, heartbeat(1))
+    with pytest.raises(NotLeader) as caught:
+        n0.node.transfer_leadership("n2")
+    assert caught.value.leader_id == "n1"
+
+
+def test_one_transfer_at_a_time() -> None:
+    n0 = leading()
+    n0.node.transfer_leadership("n1")
+    with pytest.raises(LeaderTransferring):
+        n0.node.transfer_leadership("n2")
+    assert n0.node.status().transferring_to == "n1"
+
+
+def test_the_request_is_repeated_with_each_heartbeat() -> None:
+    n0 = leading()
+    n0.act(lambda: n0.node.transfer_leadership("n1"))
+    stay_alive(n0, 300, 1, 2)
+    assert [r.ledger_end for r in n0.to(1, TakeLeadershipRequest)] == [EntryId(0, 1)] * 3
+
+
+def test_a_target_that_is_lost_ends_the_transfer() -> None:
+    n0 = leading()
+    n0.act(lambda: n0.node.transfer_leadership("n1"))
+    n0.node.on_connection_lost("n1")
+    stay_alive(n0, 150, 2)
+    assert n0.propose("a") == EntryId(1, 1)
+
+
+def test_a_preferred_member_that_has_caught_up_is_handed_to() -> None:
+    n0 = leading(preferred_leader_ids=("n2",))
+    stay_alive(n0, 900, 1, 2)
+    assert n0.to(2, TakeLeadershipRequest) == []
+    stay_alive(n0, 150, 1, 2)
+    assert len(n0.to(2, TakeLeadershipRequest)) == 1
+
+
+@pytest.mark.parametrize("reason", ["lag", "silent", "observer", "leads itself"])
+def test_it_is_not_if(reason: str) -> None:
+    preferred = ("n0", "n2") if reason == "leads itself" else ("n2",)
+    n0 = leading(preferred_leader_ids=preferred, max_transfer_lag_entries=2)
+    if reason == "lag":
+        n0.act(lambda: n0.propose("a", "b", "c"))
+    if reason == "observer":
+        n0.node.on_connected("n2", "wiped")
+    stay_alive(n0, 3000, 1) if reason in ("silent", "observer") else stay_alive(n0, 3000, 1, 2)
+    assert n0.to(2, TakeLeadershipRequest) == []
+    assert n0.node.role is Role.LEADER
+
+
+def test_a_hand_over_that_failed_is_not_tried_again_before_the_cool_down() -> None:
+    n0 = leading(preferred_leader_ids=("n2",), preferred_cool_down_ms=10_000)
+    stay_alive(n0, 9_900, 1, 2)
+    # One attempt of an election time-out: asked at once, and with each heartbeat of it.
+    assert len(n0.to(2, TakeLeadershipRequest)) == 5
+    stay_alive(n0, 2_100, 1, 2)
+    assert len(n0.to(2, TakeLeadershipRequest)) > 5
+
+
+def test_a_preferred_leader_that_hands_over_does_not_get_it_back_at_once() -> None:
+    """An operator moves leadership away, or the preferred member is stopped with SIGTERM."""
+    scenario = Scenario()
+    for line in ("members 3 preferred_leader_ids=n0", "elect n0", "settle", "live 60000"):
+        scenario.run(line)
+    scenario.run("transfer n0 n1")
+    assert "n1 leader" in " ".join(scenario.run("live 20000"))
+    assert "n0 leader" in " ".join(scenario.run("live 12000"))
+
+
+def test_the_nearest_of_several_preferred_is_taken_and_ties_go_by_the_list() -> None:
+    n0 = matched(LoneMember(preferred_leader_ids=("n2", "n1")).lead(), 1, 2)
+    for i in (1, 2):
+        n0.hear(i, ack(1, 0))
+    stay_alive(n0, 1050, 1, 2)
+    assert n0.node.status().transferring_to == "n2"
+    n0 = matched(LoneMember(preferred_leader_ids=("n2", "n1")).lead(), 1, 2)
+    n0.hear(1, ack(1, 0))
+    stay_alive(n0, 1050, 1, 2)
+    assert n0.node.status().transferring_to == "n1"
+
+
+def test_a_wiped_member_is_no_target_even_under_a_voter_s_name() -> None:
+    n0 = leading(preferred_leader_ids=("n1",))
+    n0.node.on_connected("n1", "wiped")
+    assert n0.node.status().peers[0].voter == Voter("n1", "wiped")
+    assert "not connected with the directory that is a voter" in refused(n0, "n1")

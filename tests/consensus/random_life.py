@@ -33,6 +33,8 @@ PEACE_MS = 8_000.0
 
 
 class RandomLife:
+    async_mode = False
+
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         rng = self.rng
@@ -125,6 +127,7 @@ class RandomLife:
             seed=self.rng.getrandbits(32),
             now_ms=self.now_ms,
             send=lambda envelope: self.send(i, envelope),
+            async_mode=self.async_mode,
             on_ready=self.check_ready,
         )
         self.turn(i, lambda member: None)
@@ -185,6 +188,12 @@ class RandomLife:
             self.wake_at[i] = wake
             if wake != float("inf"):
                 self.at(max(0.0, wake - self.now_ms), lambda: self.turn(i, lambda member: None))
+
+    def flush(self, i: str, member: FakeMember) -> None:
+        if member.can_sync:
+            member.begin_sync()
+            takes_ms = self.rng.uniform(0, self.sync_ms if self.faulty else 2.0)
+            self.at(takes_ms, lambda: self.synced(i, member))
 
     def synced(self, i: str, member: FakeMember) -> None:
         if self.members.get(i) is member:
@@ -407,6 +416,41 @@ class RandomLife:
             assert i in leaders or states[i].role is expected, states[i]
         peers = states[leaders[0]].peers
         assert all(peer.state == "COMMIT" for peer in peers), peers
+
+
+class AsyncLife(RandomLife):
+    """flush = async: a power loss takes acknowledged entries, so that committed ones may be lost and
+    replaced. What is left to check: one leader in a term, and that the group becomes one log again."""
+
+    async_mode = True
+    losses = 0
+
+    def flush(self, i: str, member: FakeMember) -> None:
+        member.report_written()
+        if self.rng.random() < 0.05:
+            member.disk.synced_count = len(member.disk.entries)
+
+    def wipe(self, i: str) -> None:
+        """Not here: which of the voters may be missing is the other lives' question."""
+
+    def read(self, member: FakeMember) -> None:
+        """Not here: what was committed may be gone."""
+
+    def check_ready(self, member: FakeMember, ready: Ready) -> None:
+        self.losses += ready.loses_committed
+
+    def check(self, member: FakeMember) -> None:
+        node = member.node
+        assert node.ledger_end.index == len(member.disk.entries) - 1, (node.ledger_end, member.voter)
+        if node.role is Role.LEADER:
+            known = self.leaders.setdefault(node.term, member.voter)
+            assert known == member.voter, (node.term, known, member.voter)
+
+    def check_liveness(self) -> None:
+        longest = max(self.ids, key=lambda i: self.members[i].node.committed_index)
+        self.committed = list(self.disks[longest].entries)
+        self.founding = self.disks[longest].formation.founding
+        super().check_liveness()
 
 
 def main() -> None:

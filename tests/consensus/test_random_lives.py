@@ -5,7 +5,7 @@ A seed that ever failed is kept in `REGRESSIONS` with what it found.
 
 import pytest
 
-from .random_life import RandomLife
+from .random_life import AsyncLife, RandomLife
 
 REGRESSIONS: dict[int, str] = {
     60: "a candidate wins a term late, after a higher one has committed: no violation",
@@ -14,11 +14,19 @@ REGRESSIONS: dict[int, str] = {
 }
 
 
-@pytest.mark.parametrize("seed", [*REGRESSIONS, *range(1000, 1090)])
+@pytest.mark.parametrize("seed", [*REGRESSIONS, *range(1000, 1080)])
 def test_random_life(seed: int) -> None:
     life = RandomLife(seed)
     life.live()  # asserts all the time
     assert life.committed
+
+
+def test_async_lives_become_one_log_again() -> None:
+    lives = [AsyncLife(seed) for seed in range(20)]
+    for life in lives:
+        life.live()  # asserts at its end
+    assert sum(len(life.leaders) for life in lives) > 80
+    assert any(life.losses for life in lives), "somebody must have lost something"
 
 
 def test_lives_meet_what_they_are_for() -> None:

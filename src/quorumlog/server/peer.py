@@ -8,6 +8,7 @@ which is what the death of a process looks like.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from quorumlog.config import MemberAddress
@@ -16,6 +17,9 @@ from quorumlog.consensus.ready import Envelope
 from quorumlog.server.connection import Connection
 from quorumlog.server.peer_link import PeerLink
 from quorumlog.wire.client_messages import Hello
+
+COMMIT_DELAY_S = 0.002
+"""How much later a follower may learn that entries are committed when nothing else is sent to it."""
 
 
 class Peer:
@@ -36,6 +40,8 @@ class Peer:
         self._on_lost = on_lost
         self._inbound: dict[str, tuple[str, Connection]] = {}
         """(directory id, connection) of what the peer dialled last, by role."""
+        self._held_commit: Envelope | None = None
+        """The newest COMMIT that no push has made superfluous yet."""
         self._connected_to = ""
         """Directory id that the core was told of; empty while it knows of none."""
 
@@ -46,13 +52,31 @@ class Peer:
     def send(self, envelope: Envelope) -> None:
         """On the connection for its kind; dropped unless it leads to the envelope's directory."""
         message = envelope.message
-        is_bulk = (
-            isinstance(message, PushEntryRequest | PushEntryResponse)
-            and message.push is not PushType.COMMIT
-        )
-        link = self.data if is_bulk else self.control
+        if isinstance(message, PushEntryRequest):
+            if message.push is PushType.COMMIT:
+                self._hold_commit(envelope)
+                return
+            if message.push is PushType.APPEND:
+                self._held_commit = None  # it carries a committed index that is no older
+        is_bulk = isinstance(message, PushEntryRequest | PushEntryResponse)
+        self._send_on(self.data if is_bulk else self.control, envelope)
+
+    def _send_on(self, link: PeerLink, envelope: Envelope) -> None:
         if link.up is not None and link.up.directory_id == envelope.to.directory_id:
-            link.send(message)
+            link.send(envelope.message)
+
+    def _hold_commit(self, envelope: Envelope) -> None:
+        """Wait for an APPEND that says the same: under load one is due within a round trip, and a
+        COMMIT of its own would cost each follower a wake-up per batch."""
+        is_waiting = self._held_commit is not None
+        self._held_commit = envelope
+        if not is_waiting:
+            asyncio.get_running_loop().call_later(COMMIT_DELAY_S, self._release_commit)
+
+    def _release_commit(self) -> None:
+        held, self._held_commit = self._held_commit, None
+        if held is not None:
+            self._send_on(self.control, held)
 
     # ---------------------------------------------------------------- connections come and go
 

@@ -1,0 +1,116 @@
+"""EntryBatch: one entry and many take different roads and must say the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quorumlog.batch import EntryBatch, digests_of
+from quorumlog.entry import EntryKind
+from quorumlog.entry_header import unpack_header
+from quorumlog.errors import BadRequest, ProtocolViolation
+
+bodies_lists = st.lists(st.binary(max_size=200), min_size=1, max_size=12)
+
+
+def stamped(
+    bodies: list[bytes], first_index: int = 0, term: int = 1, chain: int = 0
+) -> tuple[EntryBatch, int]:
+    batch = EntryBatch.from_bodies(bodies)
+    last = batch.stamp(first_index, term, batch.starts, chain)
+    return batch, last
+
+
+@given(bodies_lists, st.integers(0, 2**40), st.integers(1, 2**40), st.integers(0, 2**32 - 1))
+def test_entries_stamped_one_by_one_are_those_of_a_batch(
+    bodies: list[bytes], first_index: int, term: int, chain: int
+) -> None:
+    whole, last = stamped(bodies, first_index, term, chain)
+    singles = b""
+    position = 0
+    for number, body in enumerate(bodies):
+        single = EntryBatch.from_bodies([body])
+        chain = single.stamp(first_index + number, term, [position], chain)
+        position += single.total_bytes
+        singles += bytes(single.buffer)
+    assert singles == bytes(whole.buffer)
+    assert chain == last
+
+
+@given(bodies_lists, st.integers(0, 2**32 - 1))
+def test_a_slice_checks_like_the_whole(bodies: list[bytes], chain: int) -> None:
+    batch, _ = stamped(bodies, 5, 3, chain)
+    batch.check_encoding(normal_only=True)
+    batch.check_sequence(5, chain)
+    batch.check_bodies()
+    for at in range(batch.count):
+        one = batch.slice(at, at + 1)
+        one.check_encoding()
+        one.check_sequence(5 + at, chain)
+        assert one.term_runs() == ((5 + at, 3),)
+        chain = unpack_header(one.buffer).chain_crc
+    assert [bytes(body) for body in batch.bodies()] == bodies
+
+
+@given(bodies_lists)
+def test_the_digest_of_one_entry_is_that_of_many(bodies: list[bytes]) -> None:
+    batch, _ = stamped(bodies)
+    one_by_one = [unpack_header(batch.slice(i, i + 1).buffer).digest for i in range(batch.count)]
+    assert digests_of(batch.headers()).tolist() == one_by_one
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("at", range(48 + 5))
+def test_a_changed_byte_does_not_go_unnoticed(count: int, at: int) -> None:
+    """Every byte of an entry except `pos`, which the store compares with where the entry lies."""
+    batch, _ = stamped([b"abcde"] * count)
+    batch.buffer[at] ^= 0x40
+
+    def check() -> None:
+        batch.check_encoding()
+        batch.check_sequence(0, 0)
+        batch.check_bodies()
+
+    if 24 <= at < 32:
+        check()
+        assert int(batch.headers()["pos"][0]) != 0
+        return
+    with pytest.raises(ProtocolViolation):
+        check()
+
+
+def test_terms_that_fall_within_a_batch_are_refused() -> None:
+    first, chain = stamped([b"a"], 0, 5)
+    second, _ = stamped([b"b"], 1, 4, chain)
+    with pytest.raises(ProtocolViolation, match="terms fall"):
+        EntryBatch.concatenate([first, second]).check_sequence(0, 0)
+
+
+def test_an_empty_batch_is_legal_and_changes_nothing() -> None:
+    batch = EntryBatch.from_bodies([])
+    assert batch.stamp(7, 1, [], 99) == 99
+    assert batch.term_runs() == ()
+    assert list(batch.bodies()) == []
+
+
+def test_a_noop_is_no_row() -> None:
+    noop = EntryBatch.noop()
+    chain = noop.stamp(0, 1, [0], 0)
+    row, _ = stamped([b"x"], 1, 1, chain)
+    both = EntryBatch.concatenate([noop, row])
+    assert [entry.index for entry in both.entries()] == [1]
+    assert both.headers()["magic"].tolist() == [EntryKind.NOOP, EntryKind.NORMAL]
+
+
+def test_what_is_no_body_is_named() -> None:
+    with pytest.raises(BadRequest, match="bytes"):
+        EntryBatch.from_bodies(["text"])  # type: ignore[list-item]
+
+
+def test_sizes_that_do_not_fill_the_buffer_are_refused() -> None:
+    with pytest.raises(ProtocolViolation):
+        EntryBatch(bytearray(100), np.array([48, 48]))
+    with pytest.raises(ProtocolViolation):
+        EntryBatch(bytearray(60), np.array([47, 13]))

@@ -177,12 +177,8 @@ class RandomLife:
         member.node.advance(self.now_ms)
         act(member)
         member.carry_out()
+        self.flush(i, member)
         self.check(member)
-        if member.can_sync:
-            member.begin_sync()
-            self.at(
-                self.rng.uniform(0, self.sync_ms if self.faulty else 2.0), lambda: self.synced(i, member)
-            )
         wake = member.node.next_wakeup_ms()
         if wake < self.wake_at.get(i, float("inf")) or self.wake_at[i] <= self.now_ms:
             self.wake_at[i] = wake

@@ -107,7 +107,7 @@ class EntryDispatcher:
         """Start at COMPARE with the entry before `write_index`: a new term, or another directory.
 
         At an election `write_index` is the leader's `ledger_end_index` + 1 of that moment (DLedger
-        began at a stale end and had followers drop their whole log; formats.md W1).
+        began at a stale end and had followers drop their whole log; docs/divergence.md, W1).
         """
         self.to = to
         self._term = term

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from quorumlog.cli.local_processes import usage_of
+from quorumlog.cli.raw_writer import RawWriter
 from quorumlog.client import AsyncLedgerClient, connect_async
 from quorumlog.config import MIB
 from quorumlog.entry import AppendReceipt
@@ -148,25 +149,58 @@ async def measure(load: Load, servers: str, group: str, seconds: float, pids: Se
 async def _measure_appends(
     load: AppendLoad, servers: str, group: str, seconds: float, pids: Sequence[int]
 ) -> Measured:
-    bodies = _bodies(load.batch_records, load.body_bytes)
+    """Writers of single records are bare connections (`raw_writer`), those of batches real clients."""
     window = _Window()
+    writers = _raw_writers if load.batch_records == load.in_flight == 1 else _client_writers
+    async with writers(load, servers, group, window) as start:
+        window.ends_s = time.perf_counter() + min(WARM_UP_SECONDS, seconds / 4) + seconds
+        finished = asyncio.gather(*start())
+        await asyncio.sleep(window.ends_s - seconds - time.perf_counter())
+        async with _members_watched(pids) as watched:
+            window.began_s = time.perf_counter()
+            await finished
+    return _measured(window, load.body_bytes, watched)
+
+
+@asynccontextmanager
+async def _raw_writers(
+    load: AppendLoad, servers: str, group: str, window: _Window
+) -> AsyncIterator[Callable[[], list[Awaitable[None]]]]:
+    body = _bodies(1, load.body_bytes)[0]
+    async with connect_async(servers, group=group) as client:
+        await client.append(body)
+        rows = [row for row in await client.status() if row["leader_address"]]
+    leader = max(rows, key=lambda row: row["term"])["leader_address"]
+    # Every connection stands before the first one counts.
+    dialled = [RawWriter.dial(leader, group, body) for _ in range(load.connections)]
+    writers = await asyncio.gather(*dialled)
+
+    def start() -> list[Awaitable[None]]:
+        for writer in writers:
+            writer.start(window.ends_s, lambda sent_s: window.count(sent_s, 1))
+        return [writer.done for writer in writers]
+
+    try:
+        yield start
+    finally:
+        for writer in writers:
+            writer.close()
+
+
+@asynccontextmanager
+async def _client_writers(
+    load: AppendLoad, servers: str, group: str, window: _Window
+) -> AsyncIterator[Callable[[], list[Awaitable[None]]]]:
+    bodies = _bodies(load.batch_records, load.body_bytes)
     async with AsyncExitStack() as stack:
         clients = [
             await stack.enter_async_context(connect_async(servers, group=group))
             for _ in range(load.connections)
         ]
-        # Every connection stands before the first one counts.
         await asyncio.gather(*(client.append(bodies[0]) for client in clients))
-        async with asyncio.TaskGroup() as tasks:
-            for client in clients:
-                for _ in range(load.in_flight):
-                    tasks.create_task(_write(client, bodies, window))
-            await asyncio.sleep(min(WARM_UP_SECONDS, seconds / 4))
-            async with _members_watched(pids) as watched:
-                window.began_s = time.perf_counter()
-                window.ends_s = window.began_s + seconds
-                await asyncio.sleep(seconds)
-    return _measured(window, load.body_bytes, watched)
+        yield lambda: [
+            _write(client, bodies, window) for client in clients for _ in range(load.in_flight)
+        ]
 
 
 async def _write(client: AsyncLedgerClient, bodies: list[bytes], window: _Window) -> None:

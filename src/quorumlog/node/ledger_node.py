@@ -273,10 +273,12 @@ class LedgerNode:
         )
 
     def _may_form_batch(self) -> bool:
-        return (
-            not self._flusher.is_flushing
-            or self._pending.queued_bytes >= self.config.consensus.push_limit_bytes
-        )
+        """The next batch forms while a flush is on its way, and while most appends are on theirs:
+        writers that wait for answers would otherwise drift apart into ever smaller batches."""
+        pending = self._pending
+        if pending.queued_bytes >= self.config.consensus.push_limit_bytes:
+            return True
+        return not self._flusher.is_flushing and 2 * len(pending.queued) >= pending.proposed_count
 
     def _form_batch(self) -> None:
         if self.raft.role is not Role.LEADER:

@@ -98,12 +98,12 @@ class ClientSession:
         request: AppendRequest,
         batch: EntryBatch | None,
     ) -> None:
-        key = (driver.config.group, request.stream)
         done = functools.partial(self._appended, connection, driver, request)
         if batch is None:
             done(BadRequest("an append needs at least one entry"))
             return
         if request.stream:
+            key = (driver.config.group, request.stream)
             expected = self._expected.get(key, 1)
             if request.number != expected:
                 done(

@@ -26,20 +26,38 @@ SILENT_PEER_MS = 5000
 partition TCP's own back-off would stay silent for up to two minutes."""
 
 
+class WriteTurn:
+    """Writes what was sent during one turn of the loop at its end, each connection's in one call."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._connections: list[Connection] = []
+
+    def add(self, connection: Connection) -> None:
+        if not self._connections:
+            self._loop.call_soon(self._flush)
+        self._connections.append(connection)
+
+    def _flush(self) -> None:
+        connections, self._connections = self._connections, []
+        for connection in connections:
+            connection.flush()
+
+
 class Connection(asyncio.BufferedProtocol):
     """Hands every frame to `on_frame` and its end to `on_lost(connection, closed_by_peer)`.
 
-    What is sent during one turn of the loop leaves in one write at its end.
+    What is sent during one turn of the loop leaves in one write at its end (`WriteTurn`).
     """
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        writes: WriteTurn,
         on_frame: FrameHandler,
         on_lost: LostHandler,
         connection_id: str = "",
     ) -> None:
-        self._loop = loop
+        self._writes = writes
         self._on_frame = on_frame
         self._on_lost = on_lost
         self.connection_id = connection_id
@@ -105,10 +123,10 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed:
             return
         if not self._out:
-            self._loop.call_soon(self._flush)
+            self._writes.add(self)
         self._out += encode_frame(group, message, payload)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         if self._transport is not None and self._out:
             out, self._out = self._out, []
             if len(out) == 1:
@@ -135,7 +153,7 @@ class Connection(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Send what is queued, then close; nothing more is taken in."""
         if self._transport is not None and not self.closed:
-            self._flush()
+            self.flush()
             self.closed = True
             self._closed_by_us = True
             self._transport.close()

@@ -21,7 +21,7 @@ from quorumlog.config import GroupConfig, parse_address
 from quorumlog.consensus.ready import Role, RoleChange
 from quorumlog.errors import ConfigError, ProtocolViolation
 from quorumlog.server.client_session import ClientSession
-from quorumlog.server.connection import Connection
+from quorumlog.server.connection import Connection, WriteTurn
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.peer_session import PeerSession
@@ -87,6 +87,7 @@ class LedgerServer:
         self._connection_number = 0
         self._listener: asyncio.Server | None = None
         self._threads: list[DiskThread] = []
+        self._writes: WriteTurn
         self._ended: asyncio.Event | None = None
         self.failure: BaseException | None = None
 
@@ -116,6 +117,7 @@ class LedgerServer:
         self._ended = asyncio.Event()
         flush, reader = (DiskThread(f"quorumlog-{name}", loop) for name in ("flush", "read"))
         self._threads = [flush, reader]
+        self._writes = WriteTurn(loop)
         opened: list[MemberDirectory] = []
         try:
             await self._listen(loop)
@@ -127,6 +129,7 @@ class LedgerServer:
                 self._drivers[config.group] = NodeDriver(
                     config,
                     directory,
+                    writes=self._writes,
                     flush=flush,
                     reader=reader,
                     on_failure=self._member_failed,
@@ -233,9 +236,7 @@ class LedgerServer:
     def _accept(self) -> Connection:
         self._connection_number += 1
         connection_id = f"{self.address}/{id(self):x}/{self._connection_number}"
-        connection = Connection(
-            asyncio.get_running_loop(), self._frame, self._connection_lost, connection_id
-        )
+        connection = Connection(self._writes, self._frame, self._connection_lost, connection_id)
         connection.on_made = self._connection_made
         return connection
 

@@ -20,7 +20,7 @@ from quorumlog.consensus.ready import Envelope, RoleChange
 from quorumlog.entry import Durability, Voter
 from quorumlog.errors import LedgerError, ProtocolViolation, StoreFailure
 from quorumlog.node import LedgerNode
-from quorumlog.server.connection import Connection
+from quorumlog.server.connection import Connection, WriteTurn
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.server.peer import Peer
 from quorumlog.store.ledger_store import LogRange
@@ -54,6 +54,7 @@ class NodeDriver:
         config: GroupConfig,
         directory: MemberDirectory,
         *,
+        writes: WriteTurn,
         flush: DiskThread,
         reader: DiskThread,
         on_failure: Callable[[NodeDriver, BaseException], None],
@@ -82,7 +83,7 @@ class NodeDriver:
         self.node = LedgerNode(config, directory, self, random.Random(seed), self._now_ms())
         self.peers = {
             address.member_id: Peer(
-                config.group, address, self._hello, self._peer_connected, self._peer_lost
+                writes, config.group, address, self._hello, self._peer_connected, self._peer_lost
             )
             for address in config.members
             if address.member_id != config.member_id

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from quorumlog.config import MemberAddress
 from quorumlog.consensus.messages import PushEntryRequest, PushEntryResponse, PushType
 from quorumlog.consensus.ready import Envelope
-from quorumlog.server.connection import Connection
+from quorumlog.server.connection import Connection, WriteTurn
 from quorumlog.server.peer_link import PeerLink
 from quorumlog.wire.client_messages import Hello
 
@@ -27,6 +27,7 @@ class Peer:
 
     def __init__(
         self,
+        writes: WriteTurn,
         group: str,
         address: MemberAddress,
         hello: Callable[[str, str], Hello],
@@ -34,8 +35,9 @@ class Peer:
         on_lost: Callable[[str, bool], None],
     ) -> None:
         self.member_id = address.member_id
-        self.control = PeerLink(group, address, "control", hello, self._link_up, self._link_down)
-        self.data = PeerLink(group, address, "data", hello, self._link_up, self._link_down)
+        up, down = self._link_up, self._link_down
+        self.control = PeerLink(writes, group, address, "control", hello, up, down)
+        self.data = PeerLink(writes, group, address, "data", hello, up, down)
         self._on_connected = on_connected
         self._on_lost = on_lost
         self._inbound: dict[str, tuple[str, Connection]] = {}

@@ -15,7 +15,7 @@ from contextlib import suppress
 from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB, MemberAddress
 from quorumlog.errors import ProtocolViolation
-from quorumlog.server.connection import Connection
+from quorumlog.server.connection import Connection, WriteTurn
 from quorumlog.wire.client_messages import Hello, HelloResponse
 from quorumlog.wire.framing import AnyFrameMessage, Frame
 
@@ -31,6 +31,7 @@ UNSENT_LIMIT_BYTES = 32 * MIB
 class PeerLink:
     def __init__(
         self,
+        writes: WriteTurn,
         group: str,
         peer: MemberAddress,
         role: str,
@@ -39,6 +40,7 @@ class PeerLink:
         on_down: Callable[[PeerLink, bool], None],
     ) -> None:
         """`hello(role, to_member_id)` makes the first frame; `on_down(link, closed_by_peer)`."""
+        self._writes = writes
         self.group = group
         self.peer = peer
         self.role = role
@@ -74,7 +76,7 @@ class PeerLink:
         while True:
             self._lost.clear()
             connection = Connection(
-                loop, self._frame, self._connection_lost, f"{self.role}->{self.peer}"
+                self._writes, self._frame, self._connection_lost, f"{self.role}->{self.peer}"
             )
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):

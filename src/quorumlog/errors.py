@@ -7,6 +7,7 @@
     |   |       RequestTimeout, Unreachable, UnknownGroup, BodyTooLarge, BadRequest, TransferFailed
     |   +-- OutcomeUnknown     any prefix may be in the log, or may still commit
     |   +-- IndexOutOfRange    a read below the begin or above the committed index
+    |   +-- RangeDamaged         a read of entries that this member's disk no longer holds as written
     +-- ConfigError            an option, a file or a directory that a person must change
     +-- ProtocolViolation      nonsense from outside: the connection closes, nobody else is told
     +-- StoreFailure           ours: the disk refuses, or an invariant of the files is broken
@@ -142,6 +143,12 @@ class IndexOutOfRange(LedgerError):
         super().__init__(message)
         self.ledger_begin_index = ledger_begin_index
         self.committed_index = committed_index
+
+
+class RangeDamaged(LedgerError):
+    """This member's disk no longer holds the entries as they were written; read from another member."""
+
+    code = 414
 
 
 class ConfigError(ValueError):

@@ -164,7 +164,10 @@ class RandomLife:
         if (me, peer) in self.linked:
             self.linked.discard((me, peer))
             closed = self.rng.random() < 0.8
-            self.turn(me, lambda member: member.node.on_connection_lost(peer, closed_by_peer=closed))
+            self.turn(
+                me,
+                lambda member: member.node.on_connection_lost(peer, closed_by_peer=closed),
+            )
 
     def turn(self, i: str, act: Callable[[FakeMember], None]) -> None:
         """Every turn begins with the time, and ends with what has to be done."""

@@ -236,8 +236,8 @@ def test_an_old_request_of_the_leader_that_won_since_is_just_old() -> None:
 # ---------------------------------------------------------------- lost connections
 
 
-def lost(n0: LoneMember, i: int = 1, **more: bool) -> None:
-    n0.act(lambda: n0.node.on_connection_lost(f"n{i}", **more))
+def lost(n0: LoneMember, i: int = 1, *, closed_by_peer: bool = True) -> None:
+    n0.act(lambda: n0.node.on_connection_lost(f"n{i}", closed_by_peer=closed_by_peer))
 
 
 def test_a_closed_connection_to_the_leader_starts_a_pre_vote_soon() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import ConsensusConfig
+from quorumlog.consensus.messages import PushEntryRequest, PushType
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import (
@@ -22,6 +23,7 @@ from quorumlog.errors import (
     OutcomeUnknown,
     PendingFull,
     ProtocolViolation,
+    RequestTimeout,
 )
 from quorumlog.node import LedgerNode
 from quorumlog.store.disk import OsDisk
@@ -96,7 +98,10 @@ def test_appends_that_come_during_a_flush_become_one_batch(cell: Cell) -> None:
     assert firsts == list(range(before + 1, before + 11))
 
 
-def test_lost_leadership_answers_unknown_at_once_and_refuses_what_was_only_queued(cell: Cell) -> None:
+def test_lost_leadership_answers_unknown_at_once_and_refuses_what_was_only_queued(
+    cell: Cell, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("quorumlog.node.ledger_node.QUEUE_WAIT_MS", 1e9)
     leader = cell.leader()
     name = leader.voter.member_id
     cell.cut_off = {name}
@@ -184,6 +189,86 @@ def test_bad_appends_are_refused_and_change_nothing(cell: Cell) -> None:
         leader.append(EntryBatch.noop(), 0, lambda outcome: None)
     cell.step()
     assert leader.store.end == end
+
+
+def test_a_leader_whose_own_disk_hangs_goes_on_with_the_others(cell: Cell) -> None:
+    leader = cell.leader()
+    cell.hold_flush = {leader.voter.member_id}
+    first = append(leader, b"first")
+    cell.until(lambda: first)
+    second = append(leader, b"second")
+    cell.until(lambda: second)
+    assert isinstance(second[0], AppendReceipt)
+    assert leader.raft.durable_index < first[0].first_index
+
+
+def test_a_queued_append_ends_in_time_with_all_that_its_owner_queued_behind_it(
+    cell: Cell, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("quorumlog.node.ledger_node.QUEUE_WAIT_MS", 1e9)
+    leader = cell.leader()
+    cell.hold_flush = set(cell.nodes)
+    append(leader, b"on its way")
+    cell.step()
+    outcomes: list[Any] = []
+    for owner, timeout_ms in (("a", 100), ("b", 5000), ("a", 5000)):
+        batch = EntryBatch.from_bodies([owner.encode()])
+        leader.append(batch, timeout_ms, lambda o, w=owner: outcomes.append((w, o)), owner)
+    cell.until(lambda: outcomes)
+    assert [who for who, _ in outcomes] == ["a", "a"]
+    assert all(isinstance(outcome, RequestTimeout) for _, outcome in outcomes)
+    cell.hold_flush.clear()
+    cell.until(lambda: len(outcomes) == 3)
+    assert isinstance(outcomes[2][1], AppendReceipt)
+
+
+def test_pushes_that_fit_one_by_one_but_not_together_are_refused_not_taken(tmp_path: Path) -> None:
+    """Two arrive in one turn of a follower whose disk is full: it must refuse, and live."""
+    disks = {f"n{i}": _NoSpaceDisk() for i in range(3)}
+    cell = Cell(tmp_path, disks=dict(disks))
+    leader = cell.leader()
+    follower = cell.followers()[0]
+    name = follower.voter.member_id
+    sent: list[PushEntryRequest] = []
+    cell.cut_off = {name}
+
+    def fill() -> bool:
+        outcomes = append(leader, b"z" * 3000)
+        cell.until(lambda: outcomes)
+        return leader.store.end.index >= 40
+
+    cell.until(fill)
+    disks[name].full = True
+    found = leader.store.range_of(0, 1 << 40, 1 << 30)
+    while found is not None:
+        for index in range(found.first_index, found.stop_index):
+            one = leader.store.range_of(index, index + 1, 1 << 20)
+            entries = leader.store.read(one)
+            sent.append(
+                PushEntryRequest(
+                    sender=leader.voter,
+                    term=leader.raft.term,
+                    push=PushType.APPEND,
+                    committed_index=-1,
+                    previous=one.previous.entry_id,
+                    first_index=index,
+                    count=1,
+                    term_runs=entries.term_runs(),
+                    previous_chain=one.previous.chain,
+                    entries=entries,
+                )
+            )
+        stop = found.stop_index
+        found = leader.store.range_of(stop, 1 << 40, 1 << 30) if stop <= leader.store.end.index else None
+    for message in sent:
+        follower.receive(message)
+    follower.turn()
+    assert follower.problems()
+    assert follower.store.end.index < leader.store.end.index
+    disks[name].full = False
+    cell.cut_off = set()
+    cell.until(lambda: follower.store.end == leader.store.end)
+    cell.close()
 
 
 def test_only_the_leader_takes_appends_and_the_others_name_it(cell: Cell) -> None:

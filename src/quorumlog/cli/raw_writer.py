@@ -27,7 +27,7 @@ from quorumlog.wire.framing import FrameDecoder, encode_frame
 
 
 class RawWriter(asyncio.BufferedProtocol):
-    """Appends from `start` until `ends_s` of `time.perf_counter`; `on_answer(sent_s)` for each answer."""
+    """Appends from `start` until `ends_s` of `perf_counter`; `on_answer(sent_s)` for each answer."""
 
     def __init__(self, group: str, body: bytes) -> None:
         self._hello = b"".join(encode_frame(group, Hello(role="client")))

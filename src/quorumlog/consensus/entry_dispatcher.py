@@ -73,7 +73,7 @@ class EntryDispatcher:
         self.state = DispatcherState.COMPARE
         self.active = False
         """This member leads, and `to` is connected."""
-        self._term = -1
+        self.term = -1
         self._compare_index = -1
         self._conflict_seen = False
         self.match_index = -1
@@ -110,7 +110,7 @@ class EntryDispatcher:
         began at a stale end and had followers drop their whole log; docs/divergence.md, W1).
         """
         self.to = to
-        self._term = term
+        self.term = term
         self.active = self._outbox.is_connected(to)
         self._committed_sent = -1
         self.diverged_at = -1
@@ -167,7 +167,7 @@ class EntryDispatcher:
         self._order_counts = True
         self._order = PushOrder(
             to=self.to,
-            term=self._term,
+            term=self.term,
             previous=self._state.runs.id_at(self._write_index - 1),
             first_index=self._write_index,
             stop_index=end_index + 1,
@@ -352,7 +352,7 @@ class EntryDispatcher:
             self.to,
             PushEntryRequest(
                 sender=self._state.member,
-                term=self._term,
+                term=self.term,
                 push=push,
                 committed_index=self._state.committed_index,
                 number=self._question,

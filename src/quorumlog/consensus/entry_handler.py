@@ -61,6 +61,10 @@ class EntryHandler:
         self._verified_index = -1
         self._leader_committed_index = -1
 
+    @property
+    def waiting_pushes(self) -> tuple[PushEntryRequest, ...]:
+        return tuple(request for _, _, request in self._waiting)
+
     # ---------------------------------------------------------------- the four kinds
 
     def on_push(self, request: PushEntryRequest, refuse: PushResult | None = None) -> None:
@@ -68,6 +72,8 @@ class EntryHandler:
         push = request.push
         if push is PushType.APPEND:
             if refuse is not None:
+                # What waits behind it will be sent again with it, and takes no promise of space along.
+                self._waiting.clear()
                 self._answer(request, refuse)
             elif _is_well_formed(request):
                 self._append(request)

@@ -243,6 +243,10 @@ class RaftNode:
 
     # ---------------------------------------------------------------- requests
 
+    def waiting_pushes(self) -> tuple[PushEntryRequest, ...]:
+        """Pushes ahead of the log, in order: whoever takes the one before them takes these as well."""
+        return self._handler.waiting_pushes
+
     def propose(self, count: int, kind: EntryKind = EntryKind.NORMAL) -> EntryId:
         """Take the next `count` indices for entries of the current term; the id of the first.
 
@@ -331,14 +335,18 @@ class RaftNode:
         self._elector.on_connected(voter)
         if self._state.role is Role.LEADER:
             dispatcher = self._dispatchers.get(member_id)
-            if dispatcher is not None and dispatcher.to == voter and not self._async_mode:
+            fed_before = (
+                dispatcher is not None and dispatcher.to == voter and dispatcher.term == self._state.term
+            )
+            if dispatcher is not None and fed_before and not self._async_mode:
                 dispatcher.reconnect()
             else:
-                # Another directory, or one that a power loss may have set back (async mode).
+                # Another directory, one that was away when this term began (an observer has a
+                # dispatcher of an older term then), or one that a power loss may have set back.
                 self._begin_dispatcher(voter, self._state.runs.end_index + 1)
             self._push_due = True
 
-    def on_connection_lost(self, member_id: str, *, closed_by_peer: bool = True) -> None:
+    def on_connection_lost(self, member_id: str, *, closed_by_peer: bool) -> None:
         """`closed_by_peer`: the control connection was closed or reset from the other side, so its
         process died, most likely; False for a time-out or a violation that we found ourselves."""
         leader = self._state.leader

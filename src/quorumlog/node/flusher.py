@@ -53,8 +53,9 @@ class Flusher:
         self._checkpointed_index = directory.committed_index
 
     @property
-    def is_flushing(self) -> bool:
-        return self._task is not None
+    def holds_appends(self) -> bool:
+        """A flush is on its way that the next acknowledgements wait for: let the next batch gather."""
+        return self._sync_first and self._task is not None
 
     @property
     def is_idle(self) -> bool:
@@ -67,8 +68,10 @@ class Flusher:
         self._carried_number = ready.number
         for envelope in ready.messages_after_durable:
             self._after_durable.append((ready.number, envelope))
+        if ready.hard_state is not None:
+            self._forget_promises_below(ready.hard_state.term)
 
-    def forget_promises_below(self, term: int) -> None:
+    def _forget_promises_below(self, term: int) -> None:
         """An acknowledgement to a leader of an older term is worth nothing by now, and after a
         truncation in the new term it would not even be true."""
         self._after_durable = deque(
@@ -79,7 +82,7 @@ class Flusher:
 
     # ---------------------------------------------------------------- flushing
 
-    def report(self, now_ms: float) -> bool:
+    def flush_or_report(self, now_ms: float) -> bool:
         """Start the flush that is due, or report what needs none; True if something was reported."""
         if not self._sync_first:
             if now_ms >= self._next_flush_ms and self._task is None:
@@ -131,7 +134,7 @@ class Flusher:
         if self._point_unsynced and now_ms >= self._next_point_sync_ms:
             self._next_point_sync_ms = now_ms + self._config.durable_sync_interval_ms
             self._point_unsynced = False
-            self._world.read_later(self._directory.sync_durable_point, _raise_failure)
+            self._world.flush_later(self._directory.sync_durable_point, _raise_failure)
         if applied_index > self._checkpointed_index and now_ms >= self._next_checkpoint_ms:
             self._next_checkpoint_ms = now_ms + self._config.checkpoint_interval_ms
             point = self._checkpoint_point(applied_index)
@@ -144,22 +147,33 @@ class Flusher:
             wakeup = self._next_point_sync_ms
         if applied_index > self._checkpointed_index:
             wakeup = min(wakeup, self._next_checkpoint_ms)
-        if not self._sync_first and self._store.end.index > self._store.durable.index:
+        behind = self._store.end.index > self._store.durable.index
+        if not self._sync_first and behind and self._task is None:
             wakeup = min(wakeup, self._next_flush_ms)
         return wakeup
 
     def close(self, applied_index: int, *, clean: bool) -> None:
-        """Give the directory back; `clean`: everything synced and the checkpoint written first."""
-        if clean:
-            if self._task is not None:
-                self._store.finish_sync(self._task)  # it ran while the loop was being stopped
-            task = self._store.begin_sync()
-            if task is not None:
-                task.run()
-                self._store.finish_sync(task)
-            if applied_index > self._checkpointed_index:
-                self._directory.write_checkpoint(self._checkpoint_point(applied_index))
+        """Give the directory back; `clean`: everything synced and the checkpoint written first.
+
+        Raises StoreFailure if a sync fails, after the directory is given back.
+        """
+        try:
+            if clean:
+                self._finish(applied_index)
+        except BaseException:
+            self._directory.close(False)
+            raise
         self._directory.close(clean)
+
+    def _finish(self, applied_index: int) -> None:
+        if self._task is not None:
+            self._store.finish_sync(self._task)  # it ran while the loop was being stopped
+        task = self._store.begin_sync()
+        if task is not None:
+            task.run()
+            self._store.finish_sync(task)
+        if applied_index > self._checkpointed_index:
+            self._directory.write_checkpoint(self._checkpoint_point(applied_index))
 
     def _checkpoint_point(self, applied_index: int) -> LogPoint:
         """Never above what is on disk, which under `flush = async` is behind what is applied."""

@@ -14,6 +14,8 @@ import random
 from collections import deque
 from collections.abc import Callable
 
+import numpy as np
+
 from quorumlog.batch import EntryBatch, Int64Array
 from quorumlog.config import MIB, GroupConfig
 from quorumlog.consensus.messages import AnyMessage, PushEntryRequest, PushResult, PushType
@@ -23,6 +25,7 @@ from quorumlog.entry import Durability, EntryKind, Voter
 from quorumlog.errors import (
     BadRequest,
     BodyTooLarge,
+    DirectoryDamaged,
     DiskFull,
     IndexOutOfRange,
     LeaderNotReady,
@@ -45,6 +48,8 @@ RECENT_BYTES = 16 * MIB
 BATCH_BYTES = 4 * MIB
 """Queued appends join one batch until it is this large; a larger single request is one batch."""
 EXPIRY_INTERVAL_MS = 100
+QUEUE_WAIT_MS = 100
+"""No append waits longer for the batch before it."""
 
 TransferOutcome = RoleChange | LedgerError
 
@@ -87,7 +92,11 @@ class LedgerNode:
         self._promised: deque[tuple[int, EntryBatch, Int64Array]] = deque()
         """(first index, batch, positions) of proposals whose AppendOrder has not come yet."""
         self._recent = RecentBatches(RECENT_BYTES)
-        self._pushes = PushSender(self.voter, self.raft, self.store, self._recent, world)
+        self._pushes = PushSender(
+            self.voter, self.raft, self.store, self._recent, world, self.found_damage
+        )
+        self.damage = ""
+        """Where a read met entries that the disk no longer holds as written; they are not served."""
         self._flusher = Flusher(config.storage, directory, self.raft, world, now_ms)
         self._transfers: list[Callable[[TransferOutcome], None]] = []
         self._next_expiry_ms = now_ms
@@ -104,17 +113,28 @@ class LedgerNode:
         """A message of another member. Raises ProtocolViolation if its bytes are not what it says."""
         refuse = None
         if isinstance(message, PushEntryRequest) and message.push is PushType.APPEND:
-            end = self.store.end
-            batch = checked_entries(message, end)
-            try:
-                positions = self.store.plan(batch.sizes)
-                self.disk_full = ""
-                if message.previous == end.entry_id:
-                    check_positions(batch, positions)
-            except DiskFull as error:
-                self.disk_full = str(error)
+            # Two pushes of one turn: the second is checked against the end that the first has made.
+            self._carry_out_all()
+            if not self._has_room_for(message):
                 refuse = PushResult.DISK_FULL
         self.raft.step(message, refuse=refuse)
+
+    def _has_room_for(self, message: PushEntryRequest) -> bool:
+        """Check the entries of an APPEND and reserve space for them and for all that waits for them."""
+        end = self.store.end
+        batch = checked_entries(message, end)
+        sizes = [batch.sizes, *(waiting.entries.sizes for waiting in self.raft.waiting_pushes())]
+        try:
+            positions = self.store.plan(
+                sizes[0] if len(sizes) == 1 else np.concatenate(sizes), control=_is_control(batch)
+            )
+        except DiskFull as error:
+            self.disk_full = str(error)
+            return False
+        self.disk_full = ""
+        if message.previous == end.entry_id:
+            check_positions(batch, positions[: batch.count])
+        return True
 
     def append(
         self,
@@ -135,7 +155,7 @@ class LedgerNode:
             done(error)
             return
         deadline = self._now_ms + (timeout_ms or self.config.append_timeout_ms)
-        self._pending.queue(PendingAppend(batch, deadline, done, owner))
+        self._pending.queue(PendingAppend(batch, deadline, done, owner), self._now_ms)
 
     def discard_appends_of(self, owner: object) -> None:
         """Forget what `owner` queued and is not proposed yet; its `done` is not called."""
@@ -164,7 +184,7 @@ class LedgerNode:
         while self._pending.queued and self._may_form_batch():
             self._form_batch()
             self._carry_out_all()
-        while self._flusher.report(self._now_ms):
+        while self._flusher.flush_or_report(self._now_ms):
             self._apply()
             self._carry_out_all()
         self._apply()
@@ -172,9 +192,12 @@ class LedgerNode:
 
     def next_wakeup_ms(self) -> float:
         wakeup = min(self.raft.next_wakeup_ms(), self._flusher.next_wakeup_ms(self.applied_index))
-        if self._pending.proposed_count:
+        if self._pending.proposed_count or self._pending.queued:
             wakeup = min(wakeup, self._next_expiry_ms)
         return wakeup
+
+    def found_damage(self, damage: DirectoryDamaged) -> None:
+        self.damage = str(damage)
 
     def status(self) -> MemberStatus:
         return self.raft.status()
@@ -186,6 +209,8 @@ class LedgerNode:
             problems.append(self.directory.renewed)
         if self.disk_full:
             problems.append(self.disk_full)
+        if self.damage:
+            problems.append(self.damage)
         if self.lost_committed_from is not None:
             problems.append(
                 f"entries from index {self.lost_committed_from} on, acknowledged under flush = async,"
@@ -278,7 +303,9 @@ class LedgerNode:
         pending = self._pending
         if pending.queued_bytes >= self.config.consensus.push_limit_bytes:
             return True
-        return not self._flusher.is_flushing and 2 * len(pending.queued) >= pending.proposed_count
+        if self._now_ms - pending.queued_since_ms >= QUEUE_WAIT_MS:
+            return True  # a hung disk of the leader's own: the followers' may be well
+        return not self._flusher.holds_appends and 2 * len(pending.queued) >= pending.proposed_count
 
     def _form_batch(self) -> None:
         if self.raft.role is not Role.LEADER:
@@ -312,7 +339,6 @@ class LedgerNode:
         # 1
         if ready.hard_state is not None:
             self.directory.save_hard_state(ready.hard_state)
-            self._flusher.forget_promises_below(ready.hard_state.term)
         if ready.formation is not None:
             self.directory.save_formation(ready.formation)
         # 2
@@ -357,14 +383,11 @@ class LedgerNode:
             skip = order.first_index - order.push_first_index
             if skip or order.count != batch.count:
                 batch = batch.slice(skip, skip + order.count)
-            try:
-                self.store.plan(batch.sizes)
-            except DiskFull as error:
-                raise StoreFailure(f"pushes that waited for their place do not fit: {error}") from error
+            self._plan_promised(batch)
         else:
             if order.kind is EntryKind.NOOP:
                 batch = EntryBatch.noop()
-                positions = self.store.plan(batch.sizes, control=True)
+                positions = self._plan_promised(batch)
             else:
                 first_index, batch, positions = self._promised.popleft()
                 assert first_index == order.first_index, (first_index, order.first_index)
@@ -372,6 +395,13 @@ class LedgerNode:
             batch.stamp(order.first_index, order.term, positions, previous_chain)
         self.store.append(batch)
         self._recent.add(batch, previous_chain)
+
+    def _plan_promised(self, batch: EntryBatch) -> Int64Array:
+        """Positions of entries that the core counts on already: a push that was taken, a no-op."""
+        try:
+            return self.store.plan(batch.sizes, control=_is_control(batch))
+        except DiskFull as error:
+            raise StoreFailure(f"space that was set aside for entries is gone: {error}") from error
 
     def _role_changed(self, change: RoleChange) -> None:
         if change.role is not Role.LEADER:
@@ -418,3 +448,8 @@ class LedgerNode:
         self._pending.lose("the member is stopping; the entries may still commit", self._not_leader())
         self._end_transfers(TransferFailed("the member is stopping"))
         self._flusher.close(self.applied_index, clean=clean)
+
+
+def _is_control(batch: EntryBatch) -> bool:
+    """No-ops may use the reserve that data may not: a full cluster must still be able to elect."""
+    return bool((batch.headers()["magic"] == EntryKind.NOOP).all())

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt, Durability, EntryId
-from quorumlog.errors import LedgerError, OutcomeUnknown
+from quorumlog.errors import LedgerError, OutcomeUnknown, RequestTimeout
 
 AppendOutcome = AppendReceipt | LedgerError
 
@@ -62,12 +62,16 @@ class PendingAppends:
     def __init__(self) -> None:
         self.queued: list[PendingAppend] = []
         self.queued_bytes = 0
+        self.queued_since_ms = 0.0
+        """When the oldest queued append came; meaningless while none is queued."""
         self._proposed: deque[PendingAppend] = deque()
         """By `last_index`, ascending; all of one term."""
         self.proposed_bytes = 0
         """Uncommitted bytes of this leader, what `max_uncommitted_bytes` bounds."""
 
-    def queue(self, append: PendingAppend) -> None:
+    def queue(self, append: PendingAppend, now_ms: float) -> None:
+        if not self.queued:
+            self.queued_since_ms = now_ms
         self.queued.append(append)
         self.queued_bytes += append.size_bytes
 
@@ -131,9 +135,30 @@ class PendingAppends:
 
     def expire(self, now_ms: float) -> None:
         """Answer what is past its deadline; a proposed append stays and still counts as uncommitted."""
+        self._expire_queued(now_ms)
         for append in self._proposed:
             if append.done is not None and append.deadline_ms <= now_ms:
                 append.answer(OutcomeUnknown("not committed in time; the entries may still commit"))
+
+    def _expire_queued(self, now_ms: float) -> None:
+        """With an expired append go all that its owner queued behind it: streams keep their order."""
+        if not any(append.deadline_ms <= now_ms for append in self.queued):
+            return
+        expired: list[PendingAppend] = []
+        kept: list[PendingAppend] = []
+        cut: set[int] = set()
+        for append in self.queued:
+            if append.deadline_ms <= now_ms or id(append.owner) in cut:
+                cut.add(id(append.owner))
+                expired.append(append)
+            else:
+                kept.append(append)
+        self.queued = kept
+        self.queued_bytes = sum(append.size_bytes for append in kept)
+        for append in expired:
+            append.answer(
+                RequestTimeout("the append waited too long for its batch; nothing was written")
+            )
 
     @property
     def proposed_count(self) -> int:

@@ -6,12 +6,20 @@ loop: a follower far behind costs the others nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from quorumlog.batch import EntryBatch, Int64Array
 from quorumlog.consensus.messages import PushEntryRequest, PushType
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Envelope, PushOrder, Role
 from quorumlog.entry import Voter
-from quorumlog.errors import IndexOutOfRange, LedgerError, ProtocolViolation, StoreFailure
+from quorumlog.errors import (
+    DirectoryDamaged,
+    IndexOutOfRange,
+    LedgerError,
+    ProtocolViolation,
+    StoreFailure,
+)
 from quorumlog.node.ports import World
 from quorumlog.node.recent_batches import RecentBatches
 from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogRange
@@ -19,13 +27,20 @@ from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogRange
 
 class PushSender:
     def __init__(
-        self, voter: Voter, raft: RaftNode, store: LedgerStore, recent: RecentBatches, world: World
+        self,
+        voter: Voter,
+        raft: RaftNode,
+        store: LedgerStore,
+        recent: RecentBatches,
+        world: World,
+        on_damage: Callable[[DirectoryDamaged], None],
     ) -> None:
         self._voter = voter
         self._raft = raft
         self._store = store
         self._recent = recent
         self._world = world
+        self._on_damage = on_damage
 
     def push(self, order: PushOrder) -> None:
         """Every order is reported exactly once, also one that time has overtaken."""
@@ -47,7 +62,9 @@ class PushSender:
         self, order: PushOrder, log_range: LogRange, result: EntryBatch | StoreFailure | LedgerError
     ) -> None:
         leads = self._raft.role is Role.LEADER and self._raft.term == order.term
-        if isinstance(result, IndexOutOfRange) or not leads:
+        if isinstance(result, DirectoryDamaged):
+            self._on_damage(result)
+        if isinstance(result, IndexOutOfRange | DirectoryDamaged) or not leads:
             self._raft.on_push_failed(order.to.member_id)
         elif isinstance(result, StoreFailure | LedgerError):
             raise result
@@ -104,5 +121,5 @@ def check_positions(batch: EntryBatch, positions: Int64Array) -> None:
     if not bool((batch.headers()["pos"] == positions).all()):
         raise ProtocolViolation(
             f"entries from index {batch.first_index} on lie elsewhere in the leader's log: members of"
-            " one group need the same segment_bytes"
+            " one group need the same segment_bytes, or its file is damaged: run `quorumlog verify`"
         )

@@ -8,6 +8,7 @@ first), all behind it are refused too, until the client resends from the first r
 from __future__ import annotations
 
 import functools
+from collections import deque
 from typing import TYPE_CHECKING
 
 from quorumlog.batch import EntryBatch
@@ -22,7 +23,7 @@ from quorumlog.errors import (
 )
 from quorumlog.node.ledger_node import TransferOutcome
 from quorumlog.node.pending_appends import AppendOutcome
-from quorumlog.server.connection import Connection
+from quorumlog.server.connection import WRITE_BUFFER_BYTES, Connection
 from quorumlog.server.node_driver import NodeDriver, ReadOutcome
 from quorumlog.wire.client_messages import (
     AppendRequest,
@@ -42,13 +43,21 @@ if TYPE_CHECKING:
 READ_LIMIT_BYTES = 8 << 20
 """Most bytes of one answer to a read, whatever the request asks."""
 WAIT_LIMIT_MS = 60_000
+WAITING_READS_LIMIT = 1000
+STREAMS_LIMIT = 1000
 
 
 class ClientSession:
     def __init__(self, server: LedgerServer) -> None:
         self._server = server
         self._expected: dict[tuple[str, int], int] = {}
-        """Next acceptable number of each stream, by (group, stream)."""
+        """Next acceptable number of each stream, by (group, stream); the newest `STREAMS_LIMIT`."""
+        self._reads: deque[tuple[NodeDriver, ReadRequest]] = deque()
+        """Reads that wait for the one before them, and for the client to take what it was sent."""
+        self._is_reading = False
+        self._is_starting_reads = False
+        """Inside `_next_read`: an answer from memory comes at once, and must not call it again."""
+        self._waiting_reads = 0
 
     def frame(self, connection: Connection, frame: Frame) -> None:
         request = frame.message
@@ -67,7 +76,7 @@ class ClientSession:
         elif isinstance(request, AppendRequest):
             self._append(connection, driver, request, frame.payload)
         elif isinstance(request, ReadRequest):
-            driver.enter(connection, self._read, connection, driver, request, request.wait_ms)
+            driver.enter(connection, self._read, connection, driver, request)
         elif isinstance(request, StatusRequest):
             driver.enter(connection, self._status, connection, driver, request)
         elif isinstance(request, TransferRequest):
@@ -76,7 +85,10 @@ class ClientSession:
             raise ProtocolViolation(f"{type(request).__name__} from a client")
 
     def lost(self, connection: Connection, closed_by_peer: bool) -> None:
-        """Requests that are under way end by themselves; their answers go nowhere."""
+        """What is proposed ends by itself, its answer goes nowhere; what is only queued is dropped."""
+        self._reads.clear()
+        for driver in self._server.drivers:
+            driver.node.discard_appends_of(connection)
 
     # ---------------------------------------------------------------- append
 
@@ -88,7 +100,7 @@ class ClientSession:
         batch: EntryBatch | None,
     ) -> None:
         if request.previous_connection:
-            self._server.close_connection(driver, request.previous_connection)
+            self._server.close_client(request.previous_connection)
         driver.enter(connection, self._append_in_turn, connection, driver, request, batch)
 
     def _append_in_turn(
@@ -99,21 +111,26 @@ class ClientSession:
         batch: EntryBatch | None,
     ) -> None:
         done = functools.partial(self._appended, connection, driver, request)
-        if batch is None:
-            done(BadRequest("an append needs at least one entry"))
-            return
         if request.stream:
             key = (driver.config.group, request.stream)
             expected = self._expected.get(key, 1)
-            if request.number != expected:
-                done(
-                    OutOfSequence(
-                        f"request {request.number} of a stream came where {expected} was expected"
-                    )
-                )
+            if batch is None or request.number != expected:
+                self._refuse_append(connection, driver, request, expected)
                 return
             self._expected[key] = expected + 1
+            if len(self._expected) > STREAMS_LIMIT:
+                del self._expected[next(iter(self._expected))]
+        if batch is None:
+            done(BadRequest("an append needs at least one entry"))
+            return
         driver.node.append(batch, request.timeout_ms, done, connection)
+
+    def _refuse_append(
+        self, connection: Connection, driver: NodeDriver, request: AppendRequest, expected: int
+    ) -> None:
+        """It was never accepted, so what is expected next stays as it is."""
+        error = OutOfSequence(f"request {request.number} of a stream came where {expected} was expected")
+        connection.send(driver.config.group, error_response(request.request_id, error))
 
     def _appended(
         self,
@@ -142,28 +159,57 @@ class ClientSession:
 
     # ---------------------------------------------------------------- read
 
-    def _read(
-        self, connection: Connection, driver: NodeDriver, request: ReadRequest, wait_ms: int
-    ) -> None:
-        if wait_ms > 0 and request.first_index > driver.node.committed_index:
+    def _read(self, connection: Connection, driver: NodeDriver, request: ReadRequest) -> None:
+        if request.wait_ms > 0 and request.first_index > driver.node.committed_index:
+            if self._waiting_reads >= WAITING_READS_LIMIT:
+                error = BadRequest(f"more than {WAITING_READS_LIMIT} reads wait on one connection")
+                connection.send(driver.config.group, error_response(request.request_id, error))
+                return
+            self._waiting_reads += 1
             wake = functools.partial(self._read_woken, connection, driver, request)
-            driver.wait_for(request.first_index, min(wait_ms, WAIT_LIMIT_MS), wake)
+            driver.wait_for(request.first_index, min(request.wait_ms, WAIT_LIMIT_MS), wake)
             return
-        limit_bytes = max(1, min(request.limit_bytes, READ_LIMIT_BYTES))
-        driver.read(
-            request.first_index,
-            request.stop_index,
-            limit_bytes,
-            functools.partial(self._read_done, connection, driver, request),
-        )
+        self._reads.append((driver, request))
+        self._next_read(connection)
 
     def _read_woken(self, connection: Connection, driver: NodeDriver, request: ReadRequest) -> None:
+        self._waiting_reads -= 1
         if request.first_index > driver.node.committed_index:
-            self._read_done(connection, driver, request, None)
+            self._answer_read(connection, driver, request, None)
         else:
-            self._read(connection, driver, request, 0)
+            self._reads.append((driver, request))
+            self._next_read(connection)
+
+    def writable(self, connection: Connection) -> None:
+        self._next_read(connection)
+
+    def _next_read(self, connection: Connection) -> None:
+        """One at a time, and none while the client has megabytes to take: a reader that asks for more
+        than it reads must not fill this process with answers."""
+        if self._is_starting_reads:
+            return
+        self._is_starting_reads = True
+        while self._reads and not self._is_reading and not connection.closed:
+            if connection.unsent_bytes >= WRITE_BUFFER_BYTES:
+                break  # `writable` goes on
+            driver, request = self._reads.popleft()
+            self._is_reading = True
+            driver.read(
+                request.first_index,
+                request.stop_index,
+                max(1, min(request.limit_bytes, READ_LIMIT_BYTES)),
+                functools.partial(self._read_done, connection, driver, request),
+            )
+        self._is_starting_reads = False
 
     def _read_done(
+        self, connection: Connection, driver: NodeDriver, request: ReadRequest, outcome: ReadOutcome
+    ) -> None:
+        self._is_reading = False
+        self._answer_read(connection, driver, request, outcome)
+        self._next_read(connection)
+
+    def _answer_read(
         self, connection: Connection, driver: NodeDriver, request: ReadRequest, outcome: ReadOutcome
     ) -> None:
         group = driver.config.group

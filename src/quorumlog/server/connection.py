@@ -62,12 +62,13 @@ class Connection(asyncio.BufferedProtocol):
         self._on_lost = on_lost
         self.connection_id = connection_id
         self.on_made: Callable[[Connection], None] | None = None
+        self.on_writable: Callable[[Connection], None] | None = None
+        """Called when a reader that had fallen behind has caught up."""
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
         self._out: list[Buffer] = []
         self.closed = False
         self._closed_by_us = False
-        self._writing_paused = False
 
     # ---------------------------------------------------------------- asyncio's calls
 
@@ -79,6 +80,8 @@ class Connection(asyncio.BufferedProtocol):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_PEER_MS)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, SILENT_PEER_MS // 1000)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
         if self.on_made is not None:
             self.on_made(self)
 
@@ -108,14 +111,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The other side reads slower than it asks: take no more requests from it meanwhile."""
-        self._writing_paused = True
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        self._writing_paused = False
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
+            if self.on_writable is not None:
+                self.on_writable(self)
 
     # ---------------------------------------------------------------- sending and closing
 
@@ -136,7 +139,9 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def unsent_bytes(self) -> int:
-        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+        if self._transport is None:
+            return 0
+        return self._transport.get_write_buffer_size() + sum(map(len, self._out))
 
     def violate(self, violation: ProtocolViolation) -> None:
         """Nonsense came in: close, tell nobody else."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -19,7 +20,7 @@ import uvloop
 
 from quorumlog.config import GroupConfig, parse_address
 from quorumlog.consensus.ready import Role, RoleChange
-from quorumlog.errors import ConfigError, ProtocolViolation
+from quorumlog.errors import ConfigError, ProtocolViolation, StoreFailure
 from quorumlog.server.client_session import ClientSession
 from quorumlog.server.connection import Connection, WriteTurn
 from quorumlog.server.disk_thread import DiskThread
@@ -85,6 +86,8 @@ class LedgerServer:
         self._connections: dict[str, Connection] = {}
         self._sessions: dict[str, Session] = {}
         self._connection_number = 0
+        self._run_id = secrets.token_hex(8)
+        """Connection ids of another run of this server name nothing here."""
         self._listener: asyncio.Server | None = None
         self._threads: list[DiskThread] = []
         self._writes: WriteTurn
@@ -141,6 +144,8 @@ class LedgerServer:
                 directory.close(False)
             await self._close_listener()
             self._drivers.clear()
+            for thread in self._threads:
+                thread.close()
             raise
         for driver in self._drivers.values():
             driver.start()
@@ -178,7 +183,11 @@ class LedgerServer:
         for thread in self._threads:
             thread.close()  # what was submitted is on disk when this returns
         for driver in self._drivers.values():
-            driver.node.close(clean=driver.failure is None)
+            try:
+                driver.node.close(clean=driver.failure is None)
+            except (StoreFailure, AssertionError) as error:
+                self.failure = self.failure or error
+                log.critical("%s could not be closed cleanly: %s", driver.config.data_dir, error)
         for connection in list(self._connections.values()):
             connection.close()
         self._drivers.clear()
@@ -221,6 +230,11 @@ class LedgerServer:
         """One group's member stopped; the process goes with it, so that nobody overlooks it."""
         if self.failure is None:
             self.failure = error
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        for connection in list(self._connections.values()):
+            connection.abort()
         if self._ended is not None:
             self._ended.set()
 
@@ -230,12 +244,16 @@ class LedgerServer:
     def group_names(self) -> list[str]:
         return [g.group for g in self.groups]
 
+    @property
+    def drivers(self) -> list[NodeDriver]:
+        return list(self._drivers.values())
+
     def driver_of(self, group: str) -> NodeDriver | None:
         return self._drivers.get(group)
 
     def _accept(self) -> Connection:
         self._connection_number += 1
-        connection_id = f"{self.address}/{id(self):x}/{self._connection_number}"
+        connection_id = f"{self._run_id}/{self._connection_number}"
         connection = Connection(self._writes, self._frame, self._connection_lost, connection_id)
         connection.on_made = self._connection_made
         return connection
@@ -252,7 +270,9 @@ class LedgerServer:
         if not isinstance(hello, Hello):
             raise ProtocolViolation(f"a connection begins with {type(hello).__name__} instead of Hello")
         if hello.role == "client":
-            self._sessions[connection.connection_id] = ClientSession(self)
+            session = ClientSession(self)
+            self._sessions[connection.connection_id] = session
+            connection.on_writable = session.writable
             connection.send(frame.group, self._client_welcome(frame.group, connection))
         elif hello.role in ("control", "data"):
             self._welcome_peer(connection, frame.group, hello)
@@ -293,9 +313,10 @@ class LedgerServer:
         if session is not None:
             session.lost(connection, closed_by_peer)
 
-    def close_connection(self, driver: NodeDriver, connection_id: str) -> None:
+    def close_client(self, connection_id: str) -> None:
         """A stream has moved: nothing that its old connection queued may still be appended."""
-        connection = self._connections.get(connection_id)
-        if connection is not None:
+        session = self._sessions.get(connection_id)
+        if isinstance(session, ClientSession):
+            connection = self._connections[connection_id]
+            session.lost(connection, closed_by_peer=False)
             connection.abort()
-            driver.node.discard_appends_of(connection)

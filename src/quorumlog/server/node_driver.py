@@ -18,7 +18,13 @@ from quorumlog.batch import EntryBatch
 from quorumlog.config import GroupConfig
 from quorumlog.consensus.ready import Envelope, RoleChange
 from quorumlog.entry import Durability, Voter
-from quorumlog.errors import LedgerError, ProtocolViolation, StoreFailure
+from quorumlog.errors import (
+    DirectoryDamaged,
+    LedgerError,
+    ProtocolViolation,
+    RangeDamaged,
+    StoreFailure,
+)
 from quorumlog.node import LedgerNode
 from quorumlog.server.connection import Connection, WriteTurn
 from quorumlog.server.disk_thread import DiskThread
@@ -83,7 +89,13 @@ class NodeDriver:
         self.node = LedgerNode(config, directory, self, random.Random(seed), self._now_ms())
         self.peers = {
             address.member_id: Peer(
-                writes, config.group, address, self._hello, self._peer_connected, self._peer_lost
+                writes,
+                config.group,
+                address,
+                self._hello,
+                self._peer_connected,
+                self._peer_lost,
+                self._fail,
             )
             for address in config.members
             if address.member_id != config.member_id
@@ -98,8 +110,9 @@ class NodeDriver:
 
     def enter(self, connection: Connection | None, method: Callable[..., None], *arguments: Any) -> None:
         """Call a method of the node in the next turn; dropped if `connection` is closed by then."""
-        self._inbox.append((connection, method, arguments))
-        self.schedule()
+        if not self.stopped:
+            self._inbox.append((connection, method, arguments))
+            self.schedule()
 
     def schedule(self) -> None:
         if not self._turn_scheduled and not self.stopped:
@@ -128,18 +141,6 @@ class NodeDriver:
             self._set_timer()
         except BaseException as error:
             self._fail(error)
-
-    def _guarded(self, done: Callable[[Any], None]) -> Callable[[Any], None]:
-        def call(result: Any) -> None:
-            if self.stopped:
-                return
-            try:
-                done(result)
-            except BaseException as error:
-                self._fail(error)
-            self.schedule()
-
-        return call
 
     def _fail(self, error: BaseException) -> None:
         """A broken invariant or a disk that refuses: this member stops, loudly, and retries nothing."""
@@ -190,10 +191,10 @@ class NodeDriver:
         self.peers[envelope.to.member_id].send(envelope)
 
     def flush_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self._flush.submit(work, self._guarded(done))
+        self._flush.submit(work, lambda result: self.enter(None, done, result))
 
     def read_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self._reader.submit(work, self._guarded(done))
+        self._reader.submit(work, lambda result: self.enter(None, done, result))
 
     def role_changed(self, change: RoleChange) -> None:
         log.info(
@@ -226,7 +227,7 @@ class NodeDriver:
         )
 
     def weakest_durability(self, own: Durability) -> Durability:
-        known = [own.value] + [p.data.up.durability for p in self.peers.values() if p.data.up]
+        known = [own.value, *(peer.durability for peer in self.peers.values())]
         return next(d for d in _WEAKEST_FIRST if d.value in known)
 
     # ---------------------------------------------------------------- peers
@@ -293,8 +294,7 @@ class NodeDriver:
         self.enter(None, self.node.connected, member_id, directory_id)
 
     def _peer_lost(self, member_id: str, closed_by_peer: bool) -> None:
-        if not self.stopped:
-            self.enter(None, self.node.connection_lost, member_id, closed_by_peer)
+        self.enter(None, self.node.connection_lost, member_id, closed_by_peer)
 
     # ---------------------------------------------------------------- readers and status
 
@@ -314,9 +314,13 @@ class NodeDriver:
 
     def _read_file(self, log_range: LogRange, done: Callable[[ReadOutcome], None]) -> None:
         def read(result: EntryBatch | StoreFailure | LedgerError) -> None:
-            if isinstance(result, StoreFailure):
+            if isinstance(result, DirectoryDamaged):
+                self.node.found_damage(result)
+                done(RangeDamaged(str(result)))
+            elif isinstance(result, StoreFailure):
                 raise result
-            done(result)
+            else:
+                done(result)
 
         self.read_later(lambda: self.node.store.read(log_range), read)
 

@@ -33,15 +33,18 @@ class Peer:
         hello: Callable[[str, str], Hello],
         on_connected: Callable[[str, str], None],
         on_lost: Callable[[str, bool], None],
+        on_bug: Callable[[BaseException], None],
     ) -> None:
         self.member_id = address.member_id
         up, down = self._link_up, self._link_down
-        self.control = PeerLink(writes, group, address, "control", hello, up, down)
-        self.data = PeerLink(writes, group, address, "data", hello, up, down)
+        self.control = PeerLink(writes, group, address, "control", hello, up, down, on_bug)
+        self.data = PeerLink(writes, group, address, "data", hello, up, down, on_bug)
         self._on_connected = on_connected
         self._on_lost = on_lost
         self._inbound: dict[str, tuple[str, Connection]] = {}
         """(directory id, connection) of what the peer dialled last, by role."""
+        self.durability = ""
+        """Flush mode that the peer named last: what it acknowledged counts after it is gone, too."""
         self._held_commit: Envelope | None = None
         """The newest COMMIT that no push has made superfluous yet."""
         self._connected_to = ""
@@ -101,6 +104,8 @@ class Peer:
             self._lost(closed_by_peer and role == "control")
 
     def _link_up(self, link: PeerLink) -> None:
+        assert link.up is not None
+        self.durability = link.up.durability
         self._check()
 
     def _link_down(self, link: PeerLink, closed_by_peer: bool) -> None:

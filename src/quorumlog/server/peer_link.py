@@ -38,6 +38,7 @@ class PeerLink:
         hello: Callable[[str, str], Hello],
         on_up: Callable[[PeerLink], None],
         on_down: Callable[[PeerLink, bool], None],
+        on_bug: Callable[[BaseException], None],
     ) -> None:
         """`hello(role, to_member_id)` makes the first frame; `on_down(link, closed_by_peer)`."""
         self._writes = writes
@@ -47,21 +48,32 @@ class PeerLink:
         self._hello = hello
         self._on_up = on_up
         self._on_down = on_down
+        self._on_bug = on_bug
         self._connection: Connection | None = None
         self.up: HelloResponse | None = None
         """What the peer said of itself; None while the link is down."""
         self.problem = ""
         """Why the peer refused the link, for `status`."""
+        self._answered = asyncio.Event()
+        """The peer has greeted or refused, or the connection is gone."""
         self._lost = asyncio.Event()
         self._kick = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Only `close` ends a link; anything else is a bug that must not pass for a lost peer."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_bug(error)
 
     def kick(self) -> None:
         """The peer was just heard of: dial now rather than after the back-off."""
         self._kick.set()
+        if self.up is None and self._connection is not None:
+            self._connection.abort()  # dialled before the peer was there, and not greeted yet
 
     def send(self, message: AnyFrameMessage, payload: EntryBatch | None = None) -> None:
         """Lost if the link is down or clogged."""
@@ -74,33 +86,49 @@ class PeerLink:
         loop = asyncio.get_running_loop()
         wait_s = RETRY_FIRST_S
         while True:
-            self._lost.clear()
-            connection = Connection(
-                self._writes, self._frame, self._connection_lost, f"{self.role}->{self.peer}"
-            )
-            try:
-                async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    await loop.create_connection(lambda c=connection: c, self.peer.host, self.peer.port)  # type: ignore[misc]
-            except (OSError, TimeoutError):
-                pass
-            else:
-                self._connection = connection
-                connection.send(self.group, self._hello(self.role, self.peer.member_id))
-                await self._lost.wait()
-                self._connection = None
-                if self.up is not None:
-                    self.up = None
-                    wait_s = RETRY_FIRST_S
             self._kick.clear()
+            connection = await self._dial(loop)
+            if connection is not None:
+                if await self._greeted():
+                    wait_s = RETRY_FIRST_S
+                else:
+                    connection.abort()
+                await self._lost.wait()
+                self._connection = self.up = None
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._kick.wait()
             wait_s = min(wait_s * 2, RETRY_MOST_S)
 
+    async def _dial(self, loop: asyncio.AbstractEventLoop) -> Connection | None:
+        self._lost.clear()
+        self._answered.clear()
+        connection = Connection(
+            self._writes, self._frame, self._connection_lost, f"{self.role}->{self.peer}"
+        )
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                await loop.create_connection(lambda: connection, self.peer.host, self.peer.port)
+        except (OSError, TimeoutError):
+            return None
+        self._connection = connection
+        connection.send(self.group, self._hello(self.role, self.peer.member_id))
+        return connection
+
+    async def _greeted(self) -> bool:
+        """A process that accepts and says nothing (stopped, or another program) is dialled again."""
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                await self._answered.wait()
+        except TimeoutError:
+            return False
+        return self.up is not None
+
     def _frame(self, connection: Connection, frame: Frame) -> None:
         message = frame.message
         if self.up is not None or not isinstance(message, HelloResponse):
             raise ProtocolViolation(f"{self.peer.member_id} speaks on a link that it only listens to")
+        self._answered.set()
         if message.code != 200:
             if self.problem != message.message:
                 log.warning("%s refuses the connection: %s", self.peer.member_id, message.message)
@@ -113,6 +141,7 @@ class PeerLink:
 
     def _connection_lost(self, connection: Connection, closed_by_peer: bool) -> None:
         was_up = self.up is not None
+        self._answered.set()
         self._lost.set()
         if was_up:
             self.up = None

@@ -349,6 +349,8 @@ class MmapLedgerStore(LedgerStore):
         try:
             batch.check_encoding()
             batch.check_sequence(log_range.first_index, log_range.previous.chain)
+            if not bool((batch.headers()["pos"] == log_range.position + batch.starts).all()):
+                problem = problem or "pos of an entry is not where it lies"
         except ProtocolViolation as error:
             problem = problem or str(error)
         # Zeros or newer entries may have come under the read: look again before calling it damage.

@@ -21,6 +21,7 @@ from quorumlog.errors import (
     OutcomeUnknown,
     OutOfSequence,
     PendingFull,
+    RangeDamaged,
     RequestTimeout,
     TransferFailed,
     UnknownGroup,
@@ -205,6 +206,7 @@ _ERRORS: tuple[type[LedgerError], ...] = (
     TransferFailed,
     OutcomeUnknown,
     IndexOutOfRange,
+    RangeDamaged,
 )
 _ERROR_OF_CODE = {error.code: error for error in _ERRORS}
 assert len(_ERROR_OF_CODE) == len(_ERRORS), "two errors share a code"

@@ -111,9 +111,11 @@ class PushEntryRequest(Message, frozen=True, kw_only=True, tag=5):
     """From a dispatcher to an entry handler. Fields by type:
 
     COMPARE   `previous`: does the follower hold this entry?
-    TRUNCATE  `previous`: the last entry that may stay; everything above it goes
+    TRUNCATE  `previous`: the last entry that may stay; `first_index` and `term_runs` name the leader's
+              entry above it: who holds that one too cuts nothing
     APPEND    `previous`: the entry before the first; `first_index`, `count`, `term_runs`, `entries`
-    COMMIT    `committed_index` only, as every push carries it
+    COMMIT    `previous`: an entry that the follower has acknowledged, so that one with nothing left to
+              fetch can verify its log; `committed_index`, as every push carries it
     """
 
     push: PushType

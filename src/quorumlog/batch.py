@@ -289,7 +289,7 @@ class EntryBatch:
         if self.count == 1:
             one = unpack_header(self.buffer)
             if one.index != first_index:
-                raise ProtocolViolation(f"entry {one.index} came where {first_index} was expected")
+                raise ProtocolViolation(f"entries from index {first_index} on are not contiguous")
             if not one.continues(previous_chain):
                 raise ProtocolViolation(f"chain_crc does not match at index {first_index}")
             return

@@ -6,7 +6,6 @@ import base64
 import json
 import logging
 import lzma
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from quorumlog.spark.rows import COLUMNS, schema_of
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.member_directory import open_member_directory
 from tests.spark.made_directories import SMALL_SEGMENTS, flip_bit_of_body, write_directory
+from tests.unpacking import unpack
 
 JAVA = Path(__file__).parents[1] / "fixtures" / "dledger-java"
 BODIES: list[bytes | None] = [
@@ -144,8 +144,7 @@ def test_an_empty_directory_of_a_new_member_has_no_rows(tmp_path: Path) -> None:
 @pytest.fixture
 def java_directory(tmp_path: Path) -> Path:
     """500 entries over many small segments, written by a single Java member."""
-    with tarfile.open(JAVA / "single" / "single.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(JAVA / "single" / "single.tar.xz", tmp_path)
     return tmp_path / "dledger-n0"
 
 
@@ -168,8 +167,7 @@ def test_a_log_that_has_dropped_its_first_segment_begins_behind_it(
 
 @pytest.mark.parametrize(("name", "member"), [("single", "n0"), ("three", "n1")])
 def test_a_java_members_directory_is_read(tmp_path: Path, name: str, member: str) -> None:
-    with tarfile.open(JAVA / name / f"{name}.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(JAVA / name / f"{name}.tar.xz", tmp_path)
     with lzma.open(JAVA / name / "bodies.jsonl.xz", "rt") as lines:
         bodies = {index: base64.b64decode(body) for index, body in map(json.loads, lines)}
     said = json.loads((JAVA / name / "expected.json").read_text())["members"][member]["reopened"]

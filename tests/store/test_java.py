@@ -12,7 +12,6 @@ import hashlib
 import json
 import lzma
 import shutil
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from quorumlog.store.disk import OsDisk
 from quorumlog.store.inspection import inspect_directory
 from quorumlog.store.verification import compare_directories, verify_directory
 from tests.store.made_logs import flip, open_small
+from tests.unpacking import unpack
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "dledger-java"
 MEMBERS = [("single", "n0"), ("three", "n0"), ("three", "n1"), ("three", "n2")]
@@ -44,8 +44,7 @@ def bodies_of(scenario: str) -> list[tuple[int, bytes]]:
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("java")
     for scenario in ("single", "three"):
-        with tarfile.open(FIXTURES / scenario / f"{scenario}.tar.xz") as archive:
-            archive.extractall(root / scenario, filter="data")
+        unpack(FIXTURES / scenario / f"{scenario}.tar.xz", root / scenario)
     return root
 
 

@@ -1,0 +1,202 @@
+"""What does not belong here: frames, peers, directories, bodies. Each is told why, and harms nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from quorumlog import (
+    Durability,
+    GroupConfig,
+    LedgerClient,
+    LedgerServer,
+    LocalCluster,
+    MemberAddress,
+    StoreConfig,
+    connect,
+    connect_async,
+)
+from quorumlog.errors import BodyTooLarge, UnknownGroup
+from quorumlog.server.free_ports import free_ports
+from quorumlog.wire.client_messages import AppendRequest, Hello, HelloResponse, ReadResponse
+from quorumlog.wire.framing import FrameDecoder, encode_frame
+from tests.waiting import eventually
+
+SMALL = StoreConfig(
+    segment_bytes=256 * 1024, index_segment_bytes=32 * 1024, reserve_step_bytes=64 * 1024
+)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(3, storage=SMALL) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def client(cluster: LocalCluster) -> Iterator[LedgerClient]:
+    with connect(cluster.servers) as client:
+        yield client
+
+
+def dial(cluster: LocalCluster, member: int = 0) -> socket.socket:
+    address = cluster.members[member]
+    stranger = socket.create_connection((address.host, address.port))
+    stranger.settimeout(10)
+    return stranger
+
+
+def answers(stranger: socket.socket) -> list[object]:
+    """Every message until the member closes the connection."""
+    decoder = FrameDecoder()
+    messages: list[object] = []
+    while data := _received(stranger):
+        messages += [frame.message for frame in decoder.receive_data(data)]
+    return messages
+
+
+def _received(stranger: socket.socket) -> bytes:
+    try:
+        return stranger.recv(65536)
+    except ConnectionResetError:
+        return b""
+
+
+@pytest.mark.parametrize(
+    ("group", "change", "named"),
+    [
+        ("other", {}, "other"),
+        ("default", {"member_id": "n9"}, "n9"),
+        ("default", {"to_member_id": "n1"}, "n1"),
+        ("default", {"segment_bytes": 12345}, "segment_bytes"),
+        ("default", {"cluster_id": "0123456789abcdef"}, "0123456789abcdef"),
+        ("default", {"members": "n0=127.0.0.1:1,n1=127.0.0.1:2"}, "lists the members"),
+    ],
+)
+def test_a_peer_that_does_not_belong_is_told_why_and_let_go(
+    cluster: LocalCluster, client: LedgerClient, group: str, change: dict[str, object], named: str
+) -> None:
+    hello = Hello(
+        role="control",
+        member_id="n1",
+        directory_id="d" * 32,
+        to_member_id="n0",
+        members=",".join(f"{m.member_id}={m}" for m in cluster.members),
+        segment_bytes=SMALL.segment_bytes,
+        durability=Durability.SYNC,
+    )
+    with dial(cluster) as stranger:
+        stranger.sendall(b"".join(encode_frame(group, msgspec.structs.replace(hello, **change))))
+        (answer,) = answers(stranger)
+    assert isinstance(answer, HelloResponse)
+    assert answer.code != 200
+    assert named in answer.message
+    client.append(b"the group goes on")
+
+
+def _frame() -> bytes:
+    return b"".join(encode_frame("default", Hello(role="client")))
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        pytest.param(b"\x16\x03\x01" + bytes(200), id="another-protocol"),
+        pytest.param(_frame()[:12] + b"\xff\xff\xff\x7f" + _frame()[16:], id="too-long"),
+        pytest.param(_frame()[:-1] + bytes([_frame()[-1] ^ 1]), id="flipped-bit"),
+        pytest.param(b"".join(encode_frame("default", AppendRequest())), id="no-hello"),
+        pytest.param(
+            _frame()
+            + b"".join(
+                encode_frame(
+                    "default",
+                    ReadResponse(first_index=0, count=0, ledger_begin_index=0, committed_index=0),
+                )
+            ),
+            id="an-answer-from-a-client",
+        ),
+        pytest.param(b"".join(encode_frame("default", Hello(role="king"))), id="unknown-role"),
+    ],
+)
+def test_nonsense_closes_its_own_connection_only(
+    cluster: LocalCluster, client: LedgerClient, nonsense: bytes
+) -> None:
+    with dial(cluster) as stranger:
+        stranger.sendall(nonsense)
+        assert all(isinstance(answer, HelloResponse) for answer in answers(stranger))
+    client.append(b"the member goes on")
+
+
+def test_a_frame_cut_short_by_a_close_is_forgotten(cluster: LocalCluster, client: LedgerClient) -> None:
+    with dial(cluster) as stranger:
+        stranger.sendall(_frame()[:-3])
+    before = client.append(b"before").first_index
+    assert client.append(b"after").first_index > before
+
+
+def test_a_body_over_the_limit_is_refused_with_the_limit(client: LedgerClient) -> None:
+    with pytest.raises(BodyTooLarge, match=str(SMALL.entry_limit_bytes - 48)):
+        client.append(b"x" * SMALL.segment_bytes)
+    client.append(b"x" * (SMALL.entry_limit_bytes - 48))
+
+
+def test_a_group_that_is_not_served_is_named(cluster: LocalCluster) -> None:
+    with (
+        connect(cluster.servers, group="accounts", timeout_ms=2000) as client,
+        pytest.raises(UnknownGroup, match="accounts"),
+    ):
+        client.append(b"x")
+
+
+@pytest.mark.parametrize("name", ["hardstate", "durable"])
+def test_a_member_that_forgot_its_promises_comes_back_as_an_observer(name: str) -> None:
+    with LocalCluster(3, storage=SMALL) as cluster, connect(cluster.servers) as client:
+        client.append_batch([b"%d" % i for i in range(100)])
+        victim = next(m for m in cluster.running if m != cluster.leader())
+        cluster.kill(victim)
+        (cluster.data_dir(victim) / name).write_bytes(b"\xff" * 8192)
+        cluster.restart(victim)
+
+        def row() -> dict[str, object]:
+            return next(r for r in client.status() if r["id"] == victim)
+
+        eventually(lambda: row()["role"] == "observer")
+        assert "membership" in str(row()["waits_for"])
+        assert name in str(row()["problems"])
+        last = client.append(b"two voters are enough").first_index
+        eventually(lambda: row()["committed_index"] == last, what="the observer is fed")
+
+
+def test_lists_of_members_that_differ_are_shown_by_status(tmp_path: Path) -> None:
+    ports = free_ports(3)
+    three = tuple(MemberAddress(f"n{i}", "127.0.0.1", port) for i, port in enumerate(ports))
+
+    def server(member_id: str, members: tuple[MemberAddress, ...]) -> LedgerServer:
+        return LedgerServer([GroupConfig(member_id, members, str(tmp_path / member_id), storage=SMALL)])
+
+    async def problems() -> str:
+        servers = [server("n0", three[:2]), server("n1", three)]
+        for one in servers:
+            await one.start()
+        try:
+            async with connect_async(f"{three[0]},{three[1]}") as client:
+                async with asyncio.timeout(10):
+                    while True:
+                        rows = [row for row in await client.status() if row["reachable"]]
+                        found = " ".join(str(row["problems"]) for row in rows)
+                        if "lists the members" in found:
+                            assert {row["role"] for row in rows} == {"unformed"}
+                            return found
+        finally:
+            for one in servers:
+                await one.stop()
+
+    found = asyncio.run(problems())
+    assert str(three[2]) in found
+    assert "n0" in found
+    assert "n1" in found

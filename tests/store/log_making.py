@@ -96,7 +96,7 @@ def open_store(
     disk = disk or OsDisk()
     durable = DurableFile.open(disk, path)
     try:
-        return ClosedWhole.recover(disk, path, config, durable, checked=True, sync=True)
+        return ClosedWhole.recover(disk, path, config, durable)
     except BaseException:
         durable.close()
         raise

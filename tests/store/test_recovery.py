@@ -11,13 +11,11 @@ from pathlib import Path
 import pytest
 
 from quorumlog.config import StoreConfig
-from quorumlog.errors import DirectoryDamaged, StoreFailure
+from quorumlog.errors import DirectoryDamaged
 from quorumlog.store.disk import OsDisk, OsFile
 from quorumlog.store.durable_file import DurableFile
-from quorumlog.store.mmap_ledger_store import MmapLedgerStore
 from quorumlog.store.term_run_search import search_term_runs
 from tests.store.log_making import (
-    SMALL,
     append_bodies,
     append_noop,
     append_numbered,
@@ -378,13 +376,6 @@ class UnreadableFile(OsFile):
     def pread_into(self, buffer: memoryview, position: int) -> int:
         self._check()
         return super().pread_into(buffer, position)
-
-
-def test_a_directory_without_digests_is_not_written(tmp_path: Path) -> None:
-    make_directory(str(tmp_path))
-    durable = DurableFile.open(OsDisk(), str(tmp_path))
-    with pytest.raises(StoreFailure, match="only be read"):
-        MmapLedgerStore.recover(OsDisk(), str(tmp_path), SMALL, durable, checked=False)
 
 
 # ---------------------------------------------------------------- files that do not belong

@@ -43,9 +43,7 @@ def recover_directory(disk: Disk, path: str) -> list[str]:
                 segment_bytes=record.segment_bytes, index_segment_bytes=record.index_segment_bytes
             )
             durable_file = open_or_make_durable(disk, path)
-            store, recovery = MmapLedgerStore.recover(
-                disk, path, config, durable_file, checked=record.checked, sync=True
-            )
+            store, recovery = MmapLedgerStore.recover(disk, path, config, durable_file)
             end = store.end
             lines += [*recovery.lines, f"the log ends at index {end.index}, term {end.term}"]
             store.close()

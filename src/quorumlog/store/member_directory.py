@@ -316,10 +316,7 @@ def _open_recovered(
     with ExitStack() as opened:
         durable_file = open_or_make_durable(disk, path)
         opened.callback(durable_file.close)
-        # Neither flush mode starts on bytes that may be in the page cache only: hence `sync`.
-        store, recovery = MmapLedgerStore.recover(
-            disk, path, config, durable_file, checked=record.checked, sync=True
-        )
+        store, recovery = MmapLedgerStore.recover(disk, path, config, durable_file)
         opened.callback(store.close)
         hard_state_file = open_or_make_hard_state(disk, path, max(store.end.term, 0))
         opened.callback(hard_state_file.close)

@@ -20,7 +20,7 @@ from quorumlog.batch import EntryBatch, Int64Array, term_runs_of
 from quorumlog.config import StoreConfig
 from quorumlog.entry import EntryId
 from quorumlog.entry_header import HEADER_BYTES
-from quorumlog.errors import IndexOutOfRange, ProtocolViolation, StoreFailure
+from quorumlog.errors import IndexOutOfRange, ProtocolViolation
 from quorumlog.store.disk import Disk
 from quorumlog.store.durable_file import DurableFile, DurablePoint
 from quorumlog.store.entry_index import EntryIndex
@@ -78,20 +78,14 @@ class MmapLedgerStore(LedgerStore):
         directory: str,
         config: StoreConfig,
         durable: DurableFile,
-        *,
-        checked: bool = True,
-        sync: bool = True,
         begin: LogPoint = LOG_ORIGIN,
     ) -> tuple[Self, RecoveryReport]:
         """Open the log in `directory`/data and /index for writing; what was found is in the report.
 
-        `checked`: entries carry digests; a directory without them is only ever read
-        (`directory_reader.py`), so False is refused. `sync`: the flush mode of the member. It changes
-        nothing here: in neither mode may a log begin on bytes that are page cache only.
-        Raises DirectoryDamaged for damage at or below the durable point, StoreFailure.
+        Its entries carry digests; a directory without them is only ever read (`directory_reader.py`).
+        Both flush modes start the same way: in neither may a log begin on bytes that are page cache
+        only. Raises DirectoryDamaged for damage at or below the durable point, StoreFailure.
         """
-        if not checked:
-            raise StoreFailure(f"{directory} can only be read: its entries carry no digests")
         log = recover_log(disk, directory, config, durable, begin)
         store = cls(disk, directory, config, durable, log.data_files, log.index_files, begin, log.end)
         store._space.restore_control_reserve(log.end.position, log.end.index + 1)

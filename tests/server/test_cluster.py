@@ -302,7 +302,9 @@ def test_a_directory_serves_one_process_at_a_time(tmp_path: Path) -> None:
         second.start()
 
 
-def test_a_cluster_that_misses_a_member_says_whom_it_waits_for(tmp_path: Path) -> None:
+def test_a_cluster_that_misses_a_member_says_whom_it_waits_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     cluster = LocalCluster(3, directory=tmp_path, storage=SMALL)
     try:
         for member in ("n0", "n1"):
@@ -314,6 +316,7 @@ def test_a_cluster_that_misses_a_member_says_whom_it_waits_for(tmp_path: Path) -
 
             eventually(lambda: len(waits()) == 2 and all("n2" in text for text in waits()))
             assert {r["role"] for r in client.status() if r["reachable"]} == {"unformed"}
+            eventually(lambda: "waits for n2" in caplog.text, what="the same on the log")
             cluster.restart("n2")
             client.append(b"formed")
     finally:

@@ -286,8 +286,10 @@ class LedgerNode:
     def _not_leader(self) -> LedgerError:
         leader = self.raft.leader
         if leader is None or leader.member_id == self.config.member_id:
+            waits_for = self.raft.status().waits_for
+            reason = f" ({waits_for})" if waits_for else ""
             return LeaderNotReady(
-                f"{self.config.member_id} knows no leader of group {self.config.group}",
+                f"{self.config.member_id} knows no leader of group {self.config.group}{reason}",
                 retry_after_ms=20,
             )
         address = next((str(m) for m in self.config.members if m.member_id == leader.member_id), None)

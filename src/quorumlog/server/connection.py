@@ -145,7 +145,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def violate(self, violation: ProtocolViolation) -> None:
         """Nonsense came in: close, tell nobody else."""
-        log.warning("closing connection %s from %s: %s", self.connection_id, self.peer_name, violation)
+        log.warning("closing the connection of %s: %s", self.peer_name, violation)
         self.close()
 
     @property

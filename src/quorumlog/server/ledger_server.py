@@ -8,9 +8,11 @@ else is.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import secrets
 import signal
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
@@ -26,6 +28,7 @@ from quorumlog.server.connection import Connection, WriteTurn
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.peer_session import PeerSession
+from quorumlog.server.problem_log import RefusalLog
 from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.store.member_directory import (
     MemberDirectory,
@@ -85,6 +88,7 @@ class LedgerServer:
         self._drivers: dict[str, NodeDriver] = {}
         self._connections: dict[str, Connection] = {}
         self._sessions: dict[str, Session] = {}
+        self._refusal_log = RefusalLog(log)
         self._connection_number = 0
         self._run_id = secrets.token_hex(8)
         """Connection ids of another run of this server name nothing here."""
@@ -155,9 +159,11 @@ class LedgerServer:
             self._listener = await loop.create_server(self._accept, *self._bind)
         except OSError as error:
             host, port = self._bind
+            hint = "change the address in --members (or --bind)"
+            if error.errno == errno.EADDRINUSE:
+                hint = f"another process uses the port: stop it, or {hint}"
             raise ConfigError(
-                f"cannot listen on {host}:{port}: {error.strerror or error}; another process may use the"
-                " port: stop it, or change the address in --members (or --bind)"
+                f"cannot listen on {host}:{port}: {error.strerror or error}; {hint}"
             ) from error
 
     def _open_directory(self, config: GroupConfig) -> MemberDirectory:
@@ -301,7 +307,8 @@ class LedgerServer:
         code = 401 if refusal else 200
         connection.send(group, driver.hello_response(code, refusal, connection.connection_id))
         if refusal:
-            log.warning("refused a connection of %s: %s", hello.member_id, refusal)
+            sentence = f"refused a connection of {hello.member_id}: {refusal}"
+            self._refusal_log.refused(sentence, time.monotonic())
             connection.close()
             return
         self._sessions[connection.connection_id] = PeerSession(driver, hello)

@@ -29,6 +29,7 @@ from quorumlog.node import LedgerNode
 from quorumlog.server.connection import Connection, WriteTurn
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.server.peer import Peer
+from quorumlog.server.problem_log import ProblemLog
 from quorumlog.store.ledger_store import LogRange
 from quorumlog.store.member_directory import MemberDirectory
 from quorumlog.store.member_file import cluster_id_of
@@ -79,6 +80,7 @@ class NodeDriver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._waiters: list[ReadWaiter] = []
+        self._problem_log = ProblemLog(log, f"{config.group}/{config.member_id}", time.monotonic())
         self.stopped = False
         self.failure: BaseException | None = None
         self._member_list = ",".join(
@@ -138,9 +140,16 @@ class NodeDriver:
                     connection.violate(violation)
             node.turn()
             self._expire_waiters()
+            self._look_at_problems()
             self._set_timer()
         except BaseException as error:
             self._fail(error)
+
+    def _look_at_problems(self) -> None:
+        now_s = time.monotonic()
+        if self._problem_log.is_due(now_s):
+            status = self.node.status()
+            self._problem_log.look((status.waits_for, *self.problems()), now_s)
 
     def _fail(self, error: BaseException) -> None:
         """A broken invariant or a disk that refuses: this member stops, loudly, and retries nothing."""
@@ -377,9 +386,13 @@ class NodeDriver:
             flush=self.directory.durability.value,
             members=tuple(members),
             waits_for=status.waits_for,
-            problems=(*self.node.problems(), *self._link_problems()),
+            problems=self.problems(),
             version=VERSION,
         )
+
+    def problems(self) -> tuple[str, ...]:
+        """What an operator should know, in sentences, each once."""
+        return tuple(dict.fromkeys((*self.node.problems(), *self._link_problems())))
 
     def _link_problems(self) -> list[str]:
         refused = [peer.control.problem for peer in self.peers.values() if peer.control.problem]

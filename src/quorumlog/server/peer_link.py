@@ -8,7 +8,6 @@ says travels on the links that it dialled; what it hears comes on those that oth
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -18,8 +17,6 @@ from quorumlog.errors import ProtocolViolation
 from quorumlog.server.connection import Connection, WriteTurn
 from quorumlog.wire.client_messages import Hello, HelloResponse
 from quorumlog.wire.framing import AnyFrameMessage, Frame
-
-log = logging.getLogger("quorumlog.server")
 
 RETRY_FIRST_S = 0.02
 RETRY_MOST_S = 1.0
@@ -130,8 +127,6 @@ class PeerLink:
             raise ProtocolViolation(f"{self.peer.member_id} speaks on a link that it only listens to")
         self._answered.set()
         if message.code != 200:
-            if self.problem != message.message:
-                log.warning("%s refuses the connection: %s", self.peer.member_id, message.message)
             self.problem = message.message
             connection.close()
             return

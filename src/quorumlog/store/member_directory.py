@@ -181,7 +181,12 @@ def _make_durably(disk: Disk, path: str) -> None:
         missing.append(parent)
         parent = posixpath.dirname(parent)
     if missing:
-        disk.make_directory(path)
+        try:
+            disk.make_directory(path)
+        except (PermissionError, NotADirectoryError, FileExistsError):
+            raise
+        except OSError as error:
+            raise ConfigError(f"--data-dir {path} cannot be made: {error}; choose another") from error
         for name in reversed(missing):
             disk.sync_directory(posixpath.dirname(name) or ".")
     disk.list(path)  # raises NotADirectoryError

@@ -1,0 +1,50 @@
+"""ProblemLog: what `status` would say, said on the log as well, without repeating itself."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+LOOK_INTERVAL_S = 1.0
+REPEAT_S = 60.0
+
+
+class ProblemLog:
+    """Each sentence is logged when it appears, once a minute while it lasts, and when it has gone."""
+
+    def __init__(self, log: logging.Logger, name: str, now_s: float) -> None:
+        self._log = log
+        self._name = name
+        self._said_s: dict[str, float] = {}
+        self._next_look_s = now_s + LOOK_INTERVAL_S
+
+    def is_due(self, now_s: float) -> bool:
+        """Looking costs a status; once a second is enough, and a start is given one second."""
+        return now_s >= self._next_look_s
+
+    def look(self, sentences: Iterable[str], now_s: float) -> None:
+        self._next_look_s = now_s + LOOK_INTERVAL_S
+        current = [sentence for sentence in sentences if sentence]
+        for sentence in current:
+            said_s = self._said_s.get(sentence)
+            if said_s is None or now_s - said_s >= REPEAT_S:
+                self._said_s[sentence] = now_s
+                self._log.warning("%s: %s", self._name, sentence)
+        for sentence in [said for said in self._said_s if said not in current]:
+            del self._said_s[sentence]
+            self._log.info("%s: no longer: %s", self._name, sentence)
+
+
+class RefusalLog:
+    """A stranger dials again and again; its refusal is worth one line a minute."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._said_s: dict[str, float] = {}
+
+    def refused(self, sentence: str, now_s: float) -> None:
+        if len(self._said_s) > 1000:
+            self._said_s.clear()
+        if now_s - self._said_s.get(sentence, -REPEAT_S) >= REPEAT_S:
+            self._said_s[sentence] = now_s
+            self._log.warning("%s", sentence)

@@ -1,0 +1,43 @@
+"""The log says what `status` says, when it begins, once a minute, and when it ends."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from quorumlog.server.problem_log import LOOK_INTERVAL_S, REPEAT_S, ProblemLog, RefusalLog
+
+LOG = logging.getLogger("quorumlog.tests.problems")
+
+
+def test_a_problem_is_said_when_it_begins_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    problems = ProblemLog(LOG, "g/n0", 0.0)
+    assert not problems.is_due(0.0)
+    assert problems.is_due(LOOK_INTERVAL_S)
+    for second in range(1, 10):
+        problems.look(["", "the disk is full"], second)
+    assert caplog.messages == ["g/n0: the disk is full"]
+    problems.look([], 10.0)
+    assert caplog.messages[1:] == ["g/n0: no longer: the disk is full"]
+    problems.look(["the disk is full"], 11.0)
+    assert len(caplog.messages) == 3
+
+
+def test_a_problem_that_lasts_is_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    problems = ProblemLog(LOG, "g/n0", 0.0)
+    for second in range(1, int(3 * REPEAT_S)):
+        problems.look(["waits for n2"], second)
+    assert len(caplog.messages) == 3
+
+
+def test_a_stranger_that_comes_again_and_again_is_one_line_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    refusals = RefusalLog(LOG)
+    for tenth in range(20):
+        refusals.refused("n9 is not among the members", tenth / 10)
+    refusals.refused("another stranger", 2.0)
+    refusals.refused("n9 is not among the members", REPEAT_S + 1)
+    assert len(caplog.messages) == 3

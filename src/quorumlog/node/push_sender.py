@@ -54,9 +54,25 @@ class PushSender:
             self._raft.on_push_failed(order.to.member_id)
             return
         self._world.read_later(
-            lambda: self._store.read(log_range),
+            lambda: self._read_sound(log_range),
             lambda result: self._range_read(order, log_range, result),
         )
+
+    def _read_sound(self, log_range: LogRange) -> EntryBatch:
+        """The receiver checks every body of a cold range as well. But it could only close the
+        connection, and nobody would learn whose disk it is."""
+        batch = self._store.read(log_range)
+        try:
+            batch.check_bodies()
+        except ProtocolViolation as violation:
+            raise DirectoryDamaged(
+                f"{violation}, in data segment {log_range.segment_position:020d} of this member; run:"
+                " quorumlog verify on its data directory",
+                path=f"{log_range.segment_position:020d}",
+                position=log_range.position,
+                index=log_range.first_index,
+            ) from violation
+        return batch
 
     def _range_read(
         self, order: PushOrder, log_range: LogRange, result: EntryBatch | StoreFailure | LedgerError

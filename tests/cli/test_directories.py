@@ -65,6 +65,8 @@ def test_read_says_what_is_not_known_to_be_committed(
         (("--path", ".", "--follow"), "--follow needs --servers"),
         (("--servers", "h:1", "--local"), "--local goes with --path only"),
         (("--path", "nowhere"), "nowhere does not exist"),
+        (("--path", ".", "--servers", "h:1"), "--servers and --path exclude each other"),
+        (("--path", ".", "--from", "5", "--to", "4"), "--to 4 is below --from 5"),
     ],
 )
 def test_read_refuses_options_that_do_not_go_together(
@@ -73,6 +75,36 @@ def test_read_refuses_options_that_do_not_go_together(
     result = cli("read", *arguments)
     assert result.exit_code == 2
     assert named in plain(result.stderr)
+
+
+def test_a_list_of_servers_in_the_environment_does_not_forbid_a_path(
+    cli: Cli, stopped: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUORUMLOG_SERVERS", "127.0.0.1:1")
+    assert cli("read", "--path", stopped[0]).stdout_bytes.endswith(NOT_TEXT + b"\n")
+
+
+def test_read_refuses_a_directory_of_another_group(cli: Cli, stopped: list[Path]) -> None:
+    result = cli("read", "--path", stopped[0], "--group", "orders")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "is of group default, not orders" in plain(result.stderr)
+    assert cli("read", "--path", stopped[0], "--group", "default").exit_code == 0
+
+
+def test_read_beyond_the_end_of_a_directory_says_what_a_server_says(
+    cli: Cli, stopped: list[Path], tmp_path: Path
+) -> None:
+    (found,) = objects(cli("inspect", stopped[0], "--json").stdout)
+    end = found["committed_index"]
+    for options in (("--from", end + 100), ("--from", end + 1, "--to", end + 2)):
+        result = cli("read", "--path", stopped[0], *options)
+        assert (result.exit_code, result.stdout) == (1, "")
+        said = f"index {options[1]} is not between ledger_begin_index 0 and committed_index {end} "
+        assert said in plain(result.stderr)
+        assert "IndexOutOfRange, code 410" in plain(result.stderr)
+    assert cli("read", "--path", stopped[0], "--from", end + 1).exit_code == 0
+    partly = cli("read", "--path", stopped[0], "--from", end, "--to", end + 5)
+    assert (partly.exit_code, partly.stdout_bytes) == (1, NOT_TEXT + b"\n")
 
 
 def test_inspect_shows_the_same_as_table_and_as_object(cli: Cli, stopped: list[Path]) -> None:
@@ -160,4 +192,20 @@ def test_recover_makes_what_is_unreadable_again(cli: Cli, tmp_path: Path) -> Non
         connect(again.servers) as log,
     ):
         assert [entry.body for entry in log.read(0)] == [b"kept", b"too"]
-    assert "nothing to do" in cli("recover", directory, "--yes").stdout
+    asked_nothing = cli("recover", directory, input=b"")
+    assert (asked_nothing.exit_code, asked_nothing.stderr) == (0, "")
+    assert "nothing to do" in asked_nothing.stdout
+
+
+def test_recover_refuses_a_member_of_a_larger_group_before_it_asks(
+    cli: Cli, stopped: list[Path], tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(stopped[0], copy)
+    (copy / "hardstate").unlink()
+    result = cli("recover", copy, input=b"y\n")
+    assert (result.exit_code, result.stdout) == (2, "")
+    said = plain(result.stderr)
+    assert "belongs to a group of 3 (n0, n1, n2): start the member" in said
+    assert "Recover" not in said
+    assert not (copy / "hardstate").exists()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import Popen
@@ -227,3 +230,114 @@ def test_not_text_survives_json(cli: Cli, cluster: LocalCluster) -> None:
         index = log.append(NOT_TEXT).first_index
     (row,) = objects(cli("read", "--servers", cluster.servers, "--from", index, "--json").stdout)
     assert row["body_base64"] == "/wD+"
+
+
+@pytest.mark.processes
+def test_a_terminated_append_gives_the_same_account(
+    start: Callable[..., Popen[bytes]], cluster: LocalCluster
+) -> None:
+    first = end_of(cluster) + 1
+    process = start("append", "--servers", cluster.servers)
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(b"a\n")
+    process.stdin.flush()
+    with connect(cluster.servers) as log:
+        assert next(log.tail(first)).body == b"a"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == 143
+    assert f"lines committed: 1 (first index {first}, last index {first})" in (
+        process.stdout.read().decode()
+    )
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("json", [(), ("--json",)])
+def test_a_full_standard_output_is_one_line_and_append_still_gives_its_account(
+    cluster: LocalCluster, tmp_path: Path, json: tuple[str, ...]
+) -> None:
+    file = tmp_path / "lines"
+    file.write_bytes(b"a\nb\n")
+    with open("/dev/full", "wb") as full:
+        process = subprocess.run(
+            [sys.executable, "-m", "quorumlog", "append", "--servers", cluster.servers, *json, file],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    account, failure = process.stderr.decode().splitlines()
+    assert process.returncode == 1
+    assert account.startswith("lines committed: 2 (first index ")
+    assert failure == "quorumlog: standard output: No space left on device"
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("arguments", [("status",), ("status", "--json"), ("read",)])
+def test_no_command_answers_a_full_standard_output_with_a_traceback(
+    cluster: LocalCluster, arguments: tuple[str, ...]
+) -> None:
+    with connect(cluster.servers) as log:
+        log.append(b"x" * 300_000)
+    with open("/dev/full", "wb") as full:
+        process = subprocess.run(
+            [sys.executable, "-m", "quorumlog", *arguments, "--servers", cluster.servers],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert process.returncode == 1
+    assert process.stderr == b"quorumlog: standard output: No space left on device\n"
+
+
+@pytest.mark.processes
+def test_follow_sits_out_a_cluster_that_is_away(
+    start: Callable[..., Popen[bytes]], tmp_path: Path
+) -> None:
+    with LocalCluster(members=1, directory=tmp_path, storage=STORAGE) as cluster:
+        with connect(cluster.servers) as log:
+            log.append(b"before")
+        process = start("read", "--servers", cluster.servers, "--follow")
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() == b"before\n"
+        cluster.kill("n0")
+        assert b"waiting for the cluster, reading goes on at index" in process.stderr.readline()
+        cluster.restart("n0")
+        with connect(cluster.servers) as log:
+            log.append(b"after")
+        assert process.stdout.readline() == b"after\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130
+        assert process.stderr.read() == b"the cluster answers again\n"
+
+
+def test_a_member_that_says_nothing_is_told_by_its_address_alone(cli: Cli) -> None:
+    """The port is open, as that of a stopped process is, and nobody greets."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        result = cli("status", "--servers", address, "--timeout", 0.3)
+    assert result.exit_code == 1
+    assert result.stderr == f"no answer from {address} within 0.3 s\n"
+
+
+def test_a_member_that_refuses_is_told_by_its_address_once(cli: Cli, free_address: str) -> None:
+    result = cli("status", "--servers", free_address)
+    assert result.exit_code == 1
+    assert result.stderr.count(free_address) == 1
+
+
+def test_a_line_that_is_too_long_is_named_by_its_number(cli: Cli, cluster: LocalCluster) -> None:
+    lines = b"a\n" * 5000 + b"x" * (2 * STORAGE.segment_bytes) + b"\nb\n"
+    result = cli("append", "--servers", cluster.servers, input=lines)
+    assert result.exit_code == 1
+    assert f"line 5001 of {2 * STORAGE.segment_bytes} bytes: " in plain(result.stderr)
+
+
+def test_transfer_to_the_leader_says_that_it_leads_already(cli: Cli, cluster: LocalCluster) -> None:
+    leader = cluster.leader()
+    result = cli("transfer", "--servers", cluster.servers, "--to", leader)
+    assert (result.exit_code, result.stdout) == (0, f"{leader} leads already\n"), result.output
+
+
+def test_reading_backwards_is_refused(cli: Cli, free_address: str) -> None:
+    result = cli("read", "--servers", free_address, "--from", 5, "--to", 4)
+    assert result.exit_code == 2
+    assert "--to 4 is below --from 5" in plain(result.stderr)

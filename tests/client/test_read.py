@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from quorumlog.batch import Entry, EntryBatch
-from quorumlog.errors import BadRequest, IndexOutOfRange, ProtocolViolation, Unreachable
+from quorumlog.errors import BadRequest, IndexOutOfRange, RangeDamaged, Unreachable
 from quorumlog.wire.client_messages import (
     AppendRequest,
     ClientMessage,
@@ -218,22 +218,29 @@ def test_a_lagging_member_is_given_time(client: Client, group: FakeGroup) -> Non
 
 
 def forged(change: Callable[[bytearray], None]) -> Callable[[FakeServer, ClientMessage], Action]:
-    """Answers reads of [1, 4) with true entries, changed, in a frame whose checksums are right."""
+    """Answers reads with true entries, those of [1, 4) changed, in a frame whose checksums are right."""
 
     def script(server: FakeServer, message: ClientMessage) -> Action:
         if not isinstance(message, ReadRequest):
             return None
-        entries = server.group.entries[1:4]
-        data = bytearray(b"".join(entries))
+        log = server.group.entries
+        data = bytearray(b"".join(log[1:4]))
         change(data)
+        stops = list(itertools.accumulate(map(len, log[1:4])))
+        bad = [bytes(data[a:b]) for a, b in itertools.pairwise([0, *stops])]
+        entries = [log[0], *bad, *log[4:]]
+        stop = message.stop_index if message.stop_index >= 0 else len(entries)
+        picked = entries[message.first_index : stop]
         response = ReadResponse(
             request_id=message.request_id,
-            first_index=1,
-            count=3,
+            first_index=message.first_index,
+            count=len(picked),
             ledger_begin_index=0,
-            committed_index=3,
+            committed_index=len(entries) - 1,
         )
-        batch = EntryBatch(data, [len(entry) for entry in entries])
+        if not picked:
+            return response
+        batch = EntryBatch(b"".join(picked), [len(entry) for entry in picked])
         return b"".join(encode_frame(server.group.group, response, batch))
 
     return script
@@ -246,25 +253,118 @@ def flip(position: int) -> Callable[[bytearray], None]:
     return change
 
 
-@pytest.mark.parametrize(
-    ("position", "words"),
+FLIPS = pytest.mark.parametrize(
+    ("position", "words", "good"),
     [
-        (48 + 3, "body_crc does not match at index 1"),
-        (58 + 48 + 3, "body_crc does not match at index 2"),
-        (58 + 15, "not contiguous"),
-        (58 + 39, "chain_crc does not match at index 2"),
-        (58 + 23, "chain_crc|terms fall"),
-        (58 + 3, "of a kind"),
-        (58 + 7, "disagrees with the sizes"),
+        (48 + 3, "entry 1 with a wrong body_crc", []),
+        (58 + 48 + 3, "entry 2 with a wrong body_crc", [1]),
+        (116 + 48 + 3, "entry 3 with a wrong body_crc", [1, 2]),
+        (58 + 15, "entry 2 with a wrong index", [1]),
+        # Entry 1 is the first of the read: which of the two does not fit is not known.
+        (58 + 39, "entry 2 with a wrong chain_crc", []),
+        (116 + 39, "entry 3 with a wrong chain_crc", [1, 2]),
+        (58 + 23, "entry 2 with a (wrong chain_crc|term below)", []),
+        (58 + 3, "entry 2 with a broken header", [1]),
+        (58 + 7, "entry 2 with a broken header", [1]),
     ],
 )
-def test_a_flipped_bit_in_an_entry_is_found(
-    client: Client, group: FakeGroup, position: int, words: str
+
+
+@FLIPS
+def test_a_flipped_bit_on_one_member_is_made_good_by_another(
+    client: Client, group: FakeGroup, position: int, words: str, good: list[int]
 ) -> None:
-    fill(group, 3, 10)
+    fill(group, 6, 10)
     group[0].script = forged(flip(position))
-    with pytest.raises(ProtocolViolation, match=words):
-        list(client.read(1, 4))
+    assert [entry.body for entry in client.read(1, 7)] == group.bodies()
+    assert [entry.body for entry in client.read(1)] == group.bodies()
+    batches = list(client.read_batches(1, 7))
+    assert b"".join(bytes(batch.buffer) for batch in batches) == b"".join(group.entries[1:7])
+    assert client.get(2).body == group.bodies()[1]
+    tail = client.tail(1)
+    assert [next(tail).body for _ in range(6)] == group.bodies()
+
+
+@FLIPS
+def test_a_flipped_bit_everywhere_is_told_after_the_good_entries(
+    client: Client, group: FakeGroup, position: int, words: str, good: list[int]
+) -> None:
+    fill(group, 6, 10)
+    for server in group.servers:
+        server.script = forged(flip(position))
+    got: list[int] = []
+    words = f"^{group[0].address} .n0. sent {words}: its disk is damaged; run: quorumlog verify on its"
+    with pytest.raises(RangeDamaged, match=words) as caught:
+        got.extend(entry.index for entry in client.read(1, 7))
+    assert got[: len(good)] == good
+    assert len(got) <= 2
+    assert all(name in str(caught.value) for name in ("(n1) sent", "(n2) sent"))
+    last = len(group.entries) + 1
+    for server in group.servers:
+        asked = [call.first_index for call in server.calls_of(ReadRequest)]  # type: ignore[attr-defined]
+        assert len(asked) < last, asked
+
+
+def test_a_member_asked_by_name_is_not_replaced(client: Client, group: FakeGroup) -> None:
+    fill(group, 6, 10)
+    group[1].script = forged(flip(58 + 48 + 3))
+    got: list[int] = []
+    with pytest.raises(RangeDamaged, match=rf"{group[1].address} \(n1\) sent entry 2 with"):
+        got.extend(entry.index for entry in client.read(1, 7, from_member="n1"))
+    assert got == [1]
+    with pytest.raises(RangeDamaged, match="entry 2 with a wrong body_crc"):
+        client.get(2, from_member="n1")
+    assert not group[0].calls_of(ReadRequest)
+    assert not group[2].calls_of(ReadRequest)
+
+
+def test_members_that_lag_or_are_down_are_not_the_end(client: Client, group: FakeGroup) -> None:
+    fill(group, 6, 10)
+    client.status()
+    group[0].script = forged(flip(58 + 48 + 3))
+    group[1].script = lambda server, message: (
+        IndexOutOfRange("lags", ledger_begin_index=0, committed_index=1)
+        if isinstance(message, ReadRequest)
+        else None
+    )
+    assert [entry.body for entry in client.read(1)] == group.bodies()
+    group[2].stop()
+    with pytest.raises(RangeDamaged, match=r"entry 2 with a wrong body_crc.*lags"):
+        list(client.read(1))
+
+
+def refusing(bad_index: int) -> Callable[[FakeServer, ClientMessage], Action]:
+    """A server that finds the damage itself and refuses every range with the bad entry in it."""
+
+    def script(server: FakeServer, message: ClientMessage) -> Action:
+        if isinstance(message, ReadRequest) and message.first_index <= bad_index:
+            stop = message.stop_index
+            if stop < 0 or stop > bad_index:
+                return RangeDamaged("chain_crc is wrong in 00000.log")
+        return None
+
+    return script
+
+
+def test_a_range_that_a_server_refuses_comes_from_another(client: Client, group: FakeGroup) -> None:
+    fill(group, 60, 10)
+    group[0].script = refusing(30)
+    assert [entry.body for entry in client.read(1)] == group.bodies()
+    assert [entry.body for entry in client.read(1, 61)] == group.bodies()
+    assert client.get(30).body == group.bodies()[29]
+
+
+@pytest.mark.parametrize("stop_index", [None, 61])
+def test_a_range_that_all_refuse_gives_what_lies_before_the_damage(
+    client: Client, group: FakeGroup, stop_index: int | None
+) -> None:
+    fill(group, 60, 10)
+    for server in group.servers:
+        server.script = refusing(30)
+    got: list[int] = []
+    with pytest.raises(RangeDamaged, match=r"cannot give the entries from 30 on \(chain_crc is wrong"):
+        got.extend(entry.index for entry in client.read(1, stop_index))
+    assert got == list(range(1, 30))
 
 
 def test_batches_that_do_not_link_are_found(client: Client, group: FakeGroup) -> None:
@@ -273,10 +373,9 @@ def test_batches_that_do_not_link_are_found(client: Client, group: FakeGroup) ->
     with FakeGroup(1) as stranger:
         stranger.append([b"other" for _ in range(40)])
         entries = stranger.entries
-        seen = itertools.count()
 
         def script(server: FakeServer, message: ClientMessage) -> Action:
-            if not isinstance(message, ReadRequest) or next(seen) == 0:
+            if not isinstance(message, ReadRequest) or message.first_index == 1:
                 return None
             picked = entries[message.first_index : message.stop_index]
             response = ReadResponse(
@@ -290,8 +389,10 @@ def test_batches_that_do_not_link_are_found(client: Client, group: FakeGroup) ->
             return b"".join(encode_frame(server.group.group, response, batch))
 
         group[0].script = script
-        with pytest.raises(ProtocolViolation, match="chain_crc"):
-            list(client.read_batches(1, 41, batch_bytes=1000))
+        batches = list(client.read_batches(1, 41, batch_bytes=1000))
+        assert b"".join(bytes(b.buffer) for b in batches) == b"".join(group.entries[1:41])
+        with pytest.raises(RangeDamaged, match="chain_crc"):
+            list(client.read_batches(1, 41, batch_bytes=1000, from_member="n0"))
 
 
 # -------------------------------------------------------------------- tail

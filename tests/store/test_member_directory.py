@@ -16,7 +16,7 @@ from quorumlog.config import StoreConfig
 from quorumlog.entry import Durability, Formation, HardState, Voter
 from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
 from quorumlog.store.checkpoint_file import Checkpoint, load_checkpoint, save_checkpoint
-from quorumlog.store.directory_recovery import recover_directory
+from quorumlog.store.directory_recovery import check_recoverable, recover_directory
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.durable_file import read_durable_point
 from quorumlog.store.hard_state_file import read_hard_state
@@ -365,11 +365,37 @@ def test_recovery_goes_above_every_term_that_can_be_seen(path: Path) -> None:
     assert read_hard_state(disk, str(path)) == HardState(10, None)
 
 
+@pytest.mark.parametrize("name", ["hardstate", "durable"])
+def test_a_missing_or_unreadable_file_is_something_to_recover(path: Path, name: str) -> None:
+    with opened(path) as directory:
+        fill(directory, 5)
+    assert not check_recoverable(disk, str(path))
+    spoil(path, name)
+    assert check_recoverable(disk, str(path))
+    (path / name).unlink()
+    assert (path / "currterm").exists()
+    assert check_recoverable(disk, str(path))
+
+
 def test_recovery_of_a_whole_directory_does_nothing(path: Path) -> None:
     with opened(path) as directory:
         fill(directory, 5)
     before = {p: p.read_bytes() for p in path.rglob("*") if p.is_file()}
     assert "nothing to do" in recover_directory(disk, str(path))[0]
+    assert {p: p.read_bytes() for p in path.rglob("*") if p.is_file()} == before
+
+
+@pytest.mark.parametrize("kind", ["founding", "pending"])
+def test_recovery_refuses_a_member_of_a_larger_group_and_writes_nothing(path: Path, kind: str) -> None:
+    with opened(path) as directory:
+        fill(directory, 5)
+        voters = (Voter("n0", directory.directory_id), N1, Voter("n2", "d2"))
+        directory.save_formation(Formation(**{kind: voters}))
+    spoil(path, "hardstate")
+    before = {p: p.read_bytes() for p in path.rglob("*") if p.is_file()}
+    for refuse in (check_recoverable, recover_directory):
+        with pytest.raises(ConfigError, match=r"a group of 3 \(n0, n1, n2\): start the member"):
+            refuse(disk, str(path))
     assert {p: p.read_bytes() for p in path.rglob("*") if p.is_file()} == before
 
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorumlog.batch import EntryBatch
-from quorumlog.errors import IndexOutOfRange, ProtocolViolation
+from quorumlog.errors import IndexOutOfRange, ProtocolViolation, RangeDamaged
 from quorumlog.wire.client_messages import ReadRequest, ReadResponse
-from quorumlog.wire.client_requests import LEADER, Request
+from quorumlog.wire.client_requests import LEADER, Request, Target, TargetKind
 from quorumlog.wire.read_plan import ReadPlan
 
 
@@ -149,3 +149,108 @@ def test_ranges_that_are_asked_for_lie_end_to_end() -> None:
         assert isinstance(one, ReadRequest)
         assert isinstance(following, ReadRequest)
         assert one.stop_index == following.first_index
+
+
+def damaged(log: list[bytes], where: dict[int, int]) -> list[bytes]:
+    """The log with one bit flipped at a byte of each of some entries."""
+    copy = list(log)
+    for index, position in where.items():
+        entry = bytearray(copy[index])
+        entry[position % len(entry)] ^= 1 << (position % 8)
+        copy[index] = bytes(entry)
+    return copy
+
+
+BODY_FLIPS = st.dictionaries(st.integers(0, 39), st.integers(48, 60), max_size=6)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    flips=st.lists(BODY_FLIPS, min_size=1, max_size=3),
+    refuses=st.lists(st.booleans(), min_size=3, max_size=3),
+    batch_bytes=st.integers(1, 2000),
+    prefetch=st.integers(1, 4),
+    has_stop=st.booleans(),
+)
+def test_what_one_member_holds_whole_is_read_and_nothing_else(
+    flips: list[dict[int, int]],
+    refuses: list[bool],
+    batch_bytes: int,
+    prefetch: int,
+    has_stop: bool,
+) -> None:
+    """Members with damaged bodies, some sending them and some refusing the whole range for one."""
+    log = make_log([13] * 40)
+    members = {f"m{number}": damaged(log, where) for number, where in enumerate(flips)}
+
+    def make_substitute(message: ReadRequest, tried: set[str]) -> Request | None:
+        for name in members:
+            if name not in tried:
+                return Request(message, Target(TargetKind.MEMBER, name), now_ms=0.0, deadline_ms=1.0)
+        return None
+
+    def chosen(message: ReadRequest) -> Request:
+        return Request(message, Target(TargetKind.MEMBER, "m0"), now_ms=0.0, deadline_ms=1.0)
+
+    plan = ReadPlan(
+        0,
+        40 if has_stop else None,
+        make_request=chosen,
+        batch_bytes=batch_bytes,
+        prefetch=prefetch,
+        make_substitute=make_substitute,
+    )
+    bad_everywhere = set.intersection(*(set(where) for where in flips))
+    got: list[bytes] = []
+    asked = 0
+    failure = None
+    while failure is None:
+        for request in plan.wanted():
+            asked += 1
+            number = int(request.target.name[1:])
+            answer(request, members[request.target.name])
+            message, batch = request.message, request.response_payload
+            assert isinstance(message, ReadRequest)
+            count = batch.count if batch is not None else 0
+            if refuses[number] and flips[number].keys() & set(
+                range(message.first_index, message.first_index + count)
+            ):
+                request.response = request.response_payload = None
+                request.error = RangeDamaged("damaged")
+        if plan.head is None:
+            break
+        try:
+            batch = plan.take()
+        except RangeDamaged as error:
+            failure = error
+            break
+        if batch is not None:
+            got += [bytes(batch.slice(i, i + 1).buffer) for i in range(batch.count)]
+    assert asked < 40 * 3 * 14
+    assert got == (log[: min(bad_everywhere)] if bad_everywhere else log)
+    assert (failure is not None) == bool(bad_everywhere)
+    if failure is not None:
+        assert str(min(bad_everywhere)) in str(failure)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_flipped_bit_is_ever_handed_out(seed: int) -> None:
+    """Any bit of any entry behind the first, whose chain_crc is all that anchors a read."""
+    rng = random.Random(seed)
+    log = make_log([rng.randrange(30) for _ in range(30)])
+    for _ in range(40):
+        index = rng.randrange(2, 30)
+        position = rng.randrange(len(log[index]))
+        if 24 <= position < 32:
+            continue  # `pos` is each member's own: no digest covers it.
+        plan = ReadPlan(0, 30, make_request=make_request, batch_bytes=400)
+        got: list[bytes] = []
+        bad = damaged(log, {index: position})
+        with pytest.raises(RangeDamaged, match=rf"sent entry {index} with"):
+            while True:
+                for request in plan.wanted():
+                    answer(request, bad)
+                batch = plan.take()
+                if batch is not None:
+                    got += [bytes(batch.slice(i, i + 1).buffer) for i in range(batch.count)]
+        assert got == log[:index]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
 from io import BufferedReader
@@ -14,11 +15,11 @@ from typing import Annotated, cast
 import typer
 
 from quorumlog.cli.options import Group, Json, Servers, Timeout, split_servers
-from quorumlog.cli.output import EXIT_INTERRUPTED, EXIT_REFUSED, describe, error_line
+from quorumlog.cli.output import EXIT_OF_SIGNAL, EXIT_REFUSED, describe, error_line
 from quorumlog.client import connect
 from quorumlog.config import DEFAULT_GROUP, MIB
 from quorumlog.entry import AppendReceipt
-from quorumlog.errors import ConfigError, LedgerError
+from quorumlog.errors import BodyTooLarge, ConfigError, LedgerError
 from quorumlog.wire.append_window import StreamProgress
 
 CHUNK_BYTES = 1 * MIB
@@ -26,14 +27,14 @@ MAX_BATCH_LINES = 4096
 
 
 class _Interrupted(Exception):
-    """Ctrl-C while waiting for a line."""
+    """Ctrl-C or SIGTERM while waiting for a line."""
 
 
 class LineSource:
     """Lines as batches: all that one read brought, so that a slow writer waits for nobody.
 
-    The first Ctrl-C ends the source; what is in flight is waited for and accounted for. The second one
-    is an ordinary KeyboardInterrupt.
+    The first Ctrl-C or SIGTERM ends the source; what is in flight is waited for and accounted for. The
+    second one is an ordinary KeyboardInterrupt.
     """
 
     def __init__(self, file: BufferedReader) -> None:
@@ -41,19 +42,38 @@ class LineSource:
         self._reading = False
         self.taken = 0
         """Lines handed out."""
-        self.interrupted = False
+        self.signal = 0
+        """Number of the signal that ended it; 0: none."""
+        self._stopped = False
         self._rest = b""
         """Read and not handed out yet."""
+        self._in_flight: deque[tuple[int, list[bytes]]] = deque()
+        """Batches without a receipt, each with the number of its first line, from 1."""
 
     def on_interrupt(self, number: int, frame: FrameType | None) -> None:
-        if self.interrupted:
+        if self.signal:
             raise KeyboardInterrupt
-        self.interrupted = True
+        self.signal = number
+        self.stop()
         if self._reading:
             raise _Interrupted
 
+    def stop(self) -> None:
+        """Hand out nothing more."""
+        self._stopped = True
+
+    def on_receipt(self) -> None:
+        """The oldest batch in flight is committed."""
+        self._in_flight.popleft()
+
+    def longest_refused(self) -> tuple[int, int]:
+        """(number from 1, bytes) of the longest line in the oldest batch without a receipt."""
+        first, lines = self._in_flight[0]
+        sizes = [len(line) for line in lines]
+        return first + sizes.index(max(sizes)), max(sizes)
+
     def batches(self) -> Iterator[list[bytes]]:
-        while not self.interrupted:
+        while not self._stopped:
             try:
                 chunk = self._read()
             except _Interrupted:
@@ -65,9 +85,10 @@ class LineSource:
                 lines, self._rest = [self._rest], b""
             for first in range(0, len(lines), MAX_BATCH_LINES):
                 batch = lines[first : first + MAX_BATCH_LINES]
-                if self.interrupted:
+                if self._stopped:
                     self._rest = b"\n".join([*lines[first:], self._rest])
                     return
+                self._in_flight.append((self.taken + 1, batch))
                 self.taken += len(batch)
                 yield batch
 
@@ -113,32 +134,54 @@ def append(
             stack.enter_context(_open(file)) if file else cast(BufferedReader, sys.stdin.buffer)
         )
         log = stack.enter_context(connect(servers, group=group, timeout_ms=int(timeout * 1000)))
-        before = signal.signal(signal.SIGINT, source.on_interrupt)
-        stack.callback(signal.signal, signal.SIGINT, before)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before = signal.signal(number, source.on_interrupt)
+            stack.callback(signal.signal, number, before)
         appended = _Appended(json)
         stream = log.append_stream(source.batches())
         status = 0
+        output_failure: OSError | None = None
         try:
             for receipt in stream:
-                appended.add(receipt)
+                source.on_receipt()
+                try:
+                    appended.add(receipt)
+                except OSError as failure:
+                    output_failure = failure
+                    appended.mute()
+                    source.stop()
+        except BodyTooLarge as error:
+            line, size_bytes = source.longest_refused()
+            error_line(f"line {line} of {size_bytes} bytes: {describe(error)}")
+            status = EXIT_REFUSED
         except LedgerError as error:
             error_line(describe(error))
             status = EXIT_REFUSED
         except KeyboardInterrupt:
             stream.close()
-        if source.interrupted:
-            status = EXIT_INTERRUPTED
+        if source.signal:
+            status = EXIT_OF_SIGNAL + source.signal
+        account = appended.account(source, stream.progress, is_file=file is not None)
+        try:
+            if output_failure is not None:
+                raise output_failure
+            if status:
+                typer.echo(account, err=json)
+            else:
+                appended.print_summary()
+        except OSError:
+            # What is committed is worth telling, also where the results find no room.
+            typer.echo(account, err=True)
+            raise
         if status:
-            appended.print_account(source, stream.progress, is_file=file is not None)
             raise typer.Exit(status)
-        appended.print_summary()
 
 
 class _Appended:
     """What is committed so far."""
 
     def __init__(self, json: bool) -> None:
-        self._json = json
+        self._json = self._prints_rows = json
         self.count = 0
         self.first_index = self.last_index = self.term = -1
 
@@ -147,10 +190,14 @@ class _Appended:
             self.first_index = receipt.first_index
         self.count += receipt.count
         self.last_index, self.term = receipt.last_index, receipt.term
-        if self._json:
+        if self._prints_rows:
             indices = range(receipt.first_index, receipt.first_index + receipt.count)
             sys.stdout.writelines(f'{{"index":{index},"term":{receipt.term}}}\n' for index in indices)
             sys.stdout.flush()
+
+    def mute(self) -> None:
+        """Print no more rows."""
+        self._prints_rows = False
 
     def print_summary(self) -> None:
         if self._json:
@@ -163,17 +210,15 @@ class _Appended:
                 f" last index {self.last_index}, term {self.term}"
             )
 
-    def print_account(self, source: LineSource, progress: StreamProgress, *, is_file: bool) -> None:
+    def account(self, source: LineSource, progress: StreamProgress, *, is_file: bool) -> str:
+        """What became of every line."""
         committed, unknown = progress.committed_records, progress.unknown_records
         not_sent = source.taken - committed - unknown
         if is_file:
             not_sent += source.count_rest()
         where = f" (first index {self.first_index}, last index {self.last_index})" if self.count else ""
         rest = "" if is_file else ", and the rest of standard input"
-        typer.echo(
-            f"lines committed: {committed}{where}; unknown: {unknown}; not sent: {not_sent}{rest}",
-            err=self._json,
-        )
+        return f"lines committed: {committed}{where}; unknown: {unknown}; not sent: {not_sent}{rest}"
 
 
 def _open(file: Path) -> BufferedReader:

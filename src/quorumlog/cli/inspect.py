@@ -22,7 +22,8 @@ def inspect(
 ) -> None:
     """Show segments, index ranges, terms, hard state, checkpoint, and what is damaged where.
 
-    Takes directories of quorumlog and of Java DLedger members and changes nothing in them.
+    Takes directories of quorumlog and of Java DLedger members and changes nothing in them. Status 0 also
+    when there is damage: it was shown. `verify` ends with status 1 then.
 
     Example: quorumlog inspect /var/lib/quorumlog/n0
     """

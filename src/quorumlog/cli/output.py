@@ -4,14 +4,16 @@ Standard output carries results only, so that it can be piped; progress, notes a
 standard error.
 
 Exit status: 0 done, 1 refused or damaged, 2 something to change (an option, a file), 3 the store
-failed, 130 interrupted.
+failed, 130 interrupted, 143 terminated.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -25,7 +27,9 @@ from quorumlog.errors import ConfigError, DirectoryDamaged, LedgerError, Protoco
 EXIT_REFUSED = 1
 EXIT_CONFIG = 2
 EXIT_STORE = 3
-EXIT_INTERRUPTED = 130
+EXIT_OF_SIGNAL = 128
+"""Plus the number of the signal, as shells have it."""
+EXIT_INTERRUPTED = EXIT_OF_SIGNAL + 2
 
 _json = msgspec.json.Encoder()
 
@@ -95,8 +99,26 @@ class ReportingGroup(TyperGroup):
         except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
             error_line(f"{error.filename}: {error.strerror}")
             raise typer.Exit(EXIT_CONFIG) from None
+        except OSError as error:
+            if not is_output_failure(error):
+                raise
+            error_line(f"standard output: {error.strerror}")
+            _abandon_stdout()
+            raise typer.Exit(EXIT_REFUSED) from None
         except KeyboardInterrupt:
             raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def is_output_failure(error: OSError) -> bool:
+    """Standard output is full. Whatever else a command writes to has a name, or is the store's; a pipe
+    that nobody reads any more (EPIPE) ends a command silently and is none."""
+    return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def _abandon_stdout() -> None:
+    """What is still buffered would fail once more, with a traceback, when the interpreter ends."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def describe(error: LedgerError) -> str:

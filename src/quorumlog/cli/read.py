@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -17,9 +18,21 @@ from quorumlog.cli.options import Group, Json, check_directory, split_servers
 from quorumlog.cli.output import note
 from quorumlog.client import LedgerClient, connect
 from quorumlog.config import DEFAULT_GROUP
-from quorumlog.errors import ConfigError, IndexOutOfRange
+from quorumlog.errors import (
+    ConfigError,
+    IndexOutOfRange,
+    LeaderNotReady,
+    NotLeader,
+    RequestTimeout,
+    Unreachable,
+)
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
+
+TIMEOUT_MS = 30_000
+FOLLOW_TIMEOUT_MS = 3_000
+"""After so long without an answer --follow says that it waits. It goes on all the same."""
+ASK_AGAIN_S = 0.5
 
 
 class Format(StrEnum):
@@ -29,9 +42,11 @@ class Format(StrEnum):
 
 
 def read(
+    context: typer.Context,
     servers: Annotated[
         str | None,
         typer.Option(
+            "--servers",
             help="Addresses of members, HOST:PORT,...; not with --path.",
             envvar="QUORUMLOG_SERVERS",
             metavar="LIST",
@@ -73,12 +88,24 @@ def read(
 ) -> None:
     """Print committed entries, one a line; entries that only open a term are left out.
 
+    With --follow it waits for a cluster that cannot be reached, and says so once.
+
     Example: quorumlog read --servers 127.0.0.1:20911 --from 1000 --to 1010 --format json
     """
-    _refuse_combinations(servers, path, follow=follow, local=local)
+    _refuse_combinations(
+        servers,
+        path,
+        # From the environment the list is there for other commands.
+        both=path is not None and _is_on_command_line(context, "servers"),
+        follow=follow,
+        local=local,
+    )
+    if first_index is not None and stop_index is not None and stop_index < first_index:
+        raise ConfigError(f"--to {stop_index} is below --from {first_index}; swap them")
     write = _WRITERS[Format.JSON if json else output_format]
     if path is not None:
-        entries = _stored(check_directory(path), first_index, stop_index, local=local)
+        wanted_group = group if _is_on_command_line(context, "group") else None
+        entries = _stored(check_directory(path), wanted_group, first_index, stop_index, local=local)
     else:
         assert servers is not None
         split_servers(servers)
@@ -89,7 +116,16 @@ def read(
         out.flush()
 
 
-def _refuse_combinations(servers: str | None, path: Path | None, *, follow: bool, local: bool) -> None:
+def _is_on_command_line(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _refuse_combinations(
+    servers: str | None, path: Path | None, *, both: bool, follow: bool, local: bool
+) -> None:
+    if both:
+        raise ConfigError("--servers and --path exclude each other: read the cluster or the directory")
     if path is None and not servers:
         raise ConfigError("say what to read: --servers LIST, or --path DIR of a stopped member")
     if path is not None and follow:
@@ -99,13 +135,24 @@ def _refuse_combinations(servers: str | None, path: Path | None, *, follow: bool
 
 
 def _stored(
-    path: str, first_index: int | None, stop_index: int | None, *, local: bool
+    path: str, group: str | None, first_index: int | None, stop_index: int | None, *, local: bool
 ) -> Iterator[Iterable[Entry]]:
     with DirectoryReader(OsDisk(), path) as reader:
+        # Directories of Java members do not tell.
+        if group is not None and reader.group and group != reader.group:
+            raise ConfigError(f"{path} is of group {reader.group}, not {group}; change --group")
         readable = (reader.ledger_end_index if local else reader.committed_index) + 1
-        first = reader.ledger_begin_index if first_index is None else first_index
-        for batch in reader.batches(max(first, 0), readable if stop_index is None else stop_index):
+        begin = max(reader.ledger_begin_index, 0)
+        first = begin if first_index is None else first_index
+        stop = max(readable, first + 1) if stop_index is None else stop_index
+        is_at_end = stop_index is None and (first_index is None or first == readable)
+        is_outside = first < begin or first >= readable
+        if first < stop and is_outside and not is_at_end:
+            raise _out_of_range(reader, first, readable, local=local)
+        for batch in reader.batches(first, min(stop, readable)):
             yield batch.entries()
+        if stop_index is not None and first < readable < stop:
+            raise _out_of_range(reader, readable, readable, local=local)
         if stop_index is None and readable <= reader.ledger_end_index:
             note(
                 f"{reader.ledger_end_index + 1 - readable} more entries, up to index"
@@ -113,10 +160,23 @@ def _stored(
             )
 
 
+def _out_of_range(reader: DirectoryReader, index: int, readable: int, *, local: bool) -> IndexOutOfRange:
+    """In the words of a server."""
+    begin = max(reader.ledger_begin_index, 0)
+    last = "ledger_end_index" if local else "committed_index"
+    more = "" if index > reader.ledger_end_index else "; --local prints what may be uncommitted"
+    return IndexOutOfRange(
+        f"index {index} is not between ledger_begin_index {begin} and {last} {readable - 1}{more}",
+        ledger_begin_index=begin,
+        committed_index=reader.committed_index,
+    )
+
+
 def _served(
     servers: str, group: str, first_index: int | None, stop_index: int | None, *, follow: bool
 ) -> Iterator[Iterable[Entry]]:
-    with connect(servers, group=group) as log:
+    timeout_ms = FOLLOW_TIMEOUT_MS if follow else TIMEOUT_MS
+    with connect(servers, group=group, timeout_ms=timeout_ms) as log:
         first = first_index or 0
         try:
             yield from _served_from(log, first, stop_index, follow=follow)
@@ -133,12 +193,29 @@ def _served_from(
     if not follow:
         yield from (batch.entries() for batch in log.read_batches(first, stop_index))
         return
-    for entry in log.tail(first):
-        if stop_index is not None and entry.index >= stop_index:
-            return
-        yield (entry,)
-        if entry.index + 1 == stop_index:
-            return
+    while True:
+        try:
+            for entry in log.tail(first):
+                if stop_index is not None and entry.index >= stop_index:
+                    return
+                yield (entry,)
+                first = entry.index + 1
+                if first == stop_index:
+                    return
+        except _PASSING as error:
+            note(f"waiting for the cluster, reading goes on at index {first}: {error}")
+            _wait_for_answer(log)
+            note("the cluster answers again")
+
+
+_PASSING = (Unreachable, RequestTimeout, NotLeader, LeaderNotReady)
+"""What a client that reads for ever sits out."""
+
+
+def _wait_for_answer(log: LedgerClient) -> None:
+    """Until some member leads."""
+    while not any(row["role"] == "leader" for row in log.status()):
+        time.sleep(ASK_AGAIN_S)  # a refused connection answers at once
 
 
 # ---------------------------------------------------------------- formats

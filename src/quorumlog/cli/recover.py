@@ -8,7 +8,7 @@ import typer
 
 from quorumlog.cli.options import Directory, check_directory
 from quorumlog.cli.output import note
-from quorumlog.store.directory_recovery import recover_directory
+from quorumlog.store.directory_recovery import check_recoverable, nothing_to_do, recover_directory
 from quorumlog.store.disk import OsDisk
 
 
@@ -18,12 +18,15 @@ def recover(
 ) -> None:
     """Make an unreadable hard state or durable point again, keeping what the log still holds.
 
-    Only for a group of one member: in a larger group leave the directory alone, the member comes back as
-    an observer and is fed by the others. Acknowledged entries that the disk lost stay lost.
+    Only for a group of one member; refused in a larger one: there the member is started as it is, comes
+    back as an observer and is fed by the others. Acknowledged entries that the disk lost stay lost.
 
     Example: quorumlog recover /var/lib/quorumlog
     """
     path = check_directory(directory)
+    if not check_recoverable(OsDisk(), path):
+        typer.echo(nothing_to_do(path))
+        return
     if not yes:
         note("What the log still holds will count as the truth; what the disk has lost stays lost.")
         typer.confirm(f"Recover {path}?", abort=True, err=True)

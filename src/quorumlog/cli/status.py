@@ -80,4 +80,6 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         name = row["id"] or row["address"]
         for text in filter(None, (row["problem"], row["waits_for"], *row["problems"])):
-            console.print(f"{name}: {text}", markup=False, style="yellow")
+            is_named = not row["id"] and row["address"] in text
+            said = text if is_named else f"{name}: {text}"
+            console.print(said, markup=False, style="yellow")

@@ -10,6 +10,7 @@ from quorumlog.cli.options import Group, Json, Servers, Timeout, split_servers
 from quorumlog.cli.output import print_json
 from quorumlog.client import connect
 from quorumlog.config import DEFAULT_GROUP
+from quorumlog.errors import TransferFailed
 
 
 def transfer(
@@ -21,12 +22,22 @@ def transfer(
 ) -> None:
     """Hand leadership to another member; returns when it leads. Appends wait meanwhile, none is lost.
 
+    Status 0 too if that member leads already.
+
     Example: quorumlog transfer --servers 127.0.0.1:20911 --to n1
     """
     split_servers(servers)
     with connect(servers, group=group, timeout_ms=int(timeout * 1000)) as log:
-        leader_id = log.transfer(to)
+        said = "leads"
+        try:
+            leader_id = log.transfer(to)
+        except TransferFailed:
+            # Asked only now: the common case needs no second question, and what counts is the state
+            # that was asked for.
+            if not any(row["id"] == to and row["role"] == "leader" for row in log.status()):
+                raise
+            leader_id, said = to, "leads already"
     if json:
         print_json({"leader_id": leader_id})
     else:
-        typer.echo(f"{leader_id} leads")
+        typer.echo(f"{leader_id} {said}")

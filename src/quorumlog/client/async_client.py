@@ -121,7 +121,13 @@ class AsyncLedgerClient(LedgerClientBase):
 
     async def get(self, index: int, *, from_member: str | None = None) -> Entry:
         """See `LedgerClient.get`."""
-        return entry_of(await self._call(self._get_request(index, from_member)), index)
+        plan = self._get_plan(index, from_member)
+        while True:
+            (request,) = plan.wanted()
+            await self._call(request)
+            batch = plan.take()
+            if batch is not None:
+                return entry_of(request, batch, index)
 
     def read(
         self,

@@ -101,7 +101,13 @@ class LedgerClient(LedgerClientBase):
 
     def get(self, index: int, *, from_member: str | None = None) -> Entry:
         """The entry at `index`. Raises IndexOutOfRange outside of the log and for a no-op."""
-        return entry_of(self._call(self._get_request(index, from_member)), index)
+        plan = self._get_plan(index, from_member)
+        while True:
+            (request,) = plan.wanted()
+            self._call(request)
+            batch = plan.take()
+            if batch is not None:
+                return entry_of(request, batch, index)
 
     def read(
         self,

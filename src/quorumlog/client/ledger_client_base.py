@@ -21,8 +21,16 @@ from quorumlog.wire.client_messages import (
     TransferRequest,
 )
 from quorumlog.wire.client_protocol import ClientProtocol, ClientTimings
-from quorumlog.wire.client_requests import LEADER, Request, Stream, read_target
-from quorumlog.wire.read_plan import EntryChecker, ReadPlan, checked_batch
+from quorumlog.wire.client_requests import (
+    ANY_MEMBER,
+    LEADER,
+    Request,
+    Stream,
+    Target,
+    TargetKind,
+    read_target,
+)
+from quorumlog.wire.read_plan import ReadPlan
 
 DEFAULT_TIMEOUT_MS = 30_000
 TAIL_WAIT_MS = 1000
@@ -30,6 +38,8 @@ TAIL_WAIT_MS = 1000
 LAGGING_MEMBER_WAIT_MS = 1000
 """How long a follower may take to learn that an entry that others know of is committed."""
 GET_LIMIT_BYTES = 1
+SUBSTITUTE_TIMEOUT_MS = 5000
+"""For a member that is asked in place of a damaged one: there may be another to ask after it."""
 
 
 def now_ms() -> float:
@@ -96,23 +106,27 @@ class LedgerClientBase:
             context=self._new_waiter(),
         )
 
-    def _read_request(self, message: ReadRequest, from_member: str | None) -> Request:
+    def _read_request(self, message: ReadRequest, target: Target, timeout_ms: int) -> Request:
         now = now_ms()
         return Request(
             message,
-            read_target(from_member),
+            target,
             now_ms=now,
-            deadline_ms=now + self.timeout_ms + message.wait_ms,
+            deadline_ms=now + timeout_ms + message.wait_ms,
             context=self._new_waiter(),
         )
 
-    def _get_request(self, index: int, from_member: str | None) -> Request:
+    def _substitute_request(self, message: ReadRequest, tried: set[str]) -> Request | None:
+        address = self._protocol.view.untried_address(tried)
+        if address is None:
+            return None
+        timeout_ms = min(self.timeout_ms, SUBSTITUTE_TIMEOUT_MS)
+        return self._read_request(message, Target(TargetKind.ADDRESS, address), timeout_ms)
+
+    def _get_plan(self, index: int, from_member: str | None) -> ReadPlan:
         if index < 0:
             raise IndexOutOfRange(f"index {index} is below 0, where every log begins")
-        return self._read_request(
-            ReadRequest(first_index=index, stop_index=index + 1, limit_bytes=GET_LIMIT_BYTES),
-            from_member,
-        )
+        return self._plan(index, index + 1, from_member, batch_bytes=GET_LIMIT_BYTES)
 
     def _read_plan(
         self,
@@ -129,14 +143,27 @@ class LedgerClientBase:
             wait_ms = TAIL_WAIT_MS
         elif stop_index is not None and from_member is not None:
             wait_ms = LAGGING_MEMBER_WAIT_MS
-        return ReadPlan(
+        return self._plan(
             first_index,
             stop_index,
-            make_request=lambda message: self._read_request(message, from_member),
+            from_member,
             wait_ms=wait_ms,
             entries_hint=entries_hint,
             follow=follow,
             **sizes,
+        )
+
+    def _plan(
+        self, first_index: int, stop_index: int | None, from_member: str | None, **options: Any
+    ) -> ReadPlan:
+        target = read_target(from_member)
+        may_ask_others = target in (LEADER, ANY_MEMBER)
+        return ReadPlan(
+            first_index,
+            stop_index,
+            make_request=lambda message: self._read_request(message, target, self.timeout_ms),
+            make_substitute=self._substitute_request if may_ask_others else None,
+            **options,
         )
 
     def _new_waiter(self) -> Any:
@@ -144,19 +171,15 @@ class LedgerClientBase:
         raise NotImplementedError
 
 
-def entry_of(request: Request, index: int) -> Entry:
-    """What `get(index)` brought; raises its error, or IndexOutOfRange for a no-op."""
-    batch = checked_batch(request, index, index + 1, EntryChecker())
+def entry_of(request: Request, batch: EntryBatch, index: int) -> Entry:
+    """The entry of what `get(index)` brought, checked; raises IndexOutOfRange for a no-op."""
+    assert batch.first_index == index, (batch.first_index, index)
     response = request.response
     assert isinstance(response, ReadResponse), response
     bounds = {
         "ledger_begin_index": response.ledger_begin_index,
         "committed_index": response.committed_index,
     }
-    if batch is None:
-        raise IndexOutOfRange(
-            f"index {index} is above the committed index {response.committed_index}", **bounds
-        )
     for entry in batch.entries():
         return entry
     term = int(batch.headers()["term"][0])

@@ -10,15 +10,41 @@ from quorumlog.config import StoreConfig
 from quorumlog.entry import HardState
 from quorumlog.errors import ConfigError
 from quorumlog.store.disk import Disk
-from quorumlog.store.hard_state_file import HARD_STATE_NAME, HardStateFile, read_currterm
+from quorumlog.store.durable_file import read_durable_point
+from quorumlog.store.hard_state_file import (
+    HARD_STATE_NAME,
+    HardStateFile,
+    read_currterm,
+    read_hard_state,
+)
 from quorumlog.store.member_directory import (
     forgotten_files,
     lock_directory,
     open_or_make_durable,
     refusals_named,
 )
-from quorumlog.store.member_file import load_member
+from quorumlog.store.member_file import MemberRecord, load_member
 from quorumlog.store.mmap_ledger_store import MmapLedgerStore
+
+
+def check_recoverable(disk: Disk, path: str) -> bool:
+    """Whether anything is to be made again; opens nothing for writing.
+
+    Raises ConfigError (not a member's directory, or of a larger group), StoreFailure.
+    """
+    path = path.rstrip("/") or "/"
+    with refusals_named(path):
+        _load_only_member(disk, path)
+        # Without the file `read_hard_state` would answer with Java's copy, which no start trusts.
+        return (
+            not disk.exists(f"{path}/{HARD_STATE_NAME}")
+            or read_hard_state(disk, path) is None
+            or read_durable_point(disk, path) is None
+        )
+
+
+def nothing_to_do(path: str) -> str:
+    return f"{path}: hard state and durable point are readable; nothing to do"
 
 
 def recover_directory(disk: Disk, path: str) -> list[str]:
@@ -26,18 +52,17 @@ def recover_directory(disk: Disk, path: str) -> list[str]:
 
     The log is verified as at a start (all of it if `durable` is lost) and its good prefix kept. The
     new term is above every term that can still be seen, without a vote. The directory keeps its id.
-    Raises ConfigError (not a member's directory, in use), DirectoryDamaged, StoreFailure.
+    Raises ConfigError (not a member's directory, of a larger group, in use), DirectoryDamaged,
+    StoreFailure.
     """
     path = path.rstrip("/") or "/"
     with refusals_named(path):
-        record = load_member(disk, path)
-        if record is None:
-            raise ConfigError(f"{path} has no file 'member': it is not a directory that a member used")
+        record = _load_only_member(disk, path)
         lock = lock_directory(disk, path)
         try:
             forgotten = forgotten_files(disk, path)
             if not forgotten:
-                return [f"{path}: hard state and durable point are readable; nothing to do"]
+                return [nothing_to_do(path)]
             lines = [f"{problem}: made again" for problem in forgotten]
             config = StoreConfig(
                 segment_bytes=record.segment_bytes, index_segment_bytes=record.index_segment_bytes
@@ -53,6 +78,22 @@ def recover_directory(disk: Disk, path: str) -> list[str]:
             return lines
         finally:
             lock.release()
+
+
+def _load_only_member(disk: Disk, path: str) -> MemberRecord:
+    """The record of a group of one. In a larger group the directory would keep its id and vote for a
+    log that lacks what it had acknowledged: the others must feed it instead."""
+    record = load_member(disk, path)
+    if record is None:
+        raise ConfigError(f"{path} has no file 'member': it is not a directory that a member used")
+    voters = max(record.formation.founding, record.formation.pending, key=len)
+    if len(voters) > 1:
+        names = ", ".join(voter.member_id for voter in voters)
+        raise ConfigError(
+            f"{path} belongs to a group of {len(voters)} ({names}): start the member, it becomes an"
+            " observer and is fed by the others; `recover` is only for a group of one"
+        )
+    return record
 
 
 def _raise_term(disk: Disk, path: str, end_term: int) -> str:

@@ -434,6 +434,7 @@ class ClientProtocol:
             elif isinstance(message, ErrorResponse):
                 self._turned_away(link, error_of(message))
             return
+        request.answered_on = link
         if isinstance(message, ErrorResponse):
             self._refused(link, request, error_of(message))
             return

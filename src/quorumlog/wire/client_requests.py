@@ -69,6 +69,7 @@ class Request:
     """One request from its submission to its outcome."""
 
     __slots__ = (
+        "answered_on",
         "attempts",
         "context",
         "deadline_ms",
@@ -122,6 +123,8 @@ class Request:
         self.response: ClientMessage | None = None
         self.response_payload: EntryBatch | None = None
         self.error: LedgerError | None = None
+        self.answered_on: Link | None = None
+        """Where the last answer or refusal came from."""
         if payload is None:
             self.largest_entry_bytes = 0
         else:

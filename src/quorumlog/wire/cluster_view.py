@@ -53,6 +53,18 @@ class ClusterView:
                 addresses.append(address)
         return addresses
 
+    def untried_address(self, tried: set[str]) -> str | None:
+        """Of a member that is not among those tried, which are told by address and by member id."""
+        # A member has two addresses if the list names it otherwise than it advertises itself.
+        theirs = {
+            address
+            for addresses in (self.greeted, self.advertised)
+            for member_id, address in list(addresses.items())
+            if member_id in tried
+        }
+        untried = (a for a in self.known_addresses() if a not in tried and a not in theirs)
+        return next(untried, None)
+
     def member_address(self, member_id: str, told: str = "") -> str | None:
         return self.greeted.get(member_id) or told or self.advertised.get(member_id)
 

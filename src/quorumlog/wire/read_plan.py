@@ -3,6 +3,9 @@
 How many entries fit into one answer is unknown beforehand, so ranges are cut by the size of the
 entries seen last. An answer may still end early; what is missing is then asked for before anything
 behind it is handed out. Order is the order of the queue here, whatever the order of answers.
+
+One flipped bit on one member's disk must not end a read: the entries before the bad one are handed out,
+and another member is asked for the rest of that range. Only when nobody has it whole the read fails.
 """
 
 from __future__ import annotations
@@ -11,8 +14,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from quorumlog.batch import EntryBatch, digests_of
-from quorumlog.errors import IndexOutOfRange, ProtocolViolation
+import numpy as np
+
+from quorumlog.batch import EntryBatch, chain_of, digests_of
+from quorumlog.entry import EntryKind
+from quorumlog.entry_header import HEADER_BYTES
+from quorumlog.errors import IndexOutOfRange, LedgerError, ProtocolViolation, RangeDamaged
 from quorumlog.wire.client_messages import ReadRequest, ReadResponse
 from quorumlog.wire.client_requests import Request
 
@@ -20,6 +27,19 @@ DEFAULT_BATCH_BYTES = 1024 * 1024
 DEFAULT_PREFETCH = 4
 MAX_BATCH_BYTES = 8 * 1024 * 1024
 """Keeps an answer, its largest entry included, below the frame limit of 16 MiB."""
+SUBSTITUTE_WAIT_MS = 1000
+"""How long a member asked in place of a damaged one may take to learn that an entry is committed."""
+_NARROWED_ENTRIES = 4096
+"""A refused range without an end counts as so long."""
+
+
+class BadEntries(Exception):
+    """An answer whose entry `index` is not what was written; `good` are the ones to trust before it."""
+
+    def __init__(self, good: EntryBatch | None, index: int, what: str) -> None:
+        super().__init__(f"entry {index} with {what}")
+        self.good = good
+        self.index = index
 
 
 class EntryChecker:
@@ -34,22 +54,60 @@ class EntryChecker:
         self._chain = 0
 
     def check(self, batch: EntryBatch, first_index: int) -> None:
-        """Raise ProtocolViolation unless `batch` is what the log holds from `first_index` on."""
-        batch.check_encoding()
+        """Raise BadEntries unless `batch` is what the log holds from `first_index` on."""
         headers = batch.headers()
-        if self._next_index != first_index:
+        chain = self._chain
+        is_anchored = self._next_index == first_index
+        if not is_anchored:
             first = headers[:1]
-            self._chain = (int(first["chain_crc"][0]) - int(digests_of(first)[0])) & 0xFFFFFFFF
-        batch.check_sequence(first_index, self._chain)
-        batch.check_bodies()
-        self._next_index = first_index + batch.count
-        self._chain = int(headers["chain_crc"][-1])
+            chain = (int(first["chain_crc"][0]) - int(digests_of(first)[0])) & 0xFFFFFFFF
+        bad: BadEntries | None = None
+        try:
+            batch.check_encoding()
+            batch.check_sequence(first_index, chain)
+            batch.check_bodies()
+        except ProtocolViolation:
+            bad = _located(batch, first_index, chain, is_anchored=is_anchored)
+        good = batch if bad is None else bad.good
+        if good is not None:
+            self._next_index = first_index + good.count
+            self._chain = int(headers["chain_crc"][good.count - 1])
+        if bad is not None:
+            raise bad
+
+
+def _located(batch: EntryBatch, first_index: int, chain: int, *, is_anchored: bool) -> BadEntries:
+    """Which entry of a batch that failed a check is the first bad one, and why."""
+    headers = batch.headers()
+    terms = headers["term"].astype(np.int64)
+    faults = (
+        (
+            "a broken header",
+            (headers["size"] != batch.sizes)
+            | (headers["body_len"] != batch.sizes - HEADER_BYTES)
+            | ~np.isin(headers["magic"], (int(EntryKind.NORMAL), int(EntryKind.NOOP))),
+        ),
+        ("a wrong index", headers["index"] != np.arange(first_index, first_index + batch.count)),
+        ("a term below the one before", np.diff(terms, prepend=terms[:1]) < 0),
+        ("a wrong chain_crc", chain_of(headers, chain) != headers["chain_crc"]),
+        ("a wrong body_crc", batch.body_crcs() != headers["body_crc"]),
+    )
+    found = [(int(wrong.argmax()), order) for order, (_, wrong) in enumerate(faults) if wrong.any()]
+    assert found, f"a batch from {first_index} failed a check, but none of its entries is bad"
+    position, order = min(found)
+    # With nothing known of the entry before the batch, the first entry's chain_crc is believed: if the
+    # second does not link to it, either of the two may be the damaged one.
+    good = 0 if position == 1 and not is_anchored and 2 <= order <= 3 else position
+    return BadEntries(batch.slice(0, good) if good else None, first_index + position, faults[order][0])
 
 
 def checked_batch(
     request: Request, first_index: int, stop_index: int, checker: EntryChecker
 ) -> EntryBatch | None:
-    """The entries of a finished read, checked; None if it brought none. Raises the read's error."""
+    """The entries of a finished read, checked; None if it brought none.
+
+    Raises the read's error, BadEntries, and ProtocolViolation for an answer to another question.
+    """
     if request.error is not None:
         raise request.error
     response, batch = request.response, request.response_payload
@@ -76,6 +134,8 @@ class _Asked(NamedTuple):
     is_last: bool
     """Nothing behind it was asked for, since where it would end was not known."""
     request: Request
+    is_substitute: bool = False
+    """Asked of another member than the reader chose, since that one's entries are damaged."""
 
 
 class ReadPlan:
@@ -85,7 +145,7 @@ class ReadPlan:
         submit(plan.wanted())
         if plan.head is None: break
         wait until plan.head is done
-        batch = plan.take()                     # None: nothing came; ask again
+        batch = plan.take()                     # None: nothing came; ask again (perhaps elsewhere)
     """
 
     def __init__(
@@ -99,13 +159,16 @@ class ReadPlan:
         wait_ms: int = 0,
         entries_hint: int | None = None,
         follow: bool = False,
+        make_substitute: Callable[[ReadRequest, set[str]], Request | None] | None = None,
     ) -> None:
         """`stop_index` None: everything that is committed when the first answer is given.
 
         `entries_hint`: the reader will probably stop after so many; nothing is asked for ahead.
         `follow`: no end at all; at the end of the log a request waits at the server for `wait_ms`.
         `wait_ms` otherwise: how long a member may wait for an entry that it does not know to be
-        committed yet. Raises IndexOutOfRange for a first index below 0.
+        committed yet. `make_substitute`: a request to a member that is not among those tried (addresses
+        and ids), None if nobody is left; without it damage on the one member asked ends the read.
+        Raises IndexOutOfRange for a first index below 0.
         """
         if first_index < 0:
             raise IndexOutOfRange(f"first_index {first_index} is below 0, where every log begins")
@@ -127,6 +190,17 @@ class ReadPlan:
         self._asked: deque[_Asked] = deque()
         """In the order of the log, without gaps."""
         self._new: list[Request] = []
+        self._make_substitute = make_substitute
+        self._damaged_index = -1
+        """The next four are about this index; -1: no damage was met."""
+        self._tried: set[str] = set()
+        """Addresses and ids of the members that could not give it: each is asked once, then no more."""
+        self._failures: dict[str, str] = {}
+        """Member -> what it did instead, in the order of asking."""
+        self._refused_entries = 0
+        """Length of the range that the chosen member refused; 1: it has nothing more, 0: not asked."""
+        self._is_single = False
+        """Only this one entry is asked for, not the rest of the range."""
 
     @property
     def head(self) -> Request | None:
@@ -139,7 +213,7 @@ class ReadPlan:
 
     def wanted(self) -> list[Request]:
         """New requests to submit, in this order."""
-        while len(self._asked) < self._prefetch:
+        while len(self._asked) < self._prefetch and not (self._asked and self._asked[-1].is_last):
             stop = self._stop_index
             if stop is None or (self._follow and self._next_index >= stop):
                 if not self._asked:
@@ -186,19 +260,40 @@ class ReadPlan:
         """What the finished head brought, checked; None if it brought nothing and that is no error.
 
         Raises the error of the read, IndexOutOfRange if the range reaches above what is committed, and
-        ProtocolViolation if the entries are not what the log holds.
+        RangeDamaged if no member that may be asked holds the entries as they were written, and
+        ProtocolViolation for an answer to another question.
         """
-        first_index, stop_index, is_last, request = self._asked.popleft()
+        asked = self._asked.popleft()
+        first_index, stop_index, is_last, request, is_substitute = asked
         try:
             batch = checked_batch(request, first_index, stop_index, self._checker)
-        except IndexOutOfRange as error:
-            if self._has_open_end and not self._follow and error.committed_index + 1 == first_index:
+        except BadEntries as bad:
+            what = f"sent {bad}: its disk is damaged; run: quorumlog verify on its data directory"
+            return self._ask_elsewhere(asked, bad.good, what)
+        except RangeDamaged as error:
+            what = (
+                f"cannot give the entries from {first_index} on ({error}): its disk is damaged; run:"
+                " quorumlog verify on its data directory"
+            )
+            return self._ask_elsewhere(asked, None, what)
+        except (LedgerError, ProtocolViolation) as error:
+            if is_substitute:
+                return self._ask_elsewhere(asked, None, f"did not give it ({error})")
+            if (
+                isinstance(error, IndexOutOfRange)
+                and self._has_open_end
+                and not self._follow
+                and error.committed_index + 1 == first_index
+            ):
                 self._stop_index = first_index
                 return None
             raise
         response = request.response
         assert isinstance(response, ReadResponse), response
         if batch is None:
+            if is_substitute:
+                what = f"does not know it to be committed (only up to {response.committed_index})"
+                return self._ask_elsewhere(asked, None, what)
             if self._has_open_end and (self._follow or response.committed_index + 1 == first_index):
                 self._stop_index = first_index
                 return None
@@ -208,11 +303,109 @@ class ReadPlan:
                 committed_index=response.committed_index,
             )
         got_stop = first_index + batch.count
-        if self._follow or self._stop_index is None:
-            self._stop_index = max(self._stop_index or 0, response.committed_index + 1, got_stop)
-        self._per_request = max(1, self._batch_bytes * batch.count // batch.total_bytes)
+        self._learn(asked, batch)
         if is_last:
             self._next_index = got_stop
         elif got_stop < stop_index:
             self._ask(got_stop, stop_index, before_all=True)
         return batch
+
+    def _learn(self, asked: _Asked, batch: EntryBatch | None) -> None:
+        """Where the log ends and how large its entries are, from the good part of an answer."""
+        response = asked.request.response
+        if not isinstance(response, ReadResponse):
+            return
+        got_stop = asked.first_index + (batch.count if batch is not None else 0)
+        # A substitute may lag: the end of a read is what the member that the reader chose says.
+        if self._follow or (self._stop_index is None and not asked.is_substitute):
+            self._stop_index = max(self._stop_index or 0, response.committed_index + 1, got_stop)
+        if batch is not None:
+            self._per_request = max(1, self._batch_bytes * batch.count // batch.total_bytes)
+
+    # ---------------------------------------------------------------- damage on a member's disk
+
+    def _ask_elsewhere(self, asked: _Asked, good: EntryBatch | None, what: str) -> EntryBatch | None:
+        """Ask for what `asked` did not bring; returns its good part. Raises RangeDamaged at the end.
+
+        At one index a member is asked once for the range and once for the entry alone, and the chosen
+        one for ever shorter ranges, since one that refuses a whole range for a single bad entry still
+        has those before it. So it ends: every entry that comes moves the index on.
+        """
+        index = asked.first_index + (good.count if good is not None else 0)
+        if index != self._damaged_index:
+            self._damaged_index = index
+            self._tried = set()
+            self._failures = {}
+            self._refused_entries = 0
+            self._is_single = not isinstance(asked.request.error, RangeDamaged)
+        if not asked.is_substitute:
+            self._refused_entries = _refused_entries(asked.request)
+        who = self._note_tried(asked.request)
+        self._failures.setdefault(who, what)
+        self._learn(asked, good)
+        request = self._substitute(asked)
+        if request is None and good is None and self._refused_entries == 1:
+            self._ask_for_one_or_give_up(asked)
+            request = self._substitute(asked)
+        is_substitute = request is not None
+        if request is None:
+            request = self._make_request(
+                ReadRequest(
+                    first_index=index,
+                    stop_index=index + max(1, self._refused_entries // 2),
+                    limit_bytes=self._batch_bytes,
+                    wait_ms=self._wait_ms,
+                )
+            )
+        self._new.append(request)
+        # The end as it was asked for: what a shorter range leaves is then asked for as after any answer.
+        self._asked.appendleft(_Asked(index, asked.stop_index, asked.is_last, request, is_substitute))
+        return good
+
+    def _note_tried(self, request: Request) -> str:
+        """Remember whom the request was for; returns how to call them in a message."""
+        link = request.answered_on
+        if request.target.name:
+            self._tried.add(request.target.name)
+        if link is None:
+            return request.target.name or "the server"
+        self._tried.add(link.address)
+        member_id = link.hello.member_id if link.hello is not None else ""
+        if member_id:
+            self._tried.add(member_id)
+        return f"{link.address} ({member_id})" if member_id else link.address
+
+    def _substitute(self, asked: _Asked) -> Request | None:
+        if self._make_substitute is None:
+            return None
+        message = ReadRequest(
+            first_index=self._damaged_index,
+            stop_index=self._damaged_index + 1 if self._is_single else asked.stop_index,
+            limit_bytes=self._batch_bytes,
+            wait_ms=max(self._wait_ms, SUBSTITUTE_WAIT_MS),
+        )
+        return self._make_substitute(message, self._tried)
+
+    def _ask_for_one_or_give_up(self, asked: _Asked) -> None:
+        """Who refused a range for a later entry may still hold this one: ask once more, for it alone.
+
+        Raises RangeDamaged if that is what everybody was asked for already.
+        """
+        if not self._is_single and asked.stop_index != self._damaged_index + 1:
+            self._is_single = True
+            self._tried = set()
+            return
+        (who, what), *others = self._failures.items()
+        message = f"{who} {what}"
+        if others:
+            message += "; nor could another member give it: "
+            message += "; ".join(f"{other} {instead}" for other, instead in others)
+        raise RangeDamaged(message)
+
+
+def _refused_entries(request: Request) -> int:
+    message = request.message
+    assert isinstance(message, ReadRequest), message
+    if not isinstance(request.error, RangeDamaged):
+        return 1
+    return message.stop_index - message.first_index if message.stop_index >= 0 else _NARROWED_ENTRIES

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from quorumlog.errors import LedgerError, RequestTimeout, Unreachable
 from quorumlog.wire.client_messages import MemberInfo, StatusRequest, StatusResponse
 from quorumlog.wire.client_protocol import ClientProtocol
 from quorumlog.wire.client_requests import Request, Target, TargetKind
@@ -46,6 +47,14 @@ class StatusSurvey:
                 new.append(request)
         return new
 
+    def _problem(self, address: str, error: LedgerError | None) -> str:
+        """Status is asked of this one member: who leads and who else was tried is beside the point."""
+        if isinstance(error, Unreachable) and str(error).startswith(f"{address}: "):
+            return str(error)
+        if error is None or isinstance(error, (RequestTimeout, Unreachable)):
+            return f"no answer from {address} within {self._timeout_ms / 1000:.1f} s"
+        return str(error)
+
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary a member, sorted by id: the fields of StatusResponse, `reachable`, `problem`.
 
@@ -80,7 +89,7 @@ class StatusSurvey:
                     "id": member_id,
                     "address": address,
                     "reachable": False,
-                    "problem": str(request.error),
+                    "problem": self._problem(address, request.error),
                 }
             )
         # Two addresses of one member, say a name and a number, are one row.

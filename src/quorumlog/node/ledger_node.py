@@ -283,6 +283,9 @@ class LedgerNode:
                 retry_after_ms=20,
             )
 
+    def refusal_unless_leading(self) -> LedgerError | None:
+        return None if self.raft.role is Role.LEADER else self._not_leader()
+
     def _not_leader(self) -> LedgerError:
         leader = self.raft.leader
         if leader is None or leader.member_id == self.config.member_id:

@@ -160,6 +160,10 @@ class ClientSession:
     # ---------------------------------------------------------------- read
 
     def _read(self, connection: Connection, driver: NodeDriver, request: ReadRequest) -> None:
+        refusal = driver.node.refusal_unless_leading() if request.from_leader else None
+        if refusal is not None:
+            connection.send(driver.config.group, error_response(request.request_id, refusal))
+            return
         if request.wait_ms > 0 and request.first_index > driver.node.committed_index:
             if self._waiting_reads >= WAITING_READS_LIMIT:
                 error = BadRequest(f"more than {WAITING_READS_LIMIT} reads wait on one connection")

@@ -19,6 +19,7 @@ from quorumlog.errors import (
     IndexOutOfRange,
     LedgerError,
     ProtocolViolation,
+    RangeDamaged,
     RequestTimeout,
     UnknownGroup,
     Unreachable,
@@ -236,7 +237,9 @@ class ServerSource:
         self, check: RangeCheck, order: list[str | None], problems: list[Exception], *, late: bool
     ) -> None:
         """Raise if another round makes no sense: nobody's entries are sound, or the time is over."""
-        damaged = all(isinstance(each, ProtocolViolation | RangeMismatch) for each in problems)
+        damaged = all(
+            isinstance(each, ProtocolViolation | RangeDamaged | RangeMismatch) for each in problems
+        )
         if not damaged and not late:
             return
         told = "; ".join(

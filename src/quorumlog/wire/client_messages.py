@@ -103,6 +103,9 @@ class ReadRequest(ClientMessage, frozen=True, kw_only=True, tag=36):
     """At least one entry is returned however large it is."""
     wait_ms: int = 0
     """Wait so long for entry `first_index` to be committed, if it is not yet; then answer empty."""
+    from_leader: bool = False
+    """Refuse with NotLeader unless you lead: a leader that was stopped and replaced would otherwise
+    answer without the newest entries, as any follower may."""
 
 
 class ReadResponse(ClientMessage, frozen=True, kw_only=True, tag=37):

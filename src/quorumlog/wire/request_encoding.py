@@ -6,8 +6,8 @@ import msgspec
 
 from quorumlog.entry_header import HEADER_BYTES, Buffer
 from quorumlog.errors import BodyTooLarge
-from quorumlog.wire.client_messages import AppendRequest, HelloResponse
-from quorumlog.wire.client_requests import Request
+from quorumlog.wire.client_messages import AppendRequest, HelloResponse, ReadRequest
+from quorumlog.wire.client_requests import Request, TargetKind
 from quorumlog.wire.framing import encode_frame, frame_bytes_of
 
 
@@ -27,6 +27,8 @@ def encode_request(
     payload = request.payload
     if payload is None:
         message = msgspec.structs.replace(request.message, request_id=request_id)
+        if isinstance(message, ReadRequest) and request.target.kind is TargetKind.LEADER:
+            message = msgspec.structs.replace(message, from_leader=True)
         return encode_frame(group, message, None)  # type: ignore[arg-type]
     if hello.max_entry_bytes and request.largest_entry_bytes > hello.max_entry_bytes:
         raise BodyTooLarge(

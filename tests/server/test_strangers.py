@@ -23,7 +23,14 @@ from quorumlog import (
 )
 from quorumlog.errors import BodyTooLarge, UnknownGroup
 from quorumlog.server.free_ports import free_ports
-from quorumlog.wire.client_messages import AppendRequest, Hello, HelloResponse, ReadResponse
+from quorumlog.wire.client_messages import (
+    AppendRequest,
+    ErrorResponse,
+    Hello,
+    HelloResponse,
+    ReadRequest,
+    ReadResponse,
+)
 from quorumlog.wire.framing import FrameDecoder, encode_frame
 from tests.waiting import eventually
 
@@ -130,6 +137,26 @@ def test_nonsense_closes_its_own_connection_only(
         stranger.sendall(nonsense)
         assert all(isinstance(answer, HelloResponse) for answer in answers(stranger))
     client.append(b"the member goes on")
+
+
+def test_a_follower_refuses_a_read_that_was_meant_for_the_leader(
+    cluster: LocalCluster, client: LedgerClient
+) -> None:
+    """It would answer without the newest entries; a leader that was stopped and replaced as well."""
+    index = client.append(b"newest").first_index
+    leader = cluster.leader()
+    follower = next(i for i, m in enumerate(cluster.members) if m.member_id != leader)
+    request = ReadRequest(first_index=index, from_leader=True)
+    with dial(cluster, follower) as stranger:
+        stranger.sendall(_frame() + b"".join(encode_frame("default", request)))
+        decoder = FrameDecoder()
+        messages: list[object] = []
+        while len(messages) < 2:
+            messages += [frame.message for frame in decoder.receive_data(_received(stranger))]
+    refusal = messages[1]
+    assert isinstance(refusal, ErrorResponse)
+    assert refusal.code == 404
+    assert refusal.leader_id == leader
 
 
 def test_a_frame_cut_short_by_a_close_is_forgotten(cluster: LocalCluster, client: LedgerClient) -> None:

@@ -53,11 +53,24 @@ HEADER_DTYPE = np.dtype(
 assert HEADER_DTYPE.itemsize == HEADER_BYTES
 
 Int64Array = npt.NDArray[np.int64]
+UInt64Array = npt.NDArray[np.uint64]
 UInt32Array = npt.NDArray[np.uint32]
 HeaderArray = npt.NDArray[Any]
 
 _BLANK_HEADER = bytes(HEADER_BYTES)
 _LOW_32 = np.uint64(0xFFFFFFFF)
+_HIGH_32 = np.uint64(0xFFFFFFFF << 32)
+_32 = np.uint64(32)
+_NORMAL_SHAPE = np.uint64(EntryKind.NORMAL << 32)
+
+# The 48 bytes of a header as six native 64-bit words: one conversion makes all that follows cheap.
+HEADER_WORDS = 6
+_SHAPE, _INDEX, _TERM, _POS, _CHAIN, _BODY = range(HEADER_WORDS)
+"""magic << 32 | size, index, term, pos, channel << 32 | chain_crc, body_crc << 32 | body_len."""
+_30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
+_MIX_INDEX, _MIX_TERM, _MIX_SHAPE = np.uint64(MIX_INDEX), np.uint64(MIX_TERM), np.uint64(MIX_SHAPE)
+_MIX_BODY, _MIX_FIRST, _MIX_SECOND = np.uint64(MIX_BODY), np.uint64(MIX_FIRST), np.uint64(MIX_SECOND)
+_NOOP_MAGIC = int(EntryKind.NOOP).to_bytes(4, "big")
 _ZERO = np.zeros(1, np.int64)
 _ZERO.setflags(write=False)
 
@@ -76,7 +89,7 @@ class EntryBatch:
     `buffer` must be writable for `stamp`. A slice shares memory with the batch it was taken from.
     """
 
-    __slots__ = ("_starts", "buffer", "count", "sizes")
+    __slots__ = ("_is_uniform", "_starts", "_words", "buffer", "count", "sizes")
 
     def __init__(self, buffer: Buffer, sizes: npt.ArrayLike) -> None:
         """`sizes`: shape (count,), bytes of each entry, header included; they must fill the buffer."""
@@ -84,11 +97,13 @@ class EntryBatch:
         self.sizes: Int64Array = np.asarray(sizes, dtype=np.int64)
         self.count = len(self.sizes)
         self._starts: Int64Array | None = None
+        self._words: UInt64Array | None = None
         if self.count == 1:
             total = least = int(self.sizes[0])
         else:
-            total = int(self.sizes.sum())
-            least = int(self.sizes.min()) if self.count else HEADER_BYTES
+            total = int(np.add.reduce(self.sizes))
+            least = int(np.minimum.reduce(self.sizes)) if self.count else HEADER_BYTES
+        self._is_uniform = least * self.count == total
         if total != len(self.buffer) or least < HEADER_BYTES:
             raise ProtocolViolation(
                 f"a batch of {self.count} entries with {total} bytes by its sizes is"
@@ -166,9 +181,28 @@ class EntryBatch:
         gathered: HeaderArray = self._window()[self.starts].view(HEADER_DTYPE)
         return gathered
 
-    @property
-    def _is_uniform(self) -> bool:
-        return self.count <= 1 or bool((self.sizes == self.sizes[0]).all())
+    def words(self) -> UInt64Array:
+        """Shape (6, count): the headers as native words, see `_SHAPE` and the others; do not change.
+
+        Kept until the batch is stamped: whoever changes the buffer by other ways makes a new batch.
+        """
+        if self._words is None:
+            if self.count and self._is_uniform:
+                self._words = self._word_view().astype(np.uint64, order="C")
+            else:
+                self._words = words_of(self.headers())
+        return self._words
+
+    def _word_view(self) -> HeaderArray:
+        """Shape (6, count), big-endian, in the buffer itself; entries are equally long."""
+        return np.ndarray((HEADER_WORDS, self.count), ">u8", self.buffer, 0, (8, int(self.sizes[0])))
+
+    def _put_words(self, words: UInt64Array) -> None:
+        if self._is_uniform:
+            self._word_view()[:] = words
+        else:
+            self._put_headers(words.T.astype(">u8", order="C").view(HEADER_DTYPE)[:, 0])
+        self._words = words
 
     def _window(self) -> HeaderArray:
         """Every byte offset of the buffer as the start of a 48-byte header (overlapping view)."""
@@ -178,6 +212,7 @@ class EntryBatch:
 
     def _put_headers(self, headers: HeaderArray) -> None:
         """Write back what `headers()` gave; nothing to do where it gave a view."""
+        self._words = None
         if self.count and not self._is_uniform:
             self._window()[self.starts] = np.ascontiguousarray(headers).view(f"V{HEADER_BYTES}")
 
@@ -217,7 +252,20 @@ class EntryBatch:
         if self.count == 1:
             one = unpack_header(self.buffer)
             return ((one.index, one.term),)
-        return term_runs_of(self.headers()) if self.count else ()
+        if not self.count:
+            return ()
+        words = self.words()
+        terms = words[_TERM]
+        if terms[0] == terms[-1] and bool(np.logical_and.reduce(terms == terms[0])):
+            return ((int(words[_INDEX][0]), int(terms[0])),)
+        return term_runs_of(self.headers())
+
+    @property
+    def is_control(self) -> bool:
+        """Only no-ops: entries that may use the reserve which data may not."""
+        if not self.count or self.buffer[:4] != _NOOP_MAGIC:
+            return False
+        return self.count == 1 or bool((self.words()[_SHAPE] >> _32 == EntryKind.NOOP).all())
 
     def body_crcs(self) -> UInt32Array:
         """Shape (count,): the CRC-32 of each body as it is, whatever the header says."""
@@ -241,14 +289,14 @@ class EntryBatch:
             return previous_chain
         if self.count == 1:
             return self._stamp_one(first_index, term, int(np.asarray(positions)[0]), previous_chain)
-        headers = self.headers()
-        headers["index"] = np.arange(first_index, first_index + self.count)
-        headers["term"] = term
-        headers["pos"] = positions
-        headers["body_crc"] = self.body_crcs()
-        chain = chain_of(headers, previous_chain)
-        headers["chain_crc"] = chain
-        self._put_headers(headers)
+        words = self.words().copy()
+        words[_INDEX] = np.arange(first_index, first_index + self.count)
+        words[_TERM] = term
+        words[_POS] = positions
+        words[_BODY] = (self.body_crcs().astype(np.uint64) << _32) | (words[_BODY] & _LOW_32)
+        chain = _chain_of_words(words, previous_chain)
+        words[_CHAIN] = (words[_CHAIN] & _HIGH_32) | chain
+        self._put_words(words)
         return int(chain[-1])
 
     def _stamp_one(self, index: int, term: int, position: int, previous_chain: int) -> int:
@@ -272,13 +320,16 @@ class EntryBatch:
             good = one.size == len(self.buffer) == one.body_len + HEADER_BYTES
             known = one.magic == EntryKind.NORMAL or (one.magic == EntryKind.NOOP and not normal_only)
         else:
-            headers = self.headers()
-            magics = headers["magic"]
-            good = bool((headers["size"] == self.sizes).all()) and bool(
-                (headers["body_len"] == self.sizes - HEADER_BYTES).all()
-            )
-            normal = magics == EntryKind.NORMAL
-            known = bool((normal if normal_only else normal | (magics == EntryKind.NOOP)).all())
+            words = self.words()
+            sizes = self.sizes.view(np.uint64)
+            good = bool(((words[_BODY] & _LOW_32) == sizes - np.uint64(HEADER_BYTES)).all())
+            known = bool((words[_SHAPE] == sizes + _NORMAL_SHAPE).all())
+            if not known:
+                good = good and bool(((words[_SHAPE] & _LOW_32) == sizes).all())
+                kinds = words[_SHAPE] >> _32
+                known = not normal_only and bool(
+                    ((kinds == EntryKind.NORMAL) | (kinds == EntryKind.NOOP)).all()
+                )
         if not good:
             raise ProtocolViolation("an entry's header disagrees with the sizes of its batch")
         if not known:
@@ -293,16 +344,23 @@ class EntryBatch:
             if not one.continues(previous_chain):
                 raise ProtocolViolation(f"chain_crc does not match at index {first_index}")
             return
-        headers = self.headers()
+        words = self.words()
         expected = np.arange(first_index, first_index + self.count)
-        if not bool((headers["index"] == expected).all()):
+        if not bool((words[_INDEX].view(np.int64) == expected).all()):
             raise ProtocolViolation(f"entries from index {first_index} on are not contiguous")
-        terms = headers["term"].astype(np.int64)
-        if self.count > 1 and not bool((terms[1:] >= terms[:-1]).all()):
+        terms = words[_TERM].view(np.int64)
+        if not bool((terms[1:] >= terms[:-1]).all()):
             raise ProtocolViolation(f"terms fall within a batch from index {first_index} on")
-        wrong = np.flatnonzero(chain_of(headers, previous_chain) != headers["chain_crc"])
-        if len(wrong):
-            raise ProtocolViolation(f"chain_crc does not match at index {first_index + int(wrong[0])}")
+        wrong = _chain_of_words(words, previous_chain) != (words[_CHAIN] & _LOW_32)
+        if bool(wrong.any()):
+            at = first_index + int(wrong.argmax())
+            raise ProtocolViolation(f"chain_crc does not match at index {at}")
+
+    def lies_at(self, positions: Int64Array) -> bool:
+        """Does every header name the position that is expected of it?"""
+        if self.count == 1:
+            return unpack_header(self.buffer).pos == int(positions[0])
+        return bool((self.words()[_POS].view(np.int64) == positions).all())
 
     def check_bodies(self) -> None:
         """Raise ProtocolViolation unless every body matches its `body_crc`."""
@@ -321,32 +379,43 @@ def term_runs_of(records: HeaderArray) -> tuple[tuple[int, int], ...]:
     return tuple((int(records["index"][i]), int(terms[i])) for i in firsts)
 
 
-def digests_of(headers: HeaderArray) -> npt.NDArray[np.uint64]:
-    """Shape (count,): d(i) of the module's docstring, a 32-bit value in a uint64.
+def words_of(headers: HeaderArray) -> UInt64Array:
+    """Shape (6, count): headers of `HEADER_DTYPE` as native words, as `EntryBatch.words`."""
+    rows = np.ascontiguousarray(headers).view(">u8").reshape(len(headers), HEADER_WORDS)
+    words: UInt64Array = rows.T.astype(np.uint64, order="C")
+    return words
 
-    One splitmix64 finaliser over a sum of the identifying fields, each times an odd constant of its
+
+def digests_of(headers: HeaderArray) -> UInt64Array:
+    """Shape (count,): d(i) of the module's docstring, a 32-bit value in a uint64."""
+    return _digests_of_words(words_of(headers))
+
+
+def _digests_of_words(words: UInt64Array) -> UInt64Array:
+    """One splitmix64 finaliser over a sum of the identifying fields, each times an odd constant of its
     own: a change of any one field changes the 64-bit state for certain, its low half with 1 - 2^-32.
     """
-    index = headers["index"].astype(np.uint64)
-    term = headers["term"].astype(np.uint64)
-    shape = (headers["magic"].astype(np.uint64) << np.uint64(32)) | headers["size"].astype(np.uint64)
-    body = (headers["channel"].astype(np.uint64) << np.uint64(32)) | headers["body_crc"].astype(
-        np.uint64
-    )
-    z = (
-        index * np.uint64(MIX_INDEX)
-        + term * np.uint64(MIX_TERM)
-        + shape * np.uint64(MIX_SHAPE)
-        + body * np.uint64(MIX_BODY)
-    )
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(MIX_FIRST)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(MIX_SECOND)
-    z ^= z >> np.uint64(31)
-    low: npt.NDArray[np.uint64] = z & _LOW_32
-    return low
+    body = (words[_CHAIN] & _HIGH_32) | (words[_BODY] >> _32)
+    z: UInt64Array = words[_INDEX] * _MIX_INDEX
+    z += words[_TERM] * _MIX_TERM
+    z += words[_SHAPE] * _MIX_SHAPE
+    z += body * _MIX_BODY
+    z ^= z >> _30
+    z *= _MIX_FIRST
+    z ^= z >> _27
+    z *= _MIX_SECOND
+    z ^= z >> _31
+    z &= _LOW_32
+    return z
 
 
 def chain_of(headers: HeaderArray, previous_chain: int) -> UInt32Array:
     """Shape (count,): chain_crc of each entry, continuing from `previous_chain`."""
-    sums = np.cumsum(digests_of(headers), dtype=np.uint64) + np.uint64(previous_chain)
-    return (sums & _LOW_32).astype(np.uint32)
+    return _chain_of_words(words_of(headers), previous_chain).astype(np.uint32)
+
+
+def _chain_of_words(words: UInt64Array, previous_chain: int) -> UInt64Array:
+    sums = np.add.accumulate(_digests_of_words(words))
+    sums += np.uint64(previous_chain)
+    sums &= _LOW_32
+    return sums

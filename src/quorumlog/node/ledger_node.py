@@ -89,6 +89,8 @@ class LedgerNode:
         """Async mode: lowest index at which a new leader ordered acknowledged entries away."""
         self._now_ms = now_ms
         self._pending = PendingAppends()
+        self._planned: EntryBatch | None = None
+        """A push that the store has planned for: nothing was appended or cut since."""
         self._promised: deque[tuple[int, EntryBatch, Int64Array]] = deque()
         """(first index, batch, positions) of proposals whose AppendOrder has not come yet."""
         self._recent = RecentBatches(RECENT_BYTES)
@@ -126,7 +128,7 @@ class LedgerNode:
         sizes = [batch.sizes, *(waiting.entries.sizes for waiting in self.raft.waiting_pushes())]
         try:
             positions = self.store.plan(
-                sizes[0] if len(sizes) == 1 else np.concatenate(sizes), control=_is_control(batch)
+                sizes[0] if len(sizes) == 1 else np.concatenate(sizes), control=batch.is_control
             )
         except DiskFull as error:
             self.disk_full = str(error)
@@ -134,6 +136,8 @@ class LedgerNode:
         self.disk_full = ""
         if message.previous == end.entry_id:
             check_positions(batch, positions[: batch.count])
+            if len(sizes) == 1:
+                self._planned = batch
         return True
 
     def append(
@@ -379,6 +383,7 @@ class LedgerNode:
             self.applied_index = min(self.applied_index, index - 1)
             self._world.lost_committed(index)
         self.store.truncate_from(index)
+        self._planned = None
         self._recent.truncate_from(index)
 
     def _append(self, order: AppendOrder) -> None:
@@ -388,7 +393,8 @@ class LedgerNode:
             skip = order.first_index - order.push_first_index
             if skip or order.count != batch.count:
                 batch = batch.slice(skip, skip + order.count)
-            self._plan_promised(batch)
+            if batch is not self._planned:
+                self._plan_promised(batch)
         else:
             if order.kind is EntryKind.NOOP:
                 batch = EntryBatch.noop()
@@ -399,12 +405,13 @@ class LedgerNode:
             assert batch.count == order.count, (batch.count, order.count)
             batch.stamp(order.first_index, order.term, positions, previous_chain)
         self.store.append(batch)
+        self._planned = None
         self._recent.add(batch, previous_chain)
 
     def _plan_promised(self, batch: EntryBatch) -> Int64Array:
         """Positions of entries that the core counts on already: a push that was taken, a no-op."""
         try:
-            return self.store.plan(batch.sizes, control=_is_control(batch))
+            return self.store.plan(batch.sizes, control=batch.is_control)
         except DiskFull as error:
             raise StoreFailure(f"space that was set aside for entries is gone: {error}") from error
 
@@ -453,8 +460,3 @@ class LedgerNode:
         self._pending.lose("the member is stopping; the entries may still commit", self._not_leader())
         self._end_transfers(TransferFailed("the member is stopping"))
         self._flusher.close(self.applied_index, clean=clean)
-
-
-def _is_control(batch: EntryBatch) -> bool:
-    """No-ops may use the reserve that data may not: a full cluster must still be able to elect."""
-    return bool((batch.headers()["magic"] == EntryKind.NOOP).all())

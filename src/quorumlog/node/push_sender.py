@@ -134,7 +134,7 @@ def checked_entries(message: PushEntryRequest, end: LogPoint) -> EntryBatch:
 
 def check_positions(batch: EntryBatch, positions: Int64Array) -> None:
     """Positions are equal on all members. Raises ProtocolViolation where the leader's are others."""
-    if not bool((batch.headers()["pos"] == positions).all()):
+    if not batch.lies_at(positions):
         raise ProtocolViolation(
             f"entries from index {batch.first_index} on lie elsewhere in the leader's log: members of"
             " one group need the same segment_bytes, or its file is damaged: run `quorumlog verify`"

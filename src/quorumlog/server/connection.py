@@ -27,7 +27,10 @@ partition TCP's own back-off would stay silent for up to two minutes."""
 
 
 class WriteTurn:
-    """Writes what was sent during one turn of the loop at its end, each connection's in one call."""
+    """Writes what was sent during one turn of the loop at its end, each connection's in one call.
+
+    Whoever knows that the turn is over calls `flush` itself.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -35,10 +38,10 @@ class WriteTurn:
 
     def add(self, connection: Connection) -> None:
         if not self._connections:
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
         self._connections.append(connection)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         connections, self._connections = self._connections, []
         for connection in connections:
             connection.flush()

@@ -8,6 +8,7 @@ arrived by then become one batch.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import random
 import time
@@ -71,7 +72,12 @@ class NodeDriver:
         self.config = config
         self.directory = directory
         self._loop = asyncio.get_running_loop()
+        self._writes = writes
         self._flush = flush
+        self._flushes: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+        """Work for the flush thread that this turn has brought."""
+        self._has_sent = False
+        """This turn sent something to another member."""
         self._reader = reader
         self._on_failure = on_failure
         self._on_role_change = on_role_change
@@ -116,6 +122,13 @@ class NodeDriver:
             self._inbox.append((connection, method, arguments))
             self.schedule()
 
+    def _enter_now(self, method: Callable[..., None], *arguments: Any) -> None:
+        """Like `enter`, from a callback of the loop's own behind which nothing else can gather."""
+        if not self.stopped:
+            self._inbox.append((None, method, arguments))
+            if not self._turn_scheduled:
+                self._turn()
+
     def schedule(self) -> None:
         if not self._turn_scheduled and not self.stopped:
             self._turn_scheduled = True
@@ -125,6 +138,7 @@ class NodeDriver:
         self._turn_scheduled = False
         if self.stopped:
             return
+        self._has_sent = False
         try:
             node = self.node
             node.advance(self._now_ms())
@@ -139,11 +153,27 @@ class NodeDriver:
                         raise
                     connection.violate(violation)
             node.turn()
+            self._writes.flush()
+            if self._flushes:
+                self._start_flushes()
             self._expire_waiters()
             self._look_at_problems()
             self._set_timer()
         except BaseException as error:
             self._fail(error)
+
+    def _start_flushes(self) -> None:
+        """Wake the flush thread; where this turn has sent pushes, only once they are on their way: it
+        would wait for the interpreter lock meanwhile, and so would the disks of the followers."""
+        if self._has_sent:
+            self._loop.call_soon(self._submit_flushes)
+        else:
+            self._submit_flushes()
+
+    def _submit_flushes(self) -> None:
+        flushes, self._flushes = self._flushes, []
+        for work, done in flushes:
+            self._flush.submit(work, functools.partial(self._enter_now, done))
 
     def _look_at_problems(self) -> None:
         now_s = time.monotonic()
@@ -189,6 +219,7 @@ class NodeDriver:
     def stop(self) -> None:
         """No more turns; links close. The directory stays open for whoever closes it."""
         self.stopped = True
+        self._submit_flushes()
         if self._timer is not None:
             self._timer.cancel()
         for peer in self.peers.values():
@@ -197,13 +228,14 @@ class NodeDriver:
     # ---------------------------------------------------------------- World
 
     def send(self, envelope: Envelope) -> None:
+        self._has_sent = True
         self.peers[envelope.to.member_id].send(envelope)
 
     def flush_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self._flush.submit(work, lambda result: self.enter(None, done, result))
+        self._flushes.append((work, done))
 
     def read_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self._reader.submit(work, lambda result: self.enter(None, done, result))
+        self._reader.submit(work, functools.partial(self._enter_now, done))
 
     def role_changed(self, change: RoleChange) -> None:
         log.info(

@@ -45,6 +45,7 @@ class Peer:
         """(directory id, connection) of what the peer dialled last, by role."""
         self.durability = ""
         """Flush mode that the peer named last: what it acknowledged counts after it is gone, too."""
+        self._commit_timer: asyncio.TimerHandle | None = None
         self._held_commit: Envelope | None = None
         """The newest COMMIT that no push has made superfluous yet."""
         self._connected_to = ""
@@ -62,7 +63,7 @@ class Peer:
                 self._hold_commit(envelope)
                 return
             if message.push is PushType.APPEND:
-                self._held_commit = None  # it carries a committed index that is no older
+                self._drop_commit()  # the push carries a committed index that is no older
         is_bulk = isinstance(message, PushEntryRequest | PushEntryResponse)
         self._send_on(self.data if is_bulk else self.control, envelope)
 
@@ -73,13 +74,20 @@ class Peer:
     def _hold_commit(self, envelope: Envelope) -> None:
         """Wait for an APPEND that says the same: under load one is due within a round trip, and a
         COMMIT of its own would cost each follower a wake-up per batch."""
-        is_waiting = self._held_commit is not None
         self._held_commit = envelope
-        if not is_waiting:
-            asyncio.get_running_loop().call_later(COMMIT_DELAY_S, self._release_commit)
+        if self._commit_timer is None:
+            loop = asyncio.get_running_loop()
+            self._commit_timer = loop.call_later(COMMIT_DELAY_S, self._release_commit)
+
+    def _drop_commit(self) -> None:
+        self._held_commit = None
+        if self._commit_timer is not None:
+            self._commit_timer.cancel()
+            self._commit_timer = None
 
     def _release_commit(self) -> None:
-        held, self._held_commit = self._held_commit, None
+        held = self._held_commit
+        self._drop_commit()
         if held is not None:
             self._send_on(self.control, held)
 
@@ -129,5 +137,6 @@ class Peer:
 
     def close(self) -> None:
         self._connected_to = ""
+        self._drop_commit()
         self.control.close()
         self.data.close()

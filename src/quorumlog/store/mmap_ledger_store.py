@@ -343,7 +343,7 @@ class MmapLedgerStore(LedgerStore):
         try:
             batch.check_encoding()
             batch.check_sequence(log_range.first_index, log_range.previous.chain)
-            if not bool((batch.headers()["pos"] == log_range.position + batch.starts).all()):
+            if not batch.lies_at(log_range.position + batch.starts):
                 problem = problem or "pos of an entry is not where it lies"
         except ProtocolViolation as error:
             problem = problem or str(error)

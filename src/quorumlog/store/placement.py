@@ -87,15 +87,10 @@ def check_continues(batch: EntryBatch, end: LogPoint, placement: Placement) -> L
     assert first.continues(end.chain), (first, end)
     if batch.count == 1:
         return LogPoint(first.index, first.term, first.chain_crc, placement.end_position)
-    headers = batch.headers()
-    indices = np.arange(first.index, first.index + batch.count)
-    assert bool((headers["index"] == indices).all()), (headers["index"], first.index)
-    assert bool((headers["pos"] == placement.positions).all()), (headers["pos"], placement.positions)
-    assert bool((headers["size"] == batch.sizes).all()), (headers["size"], batch.sizes)
-    last = headers[-1]
-    return LogPoint(
-        int(last["index"]), int(last["term"]), int(last["chain_crc"]), placement.end_position
-    )
+    last = unpack_header(batch.buffer, int(batch.starts[-1]))
+    assert last.index == first.index + batch.count - 1, (last.index, first.index, batch.count)
+    assert batch.lies_at(placement.positions), (first.index, placement.positions)
+    return LogPoint(last.index, last.term, last.chain_crc, placement.end_position)
 
 
 def range_length(units: IndexArray, segment_bytes: int, limit_bytes: int) -> tuple[int, bool]:

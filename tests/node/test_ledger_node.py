@@ -26,6 +26,7 @@ from quorumlog.errors import (
     RequestTimeout,
 )
 from quorumlog.node import LedgerNode
+from quorumlog.node.ledger_node import GATHERING_TURNS
 from quorumlog.store.disk import OsDisk
 from tests.node.cell import SMALL, Cell
 
@@ -96,6 +97,37 @@ def test_appends_that_come_during_a_flush_become_one_batch(cell: Cell) -> None:
     cell.until(lambda: all(later) and outcomes)
     firsts = [outcome[0].first_index for outcome in later]
     assert firsts == list(range(before + 1, before + 11))
+
+
+def test_a_batch_waits_as_long_as_every_turn_brings_more_writers(cell: Cell) -> None:
+    leader = cell.leader()
+    end = leader.raft.ledger_end.index
+    append(leader, b"a")
+    leader.turn()
+    assert leader.raft.ledger_end.index == end + 1, "a writer by itself was kept waiting"
+    cell.step()
+    for _ in range(2):
+        append(leader, b"b")
+        append(leader, b"c")
+        leader.turn()
+        assert leader.raft.ledger_end.index == end + 1
+        assert leader.next_wakeup_ms() <= cell.now_ms, "nobody would look at the sockets again"
+    leader.turn()
+    assert leader.raft.ledger_end.index == end + 5
+    assert leader.next_wakeup_ms() > cell.now_ms
+
+
+def test_writers_that_never_pause_do_not_keep_a_batch_waiting(cell: Cell) -> None:
+    leader = cell.leader()
+    end = leader.raft.ledger_end.index
+    for _ in range(GATHERING_TURNS):
+        append(leader, b"a")
+        append(leader, b"b")
+        leader.turn()
+    assert leader.raft.ledger_end.index == end
+    append(leader, b"c")
+    leader.turn()
+    assert leader.raft.ledger_end.index == end + 2 * GATHERING_TURNS + 1
 
 
 def test_lost_leadership_answers_unknown_at_once_and_refuses_what_was_only_queued(

@@ -5,7 +5,8 @@ that they caused. Every turn begins with `advance`, so that a process that was s
 before it answers anything.
 
 An append becomes part of the next batch when no sync is on its way, or when a full push has gathered:
-while the disk works, the next batch forms by itself (group commit without a timer).
+while the disk works, the next batch forms by itself (group commit without a timer). Where several
+writers are at work, the batch also waits as long as every further look at the sockets brings more.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ RECENT_BYTES = 16 * MIB
 BATCH_BYTES = 4 * MIB
 """Queued appends join one batch until it is this large; a larger single request is one batch."""
 EXPIRY_INTERVAL_MS = 100
+GATHERING_TURNS = 6
+"""At most so many turns in a row may bring more appends before their batch forms."""
 QUEUE_WAIT_MS = 100
 """No append waits longer for the batch before it."""
 
@@ -91,6 +94,12 @@ class LedgerNode:
         self._pending = PendingAppends()
         self._planned: EntryBatch | None = None
         """A push that the store has planned for: nothing was appended or cut since."""
+        self._is_gathering = False
+        """The next batch waits for one more turn, see `_gathers`."""
+        self._gathered = 0
+        """Appends queued when it was last decided to wait; 0 while no batch waits."""
+        self._gathering_turns = 0
+        self._last_batch_appends = 0
         self._promised: deque[tuple[int, EntryBatch, Int64Array]] = deque()
         """(first index, batch, positions) of proposals whose AppendOrder has not come yet."""
         self._recent = RecentBatches(RECENT_BYTES)
@@ -185,6 +194,7 @@ class LedgerNode:
     def turn(self) -> None:
         """Carry out all that the inputs since the last turn caused."""
         self._carry_out_all()
+        self._is_gathering = False
         while self._pending.queued and self._may_form_batch():
             self._form_batch()
             self._carry_out_all()
@@ -196,6 +206,8 @@ class LedgerNode:
 
     def next_wakeup_ms(self) -> float:
         wakeup = min(self.raft.next_wakeup_ms(), self._flusher.next_wakeup_ms(self.applied_index))
+        if self._is_gathering:
+            return self._now_ms
         if self._pending.proposed_count or self._pending.queued:
             wakeup = min(wakeup, self._next_expiry_ms)
         return wakeup
@@ -314,13 +326,29 @@ class LedgerNode:
             return True
         if self._now_ms - pending.queued_since_ms >= QUEUE_WAIT_MS:
             return True  # a hung disk of the leader's own: the followers' may be well
-        return not self._flusher.holds_appends and 2 * len(pending.queued) >= pending.proposed_count
+        if self._flusher.holds_appends or 2 * len(pending.queued) < pending.proposed_count:
+            return False
+        self._is_gathering = self._gathers()
+        return not self._is_gathering
+
+    def _gathers(self) -> bool:
+        """Whether the batch waits for one more turn: the last one has brought appends, and the writers
+        that were answered together are still coming. A writer by itself is not kept waiting."""
+        queued = len(self._pending.queued)
+        several = queued > 1 or self._last_batch_appends > 1
+        if several and queued > self._gathered and self._gathering_turns < GATHERING_TURNS:
+            self._gathered = queued
+            self._gathering_turns += 1
+            return True
+        self._gathered = self._gathering_turns = 0
+        return False
 
     def _form_batch(self) -> None:
         if self.raft.role is not Role.LEADER:
             self._pending.refuse_queued(self._not_leader())
             return
         appends = self._pending.take_queued(BATCH_BYTES)
+        self._last_batch_appends = len(appends)
         batches = [a.batch for a in appends if a.batch is not None]
         batch = batches[0] if len(batches) == 1 else EntryBatch.concatenate(batches)
         try:

@@ -199,6 +199,9 @@ class NodeDriver:
 
     def _set_timer(self) -> None:
         wakeup_s = self.node.next_wakeup_ms() / 1000
+        if wakeup_s <= time.monotonic():
+            self.schedule()  # behind one look at the sockets
+            return
         for waiter in self._waiters:
             wakeup_s = min(wakeup_s, waiter.deadline_s)
         if self._timer is not None:

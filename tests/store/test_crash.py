@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from quorumlog.config import StoreConfig
-from quorumlog.errors import DirectoryDamaged, StoreFailure
+from quorumlog.errors import StoreFailure
 from quorumlog.store.mmap_ledger_store import MmapLedgerStore
 from quorumlog.store.segment_scan import scan_segment
 from tests.store.log_making import (
@@ -353,13 +353,18 @@ def test_a_failed_sync_is_reported_to_everybody(tmp_path: Path) -> None:
     assert open_store("m", disk=disk)[0].end.index == 0
 
 
-def test_durable_entries_that_the_disk_lost_are_damage(tmp_path: Path) -> None:
+def test_durable_entries_that_the_disk_lost_keep_the_log_end_and_wait_for_another_member(
+    tmp_path: Path,
+) -> None:
     """A disk that lied about a sync: never a shorter log in silence."""
     store = new_store(str(tmp_path))
     append_numbered(store, 6)
     sync(store)
+    end = store.end
     store.close()
     (tmp_path / "data" / f"{1024:020d}").write_bytes(bytes(1024))
-    with pytest.raises(DirectoryDamaged) as raised:
-        open_store(str(tmp_path))
-    assert raised.value.index == 4
+    store, report = open_store(str(tmp_path))
+    assert store.end == end
+    assert [(each.first_index, each.stop_index) for each in store.quarantined] == [(4, 6)]
+    assert any("entries 4 .. 5" in line for line in report.lines)
+    store.close()

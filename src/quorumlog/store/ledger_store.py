@@ -3,7 +3,7 @@
 Two implementations, one contract suite (`tests/store/test_contract.py`): `MemoryLedgerStore` and
 `MmapLedgerStore`. A store has never heard of roles or of who may append; it knows terms only as
 numbers that never fall along the log. All calls are synchronous and come from one thread, except
-`SyncTask.run` and `read` of a range taken by `range_of`, which may run in another.
+`SyncTask.run`, `read` of a range taken by `range_of`, and what says so below, which may run in another.
 """
 
 from __future__ import annotations
@@ -53,6 +53,53 @@ class LogRange(NamedTuple):
     @property
     def stop_index(self) -> int:
         return self.first_index + len(self.sizes)
+
+
+class QuarantinedRange(msgspec.Struct, frozen=True, array_like=True):
+    """Entries that the disk does not hold as they were written, between two points that are known."""
+
+    before: LogPoint
+    """The last good entry in front of them."""
+    last: LogPoint
+    """The last of them. Its `position` is where the next entry begins, in the next segment if the range
+    runs to the end of its own."""
+    term_runs: tuple[tuple[int, int], ...]
+    path: str
+    """The file in which the damage begins, relative to the directory."""
+    problem: str
+
+    @property
+    def first_index(self) -> int:
+        return self.before.index + 1
+
+    @property
+    def stop_index(self) -> int:
+        return self.last.index + 1
+
+    def holds(self, index: int) -> bool:
+        return self.before.index < index <= self.last.index
+
+    def term_at(self, index: int) -> int:
+        assert self.holds(index), (index, self)
+        return next(term for first, term in reversed(self.term_runs) if first <= index)
+
+    def __str__(self) -> str:
+        entries = f"entry {self.first_index}"
+        if self.last.index > self.first_index:
+            entries = f"entries {self.first_index} .. {self.last.index}"
+        return f"{entries} in {self.path} (position {self.before.position}): {self.problem}"
+
+
+class Examination(NamedTuple):
+    """What a closer look at a part of the log found; `LedgerStore.settle` acts on it."""
+
+    ranges: tuple[QuarantinedRange, ...]
+    units: tuple[tuple[int, bytes], ...]
+    """(position in the index, bytes) of units that the data proves wrong."""
+    blanks: tuple[tuple[int, int], ...]
+    """(position, bytes to the end of the segment) of blank records that are not there."""
+    truncations: int
+    """How often the log had been cut when the look began: what was cut since is not damage."""
 
 
 class SyncTask(Protocol):
@@ -125,7 +172,7 @@ class LedgerStore(Protocol):
         """The longest run of whole entries from `first_index` on that lies in one segment, below
         `stop_index` and within `limit_bytes`; at least one entry.
 
-        Raises IndexOutOfRange if `first_index` is not held.
+        Raises IndexOutOfRange if `first_index` is not held, RangeDamaged if it is in quarantine.
         """
 
     def read(self, log_range: LogRange) -> EntryBatch:
@@ -134,6 +181,40 @@ class LedgerStore(Protocol):
         Header fields and chain are checked, bodies are not (whoever receives them does).
         Raises IndexOutOfRange if the range was truncated meanwhile, DirectoryDamaged if a header
         is not what the index says.
+        """
+
+    # What is damaged, and making it whole again. A store in memory is never damaged.
+
+    @property
+    def quarantined(self) -> tuple[QuarantinedRange, ...]:
+        """In order; `range_of` refuses their entries with RangeDamaged."""
+
+    def examine(self, first_index: int, stop_index: int) -> Examination:
+        """Compare data, index and bodies of held entries below the durable point; any thread.
+
+        Raises DirectoryDamaged if the terms of a damaged range cannot be known.
+        """
+
+    def settle(self, examination: Examination) -> tuple[QuarantinedRange, ...]:
+        """Quarantine what was found damaged and write again what the data itself can tell; returns the
+        new ranges. `save_quarantine` brings them to disk."""
+
+    def save_quarantine(self) -> None:
+        """On disk when this returns; any thread. Raises StoreFailure."""
+
+    def check_piece(
+        self, quarantined: QuarantinedRange, reached: LogPoint, batch: EntryBatch
+    ) -> LogPoint:
+        """Show that these entries of another member continue a range at `reached` (its `before`, at
+        first): bodies, chain, terms, positions, and at the end of the range all that is known of it.
+        Returns the point that they reach. Raises ProtocolViolation."""
+
+    def write_piece(self, quarantined: QuarantinedRange, reached: LogPoint, batch: EntryBatch) -> bool:
+        """Write and sync what `check_piece` has accepted; any thread. True: the range is healed and
+        has left the quarantine.
+
+        The damaged bytes are kept aside first; lack of space for that stops nothing. Raises
+        IndexOutOfRange if the range was cut meanwhile, StoreFailure.
         """
 
     def close(self) -> None:

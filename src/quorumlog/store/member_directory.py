@@ -8,6 +8,7 @@
     DIR/lock         held by the process that uses it
     DIR/data/        data segments                              mmap_ledger_store.py
     DIR/index/       index segments
+    DIR/healing      what is in quarantine; mostly absent        quarantine.py
     DIR/quarantine/  what recovery cut off, kept for people
 
 A data directory, not a name, is what voted and acknowledged. So a directory that forgot its term and
@@ -28,7 +29,7 @@ import msgspec
 
 from quorumlog.config import StoreConfig
 from quorumlog.entry import Durability, Formation, HardState
-from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
+from quorumlog.errors import ConfigError, DirectoryDamaged, RangeDamaged, StoreFailure
 from quorumlog.store.checkpoint_file import load_checkpoint
 from quorumlog.store.disk import Disk, DiskLock
 from quorumlog.store.durable_file import DURABLE_NAME, DurableFile
@@ -43,7 +44,8 @@ from quorumlog.store.ledger_store import LedgerStore, LogPoint
 from quorumlog.store.member_file import MEMBER_NAME, MemberRecord, load_member, save_member
 from quorumlog.store.memory_member_directory import MemoryMemberDirectory, draw_directory_id
 from quorumlog.store.mmap_ledger_store import MmapLedgerStore
-from quorumlog.store.recovery import DATA_NAME, INDEX_NAME, QUARANTINE_NAME
+from quorumlog.store.quarantine import HEALING_NAME, QUARANTINE_NAME
+from quorumlog.store.recovery import DATA_NAME, INDEX_NAME
 
 __all__ = ["FileMemberDirectory", "MemberDirectory", "MemoryMemberDirectory", "open_member_directory"]
 
@@ -53,7 +55,7 @@ MAX_MEMBER_ID_BYTES = 255
 
 _OWN_NAMES = frozenset(
     name + suffix
-    for name in (MEMBER_NAME, HARD_STATE_NAME, CURRTERM_NAME, DURABLE_NAME, LOCK_NAME)
+    for name in (MEMBER_NAME, HARD_STATE_NAME, CURRTERM_NAME, DURABLE_NAME, HEALING_NAME, LOCK_NAME)
     for suffix in ("", ".tmp")
 ) | {DATA_NAME, INDEX_NAME, QUARANTINE_NAME, "lost+found"}
 
@@ -107,8 +109,8 @@ def open_member_directory(
     """Open a directory, recover its log, or make a new one where there is none.
 
     Raises ConfigError (another group, member or segment size; in use; no permission; not ours to
-    write), DirectoryDamaged (damage at or below the durable point, or a group of one that forgot what
-    it promised), StoreFailure (the disk refuses).
+    write), DirectoryDamaged (damage at or below the durable point that cannot be bounded, or a group of
+    one that forgot what it promised), StoreFailure (the disk refuses).
     """
     path = path.rstrip("/") or "/"
     if len(member_id.encode()) > MAX_MEMBER_ID_BYTES:
@@ -342,11 +344,18 @@ def _open_recovered(
         return directory
 
 
-def _proven_commit(disk: Disk, path: str, store: LedgerStore) -> int:
+def _proven_commit(disk: Disk, path: str, store: MmapLedgerStore) -> int:
     """The checkpoint's committed index, if the log holds exactly that entry; else -1."""
     checkpoint = load_checkpoint(disk, path)
     if checkpoint is None or not store.begin.index <= checkpoint.committed_index <= store.end.index:
         return -1
     index = checkpoint.committed_index
-    held = store.id_at(index).term == checkpoint.committed_term
-    return index if held and store.chain_at(index) == checkpoint.committed_chain else -1
+    for _ in range(2):
+        try:
+            held = store.id_at(index).term == checkpoint.committed_term
+            return index if held and store.chain_at(index) == checkpoint.committed_chain else -1
+        except RangeDamaged:
+            return -1  # nothing here shows that it is this entry
+        except DirectoryDamaged as damage:
+            store.settle_now(damage)
+    return -1

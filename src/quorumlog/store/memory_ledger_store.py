@@ -13,7 +13,15 @@ from quorumlog.config import StoreConfig
 from quorumlog.entry import EntryId
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import IndexOutOfRange, ProtocolViolation
-from quorumlog.store.ledger_store import LOG_ORIGIN, LedgerStore, LogPoint, LogRange, SyncTask
+from quorumlog.store.ledger_store import (
+    LOG_ORIGIN,
+    Examination,
+    LedgerStore,
+    LogPoint,
+    LogRange,
+    QuarantinedRange,
+    SyncTask,
+)
 from quorumlog.store.placement import Placement, check_continues, place, range_length
 from quorumlog.store.segment_scan import INDEX_DTYPE, blank_record, index_units_of
 
@@ -181,6 +189,29 @@ class MemoryLedgerStore(LedgerStore):
             f"entries {log_range.first_index} .. {log_range.stop_index - 1} were truncated meanwhile",
             ledger_begin_index=self._begin.index + 1,
         )
+
+    # ---------------------------------------------------------------- memory is not damaged
+
+    @property
+    def quarantined(self) -> tuple[QuarantinedRange, ...]:
+        return ()
+
+    def examine(self, first_index: int, stop_index: int) -> Examination:
+        return Examination((), (), (), 0)
+
+    def settle(self, examination: Examination) -> tuple[QuarantinedRange, ...]:
+        return ()
+
+    def save_quarantine(self) -> None:
+        """There is nothing to save."""
+
+    def check_piece(
+        self, quarantined: QuarantinedRange, reached: LogPoint, batch: EntryBatch
+    ) -> LogPoint:
+        raise AssertionError(quarantined)
+
+    def write_piece(self, quarantined: QuarantinedRange, reached: LogPoint, batch: EntryBatch) -> bool:
+        raise AssertionError(quarantined)
 
     def close(self) -> None:
         """Nothing to release; what was held stays readable."""

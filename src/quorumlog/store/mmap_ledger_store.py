@@ -20,16 +20,26 @@ from quorumlog.batch import EntryBatch, Int64Array, term_runs_of
 from quorumlog.config import StoreConfig
 from quorumlog.entry import EntryId
 from quorumlog.entry_header import HEADER_BYTES
-from quorumlog.errors import IndexOutOfRange, ProtocolViolation
+from quorumlog.errors import DirectoryDamaged, IndexOutOfRange, ProtocolViolation, RangeDamaged
 from quorumlog.store.disk import Disk
 from quorumlog.store.durable_file import DurableFile, DurablePoint
 from quorumlog.store.entry_index import EntryIndex
 from quorumlog.store.flush import DurableRecord, Flush
+from quorumlog.store.healing import Healing
 from quorumlog.store.ledger_space import LedgerSpace
-from quorumlog.store.ledger_store import LOG_ORIGIN, LedgerStore, LogPoint, LogRange, SyncTask
+from quorumlog.store.ledger_store import (
+    LOG_ORIGIN,
+    Examination,
+    LedgerStore,
+    LogPoint,
+    LogRange,
+    QuarantinedRange,
+    SyncTask,
+)
 from quorumlog.store.mmap_file import MmapFile
 from quorumlog.store.mmap_file_list import MmapFileList
 from quorumlog.store.placement import Placement, check_continues, place, range_length
+from quorumlog.store.quarantine import Quarantine
 from quorumlog.store.recovery import RecoveryReport, recover_log
 from quorumlog.store.segment_scan import BLANK_BYTES, INDEX_UNIT_BYTES, blank_record
 from quorumlog.store.term_run_search import search_term_runs
@@ -37,6 +47,8 @@ from quorumlog.store.term_run_search import search_term_runs
 __all__ = ["MmapLedgerStore", "RecoveryReport"]
 
 _UNIT_CHUNK = 65536
+_MOST_REPAIRS = 100
+"""Each names another place; more of them, or the same again, is a disk that takes no repair."""
 
 
 class MmapLedgerStore(LedgerStore):
@@ -52,6 +64,7 @@ class MmapLedgerStore(LedgerStore):
         index: MmapFileList,
         begin: LogPoint,
         end: LogPoint,
+        quarantine: Quarantine,
     ) -> None:
         """Everything up to `end` is on disk and recorded so, index included."""
         self._config = config
@@ -59,6 +72,8 @@ class MmapLedgerStore(LedgerStore):
         self._data = data
         self._index = EntryIndex(directory, index, data, begin, end)
         self._space = LedgerSpace(disk, directory, config, data, index)
+        self._quarantine = quarantine
+        self._healing = Healing(disk, directory, config, data, self._index, quarantine)
         self._segment_bytes = config.segment_bytes
         self._begin = begin
         self._end = end
@@ -84,10 +99,20 @@ class MmapLedgerStore(LedgerStore):
 
         Its entries carry digests; a directory without them is only ever read (`directory_reader.py`).
         Both flush modes start the same way: in neither may a log begin on bytes that are page cache
-        only. Raises DirectoryDamaged for damage at or below the durable point, StoreFailure.
+        only. Raises DirectoryDamaged for damage that cannot be bounded, StoreFailure.
         """
         log = recover_log(disk, directory, config, durable, begin)
-        store = cls(disk, directory, config, durable, log.data_files, log.index_files, begin, log.end)
+        store = cls(
+            disk,
+            directory,
+            config,
+            durable,
+            log.data_files,
+            log.index_files,
+            begin,
+            log.end,
+            log.quarantine,
+        )
         store._space.restore_control_reserve(log.end.position, log.end.index + 1)
         return store, log.report
 
@@ -107,17 +132,34 @@ class MmapLedgerStore(LedgerStore):
 
     def term_runs(self) -> tuple[tuple[int, int], ...]:
         """Found by binary search over the units, each edge compared with the data at both sides.
+        Damage on the way is settled.
 
-        Raises DirectoryDamaged.
+        Raises DirectoryDamaged if it cannot be.
         """
 
         def term_of(index: int, compare_with_data: bool) -> int:
+            quarantined = self._quarantine.at(index)
+            if quarantined is not None:
+                return quarantined.term_at(index)
             unit = self._index.units(index, index + 1, self._end)
             if compare_with_data:
                 self._index.chain_of(unit)
             return int(unit["term"][0])
 
+        for _ in range(_MOST_REPAIRS):
+            try:
+                return search_term_runs(self._begin.index + 1, self._end.index, term_of)
+            except DirectoryDamaged as damage:
+                if not self.settle_now(damage):
+                    raise
         return search_term_runs(self._begin.index + 1, self._end.index, term_of)
+
+    def settle_now(self, damage: DirectoryDamaged) -> bool:
+        """For a start, which has nobody else to look: False if nothing was found at that entry."""
+        found = self.examine(damage.index, damage.index + 1)
+        self.settle(found)
+        self.save_quarantine()
+        return bool(found.ranges or found.units)
 
     # ---------------------------------------------------------------- append
 
@@ -211,6 +253,10 @@ class MmapLedgerStore(LedgerStore):
         assert self._begin.index < index <= self._end.index + 1, (index, self._begin, self._end)
         if index == self._end.index + 1:
             return
+        with self._quarantine.lock:  # no piece of a healed range may be written behind the cut
+            self._truncate_from(index)
+
+    def _truncate_from(self, index: int) -> None:
         cut = self._point_at(index - 1)
         old_stop_index = self._end.index + 1
         written_end = self._written_end(cut)
@@ -228,6 +274,8 @@ class MmapLedgerStore(LedgerStore):
             self._dirty_index.pop(file.base_position, None)
         self._zero(self._index.files, units_position, old_stop_index * INDEX_UNIT_BYTES)
         self._zero(self._data, cut.position, written_end)
+        if self._quarantine.truncate_from(index):
+            self._quarantine.save()  # before other entries take the place of those
         self._space.restore_control_reserve(cut.position, index)
 
     def _lower_durable(self, cut: LogPoint) -> None:
@@ -252,6 +300,8 @@ class MmapLedgerStore(LedgerStore):
         segment_end = self._data.base_of(cut.position) + self._segment_bytes
         if self._end.position <= segment_end:
             return self._end.position
+        if self._quarantine.ranges:
+            return segment_end
         low, high = cut.index, self._end.index  # the last entry in front of the border lies between
         while high - low > 1:
             middle = (low + high) // 2
@@ -272,15 +322,36 @@ class MmapLedgerStore(LedgerStore):
     def _point_at(self, index: int) -> LogPoint:
         if index == self._begin.index:
             return self._begin
+        quarantined = self._quarantine.at(index)
+        if quarantined is not None:
+            return self._point_in(quarantined, index)
         unit = self._index.units(index, index + 1, self._end)
         end_position = int(unit["position"][0]) + int(unit["size"][0])
         return LogPoint(index, int(unit["term"][0]), self.chain_at(index), end_position)
+
+    def _point_in(self, quarantined: QuarantinedRange, index: int) -> LogPoint:
+        """The log can end with the last entry of a range only: no chain is known in front of it."""
+        last = quarantined.last
+        if index != last.index:
+            raise DirectoryDamaged(
+                f"the log has to be cut behind entry {index}, which lies inside damage: {quarantined}",
+                path=quarantined.path,
+                position=quarantined.before.position,
+                index=index,
+            )
+        unit = self._index.file_units(index, index + 1)
+        position = int(unit["position"][0]) + int(unit["size"][0]) if len(unit) else -1
+        in_front = last.position - self._segment_bytes < position <= last.position
+        return last if not in_front else LogPoint(last.index, last.term, last.chain, position)
 
     # ---------------------------------------------------------------- read
 
     def id_at(self, index: int) -> EntryId:
         if index == self._begin.index:
             return self._begin.entry_id
+        quarantined = self._quarantine.at(index)
+        if quarantined is not None:
+            return EntryId(index, quarantined.term_at(index))
         return EntryId(index, int(self._index.units(index, index + 1, self._end)["term"][0]))
 
     def chain_at(self, index: int) -> int:
@@ -290,12 +361,21 @@ class MmapLedgerStore(LedgerStore):
             return self._end.chain
         if self._index.recent.holds(index):
             return self._index.recent.chain(index)
+        quarantined = self._quarantine.at(index)
+        if quarantined is not None:
+            if index == quarantined.last.index:
+                return quarantined.last.chain
+            raise RangeDamaged(str(quarantined))
         return self._index.chain_of(self._index.units(index, index + 1, self._end))
 
     def range_of(self, first_index: int, stop_index: int, limit_bytes: int) -> LogRange:
         stop_index = min(stop_index, self._end.index + 1)
         self._index.check_held(first_index, self._end)
         assert first_index < stop_index, (first_index, stop_index)
+        quarantined = self._quarantine.at(first_index)
+        if quarantined is not None:
+            raise RangeDamaged(str(quarantined))
+        stop_index = self._quarantine.stop_before(first_index, stop_index)
         # Start with as many units as entries of average size need; go on while they fall short.
         held_bytes = self._end.position - self._begin.position
         average_bytes = held_bytes // (self._end.index - self._begin.index)
@@ -381,6 +461,38 @@ class MmapLedgerStore(LedgerStore):
             f"entries {log_range.first_index} .. {log_range.stop_index - 1} were truncated meanwhile",
             ledger_begin_index=self._begin.index + 1,
         )
+
+    # ---------------------------------------------------------------- damage
+
+    @property
+    def quarantined(self) -> tuple[QuarantinedRange, ...]:
+        return self._quarantine.ranges
+
+    def examine(self, first_index: int, stop_index: int) -> Examination:
+        return self._healing.examine(
+            first_index, stop_index, self._begin, self._durable, self._truncations
+        )
+
+    def settle(self, examination: Examination) -> tuple[QuarantinedRange, ...]:
+        if examination.truncations != self._truncations:
+            return ()  # what is still damaged will be found again
+        ranges, written = self._healing.settle(examination)
+        for file in written:
+            dirty = self._dirty_index if file in self._index.files.files else self._dirty_data
+            dirty[file.base_position] = file
+        return ranges
+
+    def save_quarantine(self) -> None:
+        self._durable_record.file.sync()  # a range above the durable point would count as cut off
+        self._quarantine.save()
+
+    def check_piece(
+        self, quarantined: QuarantinedRange, reached: LogPoint, batch: EntryBatch
+    ) -> LogPoint:
+        return self._healing.check(quarantined, reached, batch)
+
+    def write_piece(self, quarantined: QuarantinedRange, reached: LogPoint, batch: EntryBatch) -> bool:
+        return self._healing.write(quarantined, reached, batch)
 
     def close(self) -> None:
         self._data.close()

@@ -1,7 +1,8 @@
 """Recovery: from files as a crash left them to a log whose every byte is known to be on disk.
 
     below the durable point    trusted, except that index units which were not synced are written again;
-                               anything bad is damage and ends the start (DirectoryDamaged)
+                               what is bad is kept as a range in quarantine (quarantine.py), its ends
+                               known, until another member's copy takes its place
     above it                   whole entries with good digests are kept, the rest is a torn tail: kept
                                aside in `quarantine/` and cut
 
@@ -11,11 +12,13 @@ synced, what is kept above the durable point is written again, and what lies beh
 discarded and synced, all before any of it counts.
 
 Entries below the position up to which the index was synced are not looked at, so the time of a start
-does not grow with the log.
+does not grow with the log; a segment file that is missing or short is noticed all the same, and made
+again at full length.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -24,12 +27,19 @@ from isal.isal_zlib import crc32
 from quorumlog.config import StoreConfig
 from quorumlog.entry_header import HEADER_BYTES, unpack_header
 from quorumlog.errors import DirectoryDamaged, DiskFull, StoreFailure
+from quorumlog.store.damage_search import AnchorDamaged, DamageSearch, end_of
 from quorumlog.store.disk import Disk
 from quorumlog.store.durable_file import DurableFile, DurablePoint
-from quorumlog.store.ledger_store import LogPoint
+from quorumlog.store.ledger_store import LogPoint, QuarantinedRange
 from quorumlog.store.mmap_file import MmapFile, is_lack_of_space
 from quorumlog.store.mmap_file_list import NAME_DIGITS, MmapFileList, segment_name
 from quorumlog.store.placement import problem_of_units
+from quorumlog.store.quarantine import (
+    HEALING_NAME,
+    Quarantine,
+    QuarantineFolder,
+    load_quarantine,
+)
 from quorumlog.store.segment_scan import (
     BLANK_BYTES,
     INDEX_DTYPE,
@@ -38,14 +48,11 @@ from quorumlog.store.segment_scan import (
     SegmentScan,
     blank_record,
     index_units_of,
-    scan_segment,
 )
 
 DATA_NAME = "data"
 INDEX_NAME = "index"
-QUARANTINE_NAME = "quarantine"
 
-_WINDOW_BYTES = 16 << 20
 _CHUNK_BYTES = 4 << 20
 _ZERO_CHECK_BYTES = 256 << 10
 _TAIL_GAP_BYTES = 64 << 20
@@ -72,6 +79,7 @@ class RecoveredLog(NamedTuple):
     index_files: MmapFileList
     end: LogPoint
     report: RecoveryReport
+    quarantine: Quarantine
 
 
 def verify_hint(directory: str) -> str:
@@ -83,13 +91,13 @@ def recover_log(
 ) -> RecoveredLog:
     """Make the log in `directory` good for appends; it begins behind `begin`.
 
-    Raises DirectoryDamaged with file, position and index for damage at or below the durable point;
-    StoreFailure where the disk refuses.
+    Raises DirectoryDamaged with file, position and index where damage at or below the durable point
+    cannot be bounded; StoreFailure where the disk refuses.
     """
     known = durable_file.load()
     if known is None:
         raise StoreFailure(f"{directory}/durable has no readable slot")
-    recovery = _Recovery(disk, directory, config, known, begin)
+    recovery = _Recovery(disk, directory, config, durable_file, known, begin)
     try:
         log = recovery.run()
     except OSError as error:
@@ -104,14 +112,21 @@ class _Recovery:
     """One start. The methods stand in the order in which `run` calls them."""
 
     def __init__(
-        self, disk: Disk, directory: str, config: StoreConfig, known: DurablePoint, begin: LogPoint
+        self,
+        disk: Disk,
+        directory: str,
+        config: StoreConfig,
+        durable_file: DurableFile,
+        known: DurablePoint,
+        begin: LogPoint,
     ) -> None:
         self._disk = disk
+        self._durable_file = durable_file
         self._directory = directory
         self._config = config
-        self._known = known
         self._durable = known.point
         self._begin = begin
+        self._index_synced_position = known.index_synced_position
         self._lines: list[str] = []
         self._quarantined: list[str] = []
         self._cut_bytes = 0
@@ -121,6 +136,11 @@ class _Recovery:
         """Files with bytes that are not synced yet."""
         self._trusted_stop_index = self._durable.index + 1
         """From here on the units read as zeros, because their file was short."""
+        self._lost_from = self._durable.position
+        """First byte at or below the durable point that no file holds any more."""
+        self._known: tuple[QuarantinedRange, ...] = ()
+        self._verifies_bodies = False
+        self._folder = QuarantineFolder(disk, directory)
         assert begin.index <= self._durable.index, (begin, known)
         first_unit_position = (begin.index + 1) * INDEX_UNIT_BYTES
         index_bytes = config.index_segment_bytes
@@ -140,9 +160,13 @@ class _Recovery:
         try:
             self._open_data()
             self._open_index()
-            point = self._last_synced_point()
+            point = self._first_point_to_walk_from()
             self._index.reserved_position = (point.index + 1) * INDEX_UNIT_BYTES
-            point = self._walk_durable(point)
+            ranges = self._walk_durable(point)
+            # From here on no later start takes a segment that was made again for a healthy one.
+            quarantine = Quarantine(self._disk, self._directory, ranges)
+            quarantine.save()
+            point = self._durable
             end, problem = self._walk_tail(point)
             self._keep_tail_aside(end, problem)
             self._cut(end)
@@ -157,43 +181,79 @@ class _Recovery:
             ", ".join(self._quarantined),
             self._rebuilt_index_from,
         )
-        return RecoveredLog(self._data, self._index, end, report)
+        return RecoveredLog(self._data, self._index, end, report, quarantine)
 
     # ---------------------------------------------------------------- files
 
     def _open_data(self) -> None:
         """Adopt the contiguous run of whole segments; what is not part of it must lie above the
-        durable point."""
+        durable point. Below it, what is missing is made again: zeros that belong to no entry."""
         files = self._data
         for base in self._segment_bases(files):
             path = files.path_of(base)
-            length = self._disk.size_of(path)
-            counts = base < self._durable.position
+            self._make_again_up_to(min(base, self._durable.position))
             if base != files.end_position:
-                if files.end_position < self._durable.position:
-                    break  # reported below, as the missing segment
                 self._lines.append(f"{path} has no segment before it and is above the durable point")
                 self._set_aside(path, f"{DATA_NAME}-{segment_name(base)}")
                 continue
-            if length != files.segment_bytes:
-                if base + length < self._durable.position or (counts and length > files.segment_bytes):
-                    raise self._damage(path, base + length, -1, f"the file has {length} bytes")
-                if length > files.segment_bytes:
-                    self._lines.append(f"{path} has {length} bytes and is above the durable point")
-                    self._set_aside(path, f"{DATA_NAME}-{segment_name(base)}")
-                    continue
-                if length == 0:
-                    self._lines.append(f"{path} has no bytes: an unfinished creation, removed")
-                    self._disk.unlink(path)
-                    self._disk.sync_directory(files.directory)
-                    continue
+            length = self._disk.size_of(path)
+            if length > files.segment_bytes and base < self._durable.position:
+                self._lines.append(f"{path} has {length} bytes: what does not belong was cut off")
+                self._cut_off(path, base, length)
+                length = files.segment_bytes
+            if length > files.segment_bytes:
+                self._lines.append(f"{path} has {length} bytes and is above the durable point")
+                self._set_aside(path, f"{DATA_NAME}-{segment_name(base)}")
+                continue
+            lost = base + length < min(files.end_position + files.segment_bytes, self._durable.position)
+            if length == 0 and not lost:
+                self._lines.append(f"{path} has no bytes: an unfinished creation, removed")
+                self._disk.unlink(path)
+                self._disk.sync_directory(files.directory)
+                continue
+            if length != files.segment_bytes and not lost:
                 # A start that was interrupted between the two steps of a cut. What is left of the
                 # file may be whole entries: in `flush = async` they count after a process crash.
                 self._lines.append(f"{path} has {length} bytes: an unfinished cut, made whole again")
+            if lost:
+                self._lines.append(f"{path} has {length} bytes: made whole again, its entries are lost")
+                self._lose_from(base + length)
             files.adopt(self._opened(path, base, files.segment_bytes, length))
-        if files.end_position < self._durable.position:
-            position = files.end_position
-            raise self._damage(files.path_of(position), position, -1, "the segment is missing")
+            if lost:
+                self._reserve(files.files[-1])
+        self._make_again_up_to(self._durable.position)
+
+    def _make_again_up_to(self, position: int) -> None:
+        while self._data.end_position < position:
+            self._lose_from(self._data.end_position)
+            file = self._data.create_next()
+            self._lines.append(f"{file.path} is missing: made again, its entries are lost")
+            self._reserve(file)
+
+    def _lose_from(self, position: int) -> None:
+        """Should this start not come to its end, the next one finds a file of full length: it has to
+        look for entries in it."""
+        if position < self._lost_from:
+            self._lost_from = position
+            self._verifies_bodies = True  # half an entry may be left in front of the loss
+            synced_position = min(self._index_synced_position, position)
+            self._durable_file.record_both_synced(DurablePoint(self._durable, synced_position))
+
+    def _reserve(self, file: MmapFile) -> None:
+        """Healing must not run out of space halfway."""
+        file.reserve(file.base_position, file.end_position)
+
+    def _cut_off(self, path: str, base: int, length: int) -> None:
+        size_bytes = self._data.segment_bytes
+        file = MmapFile.open(self._disk, path, base, length)
+        try:
+            self._copy_aside(file, base + size_bytes, base + length)
+        finally:
+            file.retire()
+        whole = MmapFile.open(self._disk, path, base, size_bytes)
+        whole.discard_from(whole.end_position)
+        whole.sync()
+        whole.retire()
 
     def _open_index(self) -> None:
         """The index can be made again from the data, so nothing about its files is damage."""
@@ -231,47 +291,43 @@ class _Recovery:
         return file
 
     def _set_aside(self, path: str, name: str) -> None:
-        folder = self._quarantine_folder()
-        target = self._unused_name(f"{folder}/{name}")
-        self._disk.rename(path, target)
-        self._disk.sync_directory(folder)
-        self._disk.sync_directory(path.rpartition("/")[0])
-        self._quarantined.append(target)
-
-    def _quarantine_folder(self) -> str:
-        folder = f"{self._directory}/{QUARANTINE_NAME}"
-        self._disk.make_directory(folder)
-        self._disk.sync_directory(self._directory)
-        return folder
-
-    def _unused_name(self, path: str) -> str:
-        number, candidate = 1, path
-        while self._disk.exists(candidate):
-            number += 1
-            candidate = f"{path}-{number}"
-        return candidate
+        self._quarantined.append(self._folder.take(path, name))
 
     # ---------------------------------------------------------------- below the durable point
 
-    def _last_synced_point(self) -> LogPoint:
-        """The last entry whose index unit was synced, or the log's begin if the index cannot say.
+    def _first_point_to_walk_from(self) -> LogPoint:
+        """The last entry whose index unit was synced, or the last one in front of what no file holds;
+        the log's begin if the index cannot say.
 
         Units below `index_synced_position` are in order and those above it are newer or zeros, so
         "is unit i there and does its entry end below that position" changes once along the index.
         """
+        known = load_quarantine(self._disk, self._directory, self._durable)
+        if known is None:
+            self._lines.append(f"{self._directory}/{HEALING_NAME} is unreadable: the log is verified")
+            self._verifies_bodies = True
+            return self._begin
+        self._known = known
+        stop_position = min(self._index_synced_position, self._lost_from)
         low, high = self._begin.index + 1, self._trusted_stop_index
         while low < high:
             middle = (low + high) // 2
-            if self._synced_unit(middle) is not None:
+            if self._synced_unit(middle, stop_position) is not None:
                 low = middle + 1
             else:
                 high = middle
         index = low - 1
-        unit = self._synced_unit(index) if index > self._begin.index else None
+        unit = self._synced_unit(index, stop_position) if index > self._begin.index else None
         if unit is None:
             return self._begin
+        inside = next((each for each in self._known if each.holds(index)), None)
+        if inside is not None:
+            return inside.before
         position, size = int(unit["position"][0]), int(unit["size"][0])
-        header_bytes = self._data.pread(HEADER_BYTES, position)
+        try:
+            header_bytes = self._data.pread(HEADER_BYTES, position)
+        except OSError:
+            header_bytes = b""
         if len(header_bytes) == HEADER_BYTES:
             header = unpack_header(header_bytes)
             fields = (header.magic, header.pos, header.size, header.index, header.term)
@@ -280,64 +336,51 @@ class _Recovery:
         self._lines.append(f"the index unit of entry {index} disagrees with the data; all are remade")
         return self._begin
 
-    def _synced_unit(self, index: int) -> IndexArray | None:
-        """Shape (1,); None if the unit cannot be true, or lies above what was synced."""
-        data = self._index.pread(INDEX_UNIT_BYTES, index * INDEX_UNIT_BYTES)
+    def _synced_unit(self, index: int, stop_position: int) -> IndexArray | None:
+        """Shape (1,); None if the unit cannot be true, or its entry does not end below a position."""
+        try:
+            data = self._index.pread(INDEX_UNIT_BYTES, index * INDEX_UNIT_BYTES)
+        except OSError:
+            return None
         units = np.frombuffer(data, INDEX_DTYPE, len(data) // INDEX_UNIT_BYTES)
-        stop_position = self._known.index_synced_position
         if not len(units):
             return None
         wrong, _ = problem_of_units(units, index, self._config.segment_bytes, stop_position)
         return units if wrong < 0 else None
 
-    def _walk_durable(self, point: LogPoint) -> LogPoint:
-        """From `point` to the durable point: every header must be there and link to the next."""
+    def _walk_durable(self, point: LogPoint) -> list[QuarantinedRange]:
+        """From `point` to the durable point: every header must be there and link to the next. Returns
+        what is not, with what was known before."""
         durable = self._durable
-        at = point.position
-        while point.position < durable.position:
-            scan, _ = self._scan(at, point, check_bodies=False, stop_position=durable.position)
-            if len(scan.sizes):
-                self._restore_units(scan, durable=True)
-                point = _end_of(scan)
-            at = scan.end_position
-            if scan.stop == "blank":
-                at = self._data.base_of(at) + self._data.segment_bytes
-            elif scan.stop != "full":
-                problem = scan.problem or "the log ends here"
-                raise self._damage(self._data.path_of(at), at, point.index + 1, problem)
-        if point != durable:
-            where = max(durable.position - 1, self._begin.position)
-            problem = f"the last durable entry is {durable}, the files hold {point}"
-            raise self._damage(self._data.path_of(where), durable.position, durable.index, problem)
-        return point
+        while True:
+            search = self._search(lambda scan: self._restore_units(scan, durable=True))
+            try:
+                search.walk(point, durable, durable.index, check_bodies=self._verifies_bodies)
+                break
+            except AnchorDamaged as problem:
+                if point == self._begin:
+                    where = max(durable.position - 1, self._begin.position)
+                    raise self._damage(
+                        self._data.path_of(where), durable.position, durable.index, str(problem)
+                    ) from problem
+                point = self._begin
+                self._index.reserved_position = (point.index + 1) * INDEX_UNIT_BYTES
+        for position, rest_bytes in search.bad_blanks:
+            self._write_blank(position, rest_bytes)
+        for found in search.ranges:
+            self._lines.append(f"{found}; in quarantine until another member has sent the entries")
+        ranges = [*self._known, *search.ranges]
+        return sorted(ranges, key=lambda each: each.first_index)
 
-    def _scan(
-        self, at: int, point: LogPoint, *, check_bodies: bool, stop_position: int | None
-    ) -> tuple[SegmentScan, bytes]:
-        """The entries of the next window, and its bytes."""
-        window_bytes = max(_WINDOW_BYTES, self._config.entry_limit_bytes + BLANK_BYTES)
-        segment_end = self._data.base_of(at) + self._data.segment_bytes
-        try:
-            data = self._data.pread(min(window_bytes, segment_end - at), at)
-        except OSError as error:
-            if at >= self._durable.position:
-                raise
-            problem = f"cannot be read: {error}"
-            raise self._damage(self._data.path_of(at), at, point.index + 1, problem) from error
-        scan = scan_segment(
-            memoryview(data),
-            at,
-            at,
-            expected_index=point.index + 1,
-            previous_term=point.term,
-            previous_chain=point.chain,
-            check_bodies=check_bodies,
-            stop_position=stop_position,
-            segment_bytes=segment_end - at,
-        )
-        if scan.stop == "full" and scan.end_position == at:
-            return scan._replace(stop="bad", problem="an entry is longer than max_entry_bytes"), data
-        return scan, data
+    def _search(self, on_entries: Callable[[SegmentScan], None]) -> DamageSearch:
+        return DamageSearch(self._data, self._index, self._config, self._known, on_entries)
+
+    def _write_blank(self, position: int, rest_bytes: int) -> None:
+        file = self._data.file_at(position)
+        assert file is not None, position
+        self._lines.append(f"{file.path}: the blank record at {position} was bad, written again")
+        file.write([blank_record(rest_bytes)], position)
+        self._written.append(file)
 
     def _restore_units(self, scan: SegmentScan, *, durable: bool) -> None:
         """Write the index units of good entries, whatever is there; not synced yet."""
@@ -345,7 +388,10 @@ class _Recovery:
         first_index = int(units["index"][0])
         position = first_index * INDEX_UNIT_BYTES
         if durable and self._rebuilt_index_from < 0:
-            before = self._index.pread(units.nbytes, position)
+            try:
+                before = self._index.pread(units.nbytes, position)
+            except OSError:
+                before = b""
             found = np.frombuffer(before, INDEX_DTYPE, len(before) // INDEX_UNIT_BYTES)
             differs = found != units[: len(found)]
             wrong = int(differs.argmax()) if differs.any() else len(found)
@@ -363,21 +409,22 @@ class _Recovery:
         What is kept is written again: it may be in the cache and not on the disk.
         """
         at = point.position
+        search = self._search(lambda scan: None)
         while True:
             file = self._data.file_at(at)
             if file is None:
                 return point, ""
-            scan, data = self._scan(at, point, check_bodies=True, stop_position=None)
+            scan, data = search.scan(at, point, check_bodies=True, stop_position=None)
             if len(scan.sizes):
                 file.write([memoryview(data)[: scan.end_position - at]], at)
                 self._written.append(file)
                 self._restore_units(scan, durable=False)
-                point = _end_of(scan)
+                point = end_of(scan)
             at = scan.end_position
             if scan.stop == "blank":
                 # The blank counts only once an entry behind it does; it is written again then.
                 next_position = file.end_position
-                if self._continues_at(next_position, point):
+                if self._continues_at(search, next_position, point):
                     file.write([blank_record(next_position - at)], at)
                     file.discard_from(at + BLANK_BYTES)
                     file.sync()
@@ -387,12 +434,12 @@ class _Recovery:
             if scan.stop != "full":
                 return point, scan.problem
 
-    def _continues_at(self, position: int, point: LogPoint) -> bool:
+    def _continues_at(self, search: DamageSearch, position: int, point: LogPoint) -> bool:
         """Does the segment at `position` begin with the next good entry?"""
         if self._data.file_at(position) is None:
             return False
-        scan, _ = self._scan(position, point, check_bodies=True, stop_position=position + 1)
-        return len(scan.sizes) == 1
+        scan, _ = search.scan(position, point, check_bodies=True, stop_position=None)
+        return len(scan.sizes) >= 1
 
     # ---------------------------------------------------------------- the cut
 
@@ -452,8 +499,7 @@ class _Recovery:
         """Lack of space for the copy stops nothing: what is cut was acknowledged by nobody."""
         target = ""
         try:
-            folder = self._quarantine_folder()
-            target = self._unused_name(f"{folder}/{segment_name(first)}")
+            target = self._folder.unused_name(segment_name(first))
             copy = self._disk.open(target, create=True)
             try:
                 for start in range(first, stop, _CHUNK_BYTES):
@@ -461,7 +507,7 @@ class _Recovery:
                 copy.sync()
             finally:
                 copy.close()
-            self._disk.sync_directory(folder)
+            self._folder.sync()
         except OSError as error:
             if not is_lack_of_space(error):
                 raise
@@ -494,8 +540,3 @@ class _Recovery:
             position=position,
             index=index,
         )
-
-
-def _end_of(scan: SegmentScan) -> LogPoint:
-    last = scan.headers[-1]
-    return LogPoint(int(last["index"]), int(last["term"]), int(last["chain_crc"]), scan.end_position)

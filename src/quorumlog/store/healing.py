@@ -1,0 +1,270 @@
+"""Healing: finding out what of a log is damaged, and writing another member's copy over it.
+
+    examine   compare data, index and bodies around a place      (any thread, changes nothing)
+    settle    quarantine what is damaged; units and blank records that the data proves wrong are written
+              again at once
+    check     show that the entries of another member are the ones in quarantine
+    write     keep the damaged bytes aside, then write, sync, and at the end of the range forget it
+
+A range is healed from its front in pieces. Until the last piece has met the chain at its end it stays in
+quarantine, so nothing of it is served, and a start in between begins again.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+
+import numpy as np
+
+from quorumlog.batch import EntryBatch
+from quorumlog.config import StoreConfig
+from quorumlog.errors import DirectoryDamaged, IndexOutOfRange, ProtocolViolation, StoreFailure
+from quorumlog.store.damage_search import AnchorDamaged, DamageSearch
+from quorumlog.store.disk import Disk
+from quorumlog.store.entry_index import EntryIndex
+from quorumlog.store.ledger_store import Examination, LogPoint, QuarantinedRange
+from quorumlog.store.mmap_file import MmapFile, is_lack_of_space
+from quorumlog.store.mmap_file_list import MmapFileList, segment_name
+from quorumlog.store.placement import Placement, place
+from quorumlog.store.quarantine import Quarantine, QuarantineFolder
+from quorumlog.store.segment_scan import (
+    INDEX_UNIT_BYTES,
+    SegmentScan,
+    blank_record,
+    index_units_of,
+)
+
+_PAGE_BYTES = 4096
+
+
+class Healing:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        config: StoreConfig,
+        data: MmapFileList,
+        index: EntryIndex,
+        quarantine: Quarantine,
+    ) -> None:
+        self._disk = disk
+        self._config = config
+        self._data = data
+        self._index = index
+        self._quarantine = quarantine
+        self._folder = QuarantineFolder(disk, directory)
+        self._aside: tuple[QuarantinedRange, str] | None = None
+        """The range being healed and where its damaged bytes go; "" once there was no space."""
+
+    # ---------------------------------------------------------------- looking
+
+    def examine(
+        self,
+        first_index: int,
+        stop_index: int,
+        begin: LogPoint,
+        durable: LogPoint,
+        truncations: int,
+    ) -> Examination:
+        """Walk from a good entry in front of `first_index` to one behind the range. Any thread.
+
+        Raises DirectoryDamaged if the terms of a damaged range cannot be known.
+        """
+        stop_index = min(stop_index, durable.index + 1)
+        back = 1
+        while True:
+            index = max(first_index - back, begin.index)
+            anchor = begin if index == begin.index else self._point_at(index, durable)
+            if anchor is not None:
+                units: list[tuple[int, bytes]] = []
+                search = DamageSearch(
+                    self._data,
+                    self._index.files,
+                    self._config,
+                    self._quarantine.ranges,
+                    lambda scan, units=units: self._compare_units(scan, units),  # type: ignore[misc]
+                )
+                try:
+                    search.walk(anchor, durable, stop_index - 1, check_bodies=True)
+                except AnchorDamaged as problem:
+                    if anchor == begin:
+                        raise DirectoryDamaged(
+                            f"{self._data.directory}: {problem}",
+                            path=self._data.directory,
+                            position=durable.position,
+                        ) from problem
+                else:
+                    return Examination(
+                        tuple(search.ranges), tuple(units), tuple(search.bad_blanks), truncations
+                    )
+            back *= 2
+
+    def _point_at(self, index: int, durable: LogPoint) -> LogPoint | None:
+        """None if unit and header of an entry do not agree."""
+        known = self._quarantine.at(index)
+        if known is not None:
+            return known.before
+        try:
+            unit = self._index.file_units(index, index + 1)
+            if not len(unit) or not 0 <= int(unit["position"][0]) < durable.position:
+                return None
+            chain = self._index.chain_of(unit)
+        except DirectoryDamaged:
+            return None
+        if int(unit["index"][0]) != index:
+            return None
+        position = int(unit["position"][0]) + int(unit["size"][0])
+        return LogPoint(index, int(unit["term"][0]), chain, position)
+
+    def _compare_units(self, scan: SegmentScan, wrong: list[tuple[int, bytes]]) -> None:
+        units = index_units_of(scan.headers, scan.positions)
+        first_index = int(units["index"][0])
+        try:
+            held = self._index.file_units(first_index, first_index + len(units))
+        except DirectoryDamaged:
+            held = units[:0]
+        if len(held) < len(units) or bool((held != units).any()):
+            wrong.append((first_index * INDEX_UNIT_BYTES, units.tobytes()))
+
+    # ---------------------------------------------------------------- writing again
+
+    def settle(self, examination: Examination) -> tuple[tuple[QuarantinedRange, ...], list[MmapFile]]:
+        """The new ranges, and the files in which units and blank records were written again."""
+        found = tuple(r for r in examination.ranges if not self._quarantine.overlaps(r))
+        written = []
+        for position, data in examination.units:
+            written += self._index.files.write(data, position)
+        for position, rest_bytes in examination.blanks:
+            file = self._data.file_at(position)
+            assert file is not None, position
+            file.write([blank_record(rest_bytes)], position)
+            written.append(file)
+        if found:
+            self._quarantine.add(found)
+        return found, written
+
+    def check(self, quarantined: QuarantinedRange, reached: LogPoint, batch: EntryBatch) -> LogPoint:
+        """See `LedgerStore.check_piece`."""
+        last = quarantined.last
+        batch.check_encoding()
+        batch.check_sequence(reached.index + 1, reached.chain)
+        batch.check_bodies()
+        if batch.last_index > last.index:
+            raise ProtocolViolation(f"entries up to {batch.last_index} for a range up to {last.index}")
+        headers = batch.headers()
+        terms = np.array([first for first, _ in quarantined.term_runs])
+        expected = np.array([term for _, term in quarantined.term_runs])[
+            np.searchsorted(terms, headers["index"].astype(np.int64), side="right") - 1
+        ]
+        if not bool((headers["term"] == expected).all()):
+            raise ProtocolViolation(f"entries from {batch.first_index} on are of other terms than here")
+        if int(batch.sizes.max()) > self._config.entry_limit_bytes:
+            raise ProtocolViolation("an entry above max_entry_bytes")
+        placement = self._place(reached, batch)
+        if not batch.lies_at(placement.positions) or placement.end_position > last.position:
+            raise ProtocolViolation(f"entries from {batch.first_index} on lie elsewhere here")
+        end = headers[-1]
+        point = LogPoint(
+            batch.last_index, int(end["term"]), int(end["chain_crc"]), placement.end_position
+        )
+        if point.index == last.index and (
+            point.chain != last.chain
+            or last.position not in (point.position, self._segment_end(point.position))
+        ):
+            raise ProtocolViolation(
+                f"the chain of entries {quarantined.first_index} .. {last.index} ends with"
+                f" {point.chain:#x} at {point.position}; here the next entry continues {last.chain:#x}"
+                f" at {last.position}"
+            )
+        return point
+
+    def write(self, quarantined: QuarantinedRange, reached: LogPoint, batch: EntryBatch) -> bool:
+        """See `LedgerStore.write_piece`."""
+        with self._quarantine.lock:
+            if quarantined not in self._quarantine.ranges:
+                raise IndexOutOfRange(f"{quarantined}: is no longer in quarantine")
+            placement = self._place(reached, batch)
+            is_last = batch.last_index == quarantined.last.index
+            stop_position = quarantined.last.position if is_last else placement.end_position
+            self._keep_aside(quarantined, reached.position, stop_position)
+            written: list[MmapFile] = []
+            for number, (start, stop, position) in enumerate(placement.pieces):
+                piece = batch.slice(start, stop)
+                behind = position + piece.total_bytes
+                buffers = [piece.buffer] if piece.count else []
+                if number + 1 < len(placement.pieces) or (is_last and behind < stop_position):
+                    buffers.append(memoryview(blank_record(self._segment_end(behind) - behind)))
+                file = self._data.file_at(position)
+                assert file is not None, position
+                file.write(buffers, position)
+                written.append(file)
+            units = index_units_of(batch.headers(), placement.positions)
+            written += self._index.files.write(units.tobytes(), batch.first_index * INDEX_UNIT_BYTES)
+            for file in dict.fromkeys(written):
+                file.sync()
+            if is_last:
+                self._quarantine.drop(quarantined)
+                self._quarantine.save()
+                self._aside = None
+            return is_last
+
+    def _place(self, reached: LogPoint, batch: EntryBatch) -> Placement:
+        return place(
+            batch.sizes, reached.position, self._config.segment_bytes, self._config.entry_limit_bytes
+        )
+
+    def _segment_end(self, position: int) -> int:
+        return self._data.base_of(position) + self._data.segment_bytes
+
+    # ---------------------------------------------------------------- keeping aside
+
+    def _keep_aside(self, quarantined: QuarantinedRange, position: int, stop_position: int) -> None:
+        """Copy the bytes that are about to be overwritten; without space, go on without."""
+        if self._aside is None or self._aside[0] != quarantined:
+            self._aside = (quarantined, self._new_copy(quarantined))
+        pages = list(self._read_pages(position, stop_position))
+        if self._aside[1] and any(data.strip(b"\0") for data in pages):
+            offset = position - quarantined.before.position
+            self._aside = (quarantined, self._copied(self._aside[1], pages, offset))
+
+    def _read_pages(self, position: int, stop_position: int) -> Iterator[bytes]:
+        """The bytes of a range, zeros where the disk cannot read them."""
+        while position < stop_position:
+            file = self._data.file_at(position)
+            assert file is not None, position
+            page_stop = min(position + _PAGE_BYTES - position % _PAGE_BYTES, file.end_position)
+            size = min(page_stop, stop_position) - position
+            try:
+                yield file.pread(size, position)
+            except OSError:
+                yield bytes(size)
+                if size == _PAGE_BYTES:
+                    # Such a page can only be written as a whole: a part would have to be read first.
+                    file.zero(position, position + size)
+            position += size
+
+    def _new_copy(self, quarantined: QuarantinedRange) -> str:
+        try:
+            return self._folder.unused_name(f"damaged-{segment_name(quarantined.before.position)}")
+        except OSError as error:
+            return _no_space(error)
+
+    def _copied(self, target: str, pages: list[bytes], offset: int) -> str:
+        try:
+            copy = self._disk.open(target, create=not self._disk.exists(target))
+            try:
+                copy.pwritev([b"".join(pages)], offset)
+                copy.sync()
+            finally:
+                copy.close()
+            self._folder.sync()
+        except OSError as error:
+            return _no_space(error)
+        return target
+
+
+def _no_space(error: OSError) -> str:
+    if is_lack_of_space(error) or error.errno == errno.EROFS:
+        return ""
+    raise StoreFailure(f"damaged bytes cannot be kept aside: {error}") from error

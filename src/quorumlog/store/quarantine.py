@@ -1,0 +1,142 @@
+"""Quarantine: which entries at or below the durable point this member's disk no longer holds as written.
+
+Such a range is neither cut nor served. The member keeps its log end and what is known of the range (the
+points at both ends, the terms between), until another member's copy has taken its place (healing.py).
+
+    DIR/healing      the ranges, two lines of text; absent while there is none
+                       [[[11,1,91823,2976],[12,1,77112,3224],[[12,1]],"data/0...","chain_crc ..."], ...]
+                       crc32=0c4a1f2e
+    DIR/quarantine/  the damaged bytes as they were, and what a start has cut; kept for people
+
+The file is what keeps a segment that was made again, all zeros, from passing for a healthy one at the
+next start. It is synced before anything is written over the damage.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+import msgspec
+from isal.isal_zlib import crc32
+
+from quorumlog.errors import StoreFailure
+from quorumlog.store.disk import Disk
+from quorumlog.store.ledger_store import LogPoint, QuarantinedRange
+from quorumlog.store.replaced_file import read_file, replace_file
+
+HEALING_NAME = "healing"
+QUARANTINE_NAME = "quarantine"
+
+
+def load_quarantine(disk: Disk, directory: str, end: LogPoint) -> tuple[QuarantinedRange, ...] | None:
+    """The ranges that an earlier start or run has found, in order; None if the file cannot be used.
+
+    `end`: the durable point. What lies above it was cut off since, by a truncation that did not come
+    to its end.
+    """
+    try:
+        data = read_file(disk, f"{directory}/{HEALING_NAME}")
+    except OSError:
+        return None
+    if data is None:
+        return ()
+    line, _, rest = data.partition(b"\n")
+    if rest != f"crc32={crc32(line):08x}\n".encode():
+        return None
+    try:
+        ranges = msgspec.json.decode(line, type=tuple[QuarantinedRange, ...])
+    except ValueError:
+        return None
+    return tuple(each for each in ranges if each.last.index <= end.index)
+
+
+class Quarantine:
+    """The ranges in order. Any thread may look; whoever writes over a range holds `lock`."""
+
+    def __init__(self, disk: Disk, directory: str, ranges: Iterable[QuarantinedRange]) -> None:
+        self.lock = threading.RLock()
+        self.ranges = tuple(ranges)
+        self._disk = disk
+        self._directory = directory
+
+    def at(self, index: int) -> QuarantinedRange | None:
+        """The range that holds an entry."""
+        return next((each for each in self.ranges if each.holds(index)), None)
+
+    def ending_at(self, index: int) -> QuarantinedRange | None:
+        """The range whose last entry this is: its chain is known though its bytes are not."""
+        return next((each for each in self.ranges if each.last.index == index), None)
+
+    def stop_before(self, first_index: int, stop_index: int) -> int:
+        """Where a read from `first_index` on, which is good itself, has to stop."""
+        return min([stop_index, *(r.first_index for r in self.ranges if r.first_index > first_index)])
+
+    def overlaps(self, found: QuarantinedRange) -> bool:
+        return any(
+            each.first_index < found.stop_index and found.first_index < each.stop_index
+            for each in self.ranges
+        )
+
+    def add(self, found: Iterable[QuarantinedRange]) -> None:
+        """In memory at once; `save` brings it to disk."""
+        with self.lock:
+            self.ranges = tuple(sorted((*self.ranges, *found), key=lambda each: each.first_index))
+
+    def drop(self, healed: QuarantinedRange) -> None:
+        with self.lock:
+            self.ranges = tuple(each for each in self.ranges if each != healed)
+
+    def truncate_from(self, index: int) -> bool:
+        """Forget the ranges that a cut takes away; True if there were any. None may straddle it."""
+        with self.lock:
+            kept = tuple(each for each in self.ranges if each.last.index < index)
+            dropped = len(kept) < len(self.ranges)
+            assert all(each.first_index >= index for each in self.ranges[len(kept) :]), index
+            self.ranges = kept
+            return dropped
+
+    def save(self) -> None:
+        """The ranges as they are now, on disk when this returns. Raises StoreFailure."""
+        path = f"{self._directory}/{HEALING_NAME}"
+        with self.lock:
+            try:
+                if self.ranges:
+                    line = msgspec.json.encode(self.ranges)
+                    data = line + f"\ncrc32={crc32(line):08x}\n".encode()
+                    replace_file(self._disk, path, data, synced=True)
+                elif self._disk.exists(path):
+                    self._disk.unlink(path)
+                    self._disk.sync_directory(self._directory)
+            except OSError as error:
+                raise StoreFailure(f"{path} cannot be written: {error}") from error
+
+
+class QuarantineFolder:
+    """`DIR/quarantine`: bytes and files that are kept aside for people."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._path = f"{directory}/{QUARANTINE_NAME}"
+
+    def unused_name(self, name: str) -> str:
+        """A path in the folder, which exists then and whose name is on disk. Raises OSError."""
+        self._disk.make_directory(self._path)
+        self._disk.sync_directory(self._directory)
+        number, candidate = 1, f"{self._path}/{name}"
+        while self._disk.exists(candidate):
+            number += 1
+            candidate = f"{self._path}/{name}-{number}"
+        return candidate
+
+    def take(self, path: str, name: str) -> str:
+        """Move a file or folder here; returns its new path. Raises OSError."""
+        target = self.unused_name(name)
+        self._disk.rename(path, target)
+        self.sync()
+        self._disk.sync_directory(path.rpartition("/")[0])
+        return target
+
+    def sync(self) -> None:
+        self._disk.sync_directory(self._path)

@@ -1,0 +1,424 @@
+"""Damage at or below the durable point: kept in quarantine, refused, healed from another's copy."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from quorumlog.errors import IndexOutOfRange, ProtocolViolation, RangeDamaged
+from quorumlog.store.disk import OsDisk
+from quorumlog.store.durable_file import DurableFile, DurablePoint
+from quorumlog.store.ledger_store import Examination
+from quorumlog.store.mmap_ledger_store import MmapLedgerStore
+from quorumlog.store.quarantine import Quarantine
+from tests.store.log_making import (
+    append_bodies,
+    append_noop,
+    append_numbered,
+    body,
+    copy_directory,
+    heal_from,
+    new_store,
+    numbered,
+    open_store,
+    read_log,
+    sync,
+)
+from tests.store.stopping_disk import Stopped, StoppingDisk
+from tests.store.test_recovery import UnreadableDisk, data_file, flip, index_file, overwrite
+
+ENTRY_BYTES = 248
+
+
+def make_pair(path: Path, *, index_synced: bool = True, terms: bool = False) -> MmapLedgerStore:
+    """The same ten durable entries in PATH/m and PATH/twin: 0 .. 3 | 4 .. 7 | 8, 9. With `terms` entry
+    4 is a no-op that opens term 2. Returns the twin, open."""
+    for name in ("m", "twin"):
+        store = new_store(str(path / name))
+        append_numbered(store, 4)
+        if terms:
+            append_noop(store, 2)
+        append_numbered(store, 5 if terms else 6, term=2 if terms else 1)
+        sync(store)
+        point = DurablePoint(store.end, store.end.position if index_synced else 0)
+        store.close()
+        durable = DurableFile.open(OsDisk(), str(path / name))
+        durable.record_both_synced(point)
+        durable.close()
+    return open_store(str(path / "twin"))[0]
+
+
+def files_of(path: Path) -> dict[str, bytes]:
+    return {
+        f"{file.parent.name}/{file.name}": file.read_bytes()
+        for folder in ("data", "index")
+        for file in (path / folder).iterdir()
+    }
+
+
+def indices(store: MmapLedgerStore) -> list[tuple[int, int]]:
+    return [(each.first_index, each.stop_index) for each in store.quarantined]
+
+
+# ---------------------------------------------------------------- at a start
+
+
+@pytest.mark.parametrize("at", [0, 4, 8, 16, 24, 36, 40, 44])
+def test_a_bad_header_below_the_durable_point_is_quarantined_alone_and_healed(
+    tmp_path: Path, at: int
+) -> None:
+    twin = make_pair(tmp_path, index_synced=False)
+    path = tmp_path / "m"
+    flip(data_file(path), ENTRY_BYTES + at)
+    damaged = data_file(path).read_bytes()
+    store, report = open_store(str(path))
+    assert indices(store) == [(1, 2)]
+    assert "entry 1 in data/" in report.lines[0]
+    assert store.end == twin.end
+    assert store.durable == twin.end
+    with pytest.raises(RangeDamaged, match="entry 1"):
+        store.range_of(1, 5, 10_000)
+    assert store.range_of(0, 5, 10_000).stop_index == 1, "a read stops in front of the damage"
+    assert store.read(store.range_of(2, 5, 10_000)).first_index == 2
+    heal_from(twin, store)
+    assert read_log(store) == numbered(10)
+    assert files_of(path) == files_of(tmp_path / "twin")
+    kept = next((path / "quarantine").iterdir())
+    assert kept.read_bytes() == damaged[ENTRY_BYTES : 2 * ENTRY_BYTES]
+    store.close()
+    again, report = open_store(str(path))
+    assert (again.quarantined, report.lines) == ((), ())
+    again.close()
+
+
+def cut_file(file: Path, size_bytes: int) -> None:
+    with file.open("r+b") as opened:
+        opened.truncate(size_bytes)
+
+
+@pytest.mark.parametrize("index_synced", [True, False])
+@pytest.mark.parametrize("terms", [True, False])
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (lambda path: data_file(path).unlink(), (0, 4)),
+        (lambda path: data_file(path, 1024).unlink(), (4, 8)),
+        (lambda path: cut_file(data_file(path, 1024), 700), (6, 8)),
+        (lambda path: cut_file(data_file(path, 1024), 0), (4, 8)),
+        (lambda path: data_file(path, 2048).unlink(), (8, 10)),
+        (lambda path: cut_file(data_file(path, 2048), 0), (8, 10)),
+        (lambda path: data_file(path, 1024).rename(data_file(path, 77)), (4, 8)),
+    ],
+)
+def test_what_a_lost_segment_held_is_quarantined_and_healed(
+    tmp_path: Path,
+    damage: Callable[[Path], None],
+    expected: tuple[int, int],
+    terms: bool,
+    index_synced: bool,
+) -> None:
+    twin = make_pair(tmp_path, index_synced=index_synced, terms=terms)
+    path = tmp_path / "m"
+    damage(path)
+    store, _ = open_store(str(path))
+    first, stop = indices(store)[0]
+    assert (first, stop) == expected or terms
+    assert store.end == twin.end
+    assert store.term_runs() == twin.term_runs()
+    store.close()
+    store, _ = open_store(str(path))  # the files have their full length by now: it must not forget
+    assert indices(store)[0] == (first, stop)
+    heal_from(twin, store)
+    assert read_log(store) == read_log(twin)
+    assert files_of(path) == files_of(tmp_path / "twin")
+    store.close()
+    assert open_store(str(path))[0].quarantined == ()
+
+
+def test_a_segment_that_is_too_long_loses_what_does_not_belong_and_keeps_it_aside(
+    tmp_path: Path,
+) -> None:
+    twin = make_pair(tmp_path)
+    path = tmp_path / "m"
+    data_file(path, 1024).write_bytes(data_file(path, 1024).read_bytes() + b"x" * 500)
+    store, report = open_store(str(path))
+    assert store.quarantined == ()
+    assert read_log(store) == read_log(twin)
+    assert Path(report.quarantined).read_bytes() == b"x" * 500
+    store.close()
+
+
+def test_swapped_segments_are_healed(tmp_path: Path) -> None:
+    twin = make_pair(tmp_path, index_synced=False)
+    path = tmp_path / "m"
+    first, second = data_file(path).read_bytes(), data_file(path, 1024).read_bytes()
+    data_file(path).write_bytes(second)
+    data_file(path, 1024).write_bytes(first)
+    store, _ = open_store(str(path))
+    assert indices(store) == [(0, 8)]
+    heal_from(twin, store)
+    assert files_of(path) == files_of(tmp_path / "twin")
+    store.close()
+
+
+def test_a_bad_blank_record_between_good_neighbours_is_simply_written_again(tmp_path: Path) -> None:
+    make_pair(tmp_path, index_synced=False).close()
+    path = tmp_path / "m"
+    whole = files_of(path)
+    overwrite(data_file(path), 4 * ENTRY_BYTES, b"\0" * 8)
+    store, report = open_store(str(path))
+    assert store.quarantined == ()
+    assert "blank record" in report.lines[0]
+    assert files_of(path) == whole
+    store.close()
+
+
+def test_a_page_that_the_disk_cannot_read_is_quarantined(tmp_path: Path) -> None:
+    twin = make_pair(tmp_path, index_synced=False)
+    disk = UnreadableDisk(f"/data/{1024:020d}")
+    disk.unreadable = True
+    store, report = open_store(str(tmp_path / "m"), disk=disk)
+    assert indices(store) == [(4, 8)]
+    assert "Input/output error" in report.lines[0]
+    disk.unreadable = False  # the drive puts what is written elsewhere
+    heal_from(twin, store)
+    assert files_of(tmp_path / "m") == files_of(tmp_path / "twin")
+    store.close()
+
+
+def test_two_ranges_are_healed_one_by_one(tmp_path: Path) -> None:
+    twin = make_pair(tmp_path, index_synced=False)
+    path = tmp_path / "m"
+    flip(data_file(path), ENTRY_BYTES + 8)
+    flip(data_file(path, 2048), 16)
+    store, _ = open_store(str(path))
+    assert indices(store) == [(1, 2), (8, 9)]
+    assert heal_from(twin, store) == [(1, 2), (8, 9)]
+    assert read_log(store) == numbered(10)
+    store.close()
+
+
+def test_damage_that_reaches_the_durable_end_ends_where_the_durable_point_says(tmp_path: Path) -> None:
+    twin = make_pair(tmp_path, index_synced=False)
+    path = tmp_path / "m"
+    overwrite(data_file(path, 2048), 0, bytes(500))
+    store, _ = open_store(str(path))
+    assert indices(store) == [(8, 10)]
+    assert store.end == twin.end
+    append_numbered(store, 3, term=3)  # the log goes on behind it
+    sync(store)
+    store.close()
+    store, _ = open_store(str(path))
+    assert indices(store) == [(8, 10)]
+    heal_from(twin, store)
+    assert read_log(store) == numbered(10) + numbered(3, term=3, first=10)
+    store.close()
+
+
+def test_an_unreadable_list_of_ranges_makes_the_start_verify_the_whole_log(tmp_path: Path) -> None:
+    twin = make_pair(tmp_path)
+    path = tmp_path / "m"
+    data_file(path, 1024).unlink()
+    open_store(str(path))[0].close()
+    flip(data_file(path), ENTRY_BYTES + 100)  # a body, which a start does not look at otherwise
+    flip(path / "healing", 10)
+    store, _ = open_store(str(path))
+    assert indices(store) == [(1, 2), (4, 8)]
+    heal_from(twin, store)
+    assert files_of(path) == files_of(tmp_path / "twin")
+    assert not (path / "healing").exists()
+    store.close()
+
+
+@pytest.mark.usefixtures("no_syncs")
+def test_killed_at_every_step_of_a_start_that_makes_a_segment_again(tmp_path: Path) -> None:
+    twin = make_pair(tmp_path)
+    source = tmp_path / "m"
+    data_file(source, 1024).unlink()
+    whole = StoppingDisk()
+    path = copy_directory(str(source), str(tmp_path / "copy"))
+    open_store(path, disk=whole)[0].close()
+    for stop_at in range(len(whole.steps)):
+        path = copy_directory(str(source), str(tmp_path / "copy"))
+        with contextlib.suppress(Stopped):
+            open_store(path, disk=StoppingDisk(stop_at))[0].close()
+        store, _ = open_store(path)
+        assert indices(store) == [(4, 8)], stop_at
+        heal_from(twin, store)
+        assert read_log(store) == numbered(10)
+        store.close()
+
+
+@pytest.mark.usefixtures("no_syncs")
+def test_killed_at_every_step_of_a_healing(tmp_path: Path) -> None:
+    twin = make_pair(tmp_path)
+    source = tmp_path / "m"
+    data_file(source, 1024).unlink()
+    open_store(str(source))[0].close()
+    stop_at = 0
+    while True:
+        disk = StoppingDisk()
+        store, _ = open_store(copy_directory(str(source), str(tmp_path / "copy")), disk=disk)
+        disk._stop_at = len(disk.steps) + stop_at
+        try:
+            heal_from(twin, store)
+        except Stopped:
+            store.close()
+        else:
+            break
+        store, _ = open_store(str(tmp_path / "copy"))
+        assert indices(store) in ([(4, 8)], []), stop_at
+        heal_from(twin, store)
+        assert read_log(store) == numbered(10)
+        store.close()
+        stop_at += 1
+    assert stop_at > 5
+
+
+# ---------------------------------------------------------------- while it runs
+
+
+def look(store: MmapLedgerStore, first_index: int, stop_index: int) -> Examination:
+    found = store.examine(first_index, stop_index)
+    store.settle(found)
+    store.save_quarantine()
+    return found
+
+
+@pytest.mark.parametrize("at", [0, 8, 16, 24, 36, 40, 48, 200])
+def test_a_closer_look_quarantines_the_one_bad_entry(tmp_path: Path, at: int) -> None:
+    twin = make_pair(tmp_path)
+    path = tmp_path / "m"
+    store, _ = open_store(str(path))
+    flip(data_file(path, 1024), ENTRY_BYTES + at)  # entry 5
+    look(store, 4, 8)
+    assert indices(store) == [(5, 6)]
+    store.close()
+    store, _ = open_store(str(path))
+    assert indices(store) == [(5, 6)]
+    heal_from(twin, store)
+    assert files_of(path) == files_of(tmp_path / "twin")
+    store.close()
+
+
+def test_a_closer_look_at_a_whole_log_finds_nothing(tmp_path: Path) -> None:
+    make_pair(tmp_path, terms=True).close()
+    store, _ = open_store(str(tmp_path / "m"))
+    assert look(store, 0, 10)[:3] == ((), (), ())
+    store.close()
+
+
+def test_units_that_the_data_proves_wrong_are_written_again(tmp_path: Path) -> None:
+    make_pair(tmp_path).close()
+    path = tmp_path / "m"
+    whole = files_of(path)
+    store, _ = open_store(str(path))
+    for offset in (0, 7, 15, 20, 31):
+        flip(index_file(path), 5 * 32 + offset)
+    look(store, 5, 6)
+    assert store.quarantined == ()
+    assert files_of(path) == whole
+    store.close()
+
+
+def test_damage_that_was_cut_meanwhile_is_none(tmp_path: Path) -> None:
+    make_pair(tmp_path).close()
+    store, _ = open_store(str(tmp_path / "m"))
+    flip(data_file(tmp_path / "m", 2048), 60)
+    found = store.examine(8, 10)
+    assert len(found.ranges) == 1
+    store.truncate_from(8)
+    assert store.settle(found) == ()
+    store.close()
+
+
+def test_a_cut_that_takes_the_range_away_ends_the_quarantine(tmp_path: Path) -> None:
+    twin = make_pair(tmp_path)
+    path = tmp_path / "m"
+    data_file(path, 1024).unlink()
+    store, _ = open_store(str(path))
+    quarantined = store.quarantined[0]
+    store.truncate_from(4)
+    assert store.quarantined == ()
+    batch = twin.read(twin.range_of(4, 8, 10_000))
+    with pytest.raises(IndexOutOfRange):
+        store.write_piece(quarantined, quarantined.before, batch)
+    append_numbered(store, 5, term=2)
+    sync(store)
+    store.close()
+    store, _ = open_store(str(path))
+    assert read_log(store) == numbered(4) + numbered(5, term=2, first=4)
+    store.close()
+
+
+def test_a_cut_right_behind_a_range_keeps_it(tmp_path: Path) -> None:
+    twin = make_pair(tmp_path)
+    path = tmp_path / "m"
+    data_file(path, 1024).unlink()
+    store, _ = open_store(str(path))
+    store.truncate_from(8)
+    assert indices(store) == [(4, 8)]
+    append_numbered(store, 2, term=2)
+    heal_from(twin, store)
+    assert read_log(store) == numbered(8) + numbered(2, term=2, first=8)
+    store.close()
+
+
+# ---------------------------------------------------------------- what another member sends
+
+
+def test_entries_that_are_not_the_ones_in_quarantine_are_refused(tmp_path: Path) -> None:
+    twin = make_pair(tmp_path)
+    path = tmp_path / "m"
+    data_file(path, 1024).unlink()
+    other = new_store(str(tmp_path / "other"))  # another body at index 6, all else alike
+    append_bodies(other, [body(i) if i != 6 else body(66) for i in range(10)])
+    store, _ = open_store(str(path))
+    (quarantined,) = store.quarantined
+    batch = other.read(other.range_of(4, 8, 10_000))
+    with pytest.raises(ProtocolViolation, match="the chain of entries"):
+        store.check_piece(quarantined, quarantined.before, batch)
+    batch = twin.read(twin.range_of(4, 8, 10_000))
+    batch.buffer[300] ^= 1
+    with pytest.raises(ProtocolViolation, match="body_crc"):
+        store.check_piece(quarantined, quarantined.before, batch)
+    with pytest.raises(ProtocolViolation):
+        store.check_piece(quarantined, quarantined.before, twin.read(twin.range_of(5, 8, 10_000)))
+    assert indices(store) == [(4, 8)]
+    store.close()
+    other.close()
+
+
+class FullDisk(OsDisk):
+    def make_directory(self, path: str) -> None:
+        if path.endswith("/quarantine"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().make_directory(path)
+
+
+def test_lack_of_space_for_the_damaged_bytes_stops_no_healing(tmp_path: Path) -> None:
+    twin = make_pair(tmp_path, index_synced=False)
+    flip(data_file(tmp_path / "m"), ENTRY_BYTES + 8)
+    store, _ = open_store(str(tmp_path / "m"), disk=FullDisk())
+    heal_from(twin, store)
+    assert read_log(store) == numbered(10)
+    assert not (tmp_path / "m" / "quarantine").exists()
+    store.close()
+
+
+def test_ranges_above_the_durable_point_are_what_an_unfinished_cut_left(tmp_path: Path) -> None:
+    make_pair(tmp_path).close()
+    path = tmp_path / "m"
+    data_file(path, 2048).unlink()
+    store, _ = open_store(str(path))
+    ranges = store.quarantined
+    store.truncate_from(8)
+    store.close()
+    Quarantine(OsDisk(), str(path), ranges).save()
+    store, _ = open_store(str(path))
+    assert (store.quarantined, store.end.index) == ((), 7)
+    store.close()

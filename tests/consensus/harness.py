@@ -73,6 +73,7 @@ class FakeMember:
         send: Callable[[Envelope], None],
         async_mode: bool = False,
         on_ready: Callable[[FakeMember, Ready], None] | None = None,
+        quarantined: tuple[tuple[int, int], ...] = (),
     ) -> None:
         self.disk = disk
         self.voter = disk.voter
@@ -90,6 +91,7 @@ class FakeMember:
             async_mode=async_mode,
             random=random.Random(seed),
             now_ms=now_ms,
+            quarantined=quarantined,
         )
         disk.synced_count = len(disk.entries)
         self._send = send
@@ -246,6 +248,7 @@ class LoneMember(FakeMember):
         vote: str | None = None,
         committed: int = -1,
         async_mode: bool = False,
+        quarantined: tuple[tuple[int, int], ...] = (),
         **settings: Any,
     ) -> None:
         self.voters = tuple(Voter(f"n{i}", f"n{i}-d0") for i in range(size))
@@ -268,6 +271,7 @@ class LoneMember(FakeMember):
             send=self.sent.append,
             async_mode=async_mode,
             on_ready=lambda _, ready: self.readys.append(ready),
+            quarantined=quarantined,
         )
         for voter in self.voters[1:]:
             self.node.on_connected(voter.member_id, voter.directory_id)

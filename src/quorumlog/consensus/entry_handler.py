@@ -6,12 +6,14 @@
     COMMIT    commit what has been verified
 
 Whoever gets here has passed the term gate of `RaftNode`: the sender leads this member's current term.
-Three rules stand above all others:
+Four rules stand above all others:
 
 1. Cutting happens only on a real conflict: an index where the leader's term and ours differ. An older
    or repeated message names entries that we hold already, so it cuts nothing.
 2. A cut at or below the committed index is refused with DIVERGED_BELOW_COMMIT, and `status` says so.
-3. The committed index moves only up to `_verified_index`, the last entry that this leader in this term
+3. Nothing is acknowledged from the first entry on that is in quarantine and not known to be committed;
+   the newest acknowledgement is kept until it may leave.
+4. The committed index moves only up to `_verified_index`, the last entry that this leader in this term
    has shown to be the same as its own. Our own log end may be a tail that nobody else has.
 """
 
@@ -38,6 +40,7 @@ class EntryHandler:
         "_state",
         "_verified_index",
         "_waiting",
+        "_withheld",
         "problem",
     )
 
@@ -53,11 +56,14 @@ class EntryHandler:
         self._verified_index = -1
         self._leader_committed_index = -1
         """What this leader has said to be committed, which may lie beyond what is verified yet."""
+        self._withheld: PushEntryRequest | None = None
+        """The APPEND that reaches farthest of those whose acknowledgement may not leave yet."""
         self.problem = ""
 
     def begin(self) -> None:
         """Another term, so another leader: nothing is verified, nothing waits."""
         self._waiting.clear()
+        self._withheld = None
         self._verified_index = -1
         self._leader_committed_index = -1
 
@@ -157,14 +163,28 @@ class EntryHandler:
                 _runs_from(request.term_runs, new_index),
             )
         self._verify_up_to(request.last_index)
-        self._answer(request, PushResult.SUCCESS, index=request.last_index)
+        self._acknowledge(request)
         self._commit()
         return True
+
+    def _acknowledge(self, request: PushEntryRequest) -> None:
+        unproven = self._state.first_unproven_index
+        if unproven is None or request.last_index < unproven:
+            self._answer(request, PushResult.SUCCESS, index=request.last_index)
+        elif self._withheld is None or self._withheld.last_index < request.last_index:
+            self._withheld = request
+
+    def acknowledge_withheld(self) -> None:
+        """The committed index rose, or a range was healed: look again."""
+        withheld, self._withheld = self._withheld, None
+        if withheld is not None:
+            self._acknowledge(withheld)
 
     def _commit(self) -> None:
         index = min(self._leader_committed_index, self._verified_index)
         if index > self._state.committed_index:
             self._state.commit_up_to(index)
+            self.acknowledge_withheld()
 
     # ---------------------------------------------------------------- helpers
 
@@ -179,6 +199,15 @@ class EntryHandler:
             return False  # a leader's log does not change within its term: nobody sends this
         state = self._state
         committed_index = state.committed_index
+        damaged = state.log.quarantine.around(cut_index)
+        if damaged is not None and damaged[0] > committed_index:
+            # The log cannot end inside the range: no chain is known there. What is cut with it is asked
+            # for again from the entry in front of it.
+            state.log.truncate_from(damaged[0])
+            self._verified_index = min(self._verified_index, damaged[0] - 1)
+            self._withheld = None
+            self._answer_inconsistent(request)
+            return False
         if cut_index <= committed_index:
             # In async mode a power loss may have taken acknowledged entries from those who elected a
             # leader of a higher term; the group goes on with what is left, and says so. A leader of

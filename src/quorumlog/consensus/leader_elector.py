@@ -95,6 +95,8 @@ class LeaderElector:
         self._next_vote_ms = 0.0
         self._silence_deadline_ms = 0.0
         self._heard_leader_ms = LONG_AGO_MS
+        self._leaderless_since_ms = state.now_ms
+        """When a leader was last heard, or this member led last."""
         self._connection_lost = False
         """The leader's process closed the connection: whoever turns candidate for this asks at once."""
         self.round = 0
@@ -105,6 +107,7 @@ class LeaderElector:
 
     def start(self) -> None:
         """The member has started, or has formed: its first silence is one vote wait."""
+        self._leaderless_since_ms = self._state.now_ms
         self._silence_deadline_ms = self._state.now_ms + self._draw_vote_wait()
 
     # ---------------------------------------------------------------- time
@@ -115,6 +118,7 @@ class LeaderElector:
         state = self._state
         role = state.role
         if role is Role.LEADER:
+            self._leaderless_since_ms = state.now_ms
             return state.now_ms >= self._next_heartbeat_ms and self._tick_as_leader()
         if role is Role.FOLLOWER:
             if state.now_ms >= self._silence_deadline_ms:
@@ -133,15 +137,31 @@ class LeaderElector:
 
     def _tick_as_leader(self) -> bool:
         if not self.has_live_quorum():
-            self._state.become_candidate()
-            self._wait_to_vote(VoteOutcome.WAIT_TO_VOTE_NEXT)
+            self.step_down()
             return False
         self._next_heartbeat_ms = self._state.now_ms + self._config.heartbeat_interval_ms
         self.start_round()
         return True
 
+    def step_down(self) -> None:
+        self._state.become_candidate()
+        self._wait_to_vote(VoteOutcome.WAIT_TO_VOTE_NEXT)
+
+    @property
+    def _campaigns_from_ms(self) -> float:
+        """A member with entries in quarantine leaves it to the others to lead, unless none of them does
+        for three election time-outs; alone in its group it has nobody to wait for."""
+        if not self._state.log.quarantine or self._state.quorum == 1:
+            return LONG_AGO_MS
+        return self._leaderless_since_ms + 3 * self._config.election_timeout_ms
+
+    def on_quarantine_changed(self) -> None:
+        """Damage was found, or healed: a campaign under way is given up or may begin."""
+        if self._state.role is Role.CANDIDATE:
+            self._wait_to_vote(VoteOutcome.WAIT_TO_VOTE_NEXT)
+
     def _tick_as_follower(self) -> None:
-        at_once = self._connection_lost
+        at_once = self._connection_lost and self._state.now_ms >= self._campaigns_from_ms
         self._state.become_candidate()
         # One more wait: a process that was stopped for a while finds its leader's heartbeats in the
         # queue, and should read them before it asks anybody.
@@ -150,6 +170,9 @@ class LeaderElector:
             self._ask_pre_votes()
 
     def _tick_as_candidate(self) -> None:
+        if self._state.now_ms < self._campaigns_from_ms:
+            self._next_vote_ms = self._campaigns_from_ms + self._draw_vote_wait()
+            return
         campaign = self._campaign
         if campaign is not None:
             self._campaign = None
@@ -334,7 +357,7 @@ class LeaderElector:
         if state.leader != leader or state.term != term:
             state.follow(term, leader)
             self._campaign = None
-        self._heard_leader_ms = state.now_ms
+        self._heard_leader_ms = self._leaderless_since_ms = state.now_ms
         self._outcome = VoteOutcome.WAIT_TO_VOTE_NEXT
         self._expect_leader()
         campaign = self._campaign
@@ -373,7 +396,8 @@ class LeaderElector:
     def on_take_leadership(self, request: TakeLeadershipRequest) -> None:
         """Our leader hands over to us: ask at once, with the mark that opens its followers' ears."""
         state = self._state
-        if state.role is Role.FOLLOWER and state.ledger_end == request.ledger_end:
+        whole = not state.log.quarantine
+        if state.role is Role.FOLLOWER and state.ledger_end == request.ledger_end and whole:
             self._ask_pre_votes((request.sender, request.term))
 
     def _is_taking_leadership(self) -> bool:

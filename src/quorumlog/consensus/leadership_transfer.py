@@ -44,6 +44,7 @@ class LeadershipTransfer:
         self._asked = False
         self._next_check_ms = 0.0
         self._cool_until_ms = LONG_AGO_MS
+        self._next_damaged_try_ms = LONG_AGO_MS
         self._leader_since_ms = LONG_AGO_MS
 
     # ---------------------------------------------------------------- leader
@@ -99,8 +100,20 @@ class LeadershipTransfer:
             self._next_check_ms = now_ms + self._config.preferred_check_interval_ms
             self._hand_over_to_preferred()
 
+    def hand_over_damaged(self) -> None:
+        """This leader holds entries in quarantine: a caught-up member would serve them all."""
+        now_ms = self._state.now_ms
+        if self.target is not None or now_ms < self._next_damaged_try_ms:
+            return
+        fit = [voter for voter in self._state.voters if self._is_fit(voter)]
+        if fit:
+            # A target that is damaged itself lets the hand-over pass; appends wait meanwhile.
+            self._next_damaged_try_ms = now_ms + self._config.preferred_cool_down_ms
+            self.begin(min(fit, key=self._lag_of).member_id)
+
     def open_term(self) -> None:
         self.target = None
+        self._next_damaged_try_ms = LONG_AGO_MS
         self._next_check_ms = self._state.now_ms + self._config.preferred_check_interval_ms
 
     def stop(self) -> None:
@@ -115,14 +128,19 @@ class LeadershipTransfer:
             voter
             for member_id in preferred_ids
             for voter in self._state.voters
-            if voter.member_id == member_id
-            and self._outbox.is_connected(voter)
-            and self._elector.is_live(voter)
-            and self._lag_of(voter) <= self._config.max_transfer_lag_entries
+            if voter.member_id == member_id and self._is_fit(voter)
         ]
         if fit:
             self._cool_down()
             self.begin(min(fit, key=self._lag_of).member_id)
+
+    def _is_fit(self, voter: Voter) -> bool:
+        return (
+            voter != self._state.member
+            and self._outbox.is_connected(voter)
+            and self._elector.is_live(voter)
+            and self._lag_of(voter) <= self._config.max_transfer_lag_entries
+        )
 
     def _lag_of(self, voter: Voter) -> int:
         """Entries that the member is not known to have."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from quorumlog.consensus.quarantine import QuarantinedIndices
 from quorumlog.consensus.ready import AppendOrder
 from quorumlog.consensus.term_runs import TermRuns
 
@@ -28,11 +29,14 @@ class LogChanges:
         "_truncate_from",
         "_written",
         "durable_index",
+        "quarantine",
         "runs",
     )
 
-    def __init__(self, runs: TermRuns) -> None:
+    def __init__(self, runs: TermRuns, quarantine: QuarantinedIndices | None = None) -> None:
         self.runs = runs
+        self.quarantine = quarantine or QuarantinedIndices()
+        """Entries at or below `durable_index` whose bytes this member's disk no longer holds."""
         self.durable_index = runs.end_index
         """Everything up to here survives a power loss of this member."""
         self._written = runs.end_index
@@ -58,6 +62,7 @@ class LogChanges:
 
     def truncate_from(self, index: int, *, loses_committed: bool = False) -> None:
         self.runs.truncate_from(index)
+        self.quarantine.truncate_from(index)
         while self._appends and self._appends[-1].first_index >= index:
             self._appends.pop()
         if self._appends:

@@ -96,6 +96,12 @@ class MemberState:
         return HardState(self.term, self.voted_for)
 
     @property
+    def first_unproven_index(self) -> int | None:
+        """Nothing at or above it is acknowledged, by this member to others or to itself. A group of one
+        has committed whatever it once had on disk."""
+        return None if self.quorum == 1 else self.log.quarantine.first_unproven(self.committed_index)
+
+    @property
     def is_voter(self) -> bool:
         return self.role in VOTING_ROLES
 

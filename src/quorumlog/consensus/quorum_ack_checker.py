@@ -42,6 +42,10 @@ class PeerWaterMarks:
         self._marks[voter] = index
         return True
 
+    def lower_to(self, voter: Voter, index: int) -> None:
+        """For this leader's own disk only, which turned out to hold less than it was counted for."""
+        self._marks[voter] = min(self._marks[voter], index)
+
     def mark_of(self, voter: Voter) -> int:
         return self._marks.get(voter, -1)
 

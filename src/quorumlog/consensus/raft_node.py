@@ -36,6 +36,7 @@ from quorumlog.consensus.messages import (
     VoteResponse,
 )
 from quorumlog.consensus.outbox import Outbox
+from quorumlog.consensus.quarantine import QuarantinedIndices
 from quorumlog.consensus.quorum_ack_checker import QuorumAckChecker
 from quorumlog.consensus.read_index import ReadIndex
 from quorumlog.consensus.ready import (
@@ -70,11 +71,15 @@ class RaftNode:
         async_mode: bool,
         random: Random,
         now_ms: float,
+        quarantined: Sequence[tuple[int, int]] = (),
     ) -> None:
         """Everything given here is on disk. `committed_index`: what the checkpoint proved, -1 if
-        nothing; `term_runs`: ((first_index, term), ...) of the log behind `before_begin`.
+        nothing; `term_runs`: ((first_index, term), ...) of the log behind `before_begin`;
+        `quarantined`: ((first_index, stop_index), ...) of the entries whose bytes are damaged.
         """
-        self._log = LogChanges(TermRuns(before_begin, term_runs, ledger_end_index))
+        self._log = LogChanges(
+            TermRuns(before_begin, term_runs, ledger_end_index), QuarantinedIndices(quarantined)
+        )
         self._state = MemberState(
             member, formation.founding, hard_state, self._log, committed_index, now_ms
         )
@@ -95,6 +100,8 @@ class RaftNode:
         self._transfer = LeadershipTransfer(
             config, self._state, self._outbox, self._elector, self._dispatchers
         )
+        self._committed_ms = now_ms
+        """When this leader committed last, or opened its term."""
         self._reads = ReadIndex()
         self._forming = Forming(config, self._state, self._outbox, random, member_ids, formation)
         self._ready_number = 0
@@ -152,10 +159,25 @@ class RaftNode:
         if state.role is Role.UNFORMED:
             self._forming.advance()
         elif self._elector.advance():
+            if self._is_kept_from_committing():
+                self._elector.step_down()
+                return
             self._transfer.tick()
+            if self._log.quarantine:
+                self._transfer.hand_over_damaged()
             for dispatcher in self._dispatchers.values():
                 dispatcher.tick()
             self._push_due = True
+
+    def _is_kept_from_committing(self) -> bool:
+        """This leader may not count its own disk, and for an election time-out that was not made up for
+        by the others: one of them should lead."""
+        state = self._state
+        return (
+            state.first_unproven_index is not None
+            and state.committed_index < state.runs.end_index
+            and state.now_ms - self._committed_ms >= self._config.election_timeout_ms
+        )
 
     def next_wakeup_ms(self) -> float:
         """When `advance` next has something to do, if nothing else happens before; may be infinite."""
@@ -310,7 +332,30 @@ class RaftNode:
         """Everything that Readys 1 .. `ready_number` wrote is on disk."""
         assert ready_number <= self._ready_number, (ready_number, self._ready_number)
         if self._log.on_durable(ready_number) and self._state.role is Role.LEADER:
-            self._on_mark(self._state.member, self._log.durable_index)
+            self._mark_own_disk()
+
+    def on_quarantined(self, first_index: int, stop_index: int) -> None:
+        """The bytes of these entries turned out to be damaged on this member's disk."""
+        stop_index = min(stop_index, self._state.runs.end_index + 1)
+        if first_index >= stop_index:
+            return  # cut meanwhile
+        self._log.quarantine.add(first_index, stop_index)
+        self._elector.on_quarantine_changed()
+        if self._state.role is Role.LEADER:
+            self._committed_ms = self._state.now_ms
+            unproven = self._state.first_unproven_index
+            if unproven is not None:
+                self._acks.marks.lower_to(self._state.member, unproven - 1)
+            self._transfer.hand_over_damaged()
+
+    def on_healed(self, first_index: int, stop_index: int) -> None:
+        """They are on disk again as they were written."""
+        self._log.quarantine.remove(first_index, stop_index)
+        self._elector.on_quarantine_changed()
+        if self._state.role is Role.LEADER:
+            self._mark_own_disk()
+        else:
+            self._handler.acknowledge_withheld()
 
     def on_pushed(self, member_id: str, last_index: int, size_bytes: int) -> None:
         """The PushOrder for this member was carried out up to `last_index`."""
@@ -381,6 +426,7 @@ class RaftNode:
         """A new leader opens its term with an entry of its own: nothing older commits without it."""
         state = self._state
         first_index = state.runs.end_index + 1
+        self._committed_ms = state.now_ms
         self._elector.open_term()
         self._transfer.open_term()
         self._reads.open_term(first_index)
@@ -401,12 +447,20 @@ class RaftNode:
                 self._dispatchers[member_id] = self._dispatchers.pop(member_id)
         dispatcher.begin(voter, self._state.term, write_index)
 
+    def _mark_own_disk(self) -> None:
+        unproven = self._state.first_unproven_index
+        index = self._log.durable_index
+        self._on_mark(self._state.member, index if unproven is None else min(index, unproven - 1))
+
     def _on_mark(self, voter: Voter, index: int) -> None:
         if self._acks.record(voter, index):
             committed_index = self._acks.committed_index()
             if committed_index > self._state.committed_index:
                 self._state.commit_up_to(committed_index)
+                self._committed_ms = self._state.now_ms
                 self._push_due = True
+                if self._log.quarantine:
+                    self._mark_own_disk()  # what the others have committed needs no proof of its own
         self._transfer.ask_if_caught_up()
 
     # ---------------------------------------------------------------- out

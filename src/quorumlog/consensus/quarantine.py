@@ -1,0 +1,46 @@
+"""QuarantinedIndices: which entries of its log a member cannot show, and what it may not say meanwhile.
+
+The terms of these entries are known, so the member compares and votes as if whole. It must not
+*acknowledge* them: an acknowledgement says that the entries up to an index are on its disk, and here
+they are not. Where the group has committed them without it, its word is not needed and nothing is
+withheld.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class QuarantinedIndices:
+    """Disjoint ranges (first_index, stop_index), in order; few."""
+
+    __slots__ = ("ranges",)
+
+    def __init__(self, ranges: Sequence[tuple[int, int]] = ()) -> None:
+        self.ranges = sorted(ranges)
+
+    def __bool__(self) -> bool:
+        return bool(self.ranges)
+
+    def add(self, first_index: int, stop_index: int) -> None:
+        assert first_index < stop_index, (first_index, stop_index)
+        self.ranges = sorted([*self.ranges, (first_index, stop_index)])
+
+    def remove(self, first_index: int, stop_index: int) -> None:
+        """Healed; a range that a cut took away meanwhile is gone already."""
+        self.ranges = [each for each in self.ranges if each != (first_index, stop_index)]
+
+    def truncate_from(self, index: int) -> None:
+        self.ranges = [(first, min(stop, index)) for first, stop in self.ranges if first < index]
+
+    def first_unproven(self, committed_index: int) -> int | None:
+        """The lowest index that is quarantined and not known to be committed: nothing at or above it
+        may be acknowledged."""
+        for first, stop in self.ranges:
+            if stop - 1 > committed_index:
+                return max(first, committed_index + 1)
+        return None
+
+    def around(self, index: int) -> tuple[int, int] | None:
+        """The range that a cut at `index` would leave a part of."""
+        return next((each for each in self.ranges if each[0] < index < each[1]), None)

@@ -155,6 +155,6 @@ class Cell:
         leader = self.leader()
         return [node for node in self.nodes.values() if node is not leader]
 
-    def close(self) -> None:
+    def close(self, *, clean: bool = False) -> None:
         for node in self.nodes.values():
-            node.close(clean=False)
+            node.close(clean=clean)

@@ -182,32 +182,6 @@ def test_a_follower_behind_memory_is_fed_from_files(tmp_path: Path, monkeypatch:
     cell.close()
 
 
-def test_damaged_entries_are_not_pushed_and_the_member_says_that_its_disk_has_them(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
-    monkeypatch.setattr("quorumlog.node.ledger_node.RECENT_BYTES", 4096)
-    cell = Cell(tmp_path)
-    leader = cell.leader()
-    behind = cell.followers()[0]
-    cell.cut_off = {behind.voter.member_id}
-    for _ in range(20):
-        outcomes = append(leader, *[b"y" * 500] * 20)
-        cell.until(lambda outcomes=outcomes: outcomes)
-    damaged = leader.store.range_of(150, 151, 1)
-    segment = tmp_path / leader.voter.member_id / "data" / f"{damaged.segment_position:020d}"
-    with segment.open("r+b") as file:
-        file.seek(damaged.position - damaged.segment_position + 100)
-        file.write(b"z")
-    cell.cut_off = set()
-    cell.until(lambda: any("index 150" in problem for problem in leader.problems()))
-    assert leader.raft.role is Role.LEADER
-    assert behind.store.end.index < 150
-    more = append(leader, b"two of three go on")
-    cell.until(lambda: more)
-    assert isinstance(more[0], AppendReceipt)
-    cell.close()
-
-
 def test_uncommitted_bytes_are_bounded(tmp_path: Path) -> None:
     cell = Cell(tmp_path, max_uncommitted_bytes=2000)
     leader = cell.leader()

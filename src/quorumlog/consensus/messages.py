@@ -178,6 +178,26 @@ class FormResponse(Message, frozen=True, kw_only=True, tag=9):
     founding: tuple[Voter, ...] = ()
 
 
+class RangeRequest(Message, frozen=True, kw_only=True, tag=10):
+    """Healing: send entries that the sender's disk has lost. It and its answer decide nothing and never
+    enter the core (node/healer.py)."""
+
+    number: int
+    first_index: int
+    last: EntryId
+    """The last entry of the damaged range. Who holds another one there has nothing to give."""
+    limit_bytes: int
+
+
+class RangeResponse(Message, frozen=True, kw_only=True, tag=11):
+    number: int
+    """Echo."""
+    count: int = 0
+    """0: not held, or damaged here as well."""
+    entries: Any = None
+    """As in PushEntryRequest."""
+
+
 AnyMessage = (
     VoteRequest
     | VoteResponse
@@ -189,3 +209,6 @@ AnyMessage = (
     | FormRequest
     | FormResponse
 )
+"""What the core takes."""
+AnyPeerMessage = AnyMessage | RangeRequest | RangeResponse
+"""What members send to each other."""

@@ -144,6 +144,9 @@ class RaftNode:
     def ledger_end(self) -> EntryId:
         return self._state.ledger_end
 
+    def term_at(self, index: int) -> int:
+        return self._state.runs.term_at(index)
+
     @property
     def durable_index(self) -> int:
         return self._log.durable_index

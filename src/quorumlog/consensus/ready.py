@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from quorumlog.consensus.messages import AnyMessage
+from quorumlog.consensus.messages import AnyPeerMessage
 from quorumlog.entry import EntryId, EntryKind, Formation, HardState, Voter
 
 
@@ -41,7 +41,7 @@ class Envelope(NamedTuple):
     """A message and the one directory that may receive it."""
 
     to: Voter
-    message: AnyMessage
+    message: AnyPeerMessage
 
 
 class AppendOrder(msgspec.Struct, frozen=True):

@@ -9,13 +9,14 @@ the flush runs behind by the clock; nothing else differs.
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from typing import Any
 
 from quorumlog.config import StoreConfig
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Envelope, Ready
 from quorumlog.entry import Durability
-from quorumlog.errors import LedgerError, StoreFailure
+from quorumlog.errors import DirectoryDamaged, LedgerError, StoreFailure
 from quorumlog.node.ports import World
 from quorumlog.store.ledger_store import LogPoint, SyncTask
 from quorumlog.store.member_directory import MemberDirectory
@@ -130,7 +131,8 @@ class Flusher:
     # ---------------------------------------------------------------- what nobody waits for
 
     def keep_house(self, now_ms: float, applied_index: int) -> None:
-        """Sync the durable point and write the checkpoint when they are due."""
+        """Sync the durable point and write the checkpoint when they are due. Raises DirectoryDamaged if
+        the entry for the checkpoint cannot be read."""
         if self._point_unsynced and now_ms >= self._next_point_sync_ms:
             self._next_point_sync_ms = now_ms + self._config.durable_sync_interval_ms
             self._point_unsynced = False
@@ -138,7 +140,7 @@ class Flusher:
         if applied_index > self._checkpointed_index and now_ms >= self._next_checkpoint_ms:
             self._next_checkpoint_ms = now_ms + self._config.checkpoint_interval_ms
             point = self._checkpoint_point(applied_index)
-            self._checkpointed_index = point.index
+            self._checkpointed_index = min(applied_index, self._store.durable.index)
             self._world.read_later(lambda: self._directory.write_checkpoint(point), _raise_failure)
 
     def next_wakeup_ms(self, applied_index: int) -> float:
@@ -173,11 +175,18 @@ class Flusher:
             task.run()
             self._store.finish_sync(task)
         if applied_index > self._checkpointed_index:
-            self._directory.write_checkpoint(self._checkpoint_point(applied_index))
+            # Without one the next start knows less of what is committed, and nothing else.
+            with suppress(DirectoryDamaged):
+                self._directory.write_checkpoint(self._checkpoint_point(applied_index))
 
     def _checkpoint_point(self, applied_index: int) -> LogPoint:
-        """Never above what is on disk, which under `flush = async` is behind what is applied."""
+        """Never above what is on disk, which under `flush = async` is behind what is applied, and never
+        an entry in quarantine. Raises DirectoryDamaged."""
         index = min(applied_index, self._store.durable.index)
+        for quarantined in self._store.quarantined:
+            if quarantined.holds(index):
+                before = quarantined.before
+                return LogPoint(before.index, before.term, before.chain, -1)
         return LogPoint(index, self._store.id_at(index).term, self._store.chain_at(index), -1)
 
 

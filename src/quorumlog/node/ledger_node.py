@@ -19,7 +19,14 @@ import numpy as np
 
 from quorumlog.batch import EntryBatch, Int64Array
 from quorumlog.config import MIB, GroupConfig
-from quorumlog.consensus.messages import AnyMessage, PushEntryRequest, PushResult, PushType
+from quorumlog.consensus.messages import (
+    AnyPeerMessage,
+    PushEntryRequest,
+    PushResult,
+    PushType,
+    RangeRequest,
+    RangeResponse,
+)
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import AppendOrder, MemberStatus, Ready, Role, RoleChange
 from quorumlog.entry import Durability, EntryKind, Voter
@@ -33,10 +40,12 @@ from quorumlog.errors import (
     LedgerError,
     NotLeader,
     PendingFull,
+    RangeDamaged,
     StoreFailure,
     TransferFailed,
 )
 from quorumlog.node.flusher import Flusher
+from quorumlog.node.healer import Healer
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, PendingAppends
 from quorumlog.node.ports import World
 from quorumlog.node.push_sender import PushSender, check_positions, checked_entries
@@ -71,19 +80,21 @@ class LedgerNode:
         self.store = directory.store
         self.voter = Voter(config.member_id, directory.directory_id)
         self._world = world
+        term_runs = self.store.term_runs()  # which may find damage, so before the ranges are taken
         self.raft = RaftNode(
             config.consensus,
             self.voter,
             [m.member_id for m in config.members],
             formation=directory.formation,
             hard_state=directory.hard_state,
-            term_runs=self.store.term_runs(),
+            term_runs=term_runs,
             before_begin=self.store.begin.entry_id,
             ledger_end_index=self.store.end.index,
             committed_index=directory.committed_index,
             async_mode=directory.durability is Durability.ASYNC,
             random=rng,
             now_ms=now_ms,
+            quarantined=[(q.first_index, q.stop_index) for q in self.store.quarantined],
         )
         self.committed_index = directory.committed_index
         self.applied_index = directory.committed_index
@@ -103,11 +114,10 @@ class LedgerNode:
         self._promised: deque[tuple[int, EntryBatch, Int64Array]] = deque()
         """(first index, batch, positions) of proposals whose AppendOrder has not come yet."""
         self._recent = RecentBatches(RECENT_BYTES)
+        self.healer = Healer(self.voter, self.raft, self.store, world, self._carry_out_all)
         self._pushes = PushSender(
-            self.voter, self.raft, self.store, self._recent, world, self.found_damage
+            self.voter, self.raft, self.store, self._recent, world, self.healer.found
         )
-        self.damage = ""
-        """Where a read met entries that the disk no longer holds as written; they are not served."""
         self._flusher = Flusher(config.storage, directory, self.raft, world, now_ms)
         self._transfers: list[Callable[[TransferOutcome], None]] = []
         self._next_expiry_ms = now_ms
@@ -120,8 +130,14 @@ class LedgerNode:
         self._now_ms = now_ms
         self.raft.advance(now_ms)
 
-    def receive(self, message: AnyMessage) -> None:
+    def receive(self, message: AnyPeerMessage) -> None:
         """A message of another member. Raises ProtocolViolation if its bytes are not what it says."""
+        if isinstance(message, RangeRequest):
+            self.healer.on_request(message)
+            return
+        if isinstance(message, RangeResponse):
+            self.healer.on_response(message)
+            return
         refuse = None
         if isinstance(message, PushEntryRequest) and message.push is PushType.APPEND:
             # Two pushes of one turn: the second is checked against the end that the first has made.
@@ -176,9 +192,11 @@ class LedgerNode:
 
     def connected(self, member_id: str, directory_id: str) -> None:
         self.raft.on_connected(member_id, directory_id)
+        self.healer.connected(Voter(member_id, directory_id))
 
     def connection_lost(self, member_id: str, closed_by_peer: bool) -> None:
         self.raft.on_connection_lost(member_id, closed_by_peer=closed_by_peer)
+        self.healer.connection_lost(member_id)
 
     def transfer(self, to_member_id: str, done: Callable[[TransferOutcome], None]) -> None:
         """Hand leadership to a member; `done` gets the role change that followed, or why not."""
@@ -205,15 +223,16 @@ class LedgerNode:
         self._keep_house()
 
     def next_wakeup_ms(self) -> float:
-        wakeup = min(self.raft.next_wakeup_ms(), self._flusher.next_wakeup_ms(self.applied_index))
+        wakeup = min(
+            self.raft.next_wakeup_ms(),
+            self._flusher.next_wakeup_ms(self.applied_index),
+            self.healer.next_wakeup_ms(),
+        )
         if self._is_gathering:
             return self._now_ms
         if self._pending.proposed_count or self._pending.queued:
             wakeup = min(wakeup, self._next_expiry_ms)
         return wakeup
-
-    def found_damage(self, damage: DirectoryDamaged) -> None:
-        self.damage = str(damage)
 
     def status(self) -> MemberStatus:
         return self.raft.status()
@@ -225,8 +244,7 @@ class LedgerNode:
             problems.append(self.directory.renewed)
         if self.disk_full:
             problems.append(self.disk_full)
-        if self.damage:
-            problems.append(self.damage)
+        problems += self.healer.problems()
         if self.lost_committed_from is not None:
             problems.append(
                 f"entries from index {self.lost_committed_from} on, acknowledged under flush = async,"
@@ -246,8 +264,9 @@ class LedgerNode:
     ) -> EntryBatch | LogRange:
         """Committed entries from `first_index` on: bytes if they are in memory, else where they lie.
 
-        `stop_index` -1 means all that is committed. Raises IndexOutOfRange, and LeaderNotReady while a
-        new leader does not know yet what earlier leaders have acknowledged.
+        `stop_index` -1 means all that is committed. Raises IndexOutOfRange, RangeDamaged if they are in
+        quarantine here, and LeaderNotReady while a new leader does not know yet what earlier leaders
+        have acknowledged.
         """
         begin = self.store.begin.index + 1
         if first_index > self.committed_index and self._opens_its_term():
@@ -267,14 +286,18 @@ class LedgerNode:
         recent = self._recent.take(first_index, stop_index, limit_bytes)
         if recent is not None:
             return recent.batch
-        return self.store.range_of(first_index, stop_index, limit_bytes)
+        try:
+            return self.store.range_of(first_index, stop_index, limit_bytes)
+        except DirectoryDamaged as damage:
+            self.healer.found(damage)
+            raise RangeDamaged(str(damage)) from damage
 
     def _opens_its_term(self) -> bool:
         """This leader's no-op is not committed yet: entries that it holds may be, unknown to it."""
         if self.raft.role is not Role.LEADER:
             return False
         committed = self.committed_index
-        return committed < 0 or self.store.id_at(committed).term != self.raft.term
+        return committed < 0 or self.raft.term_at(committed) != self.raft.term
 
     # ---------------------------------------------------------------- appending
 
@@ -476,7 +499,11 @@ class LedgerNode:
             self._end_transfers(
                 TransferFailed("the member did not take over within an election time-out")
             )
-        self._flusher.keep_house(self._now_ms, self.applied_index)
+        try:
+            self._flusher.keep_house(self._now_ms, self.applied_index)
+        except DirectoryDamaged as damage:
+            self.healer.found(damage)
+        self.healer.tick(self._now_ms)
 
     def _end_transfers(self, outcome: TransferOutcome) -> None:
         transfers, self._transfers = self._transfers, []

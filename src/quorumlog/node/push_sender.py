@@ -18,6 +18,7 @@ from quorumlog.errors import (
     IndexOutOfRange,
     LedgerError,
     ProtocolViolation,
+    RangeDamaged,
     StoreFailure,
 )
 from quorumlog.node.ports import World
@@ -33,8 +34,9 @@ class PushSender:
         store: LedgerStore,
         recent: RecentBatches,
         world: World,
-        on_damage: Callable[[DirectoryDamaged], None],
+        on_damage: Callable[[DirectoryDamaged, int], None],
     ) -> None:
+        """`on_damage(damage, stop_index)`: a read from `damage.index` to below `stop_index` met it."""
         self._voter = voter
         self._raft = raft
         self._store = store
@@ -50,36 +52,22 @@ class PushSender:
             return
         try:
             log_range = self._store.range_of(order.first_index, order.stop_index, order.limit_bytes)
-        except IndexOutOfRange:
+        except (IndexOutOfRange, RangeDamaged, DirectoryDamaged) as error:
+            if isinstance(error, DirectoryDamaged):
+                self._on_damage(error, order.stop_index)
             self._raft.on_push_failed(order.to.member_id)
             return
         self._world.read_later(
-            lambda: self._read_sound(log_range),
+            lambda: read_sound(self._store, log_range),
             lambda result: self._range_read(order, log_range, result),
         )
-
-    def _read_sound(self, log_range: LogRange) -> EntryBatch:
-        """The receiver checks every body of a cold range as well. But it could only close the
-        connection, and nobody would learn whose disk it is."""
-        batch = self._store.read(log_range)
-        try:
-            batch.check_bodies()
-        except ProtocolViolation as violation:
-            raise DirectoryDamaged(
-                f"{violation}, in data segment {log_range.segment_position:020d} of this member; run:"
-                " quorumlog verify on its data directory",
-                path=f"{log_range.segment_position:020d}",
-                position=log_range.position,
-                index=log_range.first_index,
-            ) from violation
-        return batch
 
     def _range_read(
         self, order: PushOrder, log_range: LogRange, result: EntryBatch | StoreFailure | LedgerError
     ) -> None:
         leads = self._raft.role is Role.LEADER and self._raft.term == order.term
         if isinstance(result, DirectoryDamaged):
-            self._on_damage(result)
+            self._on_damage(result, log_range.stop_index)
         if isinstance(result, IndexOutOfRange | DirectoryDamaged) or not leads:
             self._raft.on_push_failed(order.to.member_id)
         elif isinstance(result, StoreFailure | LedgerError):
@@ -103,6 +91,23 @@ class PushSender:
         )
         self._world.send(Envelope(order.to, message))
         self._raft.on_pushed(order.to.member_id, message.last_index, batch.total_bytes)
+
+
+def read_sound(store: LedgerStore, log_range: LogRange) -> EntryBatch:
+    """Entries from a file with their bodies checked; any thread. The receiver of a cold range checks
+    every body as well, but it could not know whose disk it is. Raises DirectoryDamaged."""
+    batch = store.read(log_range)
+    try:
+        batch.check_bodies()
+    except ProtocolViolation as violation:
+        raise DirectoryDamaged(
+            f"{violation}, in data segment {log_range.segment_position:020d} of this member; run:"
+            " quorumlog verify on its data directory",
+            path=f"{log_range.segment_position:020d}",
+            position=log_range.position,
+            index=log_range.first_index,
+        ) from violation
+    return batch
 
 
 def checked_entries(message: PushEntryRequest, end: LogPoint) -> EntryBatch:

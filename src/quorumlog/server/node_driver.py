@@ -359,7 +359,7 @@ class NodeDriver:
     def _read_file(self, log_range: LogRange, done: Callable[[ReadOutcome], None]) -> None:
         def read(result: EntryBatch | StoreFailure | LedgerError) -> None:
             if isinstance(result, DirectoryDamaged):
-                self.node.found_damage(result)
+                self.node.healer.found(result, log_range.stop_index)
                 done(RangeDamaged(str(result)))
             elif isinstance(result, StoreFailure):
                 raise result

@@ -12,7 +12,13 @@ import asyncio
 from collections.abc import Callable
 
 from quorumlog.config import MemberAddress
-from quorumlog.consensus.messages import PushEntryRequest, PushEntryResponse, PushType
+from quorumlog.consensus.messages import (
+    PushEntryRequest,
+    PushEntryResponse,
+    PushType,
+    RangeRequest,
+    RangeResponse,
+)
 from quorumlog.consensus.ready import Envelope
 from quorumlog.server.connection import Connection, WriteTurn
 from quorumlog.server.peer_link import PeerLink
@@ -64,7 +70,9 @@ class Peer:
                 return
             if message.push is PushType.APPEND:
                 self._drop_commit()  # the push carries a committed index that is no older
-        is_bulk = isinstance(message, PushEntryRequest | PushEntryResponse)
+        is_bulk = isinstance(
+            message, PushEntryRequest | PushEntryResponse | RangeRequest | RangeResponse
+        )
         self._send_on(self.data if is_bulk else self.control, envelope)
 
     def _send_on(self, link: PeerLink, envelope: Envelope) -> None:

@@ -30,12 +30,19 @@ import numpy as np
 from isal.isal_zlib import crc32
 
 from quorumlog.batch import EntryBatch
-from quorumlog.consensus.messages import NOBODY, AnyMessage, Message, PushEntryRequest
+from quorumlog.consensus.messages import (
+    NOBODY,
+    AnyPeerMessage,
+    Message,
+    PushEntryRequest,
+    RangeResponse,
+)
 from quorumlog.entry_header import HEADER_BYTES, Buffer
 from quorumlog.errors import ProtocolViolation
 from quorumlog.wire.client_messages import AnyClientMessage
 
-AnyFrameMessage = AnyMessage | AnyClientMessage
+AnyFrameMessage = AnyPeerMessage | AnyClientMessage
+WITH_ENTRIES = (PushEntryRequest, RangeResponse)
 
 MAGIC = b"QLG\x01"
 FRAME_HEADER_BYTES = 24
@@ -69,11 +76,11 @@ def encode_frame(
     """Buffers to write one after the other; the second, if any, is `payload.buffer` itself.
 
     Of a peer message `sender` is not sent (the receiver knows whose connection it is), and the
-    `entries` of a push travel as the payload: they need not be passed a second time.
+    `entries` of a push or a range travel as the payload: they need not be passed a second time.
     """
     if isinstance(message, Message):
-        if isinstance(message, PushEntryRequest) and message.entries is not None:
-            assert payload is None or payload is message.entries, "a push has one payload"
+        if isinstance(message, WITH_ENTRIES) and message.entries is not None:
+            assert payload is None or payload is message.entries, "a message has one payload"
             payload = message.entries
             message = msgspec.structs.replace(message, sender=NOBODY, entries=None)
         elif message.sender != NOBODY:
@@ -238,9 +245,9 @@ def _decode(frame: memoryview, header: tuple[bytes, int, int, int, int, int], *,
     if isinstance(message, Message):
         if message.sender != NOBODY:
             raise ProtocolViolation("a peer message names its sender itself")
-        if isinstance(message, PushEntryRequest):
+        if isinstance(message, WITH_ENTRIES):
             if message.entries is not None:
-                raise ProtocolViolation("a push carries entries inside its control part")
+                raise ProtocolViolation("a message carries entries inside its control part")
             if payload is not None:
                 message = msgspec.structs.replace(message, entries=payload)
     return Frame(group, message, payload)

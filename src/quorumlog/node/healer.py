@@ -1,0 +1,265 @@
+"""Healer: what becomes of damaged entries, from the read that met them to the copy that replaces them.
+
+    a read, a push or the scrub meets it     examine beside the loop, quarantine, tell the core
+    quarantined, also by the start           ask one member after the other for the range, in pieces
+    a piece that is what it has to be        write and sync it beside the loop; at the end tell the core
+
+No piece carries a decision, so none of this goes through the core: whoever holds the last entry of the
+range, by index and term, holds the same entries, and the chain at both ends proves the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from quorumlog.consensus.messages import RangeRequest, RangeResponse
+from quorumlog.consensus.raft_node import RaftNode
+from quorumlog.consensus.ready import Envelope
+from quorumlog.entry import Voter
+from quorumlog.errors import (
+    DirectoryDamaged,
+    LedgerError,
+    ProtocolViolation,
+    RangeDamaged,
+    StoreFailure,
+)
+from quorumlog.node.ports import World
+from quorumlog.node.push_sender import read_sound
+from quorumlog.store.ledger_store import Examination, LedgerStore, LogPoint, QuarantinedRange
+
+NEVER = float("inf")
+PIECE_BYTES = 1 << 20
+"""Asked for at a time: bounds what healing holds in memory, and how long one sync of it may take."""
+ANSWER_MS = 2000
+"""A member that has not sent a piece by then is passed over."""
+RETRY_MS = 1000
+"""After every member was asked in vain, all are asked again this much later."""
+
+
+class Healer:
+    def __init__(
+        self,
+        voter: Voter,
+        raft: RaftNode,
+        store: LedgerStore,
+        world: World,
+        carry_out: Callable[[], None],
+    ) -> None:
+        """`carry_out`: bring the store to where the core is."""
+        self._voter = voter
+        self._raft = raft
+        self._store = store
+        self._world = world
+        self._carry_out = carry_out
+        self._connected: dict[str, Voter] = {}
+        self._is_examining = False
+        self._unsettled = ""
+        """Damage that a closer look could not make a range of."""
+        self._number = 0
+        """Of the newest request; an answer that bears another is late."""
+        self._asked: tuple[QuarantinedRange, Voter] | None = None
+        self._deadline_ms = 0.0
+        self._is_writing = False
+        self._reached: dict[QuarantinedRange, LogPoint] = {}
+        self._passed_over: dict[QuarantinedRange, set[str]] = {}
+        """Members that did not help with a range since all were asked last."""
+        self._sources: dict[QuarantinedRange, str] = {}
+        """Who sent the newest good piece; "" once everybody was asked in vain."""
+        self._refused = ""
+        """Why the newest piece that was no good was none."""
+        self._retry_at_ms = 0.0
+
+    # ---------------------------------------------------------------- finding
+
+    def found(self, damage: DirectoryDamaged, stop_index: int = -1) -> None:
+        """A read of entries from `damage.index` to below `stop_index` (-1: of this one) has met
+        damage."""
+        if self._is_examining or damage.index < 0:
+            return  # whatever is still there will be met again
+        self._is_examining = True
+        stop_index = max(stop_index, damage.index + 1)
+        self._world.read_later(
+            lambda: self._store.examine(damage.index, stop_index),
+            lambda result: self._examined(damage, result),
+        )
+
+    def _examined(
+        self, damage: DirectoryDamaged, result: Examination | StoreFailure | LedgerError
+    ) -> None:
+        self._is_examining = False
+        if isinstance(result, DirectoryDamaged):
+            self._unsettled = str(result)
+            return
+        if isinstance(result, StoreFailure | LedgerError):
+            raise result
+        self._carry_out()  # what the core has cut by now is no damage
+        ranges = self._store.settle(result)
+        self._unsettled = "" if ranges or result.units or result.blanks else str(damage)
+        if ranges:
+            self._world.flush_later(self._store.save_quarantine, _raise_failure)
+        for quarantined in ranges:
+            self._raft.on_quarantined(quarantined.first_index, quarantined.stop_index)
+
+    # ---------------------------------------------------------------- asking
+
+    def connected(self, voter: Voter) -> None:
+        self._connected[voter.member_id] = voter
+        for members in self._passed_over.values():
+            members.discard(voter.member_id)
+
+    def connection_lost(self, member_id: str) -> None:
+        self._connected.pop(member_id, None)
+        if self._asked is not None and self._asked[1].member_id == member_id:
+            self._pass_over(*self._asked)
+
+    def tick(self, now_ms: float) -> None:
+        """Ask for the next piece if none is on its way."""
+        if self._asked is not None and now_ms >= self._deadline_ms:
+            self._pass_over(*self._asked)
+        if self._asked is not None or self._is_writing or not self._store.quarantined:
+            return
+        if now_ms >= self._retry_at_ms:
+            self._passed_over.clear()
+            self._retry_at_ms = NEVER
+        for quarantined in self._store.quarantined:
+            passed_over = self._passed_over.setdefault(quarantined, set())
+            for voter in self._connected.values():
+                if voter.member_id not in passed_over:
+                    self._ask(quarantined, voter, now_ms)
+                    return
+            self._sources[quarantined] = ""
+        if self._retry_at_ms == NEVER:
+            self._retry_at_ms = now_ms + RETRY_MS
+
+    def _ask(self, quarantined: QuarantinedRange, voter: Voter, now_ms: float) -> None:
+        self._number += 1
+        self._asked = (quarantined, voter)
+        self._deadline_ms = now_ms + ANSWER_MS
+        reached = self._reached.get(quarantined, quarantined.before)
+        request = RangeRequest(
+            sender=self._voter,
+            term=self._raft.term,
+            number=self._number,
+            first_index=reached.index + 1,
+            last=quarantined.last.entry_id,
+            limit_bytes=PIECE_BYTES,
+        )
+        self._world.send(Envelope(voter, request))
+
+    def _pass_over(self, quarantined: QuarantinedRange, voter: Voter) -> None:
+        self._asked = None
+        self._passed_over.setdefault(quarantined, set()).add(voter.member_id)
+
+    def next_wakeup_ms(self) -> float:
+        if not self._store.quarantined or self._is_writing:
+            return NEVER
+        return self._deadline_ms if self._asked is not None else self._retry_at_ms
+
+    def on_response(self, response: RangeResponse) -> None:
+        """Bytes that are not the entries asked for help nobody, but are no reason to part: what this
+        member knows of the range may be what is wrong."""
+        asked = self._asked
+        if asked is None or response.number != self._number or response.sender != asked[1]:
+            return
+        quarantined, voter = asked
+        if response.count == 0 or quarantined not in self._store.quarantined:
+            self._pass_over(quarantined, voter)
+            return
+        reached = self._reached.get(quarantined, quarantined.before)
+        try:
+            if response.entries is None or response.entries.count != response.count:
+                raise ProtocolViolation(f"a range of {response.count} entries without their bytes")
+            point = self._store.check_piece(quarantined, reached, response.entries)
+        except ProtocolViolation as violation:
+            # It may as well be an earlier member's piece that leads nowhere: begin again.
+            self._reached.pop(quarantined, None)
+            self._refused = f"; {voter.member_id} sent others: {violation}"
+            self._pass_over(quarantined, voter)
+            return
+        self._asked = None
+        self._is_writing = True
+        self._sources[quarantined] = voter.member_id
+        self._world.read_later(
+            lambda: self._store.write_piece(quarantined, reached, response.entries),
+            lambda result: self._written(quarantined, point, result),
+        )
+
+    def _written(
+        self, quarantined: QuarantinedRange, point: LogPoint, result: bool | StoreFailure | LedgerError
+    ) -> None:
+        self._is_writing = False
+        self._reached[quarantined] = point
+        if isinstance(result, StoreFailure):
+            raise result
+        if result is True:
+            self._raft.on_healed(quarantined.first_index, quarantined.stop_index)
+        if result is not False:  # healed, or cut meanwhile
+            for known in (self._reached, self._passed_over, self._sources):
+                known.pop(quarantined, None)
+            self._refused = ""
+
+    # ---------------------------------------------------------------- answering
+
+    def on_request(self, request: RangeRequest) -> None:
+        """Send what this member holds of the range, as far as its own disk is whole."""
+        store, last = self._store, request.last
+        begin_index = store.begin.index
+        if not begin_index < request.first_index <= last.index <= store.end.index:
+            self._answer(request)
+            return
+        limit_bytes = min(request.limit_bytes, PIECE_BYTES)
+        try:
+            if store.id_at(last.index) != last:
+                self._answer(request)
+                return
+            log_range = store.range_of(request.first_index, last.index + 1, limit_bytes)
+        except DirectoryDamaged as damage:
+            self.found(damage)
+            self._answer(request)
+            return
+        except RangeDamaged:
+            self._answer(request)
+            return
+
+        def read(result: object) -> None:
+            if isinstance(result, DirectoryDamaged):
+                self.found(result, log_range.stop_index)
+            elif isinstance(result, StoreFailure):
+                raise result
+            self._answer(request, None if isinstance(result, Exception) else result)
+
+        self._world.read_later(lambda: read_sound(store, log_range), read)
+
+    def _answer(self, request: RangeRequest, entries: object = None) -> None:
+        count = getattr(entries, "count", 0)
+        response = RangeResponse(
+            sender=self._voter,
+            term=self._raft.term,
+            number=request.number,
+            count=count,
+            entries=entries,
+        )
+        self._world.send(Envelope(request.sender, response))
+
+    # ---------------------------------------------------------------- status
+
+    def problems(self) -> list[str]:
+        """What is damaged, who helps, and why it stays so; in sentences that do not change with
+        every piece."""
+        sentences = []
+        for quarantined in self._store.quarantined:
+            source = self._sources.get(quarantined)
+            if source:
+                state = f"{source} is sending them again"
+            elif source is None:
+                state = "they are being asked for"
+            else:
+                others = ", ".join(sorted(self._connected)) or "nobody is connected"
+                state = f"no other member can send them yet ({others}{self._refused})"
+            sentences.append(f"{quarantined}; in quarantine, {state}")
+        return [*sentences, self._unsettled] if self._unsettled else sentences
+
+
+def _raise_failure(result: object) -> None:
+    if isinstance(result, StoreFailure | LedgerError):
+        raise result

@@ -1,0 +1,293 @@
+"""Members with damaged disks in a running group: they say so, serve none of it, heal each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorumlog.batch import EntryBatch
+from quorumlog.consensus.messages import RangeRequest
+from quorumlog.consensus.ready import Role
+from quorumlog.entry import AppendReceipt
+from quorumlog.errors import DirectoryDamaged, RangeDamaged
+from quorumlog.node import LedgerNode
+from quorumlog.node.push_sender import read_sound
+from quorumlog.store.ledger_store import LogRange
+from tests.node.cell import Cell
+from tests.node.test_ledger_node import append
+
+ENTRY_BYTES = 548
+PER_SEGMENT = 64 * 1024 // ENTRY_BYTES
+
+
+@pytest.fixture(autouse=True)
+def small_memory(monkeypatch: Any) -> None:
+    """So that pushes and reads of anything but the newest entries come from the files."""
+    monkeypatch.setattr("quorumlog.node.ledger_node.RECENT_BYTES", 4096)
+
+
+@pytest.fixture
+def cell(tmp_path: Path) -> Iterator[Cell]:
+    cell = filled(tmp_path)
+    yield cell
+    cell.close()
+
+
+def filled(path: Path, batches: int = 20) -> Cell:
+    """Three members with 400 entries and a no-op each, all committed everywhere."""
+    cell = Cell(path)
+    for _ in range(batches):
+        outcomes = append(cell.leader(), *[b"y" * 500] * 20)
+        cell.until(lambda outcomes=outcomes: outcomes)
+    cell.until(lambda: all(n.applied_index == batches * 20 for n in cell.nodes.values()))
+    return cell
+
+
+def segment(path: Path, member: str, number: int) -> Path:
+    return path / member / "data" / f"{number * 64 * 1024:020d}"
+
+
+def scribble(node: LedgerNode, path: Path, index: int, *, offset: int = 100) -> None:
+    """Change a byte of an entry on a member's disk; at 48 and above in its body."""
+    found = node.store.range_of(index, index + 1, 1)
+    with segment(path, node.voter.member_id, found.segment_position // (64 * 1024)).open("r+b") as file:
+        file.seek(found.position - found.segment_position + offset)
+        file.write(b"?")
+
+
+def data_of(path: Path, member: str) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted((path / member / "data").iterdir())}
+
+
+def same_everywhere(cell: Cell, path: Path) -> None:
+    """Every member is whole, and what entries they hold is the same, byte for byte."""
+    ends = {node.store.end for node in cell.nodes.values()}
+    assert len(ends) == 1, ends
+    assert len({tuple(data_of(path, member).items()) for member in cell.nodes}) == 1
+    for node in cell.nodes.values():
+        index = 0
+        while index <= node.store.end.index:
+            log_range = node.store.range_of(index, node.store.end.index + 1, 1 << 20)
+            read_sound(node.store, log_range)
+            index = log_range.stop_index
+        assert node.problems() == ()
+
+
+def is_whole(node: LedgerNode) -> bool:
+    return not node.store.quarantined and not node.problems()
+
+
+# ---------------------------------------------------------------- what a start finds
+
+
+def test_a_member_that_lost_a_segment_starts_says_so_and_is_healed(tmp_path: Path) -> None:
+    filled(tmp_path).close()
+    segment(tmp_path, "n1", 1).unlink()
+    cell = Cell(tmp_path)
+    damaged = cell.nodes["n1"]
+    (quarantined,) = damaged.store.quarantined
+    assert damaged.store.end.index == 400
+    (problem,) = [p for p in damaged.problems() if "quarantine" in p]
+    assert f"entries {quarantined.first_index} .. {quarantined.last.index} in data/" in problem
+    cell.until(lambda: is_whole(damaged), "healed")
+    outcomes = append(cell.leader(), b"on")
+    cell.until(lambda: outcomes)
+    end = cell.leader().store.end.index
+    cell.until(lambda: all(n.applied_index == end for n in cell.nodes.values()))
+    same_everywhere(cell, tmp_path)
+    cell.close()
+    cell = Cell(tmp_path)
+    assert is_whole(cell.nodes["n1"])
+    cell.close()
+
+
+def test_members_with_different_damage_heal_each_other(tmp_path: Path) -> None:
+    filled(tmp_path).close()
+    segment(tmp_path, "n0", 0).unlink()
+    segment(tmp_path, "n1", 1).unlink()
+    segment(tmp_path, "n2", 2).unlink()
+    cell = Cell(tmp_path)
+    assert all(node.store.quarantined for node in cell.nodes.values())
+    cell.until(lambda: all(is_whole(node) for node in cell.nodes.values()), "all are healed")
+    outcomes = append(cell.leader(), b"on")
+    cell.until(lambda: outcomes)
+    end = cell.leader().store.end.index
+    cell.until(lambda: all(n.applied_index == end for n in cell.nodes.values()))
+    same_everywhere(cell, tmp_path)
+    cell.close()
+
+
+def test_while_nobody_else_holds_the_range_it_stays_in_quarantine_and_says_so(tmp_path: Path) -> None:
+    filled(tmp_path).close(clean=True)  # so that they know by themselves what is committed
+    for member in ("n0", "n1"):
+        segment(tmp_path, member, 1).unlink()
+    cell = Cell(tmp_path)
+    cell.cut_off = {"n2"}
+    waiting = [cell.nodes["n0"], cell.nodes["n1"]]
+    cell.until(lambda: all(any("no other member can send" in p for p in n.problems()) for n in waiting))
+    leader = cell.leader()
+    outcomes = append(leader, b"two of three go on, above the damage that both have")
+    cell.until(lambda: outcomes)
+    assert isinstance(outcomes[0], AppendReceipt)
+    with pytest.raises(RangeDamaged):
+        leader.readable_range(leader.store.quarantined[0].first_index, -1, 1000)
+    cell.cut_off = set()
+    cell.until(lambda: all(is_whole(node) for node in cell.nodes.values()), "the third one is back")
+    cell.until(lambda: len({node.store.end for node in cell.nodes.values()}) == 1)
+    same_everywhere(cell, tmp_path)
+    cell.close()
+
+
+def test_the_whole_members_elect_one_of_themselves(tmp_path: Path) -> None:
+    filled(tmp_path).close()
+    segment(tmp_path, "n1", 1).unlink()
+    cell = Cell(tmp_path)
+    cell.nodes["n1"].healer.tick = lambda now_ms: None  # type: ignore[method-assign]
+    for _ in range(3):
+        leader = cell.leader()
+        assert leader.voter.member_id != "n1"
+        cell.cut_off = {leader.voter.member_id}
+        cell.until(lambda leader=leader: cell.leader() is not leader)
+        cell.cut_off = set()
+        cell.until(lambda leader=leader: leader.raft.role is Role.FOLLOWER)
+    cell.close()
+
+
+def test_a_damaged_member_leads_when_nobody_else_can(tmp_path: Path) -> None:
+    """n0 is behind, so only n1 can lead; its damage is healed from n2 once that is back."""
+    cell = filled(tmp_path)
+    cell.cut_off = {"n0"}
+    outcomes = append(cell.leader(), b"more")
+    cell.until(lambda: outcomes)
+    cell.close()
+    segment(tmp_path, "n1", 1).unlink()
+    cell = Cell(tmp_path)
+    cell.cut_off = {"n2"}
+    cell.until(lambda: cell.nodes["n1"].raft.role is Role.LEADER, "after three time-outs")
+    cell.until(lambda: is_whole(cell.nodes["n1"]), "n0 holds the segment, if not the end")
+    cell.cut_off = set()
+    cell.until(lambda: len({node.applied_index for node in cell.nodes.values()}) == 1)
+    same_everywhere(cell, tmp_path)
+    cell.close()
+
+
+def test_alone_in_its_group_a_damaged_member_serves_what_is_left(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, members=1)
+    for _ in range(20):
+        outcomes = append(cell.leader(), *[b"y" * 500] * 20)
+        cell.until(lambda outcomes=outcomes: outcomes)
+    cell.close()
+    segment(tmp_path, "n0", 1).unlink()
+    cell = Cell(tmp_path, members=1)
+    outcomes = append(cell.leader(), b"on")
+    cell.until(lambda: outcomes)
+    node = cell.nodes["n0"]
+    (quarantined,) = node.store.quarantined
+    assert isinstance(node.readable_range(0, -1, 1000), LogRange)
+    with pytest.raises(RangeDamaged):
+        node.readable_range(quarantined.first_index, -1, 1000)
+    assert isinstance(node.readable_range(quarantined.stop_index, -1, 1000), LogRange)
+    assert any("nobody is connected" in problem for problem in node.problems())
+    cell.close()
+
+
+# ---------------------------------------------------------------- what runs into it
+
+
+def read(cell: Cell, node: LedgerNode, first_index: int) -> EntryBatch | None:
+    """A client's read from this member; what a server makes of it."""
+    found = node.readable_range(first_index, -1, 20_000)
+    assert isinstance(found, LogRange)
+    batches: list[EntryBatch] = []
+
+    def done(result: EntryBatch | DirectoryDamaged) -> None:
+        if isinstance(result, DirectoryDamaged):
+            node.healer.found(result, found.stop_index)
+        else:
+            batches.append(result)
+
+    cell.worlds[node.voter.member_id].read_later(lambda: node.store.read(found), done)
+    cell.step()
+    return batches[0] if batches else None
+
+
+def test_damage_that_a_read_meets_is_healed(cell: Cell, tmp_path: Path) -> None:
+    follower = cell.followers()[0]
+    scribble(follower, tmp_path, 150, offset=8)
+    assert read(cell, follower, 140) is None
+    cell.until(lambda: is_whole(follower))
+    assert read(cell, follower, 140) is not None
+    same_everywhere(cell, tmp_path)
+
+
+def test_damage_that_a_push_meets_makes_the_leader_hand_over_and_is_healed(tmp_path: Path) -> None:
+    cell = Cell(tmp_path)
+    old = cell.leader()
+    behind, caught_up = cell.followers()
+    cell.cut_off = {behind.voter.member_id}
+    for _ in range(20):
+        outcomes = append(old, *[b"y" * 500] * 20)
+        cell.until(lambda outcomes=outcomes: outcomes)
+    scribble(old, tmp_path, 150)
+    cell.cut_off = set()
+    cell.until(lambda: caught_up.raft.role is Role.LEADER, "the one that has everything takes over")
+    cell.until(lambda: len({node.applied_index for node in cell.nodes.values()}) == 1)
+    cell.until(lambda: is_whole(old))
+    same_everywhere(cell, tmp_path)
+    (kept,) = (tmp_path / old.voter.member_id / "quarantine").iterdir()
+    assert kept.stat().st_size == ENTRY_BYTES, "one bad entry, and no more, was sent again"
+    cell.close()
+
+
+def test_the_member_that_is_asked_finds_its_own_damage_and_both_are_healed(tmp_path: Path) -> None:
+    """n1 has lost a segment of which n0 holds one entry badly, and n2 another one."""
+    cell = filled(tmp_path)
+    first = cell.nodes["n0"].store.range_of(0, 400, 1 << 20).stop_index
+    scribble(cell.nodes["n0"], tmp_path, first + 10)
+    scribble(cell.nodes["n2"], tmp_path, first + 50)
+    cell.close()
+    segment(tmp_path, "n1", 1).unlink()
+    cell = Cell(tmp_path)
+    cell.until(lambda: all(is_whole(node) for node in cell.nodes.values()))
+    cell.until(lambda: len({node.store.end for node in cell.nodes.values()}) == 1)
+    same_everywhere(cell, tmp_path)
+    cell.close()
+
+
+def test_a_damaged_index_is_made_again_from_the_data(tmp_path: Path) -> None:
+    filled(tmp_path).close()
+    cell = Cell(tmp_path)
+    follower = cell.followers()[0]
+    cell.until(lambda: follower.committed_index >= 400)
+    index = tmp_path / follower.voter.member_id / "index" / f"{0:020d}"
+    whole = index.read_bytes()
+    index.write_bytes(whole[: 150 * 32] + bytes(320) + whole[160 * 32 :])
+    with pytest.raises(RangeDamaged):
+        follower.readable_range(150, -1, 1000)
+    cell.step()
+    assert read(cell, follower, 150) is not None
+    assert index.read_bytes() == whole
+    assert is_whole(follower)
+    cell.close()
+
+
+def test_a_source_that_sends_other_entries_is_passed_over(tmp_path: Path, monkeypatch: Any) -> None:
+    filled(tmp_path).close()
+    segment(tmp_path, "n1", 1).unlink()
+    cell = Cell(tmp_path)
+    lying = cell.nodes["n0"].healer
+    answer = lying._answer
+
+    def answer_otherwise(request: RangeRequest, entries: EntryBatch | None = None) -> None:
+        if entries is not None:
+            entries.buffer[-1] ^= 1
+        answer(request, entries)
+
+    monkeypatch.setattr(lying, "_answer", answer_otherwise)
+    cell.until(lambda: is_whole(cell.nodes["n1"]), "n2 sends the true ones")
+    cell.until(lambda: len({node.store.end for node in cell.nodes.values()}) == 1)
+    same_everywhere(cell, tmp_path)
+    cell.close()

@@ -104,6 +104,8 @@ class StoreConfig:
     """The index is synced after this many bytes of data, and before a data segment is sealed."""
     reserve_step_bytes: int = 64 * MIB
     """Space is reserved ahead of the end in steps of this size."""
+    scrub_bytes_per_second: int = 4 * MIB
+    """How fast a pass over the whole log, one a day, looks for damage; 0: it does not."""
 
     def __post_init__(self) -> None:
         if self.flush not in ("sync", "async"):
@@ -116,6 +118,10 @@ class StoreConfig:
             raise ConfigError(f"segment_bytes ({self.segment_bytes}) must be at least 512")
         if not 0.0 < self.disk_full_ratio <= 1.0:
             raise ConfigError(f"disk_full_ratio ({self.disk_full_ratio}) must be in (0, 1]")
+        if self.scrub_bytes_per_second < 0:
+            raise ConfigError(
+                f"scrub_bytes_per_second ({self.scrub_bytes_per_second}) must be 0 (off) or more"
+            )
         if self.max_entry_bytes <= 48:
             raise ConfigError(f"max_entry_bytes ({self.max_entry_bytes}) must be above 48")
 

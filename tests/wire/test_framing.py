@@ -16,6 +16,7 @@ from quorumlog.consensus.messages import (
     HeartbeatRequest,
     PushEntryRequest,
     PushType,
+    RangeResponse,
     VoteRequest,
     VoteResponse,
     VoteResult,
@@ -140,6 +141,15 @@ def test_a_push_takes_its_entries_along_and_leaves_its_sender_behind() -> None:
     payload.check_encoding()
     payload.check_sequence(7, 99)
     assert msgspec.structs.replace(message, sender=VOTER, entries=batch) == push
+
+
+def test_an_answer_to_a_request_for_a_range_takes_its_entries_along() -> None:
+    batch = stamped([b"one", b"two"])
+    answer = RangeResponse(sender=VOTER, term=3, number=5, count=2, entries=batch)
+    (frame,) = FrameDecoder().receive_data(frame_of(answer))
+    assert isinstance(frame.message, RangeResponse)
+    assert (frame.message.number, frame.message.count) == (5, 2)
+    assert bytes(frame.message.entries.buffer) == bytes(batch.buffer)
 
 
 def test_the_sender_of_any_peer_message_stays_behind() -> None:

@@ -50,6 +50,7 @@ from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, Pending
 from quorumlog.node.ports import World
 from quorumlog.node.push_sender import PushSender, check_positions, checked_entries
 from quorumlog.node.recent_batches import RecentBatches
+from quorumlog.node.scrubber import Scrubber
 from quorumlog.store.ledger_store import LogRange
 from quorumlog.store.member_directory import MemberDirectory
 
@@ -117,6 +118,14 @@ class LedgerNode:
         self.healer = Healer(self.voter, self.raft, self.store, world, self._carry_out_all)
         self._pushes = PushSender(
             self.voter, self.raft, self.store, self._recent, world, self.healer.found
+        )
+        in_memory = directory.durability is Durability.MEMORY
+        self._scrubber = Scrubber(
+            0 if in_memory else config.storage.scrub_bytes_per_second,
+            self.store,
+            world,
+            self.healer.found,
+            now_ms,
         )
         self._flusher = Flusher(config.storage, directory, self.raft, world, now_ms)
         self._transfers: list[Callable[[TransferOutcome], None]] = []
@@ -227,6 +236,7 @@ class LedgerNode:
             self.raft.next_wakeup_ms(),
             self._flusher.next_wakeup_ms(self.applied_index),
             self.healer.next_wakeup_ms(),
+            self._scrubber.next_wakeup_ms(),
         )
         if self._is_gathering:
             return self._now_ms
@@ -504,6 +514,7 @@ class LedgerNode:
         except DirectoryDamaged as damage:
             self.healer.found(damage)
         self.healer.tick(self._now_ms)
+        self._scrubber.tick(self._now_ms)
 
     def _end_transfers(self, outcome: TransferOutcome) -> None:
         transfers, self._transfers = self._transfers, []

@@ -1,0 +1,85 @@
+"""The scrub finds what nobody reads, at its own pace, and rests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorumlog.config import StoreConfig
+from quorumlog.node.scrubber import FIRST_PASS_AFTER_MS, PAUSE_MS, STEP_BYTES
+from tests.node.cell import SMALL, Cell
+from tests.node.test_healing import filled, is_whole, same_everywhere, scribble
+from tests.node.test_ledger_node import append
+
+
+@pytest.fixture(autouse=True)
+def small_memory(monkeypatch: Any) -> None:
+    monkeypatch.setattr("quorumlog.node.ledger_node.RECENT_BYTES", 4096)
+
+
+@pytest.mark.parametrize("offset", [4, 8, 24, 36, 40, 44, 60])
+def test_damage_in_an_entry_that_nobody_reads_is_found_and_healed(tmp_path: Path, offset: int) -> None:
+    cell = filled(tmp_path)
+    damaged = cell.followers()[0]
+    scribble(damaged, tmp_path, 150, offset=offset)
+    cell.now_ms += FIRST_PASS_AFTER_MS
+    quarantine = tmp_path / damaged.voter.member_id / "quarantine"
+    cell.until(quarantine.exists, "the damaged bytes are kept aside")
+    cell.until(lambda: all(is_whole(node) for node in cell.nodes.values()))
+    cell.until(lambda: len({node.store.end for node in cell.nodes.values()}) == 1)
+    same_everywhere(cell, tmp_path)
+    cell.close()
+
+
+def alone(path: Path, **storage: Any) -> Cell:
+    """One member with 400 KB of log."""
+    config = StoreConfig(
+        segment_bytes=SMALL.segment_bytes, index_segment_bytes=SMALL.index_segment_bytes, **storage
+    )
+    cell = Cell(path, members=1, storage=config)
+    for _ in range(20):
+        outcomes = append(cell.leader(), *[b"y" * 1000] * 20)
+        cell.until(lambda outcomes=outcomes: outcomes)
+    return cell
+
+
+def read_bytes(cell: Cell, milliseconds: int, monkeypatch: Any) -> int:
+    """What the scrub asks for in this time."""
+    store, total = cell.nodes["n0"].store, 0
+    range_of = store.range_of
+
+    def counted(first_index: int, stop_index: int, limit_bytes: int) -> Any:
+        nonlocal total
+        found = range_of(first_index, stop_index, limit_bytes)
+        total += found.size_bytes if limit_bytes == STEP_BYTES else 0
+        return found
+
+    monkeypatch.setattr(store, "range_of", counted)
+    for _ in range(milliseconds // 10):
+        cell.step(10)
+    monkeypatch.setattr(store, "range_of", range_of)
+    return total
+
+
+def test_a_pass_keeps_its_pace_and_is_followed_by_a_long_rest(tmp_path: Path, monkeypatch: Any) -> None:
+    cell = alone(tmp_path, scrub_bytes_per_second=100_000)
+    assert read_bytes(cell, 1000, monkeypatch) == 0
+    cell.now_ms += FIRST_PASS_AFTER_MS
+    largest_step = SMALL.segment_bytes
+    assert read_bytes(cell, 2000, monkeypatch) <= 200_000 + largest_step
+    whole = cell.nodes["n0"].store.end.position
+    assert read_bytes(cell, 4000, monkeypatch) >= whole - 200_000 - largest_step - 10_000
+    assert read_bytes(cell, 2000, monkeypatch) == 0
+    assert cell.nodes["n0"].next_wakeup_ms() > cell.now_ms
+    cell.now_ms += PAUSE_MS
+    assert read_bytes(cell, 2000, monkeypatch) > 100_000
+    cell.close()
+
+
+def test_it_can_be_switched_off(tmp_path: Path, monkeypatch: Any) -> None:
+    cell = alone(tmp_path, scrub_bytes_per_second=0)
+    cell.now_ms += PAUSE_MS
+    assert read_bytes(cell, 2000, monkeypatch) == 0
+    cell.close()

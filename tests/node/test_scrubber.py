@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from quorumlog.config import StoreConfig
-from quorumlog.node.scrubber import FIRST_PASS_AFTER_MS, PAUSE_MS, STEP_BYTES
+from quorumlog.node.scrubber import FIRST_PASS_AFTER_MS, PAUSE_MS
 from tests.node.cell import SMALL, Cell
-from tests.node.test_healing import filled, is_whole, same_everywhere, scribble
+from tests.node.test_healing import filled, is_whole, same_everywhere, scribble, segment
 from tests.node.test_ledger_node import append
 
 
@@ -33,6 +33,19 @@ def test_damage_in_an_entry_that_nobody_reads_is_found_and_healed(tmp_path: Path
     cell.close()
 
 
+def test_a_bad_blank_record_and_a_bad_index_unit_are_written_again(tmp_path: Path) -> None:
+    cell = filled(tmp_path)
+    member = cell.followers()[0].voter.member_id
+    first, index = segment(tmp_path, member, 0), tmp_path / member / "index" / f"{0:020d}"
+    whole = first.read_bytes(), index.read_bytes()
+    blank = whole[0].rindex(b"\xff\xff\xff\xff")
+    first.write_bytes(whole[0][:blank] + bytes(8) + whole[0][blank + 8 :])
+    index.write_bytes(bytes(32) + whole[1][32:])
+    cell.now_ms += FIRST_PASS_AFTER_MS
+    cell.until(lambda: (first.read_bytes(), index.read_bytes()) == whole)
+    cell.close()
+
+
 def alone(path: Path, **storage: Any) -> Cell:
     """One member with 400 KB of log."""
     config = StoreConfig(
@@ -46,20 +59,20 @@ def alone(path: Path, **storage: Any) -> Cell:
 
 
 def read_bytes(cell: Cell, milliseconds: int, monkeypatch: Any) -> int:
-    """What the scrub asks for in this time."""
+    """What the scrub looks at in this time."""
     store, total = cell.nodes["n0"].store, 0
-    range_of = store.range_of
+    examine = store.examine
 
-    def counted(first_index: int, stop_index: int, limit_bytes: int) -> Any:
+    def counted(first_index: int, stop_index: int) -> Any:
         nonlocal total
-        found = range_of(first_index, stop_index, limit_bytes)
-        total += found.size_bytes if limit_bytes == STEP_BYTES else 0
+        found = examine(first_index, stop_index)
+        total += found.size_bytes
         return found
 
-    monkeypatch.setattr(store, "range_of", counted)
+    monkeypatch.setattr(store, "examine", counted)
     for _ in range(milliseconds // 10):
         cell.step(10)
-    monkeypatch.setattr(store, "range_of", range_of)
+    monkeypatch.setattr(store, "examine", examine)
     return total
 
 

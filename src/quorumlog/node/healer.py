@@ -92,13 +92,18 @@ class Healer:
             return
         if isinstance(result, StoreFailure | LedgerError):
             raise result
+        if not self.settle(result):
+            self._unsettled = str(damage)
+
+    def settle(self, result: Examination) -> bool:
+        """Quarantine what a closer look has found; False if that was nothing."""
         self._carry_out()  # what the core has cut by now is no damage
         ranges = self._store.settle(result)
-        self._unsettled = "" if ranges or result.units or result.blanks else str(damage)
         if ranges:
             self._world.flush_later(self._store.save_quarantine, _raise_failure)
         for quarantined in ranges:
             self._raft.on_quarantined(quarantined.first_index, quarantined.stop_index)
+        return bool(ranges or result.units or result.blanks)
 
     # ---------------------------------------------------------------- asking
 

@@ -124,7 +124,7 @@ class LedgerNode:
             0 if in_memory else config.storage.scrub_bytes_per_second,
             self.store,
             world,
-            self.healer.found,
+            self.healer,
             now_ms,
         )
         self._flusher = Flusher(config.storage, directory, self.raft, world, now_ms)

@@ -53,13 +53,16 @@ class DamageSearch:
         config: StoreConfig,
         known: Sequence[QuarantinedRange],
         on_entries: Callable[[SegmentScan], None],
+        window_bytes: int = WINDOW_BYTES,
     ) -> None:
-        """`known`: ranges in quarantine already, in order, which are stepped over."""
+        """`known`: ranges in quarantine already, in order, which are stepped over. `window_bytes`: read
+        at a time, where no entry is longer."""
         self._data = data
         self._index = index
         self._config = config
         self._known = known
         self._on_entries = on_entries
+        self._window_bytes = window_bytes
         self.ranges: list[QuarantinedRange] = []
         self.bad_blanks: list[tuple[int, int]] = []
 
@@ -101,7 +104,17 @@ class DamageSearch:
     ) -> tuple[SegmentScan, bytes]:
         """The entries of the next window, and its bytes. `stop_position` None: all of them lie above
         what must be there, and a place that the disk cannot read raises OSError."""
-        window_bytes = max(WINDOW_BYTES, self._config.entry_limit_bytes + BLANK_BYTES)
+        limit_bytes = self._config.entry_limit_bytes + BLANK_BYTES
+        scan, data = self._scan(self._window_bytes, at, point, check_bodies, stop_position)
+        if scan.stop == "full" and scan.end_position == at and self._window_bytes < limit_bytes:
+            scan, data = self._scan(limit_bytes, at, point, check_bodies, stop_position)
+        if scan.stop == "full" and scan.end_position == at and stop_position is None:
+            scan = scan._replace(stop="bad", problem="an entry is longer than max_entry_bytes")
+        return scan, data
+
+    def _scan(
+        self, window_bytes: int, at: int, point: LogPoint, check_bodies: bool, stop_position: int | None
+    ) -> tuple[SegmentScan, bytes]:
         segment_end = self._data.base_of(at) + self._data.segment_bytes
         size_bytes = min(window_bytes, segment_end - at)
         problem = ""
@@ -122,8 +135,6 @@ class DamageSearch:
         )
         if problem and scan.stop != "full":
             scan = scan._replace(problem=problem)
-        if scan.stop == "full" and scan.end_position == at and stop_position is None:
-            scan = scan._replace(stop="bad", problem="an entry is longer than max_entry_bytes")
         return scan, data
 
     def _read_around(self, size_bytes: int, position: int) -> tuple[bytes, str]:

@@ -29,6 +29,7 @@ from quorumlog.store.mmap_file_list import MmapFileList, segment_name
 from quorumlog.store.placement import Placement, place
 from quorumlog.store.quarantine import Quarantine, QuarantineFolder
 from quorumlog.store.segment_scan import (
+    BLANK_BYTES,
     INDEX_UNIT_BYTES,
     SegmentScan,
     blank_record,
@@ -36,6 +37,8 @@ from quorumlog.store.segment_scan import (
 )
 
 _PAGE_BYTES = 4096
+_WINDOW_BYTES = 256 << 10
+"""Looked at in one go: the interpreter is not kept from clients for longer than that takes."""
 
 
 class Healing:
@@ -84,9 +87,10 @@ class Healing:
                     self._config,
                     self._quarantine.ranges,
                     lambda scan, units=units: self._compare_units(scan, units),  # type: ignore[misc]
+                    _WINDOW_BYTES,
                 )
                 try:
-                    search.walk(anchor, durable, stop_index - 1, check_bodies=True)
+                    reached = search.walk(anchor, durable, stop_index - 1, check_bodies=True)
                 except AnchorDamaged as problem:
                     if anchor == begin:
                         raise DirectoryDamaged(
@@ -96,7 +100,12 @@ class Healing:
                         ) from problem
                 else:
                     return Examination(
-                        tuple(search.ranges), tuple(units), tuple(search.bad_blanks), truncations
+                        tuple(search.ranges),
+                        tuple(units),
+                        tuple(search.bad_blanks),
+                        reached.index + 1,
+                        reached.position - anchor.position,
+                        truncations,
                     )
             back *= 2
 
@@ -192,12 +201,13 @@ class Healing:
             for number, (start, stop, position) in enumerate(placement.pieces):
                 piece = batch.slice(start, stop)
                 behind = position + piece.total_bytes
-                buffers = [piece.buffer] if piece.count else []
-                if number + 1 < len(placement.pieces) or (is_last and behind < stop_position):
-                    buffers.append(memoryview(blank_record(self._segment_end(behind) - behind)))
                 file = self._data.file_at(position)
                 assert file is not None, position
-                file.write(buffers, position)
+                if piece.count:
+                    file.write([piece.buffer], position)
+                if number + 1 < len(placement.pieces) or (is_last and behind < stop_position):
+                    file.write([blank_record(file.end_position - behind)], behind)
+                    file.zero(behind + BLANK_BYTES, file.end_position)
                 written.append(file)
             units = index_units_of(batch.headers(), placement.positions)
             written += self._index.files.write(units.tobytes(), batch.first_index * INDEX_UNIT_BYTES)

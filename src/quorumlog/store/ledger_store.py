@@ -98,6 +98,10 @@ class Examination(NamedTuple):
     """(position in the index, bytes) of units that the data proves wrong."""
     blanks: tuple[tuple[int, int], ...]
     """(position, bytes to the end of the segment) of blank records that are not there."""
+    stop_index: int
+    """Behind the last entry that was looked at."""
+    size_bytes: int
+    """Of the log that was looked at."""
     truncations: int
     """How often the log had been cut when the look began: what was cut since is not damage."""
 
@@ -190,7 +194,8 @@ class LedgerStore(Protocol):
         """In order; `range_of` refuses their entries with RangeDamaged."""
 
     def examine(self, first_index: int, stop_index: int) -> Examination:
-        """Compare data, index and bodies of held entries below the durable point; any thread.
+        """Compare data, index and bodies of held entries below the durable point, at least from
+        `first_index` to below `stop_index`; any thread.
 
         Raises DirectoryDamaged if the terms of a damaged range cannot be known.
         """

@@ -197,7 +197,7 @@ class MemoryLedgerStore(LedgerStore):
         return ()
 
     def examine(self, first_index: int, stop_index: int) -> Examination:
-        return Examination((), (), (), 0)
+        return Examination((), (), (), stop_index, 0, 0)
 
     def settle(self, examination: Examination) -> tuple[QuarantinedRange, ...]:
         return ()

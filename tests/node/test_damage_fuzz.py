@@ -1,0 +1,41 @@
+"""A few hundred of the cases of `damage_fuzz`, and those that found something."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.node.damage_fuzz import Entries, make_group, run_case
+
+FOUND_SOMETHING = {
+    30: "bytes behind the blank record of a healed segment stayed as they were",
+    148: "a bad blank record in a cold segment was looked at by nobody",
+}
+CASES_PER_TEST = 25
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Entries]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda descriptor: None)
+        patch.setattr("os.fdatasync", lambda descriptor: None)
+        path = tmp_path_factory.mktemp("group")
+        yield path, make_group(path)
+
+
+@pytest.mark.parametrize("first", range(1000, 1300, CASES_PER_TEST))
+def test_whatever_happens_to_a_file_the_member_is_healed_or_refuses_by_name(
+    group: tuple[Path, Entries], tmp_path: Path, first: int
+) -> None:
+    ends = Counter(run_case(seed, *group, tmp_path) for seed in range(first, first + CASES_PER_TEST))
+    assert ends["healed"] > ends["refused"]
+
+
+@pytest.mark.parametrize("seed", FOUND_SOMETHING, ids=str)
+def test_cases_that_found_something_end_well(
+    group: tuple[Path, Entries], tmp_path: Path, seed: int
+) -> None:
+    run_case(seed, *group, tmp_path)

@@ -15,7 +15,7 @@ import pytest
 
 from quorumlog import errors
 from quorumlog.batch import HEADER_DTYPE, EntryBatch
-from quorumlog.consensus.messages import AnyMessage, PushResult, PushType, VoteResult
+from quorumlog.consensus.messages import AnyPeerMessage, PushResult, PushType, VoteResult
 from quorumlog.entry import Voter
 from quorumlog.errors import LedgerError
 from quorumlog.store import durable_file, hard_state_file, segment_scan, slot_file
@@ -133,7 +133,7 @@ def message_rows(heading: str) -> list[tuple[int, str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("heading", "union"), [("Peer messages", AnyMessage), ("Client messages", AnyClientMessage)]
+    ("heading", "union"), [("Peer messages", AnyPeerMessage), ("Client messages", AnyClientMessage)]
 )
 def test_every_message_has_its_row(heading: str, union: typing.Any) -> None:
     expected = []

@@ -12,6 +12,8 @@ from tests.node.damage_fuzz import Entries, make_group, run_case
 
 FOUND_SOMETHING = {
     30: "bytes behind the blank record of a healed segment stayed as they were",
+    2238: "an entry with a bad header in front of a good link was taken for a sign of a bad anchor",
+    4406: "a range began behind an entry whose own chain was damaged, so nobody's copy continued it",
     148: "a bad blank record in a cold segment was looked at by nobody",
 }
 CASES_PER_TEST = 25

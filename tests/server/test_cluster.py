@@ -131,6 +131,27 @@ def test_all_members_killed_at_once_keep_every_acknowledged_entry() -> None:
         assert_directories_identical(cluster)
 
 
+def test_a_member_that_lost_a_segment_file_is_healed_by_the_others() -> None:
+    with LocalCluster(3, storage=SMALL) as cluster, connect(cluster.servers) as client:
+        client.append_batch([b"x" * 1000] * 900)
+        wait_until_identical(client, 3)
+        damaged = next(m for m in cluster.running if m != cluster.leader())
+        cluster.kill(damaged)
+        (cluster.data_dir(damaged) / "data" / f"{SMALL.segment_bytes:020d}").unlink()
+        cluster.restart(damaged)
+        client.append(b"on")
+        wait_until_identical(client, 3)
+
+        def problems() -> list[str]:
+            rows = [row for row in client.status() if row["id"] == damaged]
+            return [problem for row in rows for problem in row["problems"]]
+
+        eventually(lambda: not problems(), what="nothing left to heal")
+        served = [entry.body for entry in client.read(0, from_member=damaged)]
+        assert served == [b"x" * 1000] * 900 + [b"on"]
+        assert_directories_identical(cluster)
+
+
 def test_a_follower_far_behind_is_fed_from_segment_files() -> None:
     """More is missing than members keep in memory, over many segments."""
     with LocalCluster(3, storage=StoreConfig(segment_bytes=4 * MIB)) as cluster:

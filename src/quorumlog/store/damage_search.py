@@ -40,7 +40,7 @@ _UNIT_CHUNK = 65536
 
 
 class AnchorDamaged(Exception):
-    """The walk began at an entry whose own header is wrong: begin at an earlier one."""
+    """The walk began at an entry that nothing proves to be good: begin at an earlier one."""
 
 
 class DamageSearch:
@@ -51,16 +51,20 @@ class DamageSearch:
         data: MmapFileList,
         index: MmapFileList,
         config: StoreConfig,
+        begin: LogPoint,
         known: Sequence[QuarantinedRange],
         on_entries: Callable[[SegmentScan], None],
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
-        """`known`: ranges in quarantine already, in order, which are stepped over. `window_bytes`: read
-        at a time, where no entry is longer."""
+        """`begin`: of the log, which needs no proof. `known`: ranges in quarantine already, in order,
+        which are stepped over. `window_bytes`: read at a time, where no entry is longer."""
         self._data = data
         self._index = index
         self._config = config
+        self._begin = begin
         self._known = known
+        self._anchor: LogPoint | None = None
+        """Where the walk began, as long as nothing has been linked to it."""
         self._on_entries = on_entries
         self._window_bytes = window_bytes
         self.ranges: list[QuarantinedRange] = []
@@ -71,6 +75,7 @@ class DamageSearch:
 
         Raises AnchorDamaged; DirectoryDamaged where the terms of a range cannot be known.
         """
+        self._anchor = None if point == self._begin else point
         for known in self._known:
             if known.first_index > point.index and known.first_index <= until_index:
                 self._walk_to(point, known.before, until_index, check_bodies)
@@ -86,6 +91,7 @@ class DamageSearch:
             scan, _ = self.scan(at, point, check_bodies=check_bodies, stop_position=stop.position)
             if len(scan.sizes):
                 self._on_entries(scan)
+                self._anchor = None
                 point = end_of(scan)
             stuck = scan.stop == "full" and not len(scan.sizes)
             at = scan.end_position
@@ -160,9 +166,8 @@ class DamageSearch:
     def _go_round(self, point: LogPoint, at: int, stop: LogPoint, problem: str) -> LogPoint:
         """The damage begins at `at`, behind `point`; returns the point in front of the next good
         entry, or `stop`."""
-        here = self._whole_entry(at, point, at, stop)
-        if here is not None and here.index == point.index + 1 and chain_before(here) != point.chain:
-            raise AnchorDamaged(f"entry {here.index} does not continue {point}")
+        if point is self._anchor:
+            raise AnchorDamaged(f"nothing is linked to {point}, so its chain is not proven")
         found = self._next_good(point, at, stop)
         if found is None:
             last, highest_term = stop, stop.term
@@ -171,8 +176,6 @@ class DamageSearch:
             # A term opens with a no-op, so what stands before one is of an older term.
             highest_term = found.term - (found.magic == EntryKind.NOOP)
         if last.index == point.index:
-            if last.chain != point.chain:
-                raise AnchorDamaged(f"entry {last.index + 1} does not continue {point}")
             # Only the blank record between two good entries is bad.
             self.bad_blanks.append((at, last.position - at))
             return LogPoint(point.index, point.term, point.chain, last.position)
@@ -193,7 +196,12 @@ class DamageSearch:
         return last
 
     def _next_good(self, point: LogPoint, at: int, stop: LogPoint) -> EntryHeader | None:
-        """The first entry behind `at` that is whole and linked to the one after it."""
+        """The first entry behind `at` that is whole and linked to the one after it.
+
+        That link proves the chain of the first and every field of the second. So the fields of the
+        first have to be proven otherwise: by where it lies, by its body, and its term by those of its
+        neighbours, since a term changes at a no-op only.
+        """
         for candidates in (self._by_units, self._by_positions):
             for position in candidates(point, at, stop):
                 header = self._whole_entry(position, point, at, stop)
@@ -218,8 +226,13 @@ class DamageSearch:
         body, problem = self._read_around(header.body_len, position + HEADER_BYTES)
         if problem or crc32(body) != header.body_crc:
             return None
+        if header.channel != 0:
+            return None
+        if header.index == point.index + 1 and chain_before(header) != point.chain:
+            return None
         if header.index == stop.index:
-            return header if header.chain_crc == stop.chain else None
+            good = header.chain_crc == stop.chain and header.term == stop.term
+            return header if good else None
         behind = position + header.size
         after = self._header_at(behind)
         if after is None:
@@ -227,7 +240,7 @@ class DamageSearch:
         linked = (
             after is not None
             and after.index == header.index + 1
-            and after.term >= header.term
+            and header.term == (point.term if after.magic == EntryKind.NOOP else after.term)
             and after.continues(header.chain_crc)
         )
         return header if linked else None

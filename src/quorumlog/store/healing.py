@@ -85,6 +85,7 @@ class Healing:
                     self._data,
                     self._index.files,
                     self._config,
+                    begin,
                     self._quarantine.ranges,
                     lambda scan, units=units: self._compare_units(scan, units),  # type: ignore[misc]
                     _WINDOW_BYTES,

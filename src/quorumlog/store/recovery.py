@@ -160,9 +160,7 @@ class _Recovery:
         try:
             self._open_data()
             self._open_index()
-            point = self._first_point_to_walk_from()
-            self._index.reserved_position = (point.index + 1) * INDEX_UNIT_BYTES
-            ranges = self._walk_durable(point)
+            ranges = self._walk_durable(self._first_index_to_walk_from())
             # From here on no later start takes a segment that was made again for a healthy one.
             quarantine = Quarantine(self._disk, self._directory, ranges)
             quarantine.save()
@@ -295,9 +293,9 @@ class _Recovery:
 
     # ---------------------------------------------------------------- below the durable point
 
-    def _first_point_to_walk_from(self) -> LogPoint:
+    def _first_index_to_walk_from(self) -> int:
         """The last entry whose index unit was synced, or the last one in front of what no file holds;
-        the log's begin if the index cannot say.
+        that before the log's begin if the index cannot say.
 
         Units below `index_synced_position` are in order and those above it are newer or zeros, so
         "is unit i there and does its entry end below that position" changes once along the index.
@@ -306,7 +304,7 @@ class _Recovery:
         if known is None:
             self._lines.append(f"{self._directory}/{HEALING_NAME} is unreadable: the log is verified")
             self._verifies_bodies = True
-            return self._begin
+            return self._begin.index
         self._known = known
         stop_position = min(self._index_synced_position, self._lost_from)
         low, high = self._begin.index + 1, self._trusted_stop_index
@@ -316,25 +314,30 @@ class _Recovery:
                 low = middle + 1
             else:
                 high = middle
-        index = low - 1
-        unit = self._synced_unit(index, stop_position) if index > self._begin.index else None
-        if unit is None:
+        return low - 1
+
+    def _point_at(self, index: int) -> LogPoint | None:
+        """None if index and data do not agree about an entry below the durable point."""
+        if index <= self._begin.index:
             return self._begin
         inside = next((each for each in self._known if each.holds(index)), None)
         if inside is not None:
             return inside.before
+        unit = self._synced_unit(index, self._durable.position)
+        if unit is None:
+            return None
         position, size = int(unit["position"][0]), int(unit["size"][0])
         try:
             header_bytes = self._data.pread(HEADER_BYTES, position)
         except OSError:
-            header_bytes = b""
-        if len(header_bytes) == HEADER_BYTES:
-            header = unpack_header(header_bytes)
-            fields = (header.magic, header.pos, header.size, header.index, header.term)
-            if fields == unit[0].item():
-                return LogPoint(index, header.term, header.chain_crc, position + size)
-        self._lines.append(f"the index unit of entry {index} disagrees with the data; all are remade")
-        return self._begin
+            return None
+        if len(header_bytes) < HEADER_BYTES:
+            return None
+        header = unpack_header(header_bytes)
+        fields = (header.magic, header.pos, header.size, header.index, header.term)
+        if fields != unit[0].item():
+            return None
+        return LogPoint(index, header.term, header.chain_crc, position + size)
 
     def _synced_unit(self, index: int, stop_position: int) -> IndexArray | None:
         """Shape (1,); None if the unit cannot be true, or its entry does not end below a position."""
@@ -348,23 +351,28 @@ class _Recovery:
         wrong, _ = problem_of_units(units, index, self._config.segment_bytes, stop_position)
         return units if wrong < 0 else None
 
-    def _walk_durable(self, point: LogPoint) -> list[QuarantinedRange]:
-        """From `point` to the durable point: every header must be there and link to the next. Returns
+    def _walk_durable(self, first_index: int) -> list[QuarantinedRange]:
+        """From an entry to the durable point: every header must be there and link to the next. Returns
         what is not, with what was known before."""
         durable = self._durable
+        index, back = first_index, 1
         while True:
-            search = self._search(lambda scan: self._restore_units(scan, durable=True))
-            try:
-                search.walk(point, durable, durable.index, check_bodies=self._verifies_bodies)
-                break
-            except AnchorDamaged as problem:
-                if point == self._begin:
-                    where = max(durable.position - 1, self._begin.position)
-                    raise self._damage(
-                        self._data.path_of(where), durable.position, durable.index, str(problem)
-                    ) from problem
-                point = self._begin
+            point = self._point_at(index)
+            if point is None:
+                self._lines.append(f"the index unit of entry {index} disagrees with the data")
+            else:
                 self._index.reserved_position = (point.index + 1) * INDEX_UNIT_BYTES
+                search = self._search(lambda scan: self._restore_units(scan, durable=True))
+                try:
+                    search.walk(point, durable, durable.index, check_bodies=self._verifies_bodies)
+                    break
+                except AnchorDamaged as problem:
+                    if point == self._begin:
+                        where = max(durable.position - 1, self._begin.position)
+                        raise self._damage(
+                            self._data.path_of(where), durable.position, durable.index, str(problem)
+                        ) from problem
+            index, back = max(first_index - back, self._begin.index), back * 2
         for position, rest_bytes in search.bad_blanks:
             self._write_blank(position, rest_bytes)
         for found in search.ranges:
@@ -373,7 +381,7 @@ class _Recovery:
         return sorted(ranges, key=lambda each: each.first_index)
 
     def _search(self, on_entries: Callable[[SegmentScan], None]) -> DamageSearch:
-        return DamageSearch(self._data, self._index, self._config, self._known, on_entries)
+        return DamageSearch(self._data, self._index, self._config, self._begin, self._known, on_entries)
 
     def _write_blank(self, position: int, rest_bytes: int) -> None:
         file = self._data.file_at(position)

@@ -197,7 +197,7 @@ class _Recovery:
             length = self._disk.size_of(path)
             if length > files.segment_bytes and base < self._durable.position:
                 self._lines.append(f"{path} has {length} bytes: what does not belong was cut off")
-                self._cut_off(path, base, length)
+                self._cut_off(files, path, base, length)
                 length = files.segment_bytes
             if length > files.segment_bytes:
                 self._lines.append(f"{path} has {length} bytes and is above the durable point")
@@ -241,11 +241,12 @@ class _Recovery:
         """Healing must not run out of space halfway."""
         file.reserve(file.base_position, file.end_position)
 
-    def _cut_off(self, path: str, base: int, length: int) -> None:
-        size_bytes = self._data.segment_bytes
+    def _cut_off(self, files: MmapFileList, path: str, base: int, length: int) -> None:
+        size_bytes = files.segment_bytes
         file = MmapFile.open(self._disk, path, base, length)
         try:
-            self._copy_aside(file, base + size_bytes, base + length)
+            prefix = "" if files is self._data else f"{INDEX_NAME}-"
+            self._copy_aside(file, base + size_bytes, base + length, prefix)
         finally:
             file.retire()
         whole = MmapFile.open(self._disk, path, base, size_bytes)
@@ -259,7 +260,16 @@ class _Recovery:
         for base in self._segment_bases(files):
             path = files.path_of(base)
             length = self._disk.size_of(path)
-            if base != files.end_position or length > files.segment_bytes:
+            # What is left of the index says where entries lie, should the data not.
+            while files.end_position < min(base, (self._durable.index + 1) * INDEX_UNIT_BYTES):
+                stop_index = files.end_position // INDEX_UNIT_BYTES
+                self._trusted_stop_index = min(self._trusted_stop_index, stop_index)
+                files.create_next()
+            if length > files.segment_bytes and base == files.end_position:
+                self._lines.append(f"{path} has {length} bytes: what does not belong was cut off")
+                self._cut_off(files, path, base, length)
+                length = files.segment_bytes
+            if base != files.end_position:
                 self._lines.append(f"{path} ({length} bytes) does not continue the index, set aside")
                 self._set_aside(path, f"{INDEX_NAME}-{segment_name(base)}")
                 continue
@@ -503,11 +513,11 @@ class _Recovery:
             position = stop
         return whole
 
-    def _copy_aside(self, file: MmapFile, first: int, stop: int) -> None:
+    def _copy_aside(self, file: MmapFile, first: int, stop: int, prefix: str = "") -> None:
         """Lack of space for the copy stops nothing: what is cut was acknowledged by nobody."""
         target = ""
         try:
-            target = self._folder.unused_name(segment_name(first))
+            target = self._folder.unused_name(prefix + segment_name(first))
             copy = self._disk.open(target, create=True)
             try:
                 for start in range(first, stop, _CHUNK_BYTES):

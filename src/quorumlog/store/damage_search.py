@@ -98,7 +98,7 @@ class DamageSearch:
             if scan.stop == "blank":
                 at = self._data.base_of(at) + self._data.segment_bytes
             elif point.index < stop.index and (scan.stop != "full" or stuck or at >= stop.position):
-                point = self._go_round(point, at, stop, scan.problem or "the log ends here")
+                point = self._go_round(point, at, stop, scan.problem or "zeros where an entry has to be")
                 at = point.position
         same_entry = (point.index, point.term, point.chain) == (stop.index, stop.term, stop.chain)
         if point.index >= stop.index and not same_entry:

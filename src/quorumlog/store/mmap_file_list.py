@@ -23,7 +23,8 @@ def segment_name(base_position: int) -> str:
 class MmapFileList:
     """Segments from `first_position` on; contiguous.
 
-    Only `file_at` and `pread` may be called off the store's own thread.
+    Only `file_at` and `pread` may be called off the store's own thread, and `write` under a lock that
+    truncation takes as well (healing.py).
     """
 
     def __init__(self, disk: Disk, directory: str, segment_bytes: int, first_position: int) -> None:

@@ -254,7 +254,7 @@ def test_python_without_assertions_is_refused(start: Start, command: tuple[str, 
 
 
 @pytest.mark.processes
-def test_damage_below_the_durable_point_ends_the_start_and_says_what_to_run(
+def test_damage_that_neither_data_nor_index_can_bound_ends_the_start_and_says_what_to_run(
     start: Start, tmp_path: Path
 ) -> None:
     with LocalCluster(members=1, directory=tmp_path, storage=STORAGE) as cluster:
@@ -262,6 +262,7 @@ def test_damage_below_the_durable_point_ends_the_start_and_says_what_to_run(
             log.append_batch([b"x" * 1000] * 100)
         address, directory = cluster.servers, cluster.data_dir("n0")
     shutil.rmtree(directory / "data")
+    shutil.rmtree(directory / "index")
     config = tmp_path / "member.toml"
     config.write_text(
         f"segment_bytes = {STORAGE.segment_bytes}\nindex_segment_bytes = {STORAGE.index_segment_bytes}"

@@ -129,11 +129,15 @@ class RandomLife:
             send=lambda envelope: self.send(i, envelope),
             async_mode=self.async_mode,
             on_ready=self.check_ready,
+            quarantined=self.damage_at_start(i),
         )
         self.turn(i, lambda member: None)
         for peer in self.ids:
             if peer != i and peer in self.members:
                 self.link(i, peer)
+
+    def damage_at_start(self, i: str) -> tuple[tuple[int, int], ...]:
+        return ()
 
     def kill(self, i: str) -> None:
         member = self.members.pop(i, None)
@@ -450,6 +454,46 @@ class AsyncLife(RandomLife):
         self.committed = list(self.disks[longest].entries)
         self.founding = self.disks[longest].formation.founding
         super().check_liveness()
+
+
+class DamagedLife(RandomLife):
+    """Starts and running members find durable entries damaged; one that another member still holds is
+    healed a little later, and in peace all of them are."""
+
+    healed = 0
+
+    def damage_at_start(self, i: str) -> tuple[tuple[int, int], ...]:
+        durable = self.disks[i].synced_count
+        if not self.faulty or self.rng.random() < 0.5 or not durable:
+            return ()
+        return (self.draw_range(durable),)
+
+    def draw_range(self, durable_stop: int) -> tuple[int, int]:
+        stop = durable_stop - int(self.rng.random() ** 3 * durable_stop)
+        return max(0, stop - self.rng.choice((1, 2, 5, 30))), stop
+
+    def work(self) -> None:
+        super().work()
+        for i, member in list(self.members.items()):
+            quarantine = member.node._log.quarantine
+            durable_stop = member.node.durable_index + 1
+            if self.faulty and not quarantine and durable_stop and self.rng.random() < 0.01:
+                damaged = self.draw_range(durable_stop)
+                self.turn(i, lambda member, damaged=damaged: member.node.on_quarantined(*damaged))
+            for each in list(quarantine.ranges):
+                if self.rng.random() < 0.1 and (not self.faulty or self.held_elsewhere(i, each)):
+                    self.healed += 1
+                    self.turn(i, lambda member, each=each: member.node.on_healed(*each))
+
+    def held_elsewhere(self, i: str, damaged: tuple[int, int]) -> bool:
+        first, stop = damaged
+        entries = self.disks[i].entries[first:stop]
+        return any(
+            other.disk.entries[first:stop] == entries
+            and not any(a < stop and first < b for a, b in other.node._log.quarantine.ranges)
+            for j, other in self.members.items()
+            if j != i
+        )
 
 
 def main() -> None:

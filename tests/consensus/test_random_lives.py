@@ -5,7 +5,7 @@ A seed that ever failed is kept in `REGRESSIONS` with what it found.
 
 import pytest
 
-from .random_life import AsyncLife, RandomLife
+from .random_life import AsyncLife, DamagedLife, RandomLife
 
 REGRESSIONS: dict[int, str] = {
     60: "a candidate wins a term late, after a higher one has committed: no violation",
@@ -27,6 +27,14 @@ def test_async_lives_become_one_log_again() -> None:
         life.live()  # asserts at its end
     assert sum(len(life.leaders) for life in lives) > 80
     assert any(life.losses for life in lives), "somebody must have lost something"
+
+
+def test_lives_with_damaged_disks_stay_safe_and_end_as_one_log() -> None:
+    lives = [DamagedLife(seed) for seed in range(30)]
+    for life in lives:
+        life.live()  # asserts all the time
+        assert life.committed
+    assert sum(life.healed for life in lives) > 50
 
 
 def test_lives_meet_what_they_are_for() -> None:

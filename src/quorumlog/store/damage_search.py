@@ -182,11 +182,13 @@ class DamageSearch:
         path = "/".join(self._data.path_of(at).rsplit("/", 2)[1:])
         runs = self._term_runs(point, last, highest_term, exact=found is None)
         if runs is None:
+            directory = self._data.directory.rpartition("/")[0]
             raise DirectoryDamaged(
                 f"{self._data.path_of(at)}: {problem} (position {at}, entry {point.index + 1}), at or"
                 f" below the durable point; a term ends between entry {point.index + 1} and entry"
-                f" {last.index}, and the index cannot say where, so the member could not vote. Move its"
-                " directory away: it starts as a new one and is fed the log by the others",
+                f" {last.index}, and the index cannot say where, so the member could not vote; run:"
+                f" quorumlog verify {directory}. In a group of several move the directory away: the"
+                " member then starts as a new one and is fed the log by the others",
                 path=self._data.path_of(at),
                 position=at,
                 index=point.index + 1,

@@ -88,12 +88,16 @@ class Healer:
     ) -> None:
         self._is_examining = False
         if isinstance(result, DirectoryDamaged):
-            self._unsettled = str(result)
+            self.unbounded(result)
             return
         if isinstance(result, StoreFailure | LedgerError):
             raise result
         if not self.settle(result):
             self._unsettled = str(damage)
+
+    def unbounded(self, damage: DirectoryDamaged) -> None:
+        """Damage of which no range can be made; `status` says so, and reads there go on to fail."""
+        self._unsettled = str(damage)
 
     def settle(self, result: Examination) -> bool:
         """Quarantine what a closer look has found; False if that was nothing."""

@@ -61,7 +61,7 @@ class Scrubber:
     def _looked(self, index: int, result: Examination | StoreFailure | LedgerError) -> None:
         self._is_looking = False
         if isinstance(result, DirectoryDamaged):
-            # Without a bound; whoever reads there is told, and the start will name it.
+            self._healer.unbounded(result)
             self._next_index = max(index, result.index) + 1
             return
         if isinstance(result, StoreFailure | LedgerError):

@@ -14,7 +14,9 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),true,false)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test demo bench lock clean
+.PHONY: help setup check format test sim demo bench lock clean
+SEEDS ?= 1000
+JOBS ?= 2
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -47,6 +49,9 @@ format: $(STAMP)  ## let ruff format and fix what it can
 
 test: $(STAMP)  ## every test
 	$(BIN)/python -m pytest
+
+sim: $(STAMP)  ## simulated lives: make sim SEEDS=10000 JOBS=2
+	$(BIN)/quorumlog sim --seeds $(SEEDS) --jobs $(JOBS)
 
 demo: $(STAMP)  ## the main job: 336,776 flights through three members, two failures, Spark
 	$(BIN)/python -m demo

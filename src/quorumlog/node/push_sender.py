@@ -53,6 +53,10 @@ class PushSender:
         except IndexOutOfRange:
             self._raft.on_push_failed(order.to.member_id)
             return
+        except DirectoryDamaged as damage:
+            self._on_damage(damage)
+            self._raft.on_push_failed(order.to.member_id)
+            return
         self._world.read_later(
             lambda: self._read_sound(log_range),
             lambda result: self._range_read(order, log_range, result),

@@ -351,6 +351,11 @@ class NodeDriver:
         except LedgerError as error:
             done(error)
             return
+        except DirectoryDamaged as damage:
+            # Where a range begins is asked of the entry in front of it, whose header may be damaged.
+            self.node.found_damage(damage)
+            done(RangeDamaged(str(damage)))
+            return
         if isinstance(found, EntryBatch):
             done(found)
             return

@@ -62,8 +62,8 @@ class Peer:
             if message.push is PushType.COMMIT:
                 self._hold_commit(envelope)
                 return
-            if message.push is PushType.APPEND:
-                self._drop_commit()  # the push carries a committed index that is no older
+            if message.push is PushType.APPEND and self._says_as_much(message):
+                self._drop_commit()
         is_bulk = isinstance(message, PushEntryRequest | PushEntryResponse)
         self._send_on(self.data if is_bulk else self.control, envelope)
 
@@ -78,6 +78,14 @@ class Peer:
         if self._commit_timer is None:
             loop = asyncio.get_running_loop()
             self._commit_timer = loop.call_later(COMMIT_DELAY_S, self._release_commit)
+
+    def _says_as_much(self, push: PushEntryRequest) -> bool:
+        """A push that was read from a file may be older than the COMMIT."""
+        held = self._held_commit
+        if held is None:
+            return True
+        assert isinstance(held.message, PushEntryRequest), held
+        return push.committed_index >= held.message.committed_index
 
     def _drop_commit(self) -> None:
         self._held_commit = None

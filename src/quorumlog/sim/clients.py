@@ -35,24 +35,21 @@ class SimClient:
         self._cluster.at(self._random.expovariate(1 / between_ms), self.work)
         if not self._cluster.clients_work:
             return
-        self._append()
+        count = self._random.randint(1, weather.batch_entries)
+        number = len(self._cluster.operations.appends) + 1
+        bodies = tuple(self._body(number, at) for at in range(count))
+        self.append(bodies, self._random.choice((200, 1000, 5000)))
         if self._random.random() < 0.3:
             self._read()
 
     # ---------------------------------------------------------------- append
 
-    def _append(self) -> None:
-        cluster, random = self._cluster, self._random
+    def append(self, bodies: tuple[bytes, ...], timeout_ms: int) -> ClientAppend:
+        """Ask the member that seems to lead; what comes of it appears in the result as time passes."""
+        cluster = self._cluster
         number = len(cluster.operations.appends) + 1
-        count = random.randint(1, cluster.weather.batch_entries)
-        append = ClientAppend(
-            number,
-            tuple(self._body(number, at) for at in range(count)),
-            self._target,
-            cluster.now_ms,
-        )
+        append = ClientAppend(number, bodies, self._target, cluster.now_ms)
         cluster.operations.appends.append(append)
-        timeout_ms = random.choice((200, 1000, 5000))
         frame = b"".join(
             encode_frame(
                 DEFAULT_GROUP,
@@ -74,8 +71,9 @@ class SimClient:
                     )
                 )
 
-        cluster.at(random.uniform(0.05, 2.0), arrive)
+        cluster.at(self._random.uniform(0.05, 2.0), arrive)
         cluster.at(1.5 * timeout_ms, lambda: self._give_up(append))
+        return append
 
     def _body(self, number: int, at: int) -> bytes:
         limit_bytes = self._cluster.weather.body_bytes

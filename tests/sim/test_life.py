@@ -12,7 +12,7 @@ from quorumlog.sim.life import live
 
 LIVES = range(1, 151)
 ONCE_FAILED: dict[int, str] = {
-    1787: "the last answer of a term was lost; COMPARE then matched the whole log and nothing was pushed",
+    1787: "the last answer of a term was lost, COMPARE matched the whole log, nothing was pushed",
 }
 """Seeds that failed once, and what each found. A change of the weather turns a seed into another life:
 what it found has a test of its own beside the code that it found it in."""

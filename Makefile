@@ -14,10 +14,12 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),true,false)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test demo bench lock clean
+.PHONY: help setup check format test sim mutants nemesis nemesis-long demo bench lock clean
+SEEDS ?= 1000
+JOBS ?= 2
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
 setup: $(STAMP)  ## install what the other targets need into .venv (they do it by themselves)
 
@@ -48,6 +50,22 @@ format: $(STAMP)  ## let ruff format and fix what it can
 test: $(STAMP)  ## every test
 	$(BIN)/python -m pytest
 
+sim: $(STAMP)  ## simulated lives: make sim SEEDS=10000 JOBS=2
+	$(BIN)/quorumlog sim --seeds $(SEEDS) --jobs $(JOBS)
+
+mutants: $(STAMP)  ## known mistakes, one at a time: each must be noticed by a simulated life
+	$(BIN)/python -m tests.mutants --jobs $(JOBS)
+
+nemesis: $(STAMP)  ## real members killed, cut off, slowed and damaged, with their histories checked
+	$(BIN)/python -m nemesis --minutes 2 --dir nemesis-out/three
+	$(BIN)/python -m nemesis --minutes 1.5 --members 5 --dir nemesis-out/five
+
+nemesis-long: $(STAMP)  ## the same for an hour, no election on a busy machine, 100 kills
+	$(BIN)/python -m nemesis --minutes 30 --dir nemesis-out/three
+	$(BIN)/python -m nemesis --minutes 15 --members 5 --dir nemesis-out/five
+	$(BIN)/python -m nemesis --rounds 1 --hold 600 --fault busy --rate 0 --dir nemesis-out/busy
+	$(BIN)/python -m nemesis --rounds 100 --hold 1 --fault kill --dir nemesis-out/kills
+
 demo: $(STAMP)  ## the main job: 336,776 flights through three members, two failures, Spark
 	$(BIN)/python -m demo
 
@@ -58,5 +76,5 @@ lock: $(UV)  ## resolve pyproject.toml into uv.lock again
 	$(UV) lock --python $(PYTHON)
 
 clean:  ## remove what make has made
-	rm -rf $(VENV) .uv build dist demo-out bench-out .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(VENV) .uv build dist demo-out bench-out nemesis-out .mypy_cache .ruff_cache .pytest_cache \
 	    .hypothesis .import_linter_cache spark-warehouse

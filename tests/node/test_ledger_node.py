@@ -323,6 +323,8 @@ def test_a_new_leader_denies_nothing_that_was_acknowledged_before_it(tmp_path: P
     assert leader.committed_index < kept[0].first_index
     with pytest.raises(LeaderNotReady):
         leader.readable_range(kept[0].first_index, -1, 1 << 20)
+    with pytest.raises(LeaderNotReady):
+        leader.readable_range(0, -1, 1 << 20)  # "all that is committed" would lack it
     cell.hold_flush.clear()
     cell.until(lambda: leader.committed_index > kept[0].first_index)
     found = leader.readable_range(kept[0].first_index, -1, 1 << 20)

@@ -342,3 +342,26 @@ def test_a_cluster_that_misses_a_member_says_whom_it_waits_for(
             client.append(b"formed")
     finally:
         cluster.close()
+
+
+def test_a_read_that_starts_behind_a_damaged_header_stops_nobody(tmp_path: Path) -> None:
+    with LocalCluster(members=3, directory=tmp_path) as cluster:
+        with connect(cluster.servers) as log:
+            log.append_batch([b"body-%03d" % i for i in range(100)])
+        for member in ("n0", "n1", "n2"):
+            cluster.stop(member)
+        for member in ("n0", "n1", "n2"):
+            cluster.restart(member)
+        with connect(cluster.servers) as log:
+            log.append(b"later")
+            leader = cluster.leader()
+            (segment,) = (tmp_path / leader / "data").iterdir()
+            with segment.open("r+b") as file:
+                term_at = file.read(1 << 16).find(b"body-050") - 48 + 23
+                file.seek(term_at)
+                file.write(b"\x7f")
+            first_index = next(entry.index for entry in log.read(0) if entry.body == b"body-051")
+            assert log.get(first_index).body == b"body-051"
+            rows = log.status()
+            assert all(row["reachable"] for row in rows)
+            assert cluster.leader() == leader

@@ -75,13 +75,13 @@ class LineSource:
     def batches(self) -> Iterator[list[bytes]]:
         while not self._stopped:
             try:
-                chunk = self._read()
+                at_end = not self._read()
             except _Interrupted:
                 return
-            if not chunk and not self._rest:
+            if at_end and not self._rest:
                 return
-            *lines, self._rest = (self._rest + chunk).split(b"\n")
-            if not chunk:  # the last line had no end
+            *lines, self._rest = self._rest.split(b"\n")
+            if at_end:  # the last line had no end
                 lines, self._rest = [self._rest], b""
             for first in range(0, len(lines), MAX_BATCH_LINES):
                 batch = lines[first : first + MAX_BATCH_LINES]
@@ -92,13 +92,18 @@ class LineSource:
                 self.taken += len(batch)
                 yield batch
 
-    def _read(self) -> bytes:
+    def _read(self) -> int:
+        """Take in whatever there is, without waiting for a full chunk; 0 at the end.
+
+        Kept before a signal may end the wait: otherwise it would be in no account.
+        """
         self._reading = True
         try:
-            # read1: whatever there is, without waiting for a full chunk
-            return self._file.read1(CHUNK_BYTES)
+            chunk = self._file.read1(CHUNK_BYTES)
+            self._rest += chunk
         finally:
             self._reading = False
+        return len(chunk)
 
     def count_rest(self) -> int:
         """Lines never handed out. Only for a file: standard input may never end."""

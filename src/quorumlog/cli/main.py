@@ -14,6 +14,7 @@ from quorumlog.cli.output import ReportingGroup
 from quorumlog.cli.read import read
 from quorumlog.cli.recover import recover
 from quorumlog.cli.serve import serve
+from quorumlog.cli.sim import sim
 from quorumlog.cli.status import status
 from quorumlog.cli.transfer import transfer
 from quorumlog.cli.verify import verify
@@ -57,6 +58,7 @@ app.command(rich_help_panel=USE)(bench)
 app.command(rich_help_panel=LOOK)(inspect)
 app.command(rich_help_panel=LOOK)(verify)
 app.command(rich_help_panel=LOOK)(recover)
+app.command(rich_help_panel=LOOK)(sim)
 
 
 def main() -> None:

@@ -255,7 +255,7 @@ class EntryDispatcher:
 
     def _on_compare_response(self, response: PushEntryResponse) -> None:
         if response.result is PushResult.SUCCESS:
-            self.match_index = self._compare_index
+            self.match_index = self._match_of(self._compare_index)
             if self._conflict_seen:
                 self._fire(Event.MATCHED_BELOW_CONFLICT)
             else:
@@ -265,6 +265,14 @@ class EntryDispatcher:
             self._fire(Event.MISSED)
         else:
             self._pause()  # nothing lies below; a snapshot will be installed here
+
+    def _match_of(self, index: int) -> int:
+        """The compared entry is common. If it is our last one and not committed, it is taken for unknown
+        and pushed again: the answer to its first push may have been lost with the connection, only an
+        answer to an APPEND counts, and until somebody appends no other would ever be sent."""
+        runs = self._state.runs
+        is_last = index == runs.end_index and index > runs.before_begin.index
+        return index - 1 if is_last and index > self._state.committed_index else index
 
     def _next_compare_index(self, refused_index: int, response: PushEntryResponse) -> int:
         """Where the last common entry can be at most.

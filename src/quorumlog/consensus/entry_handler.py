@@ -71,6 +71,9 @@ class EntryHandler:
     def waiting_pushes(self) -> tuple[PushEntryRequest, ...]:
         return tuple(request for _, _, request in self._waiting)
 
+    def drop_waiting_pushes(self) -> None:
+        self._waiting.clear()
+
     # ---------------------------------------------------------------- the four kinds
 
     def on_push(self, request: PushEntryRequest, refuse: PushResult | None = None) -> None:

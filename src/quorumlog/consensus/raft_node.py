@@ -272,6 +272,10 @@ class RaftNode:
         """Pushes ahead of the log, in order: whoever takes the one before them takes these as well."""
         return self._handler.waiting_pushes
 
+    def drop_waiting_pushes(self) -> None:
+        """As if they had been lost on the way."""
+        self._handler.drop_waiting_pushes()
+
     def propose(self, count: int, kind: EntryKind = EntryKind.NORMAL) -> EntryId:
         """Take the next `count` indices for entries of the current term; the id of the first.
 

@@ -169,7 +169,10 @@ class Flusher:
 
     def _finish(self, applied_index: int) -> None:
         if self._task is not None:
-            self._store.finish_sync(self._task)  # it ran while the loop was being stopped
+            # It ran while the loop was being stopped, and nobody was told what came of it.
+            if not self._task.done:
+                raise StoreFailure("the last flush has failed: what it held may not be on disk")
+            self._store.finish_sync(self._task)
         task = self._store.begin_sync()
         if task is not None:
             task.run()

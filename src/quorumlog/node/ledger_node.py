@@ -159,20 +159,31 @@ class LedgerNode:
         """Check the entries of an APPEND and reserve space for them and for all that waits for them."""
         end = self.store.end
         batch = checked_entries(message, end)
-        sizes = [batch.sizes, *(waiting.entries.sizes for waiting in self.raft.waiting_pushes())]
+        waiting = [push.entries for push in self.raft.waiting_pushes()]
         try:
-            positions = self.store.plan(
-                sizes[0] if len(sizes) == 1 else np.concatenate(sizes), control=batch.is_control
-            )
+            try:
+                positions = self._plan_together([batch, *waiting])
+            except DiskFull:
+                if not waiting:
+                    raise
+                # They will be sent again. A no-op must not be refused for the data that waits behind it.
+                self.raft.drop_waiting_pushes()
+                waiting = []
+                positions = self._plan_together([batch])
         except DiskFull as error:
             self.disk_full = str(error)
             return False
         self.disk_full = ""
         if message.previous == end.entry_id:
             check_positions(batch, positions[: batch.count])
-            if len(sizes) == 1:
+            if not waiting:
                 self._planned = batch
         return True
+
+    def _plan_together(self, batches: list[EntryBatch]) -> Int64Array:
+        """Raises DiskFull. Data among them leaves the reserve of the no-ops alone."""
+        sizes = batches[0].sizes if len(batches) == 1 else np.concatenate([b.sizes for b in batches])
+        return self.store.plan(sizes, control=all(batch.is_control for batch in batches))
 
     def append(
         self,
@@ -275,11 +286,11 @@ class LedgerNode:
         """Committed entries from `first_index` on: bytes if they are in memory, else where they lie.
 
         `stop_index` -1 means all that is committed. Raises IndexOutOfRange, RangeDamaged if they are in
-        quarantine here, and LeaderNotReady while a new leader does not know yet what earlier leaders
-        have acknowledged.
+        quarantine here, and LeaderNotReady where the answer is "no more" or "up to here" while a new
+        leader does not know yet what earlier leaders have acknowledged.
         """
         begin = self.store.begin.index + 1
-        if first_index > self.committed_index and self._opens_its_term():
+        if (first_index > self.committed_index or stop_index < 0) and self._opens_its_term():
             raise LeaderNotReady(
                 f"{self.config.member_id} has led term {self.raft.term} for an instant only",
                 retry_after_ms=5,
@@ -299,6 +310,7 @@ class LedgerNode:
         try:
             return self.store.range_of(first_index, stop_index, limit_bytes)
         except DirectoryDamaged as damage:
+            # Where a range begins is asked of the entry in front of it, whose header may be damaged.
             self.healer.found(damage)
             raise RangeDamaged(str(damage)) from damage
 
@@ -373,13 +385,13 @@ class LedgerNode:
             self._gathered = queued
             self._gathering_turns += 1
             return True
-        self._gathered = self._gathering_turns = 0
         return False
 
     def _form_batch(self) -> None:
         if self.raft.role is not Role.LEADER:
             self._pending.refuse_queued(self._not_leader())
             return
+        self._gathered = self._gathering_turns = 0
         appends = self._pending.take_queued(BATCH_BYTES)
         self._last_batch_appends = len(appends)
         batches = [a.batch for a in appends if a.batch is not None]
@@ -470,9 +482,13 @@ class LedgerNode:
         self._recent.add(batch, previous_chain)
 
     def _plan_promised(self, batch: EntryBatch) -> Int64Array:
-        """Positions of entries that the core counts on already: a push that was taken, a no-op."""
+        """Positions of entries that the core counts on already: a push that was taken, a no-op.
+
+        A cut that came before them gave back more space than they need, but the watermark would refuse
+        it: so they are placed by the rule for no-ops.
+        """
         try:
-            return self.store.plan(batch.sizes, control=batch.is_control)
+            return self.store.plan(batch.sizes, control=True)
         except DiskFull as error:
             raise StoreFailure(f"space that was set aside for entries is gone: {error}") from error
 

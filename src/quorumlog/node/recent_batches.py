@@ -5,7 +5,7 @@ Holds what was appended last, bounded in bytes; always a contiguous range that e
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
 import numpy as np
@@ -49,12 +49,16 @@ class RecentBatches:
         return self._firsts[-1] + self._ranges[-1].batch.count
 
     def truncate_from(self, index: int) -> None:
-        """Forget everything from the batch that holds `index` on."""
-        keep = bisect_right(self._firsts, index)
-        if keep and index < self._firsts[keep - 1] + self._ranges[keep - 1].batch.count:
-            keep -= 1
+        """Forget everything from `index` on; of the batch that holds it the front stays, because what
+        comes next must continue what is held."""
+        keep = bisect_left(self._firsts, index)
         self._bytes -= sum(r.batch.total_bytes for r in self._ranges[keep:])
         del self._firsts[keep:], self._ranges[keep:]
+        if keep and index < self.stop_index:
+            batch, previous_chain = self._ranges[-1]
+            front = batch.slice(0, index - self._firsts[-1])
+            self._bytes -= batch.total_bytes - front.total_bytes
+            self._ranges[-1] = RecentRange(front, previous_chain)
 
     def take(self, first_index: int, stop_index: int, limit_bytes: int) -> RecentRange | None:
         """Entries from `first_index` on, below `stop_index`, within `limit_bytes` (at least one), in

@@ -219,7 +219,8 @@ class LedgerServer:
             self._listener = None
 
     def abandon(self) -> None:
-        """As if the process were killed: no farewell, no flush, no checkpoint. For LocalCluster."""
+        """As if the process were killed: no farewell, no checkpoint, no flush but what was under way.
+        For LocalCluster."""
         if self._listener is not None:
             self._listener.close()
         for driver in self._drivers.values():

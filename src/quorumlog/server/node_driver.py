@@ -337,8 +337,8 @@ class NodeDriver:
     def _peer_connected(self, member_id: str, directory_id: str) -> None:
         self.enter(None, self.node.connected, member_id, directory_id)
 
-    def _peer_lost(self, member_id: str, closed_by_peer: bool) -> None:
-        self.enter(None, self.node.connection_lost, member_id, closed_by_peer)
+    def _peer_lost(self, member_id: str, is_gone: bool) -> None:
+        self.enter(None, self.node.connection_lost, member_id, is_gone)
 
     # ---------------------------------------------------------------- readers and status
 

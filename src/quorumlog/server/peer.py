@@ -2,8 +2,9 @@
 
 Two that we dialled (we speak on them) and two that the peer dialled (it does). The core hears of a
 connection once all four lead to the same directory: only then does a question get its answer. It hears
-of its loss when the first of them breaks, and whether it was the peer that closed a control connection,
-which is what the death of a process looks like.
+of its loss when the first of them breaks, and once more if nobody is there when the control connection
+is dialled again, which is what the death of a process looks like. (A close or reset by itself is not:
+networks do that too, and an election for each would leave the cluster without rest.)
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ COMMIT_DELAY_S = 0.002
 
 
 class Peer:
-    """Tells `on_connected(member_id, directory_id)` and `on_lost(member_id, closed_by_peer)`."""
+    """Tells `on_connected(member_id, directory_id)` and `on_lost(member_id, is_gone)`."""
 
     def __init__(
         self,
@@ -42,9 +43,9 @@ class Peer:
         on_bug: Callable[[BaseException], None],
     ) -> None:
         self.member_id = address.member_id
-        up, down = self._link_up, self._link_down
-        self.control = PeerLink(writes, group, address, "control", hello, up, down, on_bug)
-        self.data = PeerLink(writes, group, address, "data", hello, up, down, on_bug)
+        told = (self._link_up, self._link_down, self._link_gone)
+        self.control = PeerLink(writes, group, address, "control", hello, *told, on_bug)
+        self.data = PeerLink(writes, group, address, "data", hello, *told, on_bug)
         self._on_connected = on_connected
         self._on_lost = on_lost
         self._inbound: dict[str, tuple[str, Connection]] = {}
@@ -68,8 +69,8 @@ class Peer:
             if message.push is PushType.COMMIT:
                 self._hold_commit(envelope)
                 return
-            if message.push is PushType.APPEND:
-                self._drop_commit()  # the push carries a committed index that is no older
+            if message.push is PushType.APPEND and self._says_as_much(message):
+                self._drop_commit()
         is_bulk = isinstance(
             message, PushEntryRequest | PushEntryResponse | RangeRequest | RangeResponse
         )
@@ -86,6 +87,14 @@ class Peer:
         if self._commit_timer is None:
             loop = asyncio.get_running_loop()
             self._commit_timer = loop.call_later(COMMIT_DELAY_S, self._release_commit)
+
+    def _says_as_much(self, push: PushEntryRequest) -> bool:
+        """A push that was read from a file may be older than the COMMIT."""
+        held = self._held_commit
+        if held is None:
+            return True
+        assert isinstance(held.message, PushEntryRequest), held
+        return push.committed_index >= held.message.committed_index
 
     def _drop_commit(self) -> None:
         self._held_commit = None
@@ -106,26 +115,30 @@ class Peer:
         older = self._inbound.get(role)
         self._inbound[role] = (directory_id, connection)
         if older is not None:
-            self._lost(closed_by_peer=False)
+            self._lost(is_gone=False)
             older[1].abort()
         for link in (self.control, self.data):
             if link.up is None:
                 link.kick()
         self._check()
 
-    def inbound_lost(self, role: str, connection: Connection, closed_by_peer: bool) -> None:
+    def inbound_lost(self, role: str, connection: Connection) -> None:
         current = self._inbound.get(role)
         if current is not None and current[1] is connection:
             del self._inbound[role]
-            self._lost(closed_by_peer and role == "control")
+            self._lost(is_gone=False)
 
     def _link_up(self, link: PeerLink) -> None:
         assert link.up is not None
         self.durability = link.up.durability
         self._check()
 
-    def _link_down(self, link: PeerLink, closed_by_peer: bool) -> None:
-        self._lost(closed_by_peer and link is self.control)
+    def _link_down(self, link: PeerLink) -> None:
+        self._lost(is_gone=False)
+
+    def _link_gone(self, link: PeerLink) -> None:
+        if link is self.control:
+            self._lost(is_gone=True)
 
     def _check(self) -> None:
         if self._connected_to or self.control.up is None or self.data.up is None:
@@ -136,12 +149,11 @@ class Peer:
             self._connected_to = directories.pop()
             self._on_connected(self.member_id, self._connected_to)
 
-    def _lost(self, closed_by_peer: bool) -> None:
-        """`closed_by_peer` is told even if another loss came first: a dying process closes all four
-        connections, and it may be a data connection whose end arrives before the others'."""
-        if self._connected_to or closed_by_peer:
+    def _lost(self, is_gone: bool) -> None:
+        """`is_gone` is told although the loss was: it is what starts an election at once."""
+        if self._connected_to or is_gone:
             self._connected_to = ""
-            self._on_lost(self.member_id, closed_by_peer)
+            self._on_lost(self.member_id, is_gone)
 
     def close(self) -> None:
         self._connected_to = ""

@@ -20,6 +20,8 @@ from quorumlog.wire.framing import AnyFrameMessage, Frame
 
 RETRY_FIRST_S = 0.02
 RETRY_MOST_S = 1.0
+SETTLED_S = 0.1
+"""A link that was up for so long is dialled again at once when it is lost, once."""
 CONNECT_TIMEOUT_S = 2.0
 UNSENT_LIMIT_BYTES = 32 * MIB
 """Above this a peer that does not read loses messages instead of taking memory; the core resends."""
@@ -34,10 +36,12 @@ class PeerLink:
         role: str,
         hello: Callable[[str, str], Hello],
         on_up: Callable[[PeerLink], None],
-        on_down: Callable[[PeerLink, bool], None],
+        on_down: Callable[[PeerLink], None],
+        on_gone: Callable[[PeerLink], None],
         on_bug: Callable[[BaseException], None],
     ) -> None:
-        """`hello(role, to_member_id)` makes the first frame; `on_down(link, closed_by_peer)`."""
+        """`hello(role, to_member_id)` makes the first frame. `on_gone` follows `on_down` when the link
+        was dialled again and nobody is there: a process that lives answers, whatever broke the link."""
         self._writes = writes
         self.group = group
         self.peer = peer
@@ -45,12 +49,15 @@ class PeerLink:
         self._hello = hello
         self._on_up = on_up
         self._on_down = on_down
+        self._on_gone = on_gone
         self._on_bug = on_bug
         self._connection: Connection | None = None
         self.up: HelloResponse | None = None
         """What the peer said of itself; None while the link is down."""
         self.problem = ""
         """Why the peer refused the link, for `status`."""
+        self._is_refused = False
+        """The newest connection was refused, or closed by the other side before it said a word."""
         self._answered = asyncio.Event()
         """The peer has greeted or refused, or the connection is gone."""
         self._lost = asyncio.Event()
@@ -82,16 +89,24 @@ class PeerLink:
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         wait_s = RETRY_FIRST_S
+        was_up = False
         while True:
             self._kick.clear()
             connection = await self._dial(loop)
+            greeted = connection is not None and await self._greeted()
+            if was_up and not greeted and self._is_refused:
+                self._on_gone(self)
+            was_up = greeted
             if connection is not None:
-                if await self._greeted():
+                settles_s = loop.time() + SETTLED_S
+                if greeted:
                     wait_s = RETRY_FIRST_S
                 else:
                     connection.abort()
                 await self._lost.wait()
                 self._connection = self.up = None
+                if greeted and loop.time() >= settles_s:
+                    continue  # it worked, so it may work again, and if not we want to know at once
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._kick.wait()
@@ -100,13 +115,15 @@ class PeerLink:
     async def _dial(self, loop: asyncio.AbstractEventLoop) -> Connection | None:
         self._lost.clear()
         self._answered.clear()
+        self._is_refused = False
         connection = Connection(
             self._writes, self._frame, self._connection_lost, f"{self.role}->{self.peer}"
         )
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await loop.create_connection(lambda: connection, self.peer.host, self.peer.port)
-        except (OSError, TimeoutError):
+        except (OSError, TimeoutError) as error:
+            self._is_refused = isinstance(error, ConnectionError)
             return None
         self._connection = connection
         connection.send(self.group, self._hello(self.role, self.peer.member_id))
@@ -140,7 +157,9 @@ class PeerLink:
         self._lost.set()
         if was_up:
             self.up = None
-            self._on_down(self, closed_by_peer)
+            self._on_down(self)
+        else:
+            self._is_refused = closed_by_peer
 
     def close(self) -> None:
         if self._task is not None:

@@ -32,4 +32,4 @@ class PeerSession:
         self._driver.enter(connection, self._driver.node.receive, message)
 
     def lost(self, connection: Connection, closed_by_peer: bool) -> None:
-        self._driver.peers[self._voter.member_id].inbound_lost(self._role, connection, closed_by_peer)
+        self._driver.peers[self._voter.member_id].inbound_lost(self._role, connection)

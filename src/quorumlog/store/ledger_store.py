@@ -109,6 +109,9 @@ class Examination(NamedTuple):
 class SyncTask(Protocol):
     """One flush: everything appended or truncated before `begin_sync` was called."""
 
+    done: bool
+    """`run` has returned."""
+
     @property
     def end(self) -> LogPoint:
         """The log end that is on disk once `run` has returned."""

@@ -126,6 +126,8 @@ def open_member_directory(
             record = load_member(disk, path)
             if record is None:
                 _refuse_foreign(disk, path)
+                # The name of the lock: a start that finds our files without it takes them for foreign.
+                disk.sync_directory(path)
                 record = _create(disk, path, group, member_id, config, draw_id())
                 renewed = "the directory was empty"
             else:

@@ -1,0 +1,13 @@
+"""Real members, real faults, and a checker that believes only what clients were told.
+
+`python -m nemesis` (or `make nemesis`) runs three or five `quorumlog serve` processes with several
+client processes, and breaks things round by round: members are killed, stopped, cut off, slowed, their
+disk is filled, their files are damaged. Every operation of every client is kept as a line of a history.
+When all has healed and every member has stopped, the histories are held against the logs on disk.
+
+    clients --------------------------------> members      dialled directly, never disturbed
+    members ---> proxy (one port a pair) ---> members      cut, reset, delayed; one direction at a time
+
+Read in this order: `run` (what happens), `cluster`, `proxy`, `faults`, `damage`, `clients`, `history`,
+`check`, `leaders` (who led when), `report`.
+"""

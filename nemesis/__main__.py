@@ -1,0 +1,79 @@
+"""The command: `python -m nemesis`. Status 0 only if the checker accepts what has happened."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from nemesis.faults import FAULTS
+
+EXIT_VIOLATION = 1
+
+
+def main(
+    minutes: Annotated[float, typer.Option(help="How long things go wrong.", min=0.05)] = 4.0,
+    rounds: Annotated[
+        int | None,
+        typer.Option(help="So many faults, one after the other, instead of --minutes.", min=1),
+    ] = None,
+    hold: Annotated[
+        float | None, typer.Option(help="Seconds that each fault lasts. [default: drawn]", min=0)
+    ] = None,
+    members: Annotated[int, typer.Option(help="3 or 5; any odd number from 3.", min=3)] = 3,
+    seed: Annotated[
+        int | None, typer.Option(help="Decides faults and calls. [default: drawn and shown]")
+    ] = None,
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"Only this fault; may be repeated. One of {', '.join(FAULTS)}.", metavar="NAME"
+        ),
+    ] = None,
+    clients: Annotated[int, typer.Option(help="Client processes.", min=1)] = 3,
+    rate: Annotated[
+        float, typer.Option(help="Calls of one client per second; 0: no limit.", min=0)
+    ] = 60.0,
+    folder: Annotated[
+        Path, typer.Option("--dir", help="Histories, timeline, data directories; made anew.")
+    ] = Path("nemesis-out"),
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the data directories afterwards.")] = False,
+) -> None:
+    """Break a real cluster in every way, and check that no client was ever lied to."""
+    # Client processes load this module too, and need nothing of what draws and reports.
+    from nemesis.run import MEMBERS_NAME, TIMELINE_NAME, Options, run
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    if members % 2 == 0:
+        raise typer.BadParameter("an even number of members survives no more than one fewer")
+    console = Console()
+    chosen_seed = random.randrange(1 << 32) if seed is None else seed
+    options = Options(
+        folder, minutes, rounds, hold, members, chosen_seed, tuple(fault or ()), clients, rate
+    )
+    try:
+        report = run(options, lambda line: console.print(line, highlight=False, markup=False))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    report.print(console)
+    console.print(f"Histories and timeline: {folder}, {folder / TIMELINE_NAME}")
+    if report.violations:
+        console.print(f"The data directories are kept; to see it again: --seed {chosen_seed}")
+        raise typer.Exit(EXIT_VIOLATION)
+    if not keep:
+        shutil.rmtree(folder / MEMBERS_NAME)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,152 @@
+"""The checker: do the logs on disk agree with what the clients were told?
+
+- every acknowledged append is in the log exactly once, at its index;
+- a refused one is not in the log; of an unknown one a prefix may be, in one piece, once;
+- nothing is in the log that nobody appended;
+- an append that had returned before another was called stands before it, and acknowledged appends of
+  one client stand in the order in which it sent them;
+- a read returned every entry of the range that it was asked for, as it stands in the log;
+- all members hold the same log.
+
+Linear in the operations and entries, but for one sort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from nemesis.history import Log, Operation
+
+
+class Violation(NamedTuple):
+    kind: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.detail}"
+
+
+class _Placed(NamedTuple):
+    """An append of which something stands in the log."""
+
+    first_index: int
+    operation: Operation
+
+
+def check(operations: Sequence[Operation], logs: Mapping[str, Log]) -> list[Violation]:
+    """What is wrong; empty if nothing is. `logs`: by member id, at least one."""
+    violations = list(_diverging(logs))
+    log = max(logs.values(), key=len)
+    places: dict[str, int] = {}
+    for index, value in enumerate(log):
+        if value is None:
+            continue
+        if value in places:
+            violations.append(Violation("duplicate", f"{value} at {places[value]} and at {index}"))
+        else:
+            places[value] = index
+    placed: list[_Placed] = []
+    found = 0
+    for operation in operations:
+        if operation.is_append:
+            here = [places.get(value, -1) for value in operation.values()]
+            found += sum(index >= 0 for index in here)
+            violations += _wrong_places(operation, here)
+            if here[0] >= 0:
+                placed.append(_Placed(here[0], operation))
+        elif operation.ok:
+            violations += _wrong_read(operation, log)
+    if found != len(places):
+        violations += _strangers(operations, places)
+    violations += _out_of_order(placed)
+    violations += _out_of_client_order(operations)
+    return violations
+
+
+def _diverging(logs: Mapping[str, Log]) -> Iterator[Violation]:
+    (first_id, first), *others = logs.items()
+    for member_id, log in others:
+        if log != first:
+            shared = min(len(first), len(log))
+            index = next((i for i in range(shared) if first[i] != log[i]), shared)
+            left, right = (_entry_name(one, index) for one in (first, log))
+            yield Violation(
+                "diverging members", f"at index {index} {first_id} holds {left}, {member_id} {right}"
+            )
+
+
+def _entry_name(log: Log, index: int) -> str:
+    return "nothing" if index >= len(log) else log[index] or "a no-op"
+
+
+def _wrong_places(operation: Operation, here: Sequence[int]) -> Iterator[Violation]:
+    """`here`: the index of each of its values, -1 for those that are not in the log."""
+    if operation.ok:
+        for i, (value, index) in enumerate(zip(operation.values(), here, strict=True)):
+            told = operation.index + i
+            if index < 0:
+                yield Violation("lost", f"{value} was acknowledged at {told} and is not in the log")
+            elif index != told:
+                yield Violation("moved", f"{value} was acknowledged at {told} and stands at {index}")
+        return
+    present = [index for index in here if index >= 0]
+    if not present:
+        return
+    value = operation.values()[0]
+    if operation.ok is False:
+        yield Violation("refused but present", f"{value} stands at {present[0]}")
+    elif list(here[: len(present)]) != list(range(present[0], present[0] + len(present))):
+        yield Violation("torn", f"{value} and what followed it in one append stand at {list(here)}")
+
+
+def _wrong_read(operation: Operation, log: Log) -> Iterator[Violation]:
+    first, stop = operation.index, operation.index + operation.count
+    asked = f"{operation.client} read [{first}, {stop})"
+    if stop > len(log):
+        yield Violation("read beyond the log", f"{asked}, the log ends at {len(log) - 1}")
+        return
+    stands = [(index, value) for index, value in enumerate(log[first:stop], first) if value is not None]
+    if stands != operation.entries:
+        missing = sorted(set(stands) - set(operation.entries))
+        other = sorted(set(operation.entries) - set(stands))
+        kind = "changed" if other else "gap in a read" if missing else "reordered read"
+        yield Violation(kind, f"{asked}: not returned {missing}, returned instead {other}")
+
+
+def _strangers(operations: Sequence[Operation], places: Mapping[str, int]) -> Iterator[Violation]:
+    appended = {v for operation in operations if operation.is_append for v in operation.values()}
+    for value, index in places.items():
+        if value not in appended:
+            yield Violation("appended by nobody", f"{value} at {index}")
+
+
+def _out_of_order(placed: list[_Placed]) -> Iterator[Violation]:
+    """Going up the log: who returned before somebody further down was called is in the wrong place."""
+    latest: Operation | None = None
+    for index, operation in sorted(placed, key=lambda one: one.first_index):
+        # Only an acknowledgement says that the append was over: an unknown one may come to be later.
+        if latest is not None and operation.ok and operation.return_ns < latest.call_ns:
+            before, after = operation.values()[0], latest.values()[0]
+            yield Violation(
+                "reordered",
+                f"{before} at {index} had been acknowledged when {after}, which stands before it, was"
+                " sent",
+            )
+        if latest is None or operation.call_ns > latest.call_ns:
+            latest = operation
+
+
+def _out_of_client_order(operations: Sequence[Operation]) -> Iterator[Violation]:
+    """Batches of a stream are under way together, so that their times say nothing."""
+    last: dict[str, Operation] = {}
+    acknowledged = [op for op in operations if op.is_append and op.ok]
+    for operation in sorted(acknowledged, key=lambda op: (op.client, op.value)):
+        before = last.get(operation.client)
+        if before is not None and before.index > operation.index:
+            yield Violation(
+                "reordered",
+                f"{before.values()[0]} at {before.index} was sent before {operation.values()[0]} at"
+                f" {operation.index}",
+            )
+        last[operation.client] = operation

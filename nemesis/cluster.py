@@ -1,0 +1,233 @@
+"""Cluster: the members under test, the proxy between them, and which of them were down when."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from demo.member_processes import MemberFailed, MemberProcess, MemberProcesses
+from nemesis.proxy import Network
+from quorumlog import LedgerClient, connect
+
+SEGMENT_BYTES = 4 << 20
+"""Small, so that a run of minutes crosses many segment ends."""
+RESERVE_STEP_BYTES = 1 << 20
+"""Small too: a full disk is noticed when the next step is to be reserved."""
+SMALL_DISK_BYTES = 4 << 30
+"""Only a limit: a tmpfs takes what is in it."""
+STATUS_TIMEOUT_MS = 1000
+SETTLE_TIMEOUT_S = 60.0
+POLL_S = 0.05
+
+
+class NotHealed(RuntimeError):
+    """The faults are over and the group is not whole again; the message has what each member says."""
+
+
+class Outage(NamedTuple):
+    """A member was killed or stopped."""
+
+    member_id: str
+    began_ns: int
+    ended_ns: int
+    keeps_state: bool
+    """It was only stopped, and went on as what it was."""
+
+
+class Cluster:
+    """`with Cluster(folder, 3) as cluster:` starts the proxy and the members; none is left behind it.
+
+    `with_small_disk`: the last member's directory lies on a file system of its own, which needs the
+    right to mount.
+    """
+
+    def __init__(self, folder: Path, count: int, *, with_small_disk: bool, seed: int = 0) -> None:
+        self.members = MemberProcesses(folder, count=count)
+        self.member_ids = tuple(member.member_id for member in self.members.members)
+        addresses = {member.member_id: member.address for member in self.members.members}
+        self.network = Network(addresses, seed=seed)
+        self.small_disk_id = self.member_ids[-1] if with_small_disk else None
+        self.outages: list[Outage] = []
+        self._down: dict[str, tuple[int, bool]] = {}
+        """By member: since when, and whether it is only stopped."""
+        self._stack = ExitStack()
+        self.client: LedgerClient
+        """Asks for status only."""
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(self.network)
+            if self.small_disk_id is not None:
+                stack.enter_context(SmallDisk(self.members[self.small_disk_id].data_dir))
+            self.members.members = tuple(map(self._behind_proxy, self.members.members))
+            stack.enter_context(self.members)
+            self.client = stack.enter_context(connect(self.members.servers))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def _behind_proxy(self, member: MemberProcess) -> MemberProcess:
+        """The same member, which dials every other one at the proxy."""
+        own = member.member_id
+        listed = ",".join(
+            f"{other}={member.address if other == own else self.network.address(own, other)}"
+            for other in self.member_ids
+        )
+        options = f"segment_bytes = {SEGMENT_BYTES}\nreserve_step_bytes = {RESERVE_STEP_BYTES}\n"
+        return MemberProcess(own, member.address, self.members.folder, listed, options)
+
+    # ---------------------------------------------------------------- what faults do to members
+
+    def kill(self, member_id: str) -> None:
+        self._down[member_id] = (time.monotonic_ns(), False)
+        self.members[member_id].kill()
+
+    def start(self, member_id: str) -> None:
+        self._is_up(member_id)
+        self.members[member_id].start()
+
+    def pause(self, member_id: str) -> None:
+        self._down[member_id] = (time.monotonic_ns(), True)
+        self.members[member_id].pause()
+
+    def resume(self, member_id: str) -> None:
+        self._is_up(member_id)
+        self.members[member_id].resume()
+
+    def _is_up(self, member_id: str) -> None:
+        """Noted first: what it says when it goes on must not lie before."""
+        began_ns, keeps_state = self._down.pop(member_id)
+        self.outages.append(Outage(member_id, began_ns, time.monotonic_ns(), keeps_state))
+
+    @property
+    def down_ids(self) -> set[str]:
+        """Killed or stopped at the moment."""
+        return set(self._down)
+
+    # ---------------------------------------------------------------- looking at it
+
+    def check_running(self) -> None:
+        """Raise MemberFailed if a member has ended that nobody killed."""
+        for member in self.members.members:
+            if member.member_id not in self._down and not member.running:
+                raise MemberFailed(f"{member.member_id} ended by itself:\n{member.last_words()}")
+
+    def leader_id(self) -> str | None:
+        """Of the highest term, as the members say it now."""
+        rows = [row for row in self._status() if row["role"] == "leader"]
+        return str(max(rows, key=lambda row: int(row["term"]))["id"]) if rows else None
+
+    def wait_until_whole(self, *, all_equal: bool = False) -> str:
+        """Until every member follows one leader and holds all that was committed when first seen so;
+        `all_equal`: until their logs end together. Returns the leader's id.
+
+        Raises NotHealed, MemberFailed.
+        """
+        deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
+        goal: int | None = None
+        while True:
+            self.check_running()
+            rows = self._status()
+            leader = _common_leader(rows)
+            if leader is not None:
+                goal = leader["committed_index"] if goal is None else goal
+                ends = {(row["ledger_end_index"], row["committed_index"]) for row in rows}
+                has_all = all(row["committed_index"] >= goal for row in rows)
+                if has_all and (not all_equal or len(ends) == 1):
+                    return str(leader["id"])
+            if time.monotonic() > deadline_s:
+                said = "\n".join(map(_describe, rows))
+                raise NotHealed(f"not whole again within {SETTLE_TIMEOUT_S:g} s:\n{said}")
+            time.sleep(POLL_S)
+
+    def _status(self) -> list[dict[str, Any]]:
+        return self.client.status(timeout_ms=STATUS_TIMEOUT_MS)
+
+
+def _common_leader(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
+    if not all(row["reachable"] for row in rows) or len({row["term"] for row in rows}) > 1:
+        return None
+    leaders = [row for row in rows if row["role"] == "leader"]
+    followers = [row for row in rows if row["role"] == "follower"]
+    if len(leaders) != 1 or len(followers) != len(rows) - 1:
+        return None
+    follows = {row["leader_id"] for row in followers}
+    return leaders[0] if follows <= {leaders[0]["id"]} else None
+
+
+def _describe(row: dict[str, Any]) -> str:
+    if not row["reachable"]:
+        return f"{row['id'] or row['address']}: {row['problem']}"
+    return (
+        f"{row['id']}: {row['role']} in term {row['term']}, leader {row['leader_id'] or 'unknown'}, end"
+        f" {row['ledger_end_index']}, committed {row['committed_index']}, {row['waits_for']}"
+        f" {'; '.join(row['problems'])}"
+    )
+
+
+class SmallDisk:
+    """A tmpfs mounted for the time of the context. Raises CalledProcessError where that is refused."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __enter__(self) -> Self:
+        self.path.mkdir(parents=True)
+        options = f"size={SMALL_DISK_BYTES}"
+        _run("mount", "-t", "tmpfs", "-o", options, "quorumlog-nemesis", str(self.path))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # Lazily: whoever looks at a log meanwhile must not keep it.
+        _run("umount", "-l", str(self.path))
+
+
+def fill_disk(path: Path) -> None:
+    """Leave no free page on the tmpfs at `path`: its limit becomes what it holds."""
+    while True:
+        usage = os.statvfs(path)
+        used_bytes = (usage.f_blocks - usage.f_bfree) * usage.f_frsize
+        try:
+            _run("mount", "-o", f"remount,size={used_bytes}", str(path))
+        except subprocess.CalledProcessError:
+            # A page was taken in between: the kernel does not set a limit below what is held.
+            if os.statvfs(path).f_blocks - os.statvfs(path).f_bfree == used_bytes // usage.f_frsize:
+                raise
+        else:
+            return
+
+
+def empty_disk(path: Path) -> None:
+    _run("mount", "-o", f"remount,size={SMALL_DISK_BYTES}", str(path))
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, text=True)
+
+
+def may_mount() -> bool:
+    """Whether this process can have a small file system of its own; it is tried."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            with SmallDisk(Path(folder) / "disk"):
+                return True
+        except (OSError, subprocess.CalledProcessError):
+            return False

@@ -1,0 +1,323 @@
+"""Network: a TCP proxy between members, one listening port for every ordered pair of them.
+
+A member reaches each other member at the port of the pair (itself, the other). What flows from one
+member to another, on connections that either of them dialled, has the weather of that direction:
+
+    cut      nothing is delivered, and nobody is told: bytes and ends of connections are held back, and a
+             connection dialled while either direction is cut is greeted by nobody until both are whole
+    delayed  everything arrives later, in order
+    lossy    a piece now and then waits as long as a retransmission would take, and all behind it too
+
+Faults overlap: each one adds its weather and takes away that one alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import random
+import socket
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self, TypeVar, cast
+
+import uvloop
+
+from quorumlog.config import parse_address
+
+HELD_LIMIT_BYTES = 4 << 20
+"""Held for one direction of one connection; above it the sender is no longer read, as if its window
+were closed."""
+RETRANSMISSION_S = 0.2
+"""The shortest time after which Linux sends a lost segment again."""
+CALL_TIMEOUT_S = 10.0
+
+Direction = tuple[str, str]
+"""(from, to), member ids."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """What happens to bytes on their way in one direction."""
+
+    is_cut: bool = False
+    delay_ms: float = 0.0
+    loss: float = 0.0
+    """Of the pieces read at a time, the share that is lost once."""
+
+    def __add__(self, other: Weather) -> Weather:
+        return Weather(
+            self.is_cut or other.is_cut, self.delay_ms + other.delay_ms, max(self.loss, other.loss)
+        )
+
+
+FAIR = Weather()
+CUT = Weather(is_cut=True)
+
+
+def both_ways(pairs: Iterable[tuple[str, str]]) -> list[Direction]:
+    return [direction for a, b in pairs for direction in ((a, b), (b, a))]
+
+
+class Network:
+    """`with Network(addresses) as network:` runs the proxy in a thread of its own.
+
+    `addresses`: where each member really listens, by id. Methods may be called from any thread and
+    have taken effect when they return.
+    """
+
+    def __init__(self, addresses: Mapping[str, str], *, seed: int = 0) -> None:
+        self._addresses = dict(addresses)
+        self.random = random.Random(seed)
+        self.loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="nemesis-proxy", daemon=True)
+        self._servers: dict[Direction, asyncio.Server] = {}
+        self._imposed: dict[int, tuple[frozenset[Direction], Weather]] = {}
+        self._next_number = 1
+        self.connections: set[_Connection] = set()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            asyncio.run_coroutine_threadsafe(self._listen(), self.loop).result(CALL_TIMEOUT_S)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every connection and the thread."""
+        self._call(self._close)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(CALL_TIMEOUT_S)
+        self.loop.close()
+
+    # ---------------------------------------------------------------- what faults ask for
+
+    def address(self, from_id: str, to_id: str) -> str:
+        """Where `from_id` dials `to_id`."""
+        host, port = self._servers[from_id, to_id].sockets[0].getsockname()
+        return f"{host}:{port}"
+
+    def impose(self, directions: Iterable[Direction], weather: Weather) -> int:
+        """Add weather to these directions; returns the number by which `lift` takes it away."""
+
+        def add() -> int:
+            number = self._next_number
+            self._next_number += 1
+            self._imposed[number] = (frozenset(directions), weather)
+            return number
+
+        return self._call(add)
+
+    def lift(self, number: int) -> None:
+        """What was held back flows again, unless other weather holds it."""
+
+        def remove() -> None:
+            del self._imposed[number]
+            for connection in list(self.connections):
+                connection.look()
+
+        self._call(remove)
+
+    def reset(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Reset every connection between the members of each pair, whoever dialled it."""
+        wanted = set(both_ways(pairs))
+
+        def abort() -> None:
+            for connection in list(self.connections):
+                if connection.direction in wanted:
+                    connection.abort()
+
+        self._call(abort)
+
+    # ---------------------------------------------------------------- inside the thread
+
+    def weather(self, direction: Direction) -> Weather:
+        total = FAIR
+        for directions, weather in self._imposed.values():
+            if direction in directions:
+                total += weather
+        return total
+
+    async def _listen(self) -> None:
+        for from_id in self._addresses:
+            for to_id in self._addresses:
+                if from_id != to_id:
+                    # Any free port will do: it stays taken for as long as anybody dials it.
+                    direction = (from_id, to_id)
+                    accept = functools.partial(self._accept, direction)
+                    server = await self.loop.create_server(accept, "127.0.0.1", 0)
+                    self._servers[direction] = cast(asyncio.Server, server)
+
+    def _accept(self, direction: Direction) -> _End:
+        connection = _Connection(self, direction, parse_address(self._addresses[direction[1]]))
+        self.connections.add(connection)
+        return connection.dialler
+
+    def _close(self) -> None:
+        for server in self._servers.values():
+            server.close()
+        for connection in list(self.connections):
+            connection.abort()
+
+    def _call(self, action: Callable[[], T]) -> T:
+        async def act() -> T:
+            return action()
+
+        return asyncio.run_coroutine_threadsafe(act(), self.loop).result(CALL_TIMEOUT_S)
+
+
+class _Connection:
+    """One accepted connection, the one dialled for it, and a pipe each way between them."""
+
+    def __init__(self, network: Network, direction: Direction, target: tuple[str, int]) -> None:
+        self._network = network
+        self.direction = direction
+        self._target = target
+        self._dialling: asyncio.Task[None] | None = None
+        self.dialler, self.listener = _End(self), _End(self)
+        there, back = direction, direction[::-1]
+        self.dialler.pipe = _Pipe(network, there, self.dialler, self.listener)
+        self.listener.pipe = _Pipe(network, back, self.listener, self.dialler)
+
+    def look(self) -> None:
+        """The weather has changed, or an end has been connected."""
+        if self._dialling is None and self.dialler.transport is not None:
+            there = self._network.weather(self.direction)
+            back = self._network.weather(self.direction[::-1])
+            if not there.is_cut and not back.is_cut:
+                self._dialling = self._network.loop.create_task(self._dial())
+        for end in (self.dialler, self.listener):
+            end.pipe.pump()
+
+    async def _dial(self) -> None:
+        try:
+            await self._network.loop.create_connection(lambda: self.listener, *self._target)
+        except OSError:
+            self.abort()
+
+    def end_lost(self) -> None:
+        """Forget the connection once neither end is open."""
+        if self.dialler.is_lost and (self.listener.is_lost or self._dialling is None):
+            self._network.connections.discard(self)
+
+    def abort(self) -> None:
+        self._network.connections.discard(self)
+        if self._dialling is not None:
+            self._dialling.cancel()
+        for end in (self.dialler, self.listener):
+            end.pipe.drop()
+            if end.transport is not None and not end.is_lost:
+                # A close without lingering is a reset on the wire.
+                sock = end.transport.get_extra_info("socket")
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                end.transport.abort()
+
+
+class _End(asyncio.Protocol):
+    """One socket; what it receives goes into its pipe."""
+
+    pipe: _Pipe
+
+    def __init__(self, connection: _Connection) -> None:
+        self._connection = connection
+        self.transport: asyncio.Transport | None = None
+        self.is_lost = False
+        self.is_full = False
+        """Its kernel takes no more at the moment."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self._connection.look()
+
+    def data_received(self, data: bytes) -> None:
+        self.pipe.feed(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_lost = True
+        self.pipe.feed(None)
+        self._connection.end_lost()
+
+    def pause_writing(self) -> None:
+        self.is_full = True
+
+    def resume_writing(self) -> None:
+        self.is_full = False
+        self._connection.look()
+
+
+class _Pipe:
+    """One direction of one connection: pieces wait until they are due and the direction is not cut."""
+
+    def __init__(self, network: Network, direction: Direction, source: _End, target: _End) -> None:
+        self._network = network
+        self._direction = direction
+        self._source = source
+        self._target = target
+        self._pieces: deque[tuple[float, bytes | None]] = deque()
+        """(due, bytes), None for the end of the connection."""
+        self._held_bytes = 0
+        self._is_paused = False
+        self._last_due_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def feed(self, data: bytes | None) -> None:
+        weather = self._network.weather(self._direction)
+        due_s = self._network.loop.time() + weather.delay_ms / 1000
+        if weather.loss and self._network.random.random() < weather.loss:
+            due_s += RETRANSMISSION_S
+        self._last_due_s = max(self._last_due_s, due_s)
+        self._pieces.append((self._last_due_s, data))
+        self._held_bytes += len(data or b"")
+        self.pump()
+        source = self._source
+        if self._held_bytes > HELD_LIMIT_BYTES and source.transport is not None and not self._is_paused:
+            self._is_paused = True
+            source.transport.pause_reading()
+
+    def pump(self) -> None:
+        target = self._target.transport
+        now_s = self._network.loop.time()
+        is_cut = self._network.weather(self._direction).is_cut
+        while self._pieces and target is not None and not is_cut and not self._target.is_full:
+            due_s, data = self._pieces[0]
+            if due_s > now_s:
+                self._wake_at(due_s)
+                break
+            self._pieces.popleft()
+            self._held_bytes -= len(data or b"")
+            if data is None:
+                target.close()
+            elif not self._target.is_lost:
+                target.write(data)
+        if self._is_paused and self._held_bytes <= HELD_LIMIT_BYTES:
+            self._is_paused = False
+            if self._source.transport is not None and not self._source.is_lost:
+                self._source.transport.resume_reading()
+
+    def drop(self) -> None:
+        self._pieces.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _wake_at(self, due_s: float) -> None:
+        if self._timer is None:
+            self._timer = self._network.loop.call_at(due_s, self._woken)
+
+    def _woken(self) -> None:
+        self._timer = None
+        self.pump()

@@ -1,0 +1,120 @@
+"""quorumlog sim: lives of simulated clusters, one by one or by the thousand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from quorumlog.cli.options import Json
+from quorumlog.cli.output import EXIT_REFUSED, entry_progress, out, print_json
+from quorumlog.sim.campaign import lives
+from quorumlog.sim.coverage import EXPECTED_ABSENT, expected, missing
+from quorumlog.sim.life import FAULTS_MS, LifeResult, live
+
+COVERAGE_SEEDS = 1000
+"""From so many lives on everything that can be met must have been met."""
+
+
+def sim(
+    seed: Annotated[int, typer.Option(help="The first seed.")] = 1,
+    seeds: Annotated[int, typer.Option(help="How many lives, one a seed.", min=1)] = 1,
+    jobs: Annotated[int, typer.Option(help="Processes.", min=1)] = 1,
+    seconds: Annotated[
+        float, typer.Option(help="Virtual seconds with faults, before the peace.", min=0.1)
+    ] = FAULTS_MS / 1000,
+    members: Annotated[
+        int | None, typer.Option(help="Members; drawn from the seed if not given.", min=1, max=7)
+    ] = None,
+    trace: Annotated[
+        bool, typer.Option("--trace", help="Print the life of the one seed as a story.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Live through crashes, power losses, partitions and bad disks in virtual time; check everything.
+
+    The very members of production run on a simulated network and disk. The same seed and options are
+    the same life, event by event. Status 1 if a promise was broken; the failing seeds are printed.
+
+    Example: quorumlog sim --seeds 1000 --jobs 2
+    """
+    if trace or members is not None:
+        if seeds != 1:
+            raise typer.BadParameter("--trace and --members go with one --seed, not with --seeds")
+        tell = (lambda line: print(line)) if trace else None
+        results = [live(seed, faults_ms=seconds * 1000, size=members, tell=tell)]
+    else:
+        results = _lives(seed, seeds, jobs, seconds * 1000)
+    failed = sorted((r for r in results if r.failure), key=lambda r: r.seed)
+    counts: Counter[str] = Counter()
+    for result in results:
+        counts.update(result.counts)
+    absent = missing(counts) if seeds >= COVERAGE_SEEDS else []
+    if json:
+        for result in results:
+            print_json(_row(result))
+    else:
+        _print(results, failed, counts, absent, seeds)
+    if failed or absent:
+        raise typer.Exit(EXIT_REFUSED)
+
+
+def _lives(first_seed: int, seeds: int, jobs: int, faults_ms: float) -> list[LifeResult]:
+    results = []
+    with entry_progress("lives") as progress:
+        for result in lives(range(first_seed, first_seed + seeds), jobs, faults_ms):
+            results.append(result)
+            progress(len(results), seeds)
+    return results
+
+
+def _row(result: LifeResult) -> dict[str, object]:
+    return {
+        "seed": result.seed,
+        "ok": not result.failure,
+        "virtual_s": round(result.virtual_ms / 1000, 3),
+        "trace_hash": f"{result.trace_hash:08x}",
+        "events": result.events,
+        "appends": result.appends,
+        "acknowledged": result.acknowledged,
+        "failure": result.failure,
+    }
+
+
+def _print(
+    results: list[LifeResult],
+    failed: list[LifeResult],
+    counts: Counter[str],
+    absent: list[str],
+    seeds: int,
+) -> None:
+    console = out()
+    for result in failed[:5]:
+        console.print(f"seed {result.seed} failed:\n{result.failure}", markup=False)
+    if seeds > 1:
+        table = Table("what was met", "times")
+        for name in sorted({*counts, *expected()}):
+            times = sum(n for key, n in counts.items() if key == name or key.startswith(f"{name} "))
+            reason = f"0: {EXPECTED_ABSENT[name]}" if name in EXPECTED_ABSENT and not times else ""
+            table.add_row(name, reason or f"{times:,}")
+        console.print(table)
+    for name in absent:
+        console.print(f"never met: {name}", markup=False)
+    virtual_s = sum(result.virtual_ms for result in results) / 1000
+    appends, acknowledged = (
+        sum(r.appends for r in results),
+        sum(r.acknowledged for r in results),
+    )
+    console.print(
+        f"{len(results):,} lives, {virtual_s:,.0f} virtual seconds, {appends:,} appends,"
+        f" {acknowledged:,} acknowledged, {len(failed)} failed"
+    )
+    if len(results) == 1:
+        console.print(f"trace hash {results[0].trace_hash:08x}, {results[0].events:,} events")
+    if failed:
+        seeds_text = " ".join(str(result.seed) for result in failed)
+        console.print(
+            f"failing seeds: {seeds_text}\nreplay: quorumlog sim --seed {failed[0].seed} --trace"
+        )

@@ -1,0 +1,50 @@
+"""One file for each promise; `all_checkers` is the list."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorumlog.sim.checkers.acknowledged_appends import AcknowledgedAppends
+from quorumlog.sim.checkers.bounded_memory import BoundedMemory
+from quorumlog.sim.checkers.checker import Checker, Violation
+from quorumlog.sim.checkers.commit_rule import CommitRule
+from quorumlog.sim.checkers.committed_entries import CommittedEntries
+from quorumlog.sim.checkers.committed_log import CommittedLog
+from quorumlog.sim.checkers.convergence import Convergence
+from quorumlog.sim.checkers.durable_entries import DurableEntries
+from quorumlog.sim.checkers.leader_completeness import LeaderCompleteness
+from quorumlog.sim.checkers.log_matching import LogMatching
+from quorumlog.sim.checkers.monotonic_indices import MonotonicIndices
+from quorumlog.sim.checkers.one_leader import OneLeader
+from quorumlog.sim.checkers.promises_on_disk import PromisesOnDisk
+from quorumlog.sim.checkers.quiet import Quiet
+from quorumlog.sim.checkers.quorum_on_disk import QuorumOnDisk
+from quorumlog.sim.checkers.reads import Reads
+
+if TYPE_CHECKING:
+    from quorumlog.sim.cluster import SimCluster
+
+__all__ = ["Checker", "Violation", "all_checkers"]
+
+
+def all_checkers(cluster: SimCluster) -> list[Checker]:
+    """In the order in which they look: some rely on what those before them have noted."""
+    log = CommittedLog(cluster)
+    durable = DurableEntries(cluster, log)
+    committed = CommittedEntries(cluster, log)
+    return [
+        OneLeader(cluster),
+        PromisesOnDisk(cluster),
+        MonotonicIndices(cluster),
+        LogMatching(cluster),
+        durable,
+        committed,
+        QuorumOnDisk(cluster, log, durable),
+        CommitRule(cluster),
+        LeaderCompleteness(cluster, log),
+        Reads(cluster, log, committed),
+        AcknowledgedAppends(cluster, log),
+        Quiet(cluster),
+        BoundedMemory(cluster),
+        Convergence(cluster),
+    ]

@@ -1,0 +1,52 @@
+"""Checker: watches a life and raises `Violation` at the first thing that must not be.
+
+A checker overrides what it needs to see. All calls come in the order of virtual time; none may change
+anything. What a checker remembers of a member it keys by `member.voter` (a directory), not by name:
+another directory under the same name has promised nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorumlog.consensus.ready import Envelope, Ready
+from quorumlog.sim.operations import ClientAppend, ClientRead
+
+if TYPE_CHECKING:
+    from quorumlog.sim.cluster import SimCluster
+    from quorumlog.sim.member import SimMember
+
+
+class Violation(AssertionError):
+    """A promise was broken; the message names it, the members and the values."""
+
+
+class Checker:
+    """Base of all: looks at nothing."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self.cluster = cluster
+
+    def started(self, member: SimMember) -> None:
+        """`member.node` is up on its directory; nothing has been said or heard yet."""
+
+    def stopped(self, member: SimMember) -> None:
+        """The process is gone (killed, power lost, failed or stopped); `member.node` is still the old
+        one for the time of this call."""
+
+    def ready(self, member: SimMember, ready: Ready) -> None:
+        """The core gave out a Ready; nothing of it is carried out yet."""
+
+    def sent(self, member: SimMember, envelope: Envelope) -> None:
+        """A message is leaving now."""
+
+    def turned(self, member: SimMember) -> None:
+        """A turn has ended; everything that it caused is carried out."""
+
+    def appended(self, append: ClientAppend) -> None:
+        """`append.outcome` has just been set."""
+
+    def read(self, read: ClientRead) -> None: ...
+
+    def healed(self) -> None:
+        """Faults have stopped, and the cluster had the time that it may take to heal."""

@@ -1,0 +1,60 @@
+"""The cluster has healed itself: one leader, and the same bytes at every member that is up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorumlog.consensus.ready import Role
+from quorumlog.sim.checkers.checker import Checker, Violation
+from quorumlog.store.mmap_file_list import segment_name
+from quorumlog.store.recovery import DATA_NAME
+
+if TYPE_CHECKING:
+    from quorumlog.sim.member import SimMember
+
+
+class Convergence(Checker):
+    def healed(self) -> None:
+        up = [member for member in self.cluster.members if member.is_up]
+        leaders = [member for member in up if member.node.raft.role is Role.LEADER]
+        if len(leaders) != 1:
+            states = {m.member_id: (m.node.raft.role.value, m.node.raft.term) for m in up}
+            raise Violation(f"after the faults there are {len(leaders)} leaders: {states}")
+        leader = leaders[0]
+        for member in up:
+            self._compare(leader, member)
+
+    def _compare(self, leader: SimMember, member: SimMember) -> None:
+        node, end = member.node, leader.node.store.end
+        followed = (node.raft.leader, node.raft.term)
+        if followed != (leader.voter, leader.node.raft.term):
+            raise Violation(
+                f"{member.voter} follows (leader, term) {followed}; {leader.voter} leads term"
+                f" {leader.node.raft.term}"
+            )
+        if node.store.end != end:
+            raise Violation(
+                f"the log of {member.voter} ends with {node.store.end}, that of the leader"
+                f" {leader.voter} with {end}"
+            )
+        indices = (node.committed_index, node.applied_index)
+        if indices != (end.index, end.index):
+            raise Violation(
+                f"{member.voter} has (committed, applied) {indices} of a log that ends at {end.index}"
+            )
+        segment_bytes = leader.node.config.storage.segment_bytes
+        for base in range(0, end.position, segment_bytes):
+            self._compare_segment(leader, member, f"{DATA_NAME}/{segment_name(base)}")
+
+    def _compare_segment(self, leader: SimMember, member: SimMember, name: str) -> None:
+        ours = leader.disk.content(f"{leader.path}/{name}")
+        theirs = member.disk.content(f"{member.path}/{name}")
+        if ours == theirs:
+            return
+        length = min(len(ours), len(theirs))
+        at = next((i for i in range(length) if ours[i] != theirs[i]), length)
+        raise Violation(
+            f"{name} differs between {leader.voter} and {member.voter} from byte {at} on:"
+            f" {ours[at : at + 16].hex()} and {theirs[at : at + 16].hex()}, lengths {len(ours)} and"
+            f" {len(theirs)}"
+        )

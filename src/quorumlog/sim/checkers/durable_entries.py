@@ -1,0 +1,76 @@
+"""What was on a directory's disk is there at its next start, whatever ended the process before.
+
+Under `flush = async` the same holds of what the store has synced; what it had only written may be
+gone after a power loss, and from then on counts as forgotten (`CommittedLog.forgotten_from`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorumlog.consensus.ready import Ready
+from quorumlog.entry import Voter
+from quorumlog.sim.checkers.checker import Checker, Violation
+from quorumlog.sim.checkers.committed_log import CommittedLog, mark_at
+from quorumlog.store.ledger_store import LogPoint
+
+if TYPE_CHECKING:
+    from quorumlog.sim.cluster import SimCluster
+    from quorumlog.sim.member import SimMember
+
+
+class DurableEntries(Checker):
+    def __init__(self, cluster: SimCluster, log: CommittedLog) -> None:
+        super().__init__(cluster)
+        self._log = log
+        self.on_disk: dict[Voter, LogPoint] = {}
+        """By directory: up to where its entries are synced. Stays when the directory is lost."""
+        self._written: dict[Voter, LogPoint] = {}
+
+    def turned(self, member: SimMember) -> None:
+        store = member.node.store
+        self.on_disk[member.voter] = store.durable
+        self._written[member.voter] = store.end
+
+    def stopped(self, member: SimMember) -> None:
+        # A process may have acknowledged in the turn that killed it.
+        self.turned(member)
+
+    def ready(self, member: SimMember, ready: Ready) -> None:
+        """A cut takes entries back by order, and may be done in part when the process ends."""
+        if ready.truncate_from is None:
+            return
+        for points in (self.on_disk, self._written):
+            point = points.get(member.voter)
+            if point is not None and point.index >= ready.truncate_from:
+                mark = mark_at(member.node.store, ready.truncate_from - 1)
+                if mark is None:
+                    del points[member.voter]
+                else:
+                    points[member.voter] = LogPoint(ready.truncate_from - 1, *mark, -1)
+
+    def started(self, member: SimMember) -> None:
+        end = member.node.store.end
+        on_disk, written = self.on_disk.get(member.voter), self._written.get(member.voter)
+        if on_disk is not None:
+            self._check_held(member, on_disk, "synced")
+        if written is not None and self.cluster.is_async:
+            if end.index < written.index:
+                self._log.forget_from(end.index + 1)
+            else:
+                self._check_held(member, written, "written")
+        self.turned(member)
+
+    def _check_held(self, member: SimMember, point: LogPoint, how: str) -> None:
+        end = member.node.store.end
+        if end.index < point.index:
+            raise Violation(
+                f"{member.voter} had {how} entry {point.index} (term {point.term}) before it ended; it"
+                f" starts with a log that ends at {end.index} (term {end.term})"
+            )
+        held = mark_at(member.node.store, point.index)
+        if held is not None and held != (point.term, point.chain):
+            raise Violation(
+                f"{member.voter} had {how} entry {point.index} as (term, chain)"
+                f" {(point.term, point.chain)} before it ended; it starts with {held}"
+            )

@@ -1,0 +1,43 @@
+"""Log matching: two logs that hold an entry of the same index and term are the same up to it.
+
+Looked at where logs end (Raft paper, figure 3). It holds in async mode too: no member leads again in
+a term that it held before a restart, so no id is ever given twice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorumlog.entry import Voter
+from quorumlog.sim.checkers.checker import Checker, Violation
+from quorumlog.store.ledger_store import LogPoint
+
+if TYPE_CHECKING:
+    from quorumlog.sim.cluster import SimCluster
+    from quorumlog.sim.member import SimMember
+
+
+class LogMatching(Checker):
+    def __init__(self, cluster: SimCluster) -> None:
+        super().__init__(cluster)
+        self._ends: dict[Voter, LogPoint] = {}
+        self._chains: dict[tuple[int, int], tuple[int, Voter]] = {}
+        """(index, term) -> chain, and whose log was the first to end there."""
+
+    def started(self, member: SimMember) -> None:
+        self._look_at(member)
+
+    def turned(self, member: SimMember) -> None:
+        self._look_at(member)
+
+    def _look_at(self, member: SimMember) -> None:
+        end = member.node.store.end
+        if end is self._ends.get(member.voter):
+            return
+        self._ends[member.voter] = end
+        chain, first = self._chains.setdefault((end.index, end.term), (end.chain, member.voter))
+        if chain != end.chain:
+            raise Violation(
+                f"{member.voter} and {first} both hold entry {end.index} of term {end.term}, but not"
+                f" the same log up to it: chains {end.chain:#x} and {chain:#x}"
+            )

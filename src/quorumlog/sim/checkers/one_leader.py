@@ -1,0 +1,39 @@
+"""Election safety: at most one leader a term (Raft paper, figure 3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorumlog.consensus.messages import HeartbeatRequest, PushEntryRequest, TakeLeadershipRequest
+from quorumlog.consensus.ready import Envelope, Ready, Role
+from quorumlog.entry import Voter
+from quorumlog.sim.checkers.checker import Checker, Violation
+
+if TYPE_CHECKING:
+    from quorumlog.sim.cluster import SimCluster
+    from quorumlog.sim.member import SimMember
+
+ONLY_FROM_LEADERS = (HeartbeatRequest, PushEntryRequest, TakeLeadershipRequest)
+
+
+class OneLeader(Checker):
+    """Who says that it leads, and who sends what only leaders send."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        super().__init__(cluster)
+        self._leaders: dict[int, Voter] = {}
+
+    def ready(self, member: SimMember, ready: Ready) -> None:
+        change = ready.role_change
+        if change is not None and change.role is Role.LEADER:
+            self._note(member, change.term, "becomes leader")
+
+    def sent(self, member: SimMember, envelope: Envelope) -> None:
+        message = envelope.message
+        if isinstance(message, ONLY_FROM_LEADERS):
+            self._note(member, message.term, f"sends {type(message).__name__}")
+
+    def _note(self, member: SimMember, term: int, what: str) -> None:
+        leader = self._leaders.setdefault(term, member.voter)
+        if leader != member.voter:
+            raise Violation(f"{member.voter} {what} in term {term}, whose leader is {leader}")

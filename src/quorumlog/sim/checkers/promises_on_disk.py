@@ -1,0 +1,166 @@
+"""Nothing leaves before what it depends on is on the platter: term, vote, and acknowledged entries.
+
+The word of the code that wrote is not taken for it: the simulated disk says what is synced.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorumlog.consensus.messages import (
+    PushEntryResponse,
+    PushResult,
+    VoteRequest,
+    VoteResponse,
+    VoteResult,
+)
+from quorumlog.consensus.ready import Envelope, Ready
+from quorumlog.entry import HardState, Voter
+from quorumlog.errors import DirectoryDamaged, RangeDamaged
+from quorumlog.sim.checkers.checker import Checker, Violation
+from quorumlog.store.hard_state_file import HARD_STATE_MAGIC, HARD_STATE_NAME, decode_hard_state
+from quorumlog.store.ledger_store import LedgerStore
+from quorumlog.store.mmap_file_list import segment_name
+from quorumlog.store.recovery import DATA_NAME
+from quorumlog.store.slot_file import SECTOR_BYTES, SLOT_BYTES, decode_sector
+
+if TYPE_CHECKING:
+    from quorumlog.sim.cluster import SimCluster
+    from quorumlog.sim.member import SimMember
+
+NOTHING = HardState(-1, None)
+
+
+class PromisesOnDisk(Checker):
+    def __init__(self, cluster: SimCluster) -> None:
+        super().__init__(cluster)
+        self._hard_states: dict[Voter, HardState] = {}
+        """The newest that was seen on each directory's platter."""
+        self._votes: dict[tuple[Voter, int], Voter] = {}
+        self._synced: dict[Voter, tuple[int, int]] = {}
+        """(index, position just behind it): the data up to there was seen on the platter."""
+
+    # ---------------------------------------------------------------- hooks
+
+    def started(self, member: SimMember) -> None:
+        self._synced.pop(member.voter, None)
+        known = self._hard_states.get(member.voter, NOTHING)
+        status = member.node.status()
+        own = HardState(status.term, status.voted_for)
+        same_vote = own.term > known.term or known.voted_for in (None, own.voted_for)
+        if own.term < known.term or not same_vote:
+            raise Violation(f"{member.voter} starts with {own}; on its platter was {known}")
+        self._require_term(member, own.term, "starts")
+
+    def ready(self, member: SimMember, ready: Ready) -> None:
+        if ready.truncate_from is not None:
+            self._synced.pop(member.voter, None)  # other bytes will come there
+
+    def sent(self, member: SimMember, envelope: Envelope) -> None:
+        message = envelope.message
+        self._require_term(member, message.term, f"sends {type(message).__name__}")
+        if isinstance(message, PushEntryResponse):
+            if message.result is PushResult.SUCCESS:
+                self._require_entry(member, message)
+        elif isinstance(message, VoteResponse):
+            if message.result is VoteResult.ACCEPT and not message.pre_vote:
+                self._require_vote(member, message.vote_term, envelope.to)
+        elif isinstance(message, VoteRequest) and not message.pre_vote:
+            self._require_vote(member, message.vote_term, member.voter)
+
+    def turned(self, member: SimMember) -> None:
+        # A group of one leads, commits and answers without sending anything.
+        self._require_term(member, member.node.raft.term, "ends a turn")
+        durable = member.node.store.durable
+        if durable.index > self._synced.get(member.voter, (-1, 0))[0]:
+            self._require_data(member, durable.index, durable.position, "counts as durable")
+
+    # ---------------------------------------------------------------- term and vote
+
+    def _require_term(self, member: SimMember, term: int, what: str) -> None:
+        if term > self._hard_states.get(member.voter, NOTHING).term:
+            state = self._look_at_platter(member)
+            if term > state.term:
+                raise Violation(f"{member.voter} {what} in term {term}; on its platter is {state}")
+
+    def _require_vote(self, member: SimMember, term: int, candidate: Voter) -> None:
+        earlier = self._votes.setdefault((member.voter, term), candidate)
+        if earlier != candidate:
+            raise Violation(f"{member.voter} votes twice in term {term}: for {earlier}, for {candidate}")
+        state = self._hard_states[member.voter]
+        if state != (term, candidate) and state.term <= term:
+            state = self._look_at_platter(member)
+            # A higher term keeps the promise as well: no other vote in the lower one can follow.
+            if state != (term, candidate) and state.term <= term:
+                raise Violation(
+                    f"{member.voter} gives its vote in term {term} to {candidate}; on its platter is"
+                    f" {state}"
+                )
+
+    def _look_at_platter(self, member: SimMember) -> HardState:
+        """The better one of the slots that are good and synced."""
+        path = f"{member.path}/{HARD_STATE_NAME}"
+        known = self._hard_states.get(member.voter, NOTHING)
+        if not member.disk.is_name_synced(path):
+            return known
+        content = member.disk.content(path)
+        slots = []
+        for position in (0, SLOT_BYTES):
+            slot = decode_sector(HARD_STATE_MAGIC, content[position : position + SECTOR_BYTES])
+            if slot is not None and member.disk.is_synced(path, position, position + SECTOR_BYTES):
+                slots.append(slot)
+        if not slots:
+            return known
+        state = decode_hard_state(max(slots)[1])
+        if state.term < known.term:
+            raise Violation(f"the term on the platter of {member.voter} fell from {known} to {state}")
+        self._hard_states[member.voter] = state
+        return state
+
+    # ---------------------------------------------------------------- entries
+
+    def _require_entry(self, member: SimMember, message: PushEntryResponse) -> None:
+        index, store = message.index, member.node.store
+        if index > store.end.index:
+            raise Violation(
+                f"{member.voter} acknowledges entry {index} ({message.push.name}, term {message.term});"
+                f" its log ends at {store.end.index}"
+            )
+        if self.cluster.is_async or index <= self._synced.get(member.voter, (-1, 0))[0]:
+            return
+        position = _position_behind(store, index)
+        if position is not None:
+            what = f"is acknowledged ({message.push.name}, term {message.term})"
+            self._require_data(member, index, position, what)
+
+    def _require_data(self, member: SimMember, index: int, stop_position: int, what: str) -> None:
+        """Entry `index` ends at `stop_position`: everything up to there is on the platter."""
+        segment_bytes = member.node.config.storage.segment_bytes
+        position = self._synced.get(member.voter, (-1, 0))[1]
+        while position < stop_position:
+            base = position // segment_bytes * segment_bytes
+            stop = min(stop_position, base + segment_bytes)
+            path = f"{member.path}/{DATA_NAME}/{segment_name(base)}"
+            # A name once synced stays so; entries follow each other, so each segment is entered here.
+            if position == base and not member.disk.is_name_synced(path):
+                raise Violation(f"entry {index} of {member.voter} {what}; the name {path} is not synced")
+            if not member.disk.is_synced(path, position - base, stop - base):
+                raise Violation(
+                    f"entry {index} of {member.voter} {what}; bytes {position - base} .. {stop - base}"
+                    f" of {path} are not all on the platter"
+                )
+            position = stop
+        self._synced[member.voter] = (index, stop_position)
+
+
+def _position_behind(store: LedgerStore, index: int) -> int | None:
+    """None if the disk cannot say."""
+    if index <= store.begin.index:
+        return store.begin.position
+    if index == store.end.index:
+        return store.end.position
+    try:
+        entry = store.range_of(index, index + 1, 1)
+    except (DirectoryDamaged, RangeDamaged):
+        return None
+    return entry.position + entry.size_bytes

@@ -1,0 +1,114 @@
+"""No message storms: a cluster in which nothing happens says little, and even a sick one not too much.
+
+Counted by member and virtual second. Nothing happens in a second if at both of its ends the same
+processes follow the same leader with the same log, wholly committed, and no client has asked anything.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from quorumlog.config import ConsensusConfig
+from quorumlog.consensus.messages import PushEntryRequest, PushEntryResponse, PushType
+from quorumlog.consensus.ready import Envelope, Role
+from quorumlog.node import LedgerNode
+from quorumlog.sim.checkers.checker import Checker, Violation
+
+if TYPE_CHECKING:
+    from quorumlog.sim.cluster import SimCluster
+    from quorumlog.sim.member import SimMember
+
+CALM_FACTOR = 3
+SICK_FACTOR = 20
+"""How far above what the timers alone explain a member may go."""
+MOST_TO_ONE_PEER = 10_000
+"""Messages of any kind to one other member in a second, whatever happens."""
+
+Picture = tuple[tuple[LedgerNode, ...], int, int, int, int]
+
+
+class Quiet(Checker):
+    def __init__(self, cluster: SimCluster) -> None:
+        super().__init__(cluster)
+        self._second = -1
+        self._sent: Counter[str] = Counter()
+        self._control: Counter[str] = Counter()
+        """Without APPEND, its answers and COMMIT, of which there are as many as there is work."""
+        self._before: Picture | None = None
+
+    def sent(self, member: SimMember, envelope: Envelope) -> None:
+        second = int(self.cluster.now_ms // 1000)
+        if second != self._second:
+            self._begin(second)
+        member_id = member.member_id
+        self._sent[member_id] += 1
+        peers = len(self.cluster.members) - 1
+        if self._sent[member_id] > MOST_TO_ONE_PEER * peers:
+            self._refuse(member_id, self._sent[member_id], MOST_TO_ONE_PEER * peers, "messages")
+        message = envelope.message
+        if isinstance(message, PushEntryRequest | PushEntryResponse) and message.push in (
+            PushType.APPEND,
+            PushType.COMMIT,
+        ):
+            return
+        self._control[member_id] += 1
+        limit = sick_limit(member.node.config.consensus, peers)
+        if self._control[member_id] > limit:
+            self._refuse(
+                member_id, self._control[member_id], limit, "messages besides APPEND and COMMIT"
+            )
+
+    def _begin(self, second: int) -> None:
+        picture = self._picture()
+        if picture is not None and picture == self._before:
+            limit = calm_limit(picture[0][0].config.consensus, len(self.cluster.members) - 1)
+            for member_id, count in self._sent.items():
+                if count > limit:
+                    self._refuse(member_id, count, limit, "messages although nothing happened")
+        self._before = picture
+        self._second = second
+        self._sent.clear()
+        self._control.clear()
+
+    def _picture(self) -> Picture | None:
+        """Equal pictures: nothing happened between them. None: something is happening."""
+        nodes = tuple(member.node for member in self.cluster.members if member.is_up)
+        leaders = [node for node in nodes if node.raft.role is Role.LEADER]
+        if self.cluster.is_faulty or len(leaders) != 1:
+            return None
+        leader = leaders[0]
+        end = leader.store.end
+        for node in nodes:
+            follows = node.raft.leader == leader.voter and node.raft.term == leader.raft.term
+            if not follows or node.store.end != end or node.applied_index != end.index:
+                return None
+        operations = self.cluster.operations
+        return nodes, leader.raft.term, end.index, len(operations.appends), operations.reads
+
+    def _refuse(self, member_id: str, count: int, limit: int, what: str) -> None:
+        member = next(m for m in self.cluster.members if m.member_id == member_id)
+        role = (
+            f"{member.node.raft.role.value} in term {member.node.raft.term}" if member.is_up else "down"
+        )
+        raise Violation(
+            f"{member_id} ({role}) sent {count} {what} in second {self._second} (limit {limit})"
+        )
+
+
+def calm_limit(config: ConsensusConfig, peers: int) -> int:
+    """A leader sends each peer its heartbeats, and COMMIT once more per `push_resend_ms`; a follower
+    answers."""
+    a_second = 1000 / config.heartbeat_interval_ms + 1000 / config.push_resend_ms + 2
+    return int(CALM_FACTOR * peers * a_second)
+
+
+def sick_limit(config: ConsensusConfig, peers: int) -> int:
+    """On top of that whoever can reach nobody asks for votes again and again."""
+    a_second = (
+        1000 / config.heartbeat_interval_ms
+        + 1000 / config.min_vote_interval_ms
+        + 1000 / config.push_resend_ms
+        + 2
+    )
+    return int(SICK_FACTOR * peers * a_second)

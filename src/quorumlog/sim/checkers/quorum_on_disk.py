@@ -1,0 +1,37 @@
+"""A committed entry lies on the disks of a majority when the first member says that it is committed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorumlog.sim.checkers.checker import Checker, Violation
+from quorumlog.sim.checkers.committed_log import CommittedLog
+from quorumlog.sim.checkers.durable_entries import DurableEntries
+
+if TYPE_CHECKING:
+    from quorumlog.sim.cluster import SimCluster
+    from quorumlog.sim.member import SimMember
+
+
+class QuorumOnDisk(Checker):
+    """Asynchronous flushing promises it of no disk, so nothing is looked at then."""
+
+    def __init__(self, cluster: SimCluster, log: CommittedLog, durable: DurableEntries) -> None:
+        super().__init__(cluster)
+        self._log = log
+        self._durable = durable
+        self._checked_index = -1
+
+    def turned(self, member: SimMember) -> None:
+        index = self._log.end_index
+        if index <= self._checked_index or self.cluster.is_async:
+            return
+        self._checked_index = index
+        voters = member.node.status().voters
+        on_disk = self._durable.on_disk
+        ends = {voter: on_disk[voter].index for voter in voters if voter in on_disk}
+        if 2 * sum(end >= index for end in ends.values()) <= len(voters):
+            raise Violation(
+                f"{member.voter} in term {member.node.raft.term} says that entry {index} is committed;"
+                f" synced on the voters' disks is {ends} of {len(voters)}"
+            )

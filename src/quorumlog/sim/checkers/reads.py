@@ -1,0 +1,53 @@
+"""A read gives a contiguous slice of what is committed, and nothing of it ever changes.
+
+That it does not change later follows: the slice is compared with what is committed, and
+`CommittedEntries` holds that to be the same for ever.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorumlog.errors import ProtocolViolation
+from quorumlog.sim.checkers.checker import Checker, Violation
+from quorumlog.sim.checkers.committed_entries import CommittedEntries
+from quorumlog.sim.checkers.committed_log import CommittedLog, EntryMark
+from quorumlog.sim.operations import ClientRead
+
+if TYPE_CHECKING:
+    from quorumlog.sim.cluster import SimCluster
+
+
+class Reads(Checker):
+    def __init__(self, cluster: SimCluster, log: CommittedLog, committed: CommittedEntries) -> None:
+        super().__init__(cluster)
+        self._log = log
+        self._committed = committed
+
+    def read(self, read: ClientRead) -> None:
+        # The answer may be of the turn that is under way: hear first what its member calls committed.
+        for member in self.cluster.members:
+            if member.member_id == read.member_id and member.is_up:
+                self._committed.look_at(member)
+        headers = read.batch.headers()
+        last_index = read.first_index + read.batch.count - 1
+        what = f"a read of {read.first_index} .. {last_index} from {read.member_id} at {read.now_ms} ms"
+        indices = headers["index"].tolist()
+        if indices != list(range(read.first_index, last_index + 1)):
+            raise Violation(f"{what} has the indices {indices}")
+        try:
+            read.batch.check_bodies()
+        except ProtocolViolation as wrong:
+            raise Violation(f"{what}: {wrong}") from wrong
+        if last_index > read.committed_index:
+            raise Violation(f"{what} goes above its committed index {read.committed_index}")
+        log = self._log
+        if last_index > log.end_index and log.forgotten_from is None:
+            raise Violation(f"{what} goes above {log.end_index}, up to where anything is committed")
+        terms, chains = headers["term"].tolist(), headers["chain_crc"].tolist()
+        known = log.marks(read.first_index, min(last_index + 1, log.safe_stop_index))
+        for at, mark in enumerate(known):
+            seen = EntryMark(terms[at], chains[at])
+            if seen != mark:
+                index = read.first_index + at
+                raise Violation(f"{what} shows {seen} at {index}, where {mark} is committed")

@@ -1,0 +1,142 @@
+"""Clients of a simulated cluster: they append what nobody else appends, read, and note what they saw."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorumlog.batch import EntryBatch
+from quorumlog.config import DEFAULT_GROUP
+from quorumlog.errors import LedgerError, NotLeader, StoreFailure
+from quorumlog.node.pending_appends import AppendOutcome
+from quorumlog.sim.operations import ClientAppend, ClientRead
+from quorumlog.store.ledger_store import LogRange
+from quorumlog.wire.client_messages import AppendRequest
+from quorumlog.wire.framing import FrameDecoder, encode_frame
+
+if TYPE_CHECKING:
+    from quorumlog.sim.cluster import SimCluster
+    from quorumlog.sim.member import SimMember
+
+READ_LIMIT_BYTES = 4096
+
+
+class SimClient:
+    def __init__(self, cluster: SimCluster, name: str) -> None:
+        self.name = name
+        self._cluster = cluster
+        self._random = cluster.random
+        self._target = self._random.choice(cluster.members).member_id
+        self._decoder = FrameDecoder()
+
+    def work(self) -> None:
+        """One append and now and then a read, for ever."""
+        weather = self._cluster.weather
+        between_ms = 1000.0 * weather.clients / weather.appends_per_second
+        self._cluster.at(self._random.expovariate(1 / between_ms), self.work)
+        if not self._cluster.clients_work:
+            return
+        count = self._random.randint(1, weather.batch_entries)
+        number = len(self._cluster.operations.appends) + 1
+        bodies = tuple(self._body(number, at) for at in range(count))
+        self.append(bodies, self._random.choice((200, 1000, 5000)))
+        if self._random.random() < 0.3:
+            self._read()
+
+    # ---------------------------------------------------------------- append
+
+    def append(self, bodies: tuple[bytes, ...], timeout_ms: int) -> ClientAppend:
+        """Ask the member that seems to lead; what comes of it appears in the result as time passes."""
+        cluster = self._cluster
+        number = len(cluster.operations.appends) + 1
+        append = ClientAppend(number, bodies, self._target, cluster.now_ms)
+        cluster.operations.appends.append(append)
+        frame = b"".join(
+            encode_frame(
+                DEFAULT_GROUP,
+                AppendRequest(request_id=number, timeout_ms=timeout_ms),
+                EntryBatch.from_bodies(append.bodies),
+            )
+        )
+        member = cluster.member(append.asked_member_id)
+        process = member.process
+
+        def arrive() -> None:
+            # A connection leads to one process; its end takes along what was on its way.
+            if member.process == process and member.is_up:
+                batch = self._decoder.receive_data(frame)[0].payload
+                assert batch is not None
+                member.enter(
+                    lambda: member.node.append(
+                        batch, timeout_ms, lambda outcome: self._answered(append, outcome), self
+                    )
+                )
+
+        cluster.at(self._random.uniform(0.05, 2.0), arrive)
+        cluster.at(1.5 * timeout_ms, lambda: self._give_up(append))
+        return append
+
+    def _body(self, number: int, at: int) -> bytes:
+        limit_bytes = self._cluster.weather.body_bytes
+        length = self._random.randint(0, limit_bytes) if self._random.random() < 0.3 else 0
+        return b"%d.%d." % (number, at) + bytes(length)
+
+    def _answered(self, append: ClientAppend, outcome: AppendOutcome) -> None:
+        def hear() -> None:
+            if append.outcome is None and append.returned_ms < 0:
+                append.outcome = outcome
+                append.returned_ms = self._cluster.now_ms
+                name = type(outcome).__name__
+                self._cluster.trace.note(
+                    self._cluster.now_ms,
+                    self.name,
+                    f"append {append.number}: {name}",
+                    lambda: str(outcome),
+                )
+                self._cluster.trace.count(f"append: {name}")
+                self._cluster.told("appended", append)
+                if isinstance(outcome, NotLeader) and outcome.leader_id:
+                    self._target = outcome.leader_id
+                elif isinstance(outcome, LedgerError):
+                    self._target = self._random.choice(self._cluster.members).member_id
+
+        self._cluster.at(self._random.uniform(0.05, 2.0), hear)
+
+    def _give_up(self, append: ClientAppend) -> None:
+        if append.outcome is None and append.returned_ms < 0:
+            append.returned_ms = self._cluster.now_ms
+            self._target = self._random.choice(self._cluster.members).member_id
+
+    # ---------------------------------------------------------------- read
+
+    def _read(self) -> None:
+        member = self._random.choice(self._cluster.members)
+        if member.is_up:
+            member.enter(lambda: self._read_in_turn(member))
+
+    def _read_in_turn(self, member: SimMember) -> None:
+        node = member.node
+        committed_index = node.committed_index
+        behind = self._random.choice((1, 5, 1000))
+        first_index = max(0, committed_index - self._random.randint(0, behind))
+
+        def seen(result: EntryBatch | StoreFailure | LedgerError) -> None:
+            if isinstance(result, EntryBatch):
+                self._cluster.operations.reads += 1
+                self._cluster.told(
+                    "read",
+                    ClientRead(
+                        member.member_id, first_index, result, committed_index, self._cluster.now_ms
+                    ),
+                )
+            elif isinstance(result, StoreFailure) and not self._cluster.may_fail(member):
+                raise result
+
+        try:
+            found = node.readable_range(first_index, -1, READ_LIMIT_BYTES)
+        except LedgerError:
+            return
+        if isinstance(found, LogRange):
+            log_range = found
+            member.read_later(lambda: node.store.read(log_range), seen)
+        else:
+            seen(found)

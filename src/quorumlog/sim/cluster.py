@@ -1,0 +1,102 @@
+"""SimCluster: members, network, clients and faults in one virtual time, from one seed."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+from random import Random
+from typing import Any
+
+from quorumlog.config import GroupConfig, MemberAddress
+from quorumlog.sim.checkers import all_checkers
+from quorumlog.sim.checkers.checker import Checker
+from quorumlog.sim.clients import SimClient
+from quorumlog.sim.faults import Faults
+from quorumlog.sim.member import SimMember
+from quorumlog.sim.network import SimNetwork
+from quorumlog.sim.operations import Operations
+from quorumlog.sim.trace import Trace
+from quorumlog.sim.weather import Weather
+
+
+class SimCluster:
+    """Nothing in it may depend on anything but `random` and the order of events."""
+
+    def __init__(self, random: Random, weather: Weather, trace: Trace) -> None:
+        self.random = random
+        self.weather = weather
+        self.trace = trace
+        self.now_ms = 0.0
+        self.is_faulty = True
+        self.clients_work = True
+        self.operations = Operations()
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+        addresses = tuple(MemberAddress(f"n{i}", "127.0.0.1", 20911 + i) for i in range(weather.size))
+        self.members = tuple(
+            SimMember(
+                self,
+                GroupConfig(
+                    member_id=address.member_id,
+                    members=addresses,
+                    data_dir=f"/{address.member_id}",
+                    consensus=weather.consensus,
+                    storage=weather.storage,
+                    max_uncommitted_bytes=weather.max_uncommitted_bytes,
+                ),
+            )
+            for address in addresses
+        )
+        self._by_id = {member.member_id: member for member in self.members}
+        self.network = SimNetwork(self)
+        self.faults = Faults(self)
+        self.clients = [SimClient(self, f"client{i}") for i in range(weather.clients)]
+        self.checkers: list[Checker] = all_checkers(self)
+        self._told: dict[str, list[Callable[..., None]]] = {}
+
+    @property
+    def is_async(self) -> bool:
+        return self.weather.is_async
+
+    def member(self, member_id: str) -> SimMember:
+        return self._by_id[member_id]
+
+    def random_of_its_own(self) -> Random:
+        return Random(self.random.getrandbits(64))
+
+    # ---------------------------------------------------------------- events
+
+    def at(self, after_ms: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (self.now_ms + after_ms, next(self._order), act))
+
+    def run_for(self, duration_ms: float) -> None:
+        events = self._events
+        stop_ms = self.now_ms + duration_ms
+        while events and events[0][0] <= stop_ms:
+            self.now_ms, _, act = heapq.heappop(events)
+            act()
+        self.now_ms = stop_ms
+
+    def told(self, what: str, *arguments: Any) -> None:
+        """Tell every checker that looks at such a thing."""
+        hooks = self._told.get(what)
+        if hooks is None:
+            hooks = self._told[what] = [
+                getattr(checker, what)
+                for checker in self.checkers
+                if getattr(type(checker), what) is not getattr(Checker, what)
+            ]
+        for hook in hooks:
+            hook(*arguments)
+
+    # ---------------------------------------------------------------- members
+
+    def crashed(self, member: SimMember) -> None:
+        self.faults.crashed(member)
+
+    def may_fail(self, member: SimMember) -> bool:
+        return self.faults.may_fail(member)
+
+    def failed(self, member: SimMember) -> None:
+        self.faults.failed(member)

@@ -1,0 +1,74 @@
+"""What a run of lives must have met, so that "no failure" means something.
+
+Counts come from `Trace.counts`. `missing` names everything of these lists that never happened.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from quorumlog.consensus.entry_dispatcher import TRANSITIONS, EntryDispatcher, Event
+from quorumlog.consensus.messages import (
+    AnyPeerMessage,
+    PushEntryResponse,
+    PushResult,
+    VoteResponse,
+    VoteResult,
+)
+from quorumlog.sim.weather import FAULT_KINDS
+
+EXPECTED_ABSENT: dict[str, str] = {
+    "vote result: UNKNOWN": "stands for an answer that never came; nobody sends it",
+    "vote result: REJECT_UNEXPECTED_LEADER": "answers a member that speaks in the name of another",
+    "vote result: REJECT_TERM_SMALL_THAN_LEDGER": "DLedger's; such a hard state is refused at a start",
+}
+"""Why some value never appears in a life."""
+
+RECOVERY_BRANCHES = (
+    "recovery: torn tail",
+    "recovery: the index was made again",
+)
+
+
+def note_sent(counts: Counter[str], message: AnyPeerMessage) -> None:
+    if isinstance(message, VoteResponse):
+        counts[f"vote result: {message.result.name}"] += 1
+    elif isinstance(message, PushEntryResponse):
+        counts[f"push result: {message.result.name}"] += 1
+
+
+def expected() -> list[str]:
+    names = [f"fault: {kind}" for kind in FAULT_KINDS]
+    names += [f"vote result: {result.name}" for result in VoteResult]
+    names += [f"push result: {result.name}" for result in PushResult]
+    names += [f"dispatcher: {state.value} {event.name}" for state, event in TRANSITIONS]
+    names += RECOVERY_BRANCHES
+    return names
+
+
+def missing(counts: Counter[str]) -> list[str]:
+    return [
+        name
+        for name in expected()
+        if name not in EXPECTED_ABSENT and not any(key.startswith(name) for key in counts)
+    ]
+
+
+@contextmanager
+def counted_transitions(counts: Counter[str]) -> Iterator[None]:
+    """Count every step of every dispatcher's automaton in this process."""
+    fire = EntryDispatcher._fire
+
+    def counted(dispatcher: EntryDispatcher, event: Event) -> None:
+        counts[f"dispatcher: {dispatcher.state.value} {event.name}"] += 1
+        fire(dispatcher, event)
+
+    patched: Any = EntryDispatcher
+    patched._fire = counted
+    try:
+        yield
+    finally:
+        patched._fire = fire

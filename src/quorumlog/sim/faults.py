@@ -1,0 +1,345 @@
+"""Faults: what strikes a cluster, for how long, and how fairly.
+
+Fair means that a minority is lost at most: members whose directory was wiped, or that forgot what they
+had promised, count together until the end of the life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from quorumlog.store.durable_file import DURABLE_NAME
+from quorumlog.store.hard_state_file import HARD_STATE_NAME
+from quorumlog.store.slot_file import SECTOR_BYTES, SLOT_BYTES
+
+if TYPE_CHECKING:
+    from quorumlog.sim.cluster import SimCluster
+    from quorumlog.sim.member import SimMember
+
+ROOMY_BYTES = 1 << 40
+
+Ways = set[tuple[str, str]]
+
+
+class Faults:
+    """Strikes again and again until `stop`; what has begun then ends at once."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self._cluster = cluster
+        self._random = cluster.random
+        self._weather = cluster.weather
+        self._dying: dict[str, str] = {}
+        """How a member ends when its disk says that now is the moment."""
+        self._failing: set[str] = set()
+        """Members whose disk has been told to refuse."""
+        self._kinds: dict[str, Callable[[], None]] = {
+            "kill": self._kill,
+            "power loss": self._power_loss,
+            "power loss of all": self._power_loss_of_all,
+            "crash at an effect": self._crash_at_an_effect,
+            "crash while starting": self._crash_while_starting,
+            "clean stop": self._clean_stop,
+            "pause": self._pause,
+            "partition": self._partition,
+            "one-way cut": self._one_way_cut,
+            "bridge": self._bridge,
+            "majorities ring": self._majorities_ring,
+            "reset": self._reset,
+            "flapping": self._flapping,
+            "slow disk": self._slow_disk,
+            "failing sync": self._failing_sync,
+            "full disk": self._full_disk,
+            "clock jump": self._clock_jump,
+            "clock drift": self._clock_drift,
+            "transfer": self._transfer,
+            "wipe": self._wipe,
+            "lost hard state": lambda: self._lose_file(HARD_STATE_NAME),
+            "lost durable point": lambda: self._lose_file(DURABLE_NAME),
+        }
+
+    def begin(self) -> None:
+        self._cluster.at(self._random.expovariate(1 / self._weather.fault_every_ms), self._strike)
+
+    def _strike(self) -> None:
+        if self._cluster.is_faulty:
+            self._kinds[self._random.choice(self._weather.fault_kinds)]()
+            self.begin()
+
+    def stop(self) -> None:
+        cluster = self._cluster
+        cluster.network.heal(set(cluster.network.cut))
+        self._dying.clear()
+        for member in cluster.members:
+            member.disk.crash_countdown = None
+            member.disk.capacity_bytes = ROOMY_BYTES
+            member.disk.fail_no_sync()
+            member.sync_ms = min(self._weather.sync_ms, 5.0)
+            member.set_clock(rate=1.0)
+            cluster.at(self._random.uniform(0, 100), member.start)
+
+    # ---------------------------------------------------------------- whom and how long
+
+    def _note(self, kind: str, who: str = "") -> None:
+        self._cluster.trace.count(f"fault: {kind}")
+        self._cluster.trace.note(self._cluster.now_ms, "fault", f"{kind} {who}")
+
+    def _duration_ms(self) -> float:
+        timeout_ms = self._weather.consensus.election_timeout_ms
+        return self._random.choice((0.1, 0.5, 1.5, 4.0)) * timeout_ms * self._random.random()
+
+    def _anybody(self) -> SimMember | None:
+        up = [member for member in self._cluster.members if member.is_up]
+        leaders = [member for member in up if member.node.raft.role.value == "leader"]
+        if leaders and self._random.random() < 0.4:
+            return self._random.choice(leaders)
+        return self._random.choice(up) if up else None
+
+    def _may_lose(self, member: SimMember) -> bool:
+        lost = {m.member_id for m in self._cluster.members if m.is_lost} | {member.member_id}
+        return len(lost) <= (len(self._cluster.members) - 1) // 2
+
+    def _restart_later(self, member: SimMember) -> None:
+        self._cluster.at(self._duration_ms(), member.start)
+
+    # ---------------------------------------------------------------- processes and machines
+
+    def _kill(self) -> None:
+        member = self._anybody()
+        if member is not None:
+            self._note("kill", member.member_id)
+            member.kill()
+            self._restart_later(member)
+
+    def _power_loss(self) -> None:
+        member = self._anybody()
+        if member is not None:
+            self._note("power loss", member.member_id)
+            member.lose_power()
+            self._restart_later(member)
+
+    def _power_loss_of_all(self) -> None:
+        self._note("power loss of all")
+        for member in self._cluster.members:
+            if member.is_up:
+                member.lose_power()
+            self._restart_later(member)
+
+    def _crash_at_an_effect(self) -> None:
+        member = self._anybody()
+        if member is not None:
+            self._prepare_crash(member, 60)
+            self._note("crash at an effect", member.member_id)
+
+    def _crash_while_starting(self) -> None:
+        member = self._anybody()
+        if member is not None:
+            self._note("crash while starting", member.member_id)
+            member.kill() if self._random.random() < 0.5 else member.lose_power()
+            self._prepare_crash(member, 40)
+            self._restart_later(member)
+
+    def _prepare_crash(self, member: SimMember, most_effects: int) -> None:
+        self._dying[member.member_id] = self._random.choice(("kill", "power loss"))
+        member.disk.crash_random = self._random
+        member.disk.crash_countdown = self._random.randint(1, most_effects)
+
+    def crashed(self, member: SimMember) -> None:
+        """The disk has said that now is the moment."""
+        how = self._dying.pop(member.member_id, "kill")
+        member.disk.crash_countdown = None
+        if how == "kill":
+            member.kill()
+        else:
+            member.lose_power()
+        self._restart_later(member)
+
+    def _clean_stop(self) -> None:
+        member = self._anybody()
+        if member is not None:
+            self._note("clean stop", member.member_id)
+            member.stop()
+            self._restart_later(member)
+
+    def _pause(self) -> None:
+        member = self._anybody()
+        if member is not None:
+            self._note("pause", member.member_id)
+            member.pause(self._duration_ms())
+
+    def _clock_jump(self) -> None:
+        member = self._anybody()
+        if member is not None:
+            self._note("clock jump", member.member_id)
+            member.set_clock(jump_ms=self._duration_ms())
+
+    def _clock_drift(self) -> None:
+        member = self._anybody()
+        if member is not None:
+            self._note("clock drift", member.member_id)
+            member.set_clock(rate=self._random.choice((0.7, 0.95, 1.05, 1.5)))
+
+    def _transfer(self) -> None:
+        member = self._anybody()
+        if member is not None:
+            to = self._random.choice(self._cluster.members).member_id
+            self._note("transfer", f"{member.member_id} to {to}")
+            node = member.node
+            member.enter(lambda: node.transfer(to, lambda outcome: None))
+
+    # ---------------------------------------------------------------- network
+
+    def _cut(self, kind: str, ways: Ways, who: str) -> None:
+        network = self._cluster.network
+        self._note(kind, who)
+        network.cut |= ways
+        self._cluster.at(2 * self._duration_ms(), lambda: network.heal(ways))
+
+    def _ids(self) -> list[str]:
+        ids = [member.member_id for member in self._cluster.members]
+        self._random.shuffle(ids)
+        return ids
+
+    def _partition(self) -> None:
+        ids = self._ids()
+        half = set(ids[: self._random.randint(1, max(1, len(ids) // 2))])
+        ways = {(a, b) for a in ids for b in ids if (a in half) != (b in half)}
+        self._cut("partition", ways, str(sorted(half)))
+
+    def _one_way_cut(self) -> None:
+        member = self._anybody()
+        if member is None:
+            return
+        me, others = member.member_id, [i for i in self._ids() if i != member.member_id]
+        outward = self._random.random() < 0.5
+        chosen = others[: self._random.randint(1, max(1, len(others)))]
+        ways = {(me, other) if outward else (other, me) for other in chosen}
+        self._cut("one-way cut", ways, f"{me} {'to' if outward else 'from'} {sorted(chosen)}")
+
+    def _bridge(self) -> None:
+        """Two halves that only one member sees both of."""
+        ids = self._ids()
+        if len(ids) < 3:
+            return
+        bridge, rest = ids[0], ids[1:]
+        left = set(rest[: len(rest) // 2])
+        ways = {(a, b) for a in rest for b in rest if (a in left) != (b in left)}
+        self._cut("bridge", ways, bridge)
+
+    def _majorities_ring(self) -> None:
+        """Everybody sees a majority, no two the same one."""
+        ids = self._ids()
+        n = len(ids)
+        if n < 4:
+            return
+        reach = n // 4 + (1 if n % 4 else 0)
+        ways = {
+            (a, b)
+            for i, a in enumerate(ids)
+            for j, b in enumerate(ids)
+            if i != j and min((i - j) % n, (j - i) % n) > reach
+        }
+        self._cut("majorities ring", ways, " ".join(ids))
+
+    def _reset(self) -> None:
+        ids = self._ids()
+        if len(ids) >= 2:
+            self._note("reset", f"{ids[0]} {ids[1]}")
+            self._cluster.network.reset(*ids[:2], closed_by=self._random.choice((None, ids[0])))
+
+    def _flapping(self) -> None:
+        """One member's connections break again and again."""
+        member = self._anybody()
+        if member is None:
+            return
+        self._note("flapping", member.member_id)
+        others = [i for i in self._ids() if i != member.member_id]
+        for round_number in range(6):
+            for other in others:
+                self._cluster.at(
+                    round_number * 100.0 + self._random.uniform(0, 50),
+                    partial(
+                        self._cluster.network.reset,
+                        member.member_id,
+                        other,
+                        closed_by=member.member_id,
+                    ),
+                )
+
+    # ---------------------------------------------------------------- disks
+
+    def _slow_disk(self) -> None:
+        member = self._anybody()
+        if member is None:
+            return
+        self._note("slow disk", member.member_id)
+        member.sync_ms = self._random.choice((100.0, 1000.0, 3000.0))
+
+        def end() -> None:
+            member.sync_ms = self._weather.sync_ms
+
+        self._cluster.at(self._duration_ms(), end)
+
+    def _failing_sync(self) -> None:
+        member = self._anybody()
+        if member is not None:
+            self._note("failing sync", member.member_id)
+            self._failing.add(member.member_id)
+            member.disk.fail_next_sync(
+                self._random.choice(("/data/", "/index/", "durable", "hardstate", "/"))
+            )
+
+    def may_fail(self, member: SimMember) -> bool:
+        """A sync of its disk was told to fail, or there was no space to write `member` anew while it
+        forms: then it stops, and tries again with its next start."""
+        return member.member_id in self._failing or member.disk.capacity_bytes < ROOMY_BYTES
+
+    def failed(self, member: SimMember) -> None:
+        """The member stops loudly; somebody starts it again."""
+        member.kill()
+        self._restart_later(member)
+
+    def _full_disk(self) -> None:
+        member = self._anybody()
+        if member is None:
+            return
+        self._note("full disk", member.member_id)
+        usage = member.disk.usage("/")
+        used_bytes = usage.total_bytes - usage.free_bytes
+        member.disk.capacity_bytes = int(used_bytes / 0.9) + self._random.choice((0, 4096, 16384))
+
+        def end() -> None:
+            member.disk.capacity_bytes = ROOMY_BYTES
+
+        self._cluster.at(3 * self._duration_ms(), end)
+
+    def _wipe(self) -> None:
+        member = self._anybody()
+        if member is None or not self._may_lose(member):
+            return
+        self._note("wipe", member.member_id)
+        member.is_lost = True
+        member.kill()
+        member.disk.remove_tree(member.path)
+        self._restart_later(member)
+
+    def _lose_file(self, name: str) -> None:
+        """Both slots of a file of promises unreadable, or the file gone."""
+        member = self._anybody()
+        if member is None or not self._may_lose(member):
+            return
+        self._note(
+            f"lost {'hard state' if name == HARD_STATE_NAME else 'durable point'}", member.member_id
+        )
+        member.is_lost = True
+        member.kill() if self._random.random() < 0.5 else member.lose_power()
+        path = f"{member.path}/{name}"
+        if path in member.disk.paths():
+            if self._random.random() < 0.3:
+                member.disk.delete(path)
+            else:
+                for slot in (0, 1):
+                    position = slot * SLOT_BYTES + self._random.randrange(SECTOR_BYTES)
+                    member.disk.flip(path, position, 1 << self._random.randrange(8))
+        self._restart_later(member)

@@ -1,0 +1,112 @@
+"""One life: faults and clients for a while, then peace, then everything must be well and stay so."""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from quorumlog.consensus.ready import Role
+from quorumlog.sim.cluster import SimCluster
+from quorumlog.sim.trace import Trace
+from quorumlog.sim.weather import draw_weather
+
+FAULTS_MS = 15_000.0
+HEAL_LIMIT_MS = 30_000.0
+"""How long after the last fault the cluster may take to become whole, in virtual time."""
+QUIET_MS = 2_000.0
+_LOOK_MS = 250.0
+
+
+@dataclass(slots=True)
+class LifeResult:
+    seed: int
+    virtual_ms: float = 0.0
+    trace_hash: int = 0
+    events: int = 0
+    appends: int = 0
+    acknowledged: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    failure: str = ""
+    """Empty, or what was violated, with the place."""
+
+
+def live(
+    seed: int,
+    *,
+    faults_ms: float = FAULTS_MS,
+    size: int | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> LifeResult:
+    """Same seed and arguments, same life. Raises nothing: what goes wrong is in the result."""
+    random = Random(seed)
+    trace = Trace(tell)
+    cluster = SimCluster(random, draw_weather(random, size), trace)
+    result = LifeResult(seed, counts=trace.counts)
+    try:
+        _live(cluster, faults_ms)
+    except Exception:  # whatever it is, this life has failed, and the others go on
+        result.failure = traceback.format_exc()
+    result.virtual_ms = cluster.now_ms
+    result.trace_hash = trace.hash
+    result.events = trace.events
+    result.appends = len(cluster.operations.appends)
+    result.acknowledged = sum(append.is_committed for append in cluster.operations.appends)
+    return result
+
+
+def _live(cluster: SimCluster, faults_ms: float) -> None:
+    for member in cluster.members:
+        cluster.at(cluster.random.uniform(0, 300), member.start)
+    for client in cluster.clients:
+        client.work()
+    cluster.faults.begin()
+    cluster.run_for(faults_ms)
+    make_whole(cluster)
+
+
+def make_whole(cluster: SimCluster) -> None:
+    """No more faults: the cluster heals in a bounded time, and every checker looks at the end of it.
+
+    Raises AssertionError.
+    """
+    cluster.trace.note(cluster.now_ms, "fault", "none any more")
+    cluster.is_faulty = False
+    cluster.faults.stop()
+    healed_by_ms = cluster.now_ms + HEAL_LIMIT_MS
+    if cluster.clients:
+        before = _acknowledged(cluster)
+        _wait(cluster, healed_by_ms, lambda: _acknowledged(cluster) > before, "an acknowledged append")
+    cluster.clients_work = False
+    _wait(cluster, healed_by_ms, lambda: _is_whole(cluster), "one leader and one log")
+    cluster.run_for(QUIET_MS)
+    cluster.told("healed")
+
+
+def _acknowledged(cluster: SimCluster) -> int:
+    return sum(append.is_committed for append in cluster.operations.appends)
+
+
+def _wait(cluster: SimCluster, until_ms: float, done: Callable[[], bool], what: str) -> None:
+    while not done():
+        assert cluster.now_ms < until_ms, f"no {what} {HEAL_LIMIT_MS:g} ms after the last fault: " + (
+            "; ".join(
+                f"{member.member_id} {member.node.status()}" if member.is_up else member.member_id
+                for member in cluster.members
+            )
+        )
+        cluster.run_for(_LOOK_MS)
+
+
+def _is_whole(cluster: SimCluster) -> bool:
+    """Everybody is up, follows one leader, and has committed and applied the same log to its end."""
+    if not all(member.is_up for member in cluster.members):
+        return False
+    nodes = [member.node for member in cluster.members]
+    leaders = [node for node in nodes if node.raft.role is Role.LEADER]
+    if len(leaders) != 1 or any(node.raft.leader != leaders[0].voter for node in nodes):
+        return False
+    end = leaders[0].store.end
+    return all(node.store.end == end and node.applied_index == end.index for node in nodes)

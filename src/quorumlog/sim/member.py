@@ -1,0 +1,348 @@
+"""SimMember: the process of one member and the machine under it; the `World` of its LedgerNode.
+
+A process can end between any two effects: every change on its disk and every message that it sends is
+one (`SimDisk.crash_countdown`). What its disk threads do happens as one step at the beginning or the
+end of the time that it takes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from quorumlog.config import GroupConfig
+from quorumlog.consensus.ready import Envelope, Ready, RoleChange
+from quorumlog.entry import Durability, Voter
+from quorumlog.errors import DirectoryDamaged, LedgerError, StoreFailure
+from quorumlog.node import LedgerNode
+from quorumlog.sim.coverage import note_sent
+from quorumlog.sim.disk import Crashed, SimDisk
+from quorumlog.store.member_directory import open_member_directory
+
+if TYPE_CHECKING:
+    from quorumlog.sim.cluster import SimCluster
+
+TURN_MS = 0.02
+"""From an input to the turn that takes it; what arrives meanwhile is taken along."""
+
+Job = tuple[Callable[[], Any], Callable[[Any], None]]
+
+
+class DiskQueue:
+    """One disk thread: jobs in order, one at a time."""
+
+    def __init__(self, member: SimMember) -> None:
+        self._member = member
+        self._jobs: deque[Job] = deque()
+        self._has_worked = False
+        """The first job is carried out, and its end is still to be told."""
+
+    def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self._jobs.append((work, done))
+        if len(self._jobs) == 1:
+            self._begin()
+
+    def _begin(self) -> None:
+        member = self._member
+        takes_ms = member.draw_sync_ms()
+        works_first = member.cluster.random.random() < 0.5
+        if works_first:
+            member.later(0.0, lambda: self._work(takes_ms))
+        else:
+            member.later(takes_ms, lambda: self._work(0.0))
+
+    def _work(self, rest_ms: float) -> None:
+        self._has_worked = True
+        result = self.run(self._jobs[0][0])
+        self._member.later(rest_ms, lambda: self._end(result))
+
+    def _end(self, result: Any) -> None:
+        _, done = self._jobs.popleft()
+        self._has_worked = False
+        self._member.enter(lambda: done(result))
+        if self._jobs:
+            self._begin()
+
+    def run(self, work: Callable[[], Any]) -> Any:
+        try:
+            return work()
+        except (StoreFailure, LedgerError) as error:
+            return error
+
+    def drain(self) -> None:
+        """All that was submitted is carried out now; nobody is told."""
+        if self._has_worked:
+            self._jobs.popleft()
+        while self._jobs:
+            self.run(self._jobs.popleft()[0])
+
+
+class SimMember:
+    def __init__(self, cluster: SimCluster, config: GroupConfig) -> None:
+        self.cluster = cluster
+        self.config = config
+        self.member_id = config.member_id
+        self.path = config.data_dir
+        self.disk = SimDisk()
+        self.process = 0
+        """Counts the processes that ran this member; nothing of an older one has effects."""
+        self.starts = 0
+        self.directories = 0
+        self.voter = Voter(self.member_id, "")
+        """The newest directory; its id is drawn at the first start."""
+        self.is_lost = False
+        """Its directory was wiped or forgot what it promised: it counts as down."""
+        self.refusal = ""
+        """Why the last start was refused."""
+        self.sync_ms = cluster.weather.sync_ms
+        self.connected_to: dict[str, tuple[int, str]] = {}
+        """(connection, directory id) by member that the node was told to be connected."""
+        self.clock_rate = 1.0
+        self._clock_ms = 0.0
+        self._clock_set_ms = 0.0
+        self._node: LedgerNode | None = None
+        self._inbox: list[Callable[[], None]] = []
+        self._turn_due = False
+        self._wake_ms = float("inf")
+        self._paused_until_ms = 0.0
+        self._flushes = DiskQueue(self)
+        self._reads = DiskQueue(self)
+
+    # ---------------------------------------------------------------- life
+
+    @property
+    def is_up(self) -> bool:
+        return self._node is not None
+
+    @property
+    def is_paused(self) -> bool:
+        return self.cluster.now_ms < self._paused_until_ms
+
+    @property
+    def node(self) -> LedgerNode:
+        assert self._node is not None, f"{self.member_id} is down"
+        return self._node
+
+    def note(self, what: str, detail: Callable[[], str] | str = "") -> None:
+        self.cluster.trace.note(self.cluster.now_ms, self.member_id, what, detail)
+
+    def start(self) -> None:
+        if self._node is not None:
+            return
+        self.process += 1
+        self.starts += 1
+        self.refusal = ""
+        self._paused_until_ms = 0.0
+        self._inbox.clear()
+        self._turn_due = False
+        self._wake_ms = float("inf")
+        self.connected_to.clear()
+        self._flushes, self._reads = DiskQueue(self), DiskQueue(self)
+        self._guard(self._open)
+        if self._node is not None:
+            self.cluster.told("started", self)
+            self.cluster.network.started(self)
+            self._schedule()
+
+    def _open(self) -> None:
+        try:
+            directory = open_member_directory(
+                self.disk,
+                self.path,
+                group=self.config.group,
+                member_id=self.member_id,
+                config=self.config.storage,
+                group_size=len(self.config.members),
+                draw_id=self._draw_directory_id,
+            )
+        except DirectoryDamaged as damage:
+            self.refusal = str(damage)
+            self.note("refuses to start", self.refusal)
+            self.cluster.trace.count("start: refused")
+            self.disk.kill()
+            return
+        self.voter = Voter(self.member_id, directory.directory_id)
+        for line in directory.report:
+            self.cluster.trace.count(f"recovery: {_branch_of(line)}")
+        self.note("starts", lambda: f"end {directory.store.end}, {directory.report}")
+        self._node = LedgerNode(
+            self.config, directory, self, self.cluster.random_of_its_own(), self.local_ms
+        )
+        self._watch(self._node)
+
+    def _draw_directory_id(self) -> str:
+        self.directories += 1
+        return f"{self.member_id}-{self.directories}"
+
+    def _watch(self, node: LedgerNode) -> None:
+        """The checkers see every Ready before it is carried out."""
+        give = node.raft.ready
+
+        def ready() -> Ready | None:
+            given = give()
+            if given is not None:
+                self.cluster.told("ready", self, given)
+            return given
+
+        node.raft.ready = ready  # type: ignore[method-assign]
+
+    def kill(self) -> None:
+        """SIGKILL: what was handed to the operating system stays."""
+        self._end("is killed", silently=False)
+        self.disk.kill()
+
+    def lose_power(self) -> None:
+        self._end("loses power", silently=True)
+        self.disk.lose_power(self.cluster.random)
+
+    def stop(self) -> None:
+        """SIGTERM, without the hand-over that the server tries first."""
+        if self._node is None or self.is_paused:
+            return
+        node = self._node
+
+        def close() -> None:
+            self._flushes.drain()
+            self._reads.drain()
+            node.close(clean=True)
+
+        if self._guard(close):
+            self._end("stops", silently=False)
+            self.disk.kill()
+
+    def _end(self, how: str, *, silently: bool) -> None:
+        if self._node is None:
+            return
+        self.note(how)
+        self.cluster.told("stopped", self)
+        self._node = None
+        self.process += 1
+        self.connected_to.clear()
+        self.cluster.network.gone(self, silently=silently)
+
+    def _guard(self, act: Callable[[], None]) -> bool:
+        """Carry something out that may end the process; False if it did."""
+        try:
+            act()
+        except Crashed:
+            self.cluster.crashed(self)
+            return False
+        except StoreFailure as failure:
+            if not self.cluster.may_fail(self):
+                raise
+            self.note("fails", str(failure))
+            self.cluster.failed(self)
+            return False
+        return True
+
+    # ---------------------------------------------------------------- time
+
+    @property
+    def local_ms(self) -> float:
+        """The member's own monotonic clock."""
+        return self._clock_ms + (self.cluster.now_ms - self._clock_set_ms) * self.clock_rate
+
+    def set_clock(self, *, jump_ms: float = 0.0, rate: float | None = None) -> None:
+        self._clock_ms = self.local_ms + jump_ms
+        self._clock_set_ms = self.cluster.now_ms
+        if rate is not None:
+            self.clock_rate = rate
+        self._wake_ms = float("inf")
+        if self._node is not None:
+            self._schedule()
+
+    def pause(self, duration_ms: float) -> None:
+        self._paused_until_ms = max(self._paused_until_ms, self.cluster.now_ms + duration_ms)
+
+    def later(self, after_ms: float, act: Callable[[], None]) -> None:
+        """In this process; if it is paused then, when it goes on."""
+        process = self.process
+
+        def run() -> None:
+            if self.process != process:
+                return
+            if self.is_paused:
+                self.cluster.at(self._paused_until_ms - self.cluster.now_ms, run)
+                return
+            self._guard(act)
+
+        self.cluster.at(after_ms, run)
+
+    def draw_sync_ms(self) -> float:
+        return self.cluster.random.uniform(0, self.sync_ms)
+
+    # ---------------------------------------------------------------- turns
+
+    def enter(self, act: Callable[[], None]) -> None:
+        """Have something done in the next turn."""
+        if self._node is not None:
+            self._inbox.append(act)
+            self._schedule()
+
+    def enter_node(self, method: str, *arguments: Any) -> None:
+        node = self._node
+        if node is not None:
+            self.enter(lambda: getattr(node, method)(*arguments))
+
+    def _schedule(self) -> None:
+        if not self._turn_due:
+            self._turn_due = True
+            self.later(TURN_MS, self._turn)
+
+    def _turn(self) -> None:
+        self._turn_due = False
+        node = self.node
+        node.advance(self.local_ms)
+        inbox, self._inbox = self._inbox, []
+        for act in inbox:
+            act()
+        node.turn()
+        self.cluster.told("turned", self)
+        self._arrange_wakeup()
+
+    def _arrange_wakeup(self) -> None:
+        wakeup_ms = self.node.next_wakeup_ms()
+        after_ms = max(0.0, (wakeup_ms - self.local_ms) / self.clock_rate)
+        at_ms = self.cluster.now_ms + after_ms
+        if at_ms < self._wake_ms:
+            self._wake_ms = at_ms
+            self.later(after_ms, self._wake)
+
+    def _wake(self) -> None:
+        # An earlier wish may have been overtaken by a turn: waking in vain does no harm.
+        if self.cluster.now_ms >= self._wake_ms:
+            self._wake_ms = float("inf")
+        self._schedule()
+
+    # ---------------------------------------------------------------- World
+
+    def send(self, envelope: Envelope) -> None:
+        self.disk.count_effect()
+        note_sent(self.cluster.trace.counts, envelope.message)
+        self.cluster.told("sent", self, envelope)
+        self.cluster.network.send(self, envelope)
+
+    def flush_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self._flushes.submit(work, done)
+
+    def read_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self._reads.submit(work, done)
+
+    def role_changed(self, change: RoleChange) -> None:
+        self.note(f"is {change.role.value} in term {change.term}", f"leader {change.leader_id}")
+
+    def committed(self, committed_index: int) -> None:
+        self.note(f"commits up to {committed_index}")
+
+    def lost_committed(self, first_index: int) -> None:
+        self.note(f"lost committed entries from {first_index} on")
+
+    def weakest_durability(self, own: Durability) -> Durability:
+        return own
+
+
+def _branch_of(line: str) -> str:
+    """A sentence of a recovery report without its names and numbers."""
+    words = [w for w in line.replace(",", " ").replace(":", " ").split() if w.isalpha()]
+    return " ".join(words[:8])

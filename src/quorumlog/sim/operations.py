@@ -1,0 +1,52 @@
+"""What simulated clients did and what came of it, as the checkers see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from quorumlog.batch import EntryBatch
+from quorumlog.entry import AppendReceipt
+from quorumlog.errors import LedgerError, OutcomeUnknown
+
+
+@dataclass(slots=True, eq=False)
+class ClientAppend:
+    """One append request. No other request of the life has a body of the same value."""
+
+    number: int
+    """1, 2, 3, ...; a retry is a request of its own."""
+    bodies: tuple[bytes, ...]
+    asked_member_id: str
+    called_ms: float
+    returned_ms: float = -1.0
+    outcome: AppendReceipt | LedgerError | None = None
+    """None: no answer came, which is as good as unknown. An answer is set once and told once."""
+
+    @property
+    def is_committed(self) -> bool:
+        return isinstance(self.outcome, AppendReceipt)
+
+    @property
+    def is_refused(self) -> bool:
+        """Certainly not written, now or later."""
+        return isinstance(self.outcome, LedgerError) and not isinstance(self.outcome, OutcomeUnknown)
+
+
+@dataclass(slots=True, eq=False)
+class ClientRead:
+    """One read of committed entries that was answered with entries."""
+
+    member_id: str
+    first_index: int
+    batch: EntryBatch
+    committed_index: int
+    """What the member said to be committed."""
+    now_ms: float
+
+
+@dataclass(slots=True)
+class Operations:
+    """All of one life, in the order of their calls."""
+
+    appends: list[ClientAppend] = field(default_factory=list)
+    reads: int = 0

@@ -1,0 +1,116 @@
+"""Weather: what one life is like, drawn from its seed, so that no kind of fault is drowned by others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from quorumlog.config import ConsensusConfig, StoreConfig
+
+SIZES = (1, 2, 3, 3, 3, 3, 4, 5, 5, 6, 7)
+
+FAULT_KINDS = (
+    "kill",
+    "power loss",
+    "power loss of all",
+    "crash at an effect",
+    "crash while starting",
+    "clean stop",
+    "pause",
+    "partition",
+    "one-way cut",
+    "bridge",
+    "majorities ring",
+    "reset",
+    "flapping",
+    "slow disk",
+    "failing sync",
+    "full disk",
+    "clock jump",
+    "clock drift",
+    "transfer",
+    "wipe",
+    "lost hard state",
+    "lost durable point",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """Durations in virtual milliseconds."""
+
+    size: int
+    consensus: ConsensusConfig
+    storage: StoreConfig
+    max_uncommitted_bytes: int
+    fault_kinds: tuple[str, ...]
+    fault_every_ms: float
+    delay_ms: float
+    """A message takes up to this long."""
+    jitter: float
+    """How often one takes ten times as long."""
+    loss: float
+    repeat: float
+    in_order: bool
+    holds_cut_messages: bool
+    """What is sent into a partition arrives when it ends, else it is lost and the connection with it."""
+    sync_ms: float
+    """A sync takes up to this long."""
+    clients: int
+    appends_per_second: float
+    """Of all clients together."""
+    body_bytes: int
+    """A body is at most this long, most are short."""
+    batch_entries: int
+
+    @property
+    def is_async(self) -> bool:
+        return self.storage.flush == "async"
+
+
+def draw_weather(random: Random, size: int | None = None) -> Weather:
+    hasty = random.random() < 0.3
+    if size is None:
+        size = random.choice(SIZES)
+    segment_bytes = random.choice((2048, 8192, 32768))
+    calm = random.random() < 0.3
+    chosen = [kind for kind in FAULT_KINDS if random.random() < 0.4]
+    consensus = ConsensusConfig(
+        heartbeat_interval_ms=30 if hasty else 150,
+        max_heartbeat_leak=4 if hasty else 5,
+        min_vote_interval_ms=10 if hasty else 50,
+        max_vote_interval_ms=60 if hasty else 300,
+        push_limit_bytes=random.choice((600, 4000, 1 << 20)),
+        push_window_bytes=random.choice((1 << 20, 8 << 20)),
+        push_resend_ms=random.choice((300, 1000)),
+        max_waiting_pushes=random.choice((2, 256)),
+        preferred_leader_ids=("n0",) if random.random() < 0.2 else (),
+        preferred_cool_down_ms=random.choice((1_000, 30_000)),
+    )
+    return Weather(
+        size=size,
+        consensus=consensus,
+        storage=StoreConfig(
+            flush="async" if random.random() < 0.1 else "sync",
+            segment_bytes=segment_bytes,
+            index_segment_bytes=random.choice((320, 2048)),
+            reserve_step_bytes=random.choice((1024, 8192)),
+            index_sync_bytes=random.choice((512, 8192, 1 << 20)),
+            durable_sync_interval_ms=random.choice((50, 200)),
+            checkpoint_interval_ms=random.choice((200, 3000)),
+        ),
+        max_uncommitted_bytes=random.choice((8192, 1 << 20)),
+        fault_kinds=tuple(chosen) or FAULT_KINDS,
+        fault_every_ms=random.choice((0.5, 1.0, 3.0)) * consensus.election_timeout_ms,
+        delay_ms=random.choice((0.2, 1.0, 5.0, 30.0)),
+        jitter=0.0 if calm else random.choice((0.0, 0.01, 0.1)),
+        loss=0.0 if calm else random.choice((0.0, 0.0, 0.02, 0.1)),
+        repeat=0.0 if calm else random.choice((0.0, 0.0, 0.05)),
+        in_order=calm or random.random() < 0.5,
+        holds_cut_messages=random.random() < 0.3,
+        sync_ms=random.choice((0.5, 2.0, 20.0, 200.0)),
+        clients=random.choice((1, 3, 6)),
+        appends_per_second=10.0,
+        body_bytes=random.choice((40, 400, 1500)),
+        batch_entries=random.choice((1, 4, 20)),
+    )

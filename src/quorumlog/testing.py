@@ -1,0 +1,173 @@
+"""For tests of software that uses quorumlog: a real cluster in the process, and a simulated one.
+
+    local_cluster    three members with sockets and threads in this process, gone after the test
+    simulated_log    a log on simulated machines in virtual time; same seed, same faults, same outcomes
+
+In `conftest.py`: `pytest_plugins = ["quorumlog.testing"]`. Neither needs anything but pytest, and
+`SimulatedLog` does not even need that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING
+
+from quorumlog.batch import Entry, EntryBatch
+from quorumlog.consensus.ready import Role
+from quorumlog.entry import AppendReceipt
+from quorumlog.errors import LeaderNotReady, LedgerError, OutcomeUnknown
+from quorumlog.server import LocalCluster
+from quorumlog.sim.checkers.acknowledged_appends import AcknowledgedAppends
+from quorumlog.sim.clients import SimClient
+from quorumlog.sim.cluster import SimCluster
+from quorumlog.sim.life import make_whole
+from quorumlog.sim.trace import Trace
+from quorumlog.sim.weather import FAULT_KINDS, draw_weather
+
+if TYPE_CHECKING:
+    from quorumlog.sim.member import SimMember
+
+FAULTS = ("kill", "power loss", "pause", "partition", "one-way cut", "reset", "slow disk")
+"""What strikes a `SimulatedLog` unless it is told otherwise; all kinds are in `FAULT_KINDS`."""
+
+__all__ = ["FAULTS", "FAULT_KINDS", "LocalCluster", "SimulatedLog"]
+
+
+class SimulatedLog:
+    """A replicated log in virtual time, for code that has to live with its failures.
+
+    Time passes only inside the calls. Every promise of the log is checked while it does; one that is
+    broken raises `quorumlog.sim.checkers.Violation` with the story.
+
+        log = SimulatedLog(seed=7, faults=("kill", "partition"))
+        receipt = log.append(b"a", b"b")
+        assert [entry.body for entry in log.read(receipt.first_index)] == [b"a", b"b"]
+        log.run_for(10_000)
+        log.heal()
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        members: int = 3,
+        faults: Sequence[str] = FAULTS,
+        fault_every_ms: float = 2_000.0,
+    ) -> None:
+        """`faults`: kinds of `FAULT_KINDS`, empty for none. Raises ValueError for an unknown kind."""
+        unknown = set(faults) - set(FAULT_KINDS)
+        if unknown:
+            raise ValueError(f"no such faults: {sorted(unknown)}; there are {', '.join(FAULT_KINDS)}")
+        random = Random(seed)
+        weather = replace(
+            draw_weather(random, members),
+            fault_kinds=tuple(faults),
+            fault_every_ms=fault_every_ms,
+            clients=0,
+        )
+        self.trace = Trace()
+        self._cluster = SimCluster(random, weather, self.trace)
+        # It tells requests apart by their bodies, which here are the caller's.
+        self._cluster.checkers = [
+            c for c in self._cluster.checkers if not isinstance(c, AcknowledgedAppends)
+        ]
+        self._client = SimClient(self._cluster, "client")
+        for member in self._cluster.members:
+            member.start()
+        if faults:
+            self._cluster.faults.begin()
+
+    @property
+    def now_ms(self) -> float:
+        """Virtual time since the beginning."""
+        return self._cluster.now_ms
+
+    def append(self, *bodies: bytes, timeout_ms: int = 30_000) -> AppendReceipt:
+        """Append as one batch; what was refused is tried again, what is unknown is not.
+
+        Raises OutcomeUnknown (any prefix of it may be in the log, or still commit), or whatever it was
+        refused with last once `timeout_ms` of virtual time are over.
+        """
+        deadline_ms = self.now_ms + timeout_ms
+        while True:
+            left_ms = max(1, int(deadline_ms - self.now_ms))
+            asked = self._client.append(tuple(map(bytes, bodies)), min(left_ms, 5_000))
+            while asked.returned_ms < 0:
+                self._cluster.run_for(1.0)
+            if isinstance(asked.outcome, AppendReceipt):
+                return asked.outcome
+            if not asked.is_refused:
+                raise OutcomeUnknown(f"no answer from {asked.asked_member_id}; it may be in the log")
+            assert isinstance(asked.outcome, LedgerError), asked.outcome
+            if not asked.outcome.retriable or self.now_ms >= deadline_ms:
+                raise asked.outcome
+            self._cluster.run_for(10.0)
+
+    def read(
+        self, first_index: int = 0, *, member_id: str | None = None, timeout_ms: int = 30_000
+    ) -> list[Entry]:
+        """Every committed entry from `first_index` on, as the leader has it, or `member_id`.
+
+        Raises LeaderNotReady if nobody could answer in that much virtual time.
+        """
+        deadline_ms = self.now_ms + timeout_ms
+        while self.now_ms < deadline_ms:
+            asked = self._reader(member_id)
+            if asked is not None:
+                try:
+                    return self._entries(asked, first_index)
+                except LedgerError:
+                    pass  # a new leader that may not say yet what is committed
+            self._cluster.run_for(50.0)
+        raise LeaderNotReady(f"no member could be read from for {timeout_ms} ms", retry_after_ms=50)
+
+    def _reader(self, member_id: str | None) -> SimMember | None:
+        for member in self._cluster.members:
+            if member.is_up and not member.is_paused:
+                leads = member.node.raft.role is Role.LEADER
+                if member.member_id == member_id or (member_id is None and leads):
+                    return member
+        return None
+
+    @staticmethod
+    def _entries(member: SimMember, first_index: int) -> list[Entry]:
+        node = member.node
+        entries: list[Entry] = []
+        while first_index <= node.committed_index:
+            found = node.readable_range(first_index, -1, 1 << 20)
+            batch = found if isinstance(found, EntryBatch) else node.store.read(found)
+            entries += batch.entries()
+            first_index += batch.count
+        return entries
+
+    def run_for(self, duration_ms: float) -> None:
+        """Let virtual time pass, with whatever it brings."""
+        self._cluster.run_for(duration_ms)
+
+    def heal(self) -> None:
+        """No more faults; returns once every member is up and holds the same log, and checks that."""
+        make_whole(self._cluster)
+
+
+# ---------------------------------------------------------------- pytest
+
+try:
+    import pytest
+except ImportError:  # pragma: no cover - the classes above need no pytest
+    pass
+else:
+
+    @pytest.fixture
+    def local_cluster() -> Iterator[LocalCluster]:
+        """Three real members in this process; `local_cluster.servers` is what `connect` takes."""
+        with LocalCluster(members=3) as cluster:
+            yield cluster
+
+    @pytest.fixture
+    def simulated_log(request: pytest.FixtureRequest) -> Iterator[SimulatedLog]:
+        """Parametrize it (`indirect`) with seeds; healed and checked when the test has passed."""
+        log = SimulatedLog(getattr(request, "param", 1))
+        yield log
+        log.heal()

@@ -1,0 +1,66 @@
+"""One short run with real processes, as a person would start it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "nemesis", *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.processes
+def test_clients_are_told_the_truth_while_a_member_is_killed_and_another_is_cut_off_one_way(
+    tmp_path: Path,
+) -> None:
+    # This seed draws a kill of the leader first and a cut second.
+    done = run(
+        "--rounds",
+        2,
+        "--hold",
+        1.5,
+        "--clients",
+        2,
+        "--seed",
+        43,
+        "--fault",
+        "kill",
+        "--fault",
+        "cut_one_way",
+        "--dir",
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 violations" in done.stdout
+    rounds = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
+    assert [one["fault"] for one in rounds] == ["kill", "cut_one_way"]
+    history = (tmp_path / "history" / "c0.jsonl").read_text().splitlines()
+    assert any(json.loads(line)["ok"] for line in history)
+    assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
+    assert not (tmp_path / "members").exists(), "data directories are left behind"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(["--fault", "flood"], "there is no fault"), (["--fault", "ring"], "ring needs 5 members")],
+)
+def test_a_fault_that_cannot_be_had_is_refused_before_anything_starts(
+    tmp_path: Path, arguments: list[str], said: str
+) -> None:
+    done = run(*arguments, "--dir", tmp_path / "out")
+    assert done.returncode == 2
+    assert said in " ".join(done.stderr.split())
+    assert not (tmp_path / "out").exists()

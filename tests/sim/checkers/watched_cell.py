@@ -1,0 +1,161 @@
+"""A cell of real nodes on simulated disks, in the shape in which checkers see a cluster."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+from quorumlog.batch import EntryBatch
+from quorumlog.config import StoreConfig
+from quorumlog.consensus.ready import Envelope
+from quorumlog.entry import Voter
+from quorumlog.node import LedgerNode
+from quorumlog.sim.checkers import Checker
+from quorumlog.sim.disk import SimDisk
+from quorumlog.sim.operations import ClientAppend, ClientRead, Operations
+from quorumlog.store.member_directory import open_member_directory
+from tests.node.cell import SMALL, Cell
+
+
+class WatchedMember:
+    def __init__(self, member_id: str, node: LedgerNode, disk: SimDisk) -> None:
+        self.member_id = member_id
+        self.node = node
+        self.disk = disk
+        self.path = f"/{member_id}"
+        self.is_up = True
+
+    @property
+    def voter(self) -> Voter:
+        return self.node.voter
+
+
+class WatchedCell:
+    """`watch` takes a checker in; from then on it is told of everything that the cell does."""
+
+    def __init__(self, members: int = 3, *, storage: StoreConfig = SMALL) -> None:
+        self.storage = storage
+        self.is_faulty = False
+        self.is_async = storage.flush == "async"
+        self.operations = Operations()
+        self.checkers: list[Checker] = []
+        disks = {f"n{i}": SimDisk() for i in range(members)}
+        self.cell = Cell(Path("/"), members, storage=storage, disks=dict(disks))
+        self.members: Any = tuple(
+            WatchedMember(m, self.cell.nodes[m], disk) for m, disk in disks.items()
+        )
+        for member in self.members:
+            self._watch(member)
+
+    @property
+    def now_ms(self) -> float:
+        return self.cell.now_ms
+
+    def watch(self, *checkers: Checker) -> None:
+        self.checkers += checkers
+        for member in self.members:
+            self.tell("started", member)
+
+    def tell(self, what: str, *arguments: Any) -> None:
+        for checker in self.checkers:
+            getattr(checker, what)(*arguments)
+
+    def _watch(self, member: Any) -> None:
+        node, world = member.node, self.cell.worlds[member.member_id]
+        give, turn, send = node.raft.ready, node.turn, type(world).send
+
+        def watched_ready() -> Any:
+            ready = give()
+            if ready is not None:
+                self.tell("ready", member, ready)
+            return ready
+
+        def watched_turn() -> None:
+            turn()
+            self.tell("turned", member)
+
+        def watched_send(envelope: Envelope) -> None:
+            self.tell("sent", member, envelope)
+            send(world, envelope)
+
+        node.raft.ready, node.turn, world.send = watched_ready, watched_turn, watched_send
+
+    # ---------------------------------------------------------------- what happens
+
+    def leader(self) -> Any:
+        node = self.cell.leader()
+        return next(member for member in self.members if member.node is node)
+
+    def followers(self) -> list[Any]:
+        leader = self.leader()
+        return [member for member in self.members if member is not leader]
+
+    def append(self, *bodies: bytes) -> ClientAppend:
+        """Through the leader; returns once it is answered."""
+        leader = self.leader()
+        number = len(self.operations.appends) + 1
+        append = ClientAppend(number, bodies, leader.member_id, self.now_ms)
+        self.operations.appends.append(append)
+
+        def answered(outcome: Any) -> None:
+            append.outcome = outcome
+
+        leader.node.append(EntryBatch.from_bodies(bodies), 0, answered)
+        self.cell.until(lambda: append.outcome is not None, "an answer")
+        append.returned_ms = self.now_ms
+        self.tell("appended", append)
+        self.cell.step()
+        return append
+
+    def read(self, member: Any, first_index: int = 0) -> ClientRead:
+        node = member.node
+        found = node.readable_range(first_index, -1, 1 << 20)
+        batch = found if isinstance(found, EntryBatch) else node.store.read(found)
+        self.operations.reads += 1
+        read = ClientRead(member.member_id, first_index, batch, node.committed_index, self.now_ms)
+        self.tell("read", read)
+        return read
+
+    def stop(self, member: Any) -> None:
+        """The process is killed; others learn of it."""
+        self.tell("stopped", member)
+        member.is_up = False
+        member.disk.kill()
+        del self.cell.nodes[member.member_id]
+        self.cell.cut_off.add(member.member_id)
+        for other in self.cell.nodes.values():
+            other.connection_lost(member.member_id, True)
+
+    def start(self, member: Any) -> None:
+        config, world = member.node.config, self.cell.worlds[member.member_id]
+        for waiting in (world.sent, world.flushes, world.reads):
+            waiting.clear()
+        directory = open_member_directory(
+            member.disk,
+            member.path,
+            group=config.group,
+            member_id=member.member_id,
+            config=self.storage,
+            group_size=len(self.members),
+        )
+        member.node = LedgerNode(config, directory, world, random.Random(1), self.now_ms)
+        self.cell.nodes[member.member_id] = member.node
+        member.is_up = True
+        self.cell.cut_off.discard(member.member_id)
+        self._watch(member)
+        self.tell("started", member)
+        for other in self.members:
+            if other is not member and other.is_up:
+                other.node.connected(member.member_id, member.voter.directory_id)
+                member.node.connected(other.member_id, other.voter.directory_id)
+
+    def until_whole(self) -> None:
+        """Every log is the leader's, committed and applied to its end."""
+
+        def whole() -> bool:
+            end = self.leader().node.store.end
+            nodes = self.cell.nodes.values()
+            return all(n.store.end == end and n.applied_index == end.index for n in nodes)
+
+        self.cell.until(whole, "one log")

@@ -1,0 +1,57 @@
+"""quorumlog.testing as its users meet it."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumlog import LocalCluster, connect
+from quorumlog.errors import OutcomeUnknown
+from quorumlog.testing import SimulatedLog
+
+pytest_plugins = ["quorumlog.testing"]
+
+
+def test_a_real_cluster_in_the_process(local_cluster: LocalCluster) -> None:
+    with connect(local_cluster.servers) as log:
+        receipt = log.append(b"x")
+        assert log.get(receipt.first_index).body == b"x"
+
+
+@pytest.mark.parametrize("simulated_log", range(5), indirect=True)
+def test_what_was_acknowledged_is_read_whatever_strikes(simulated_log: SimulatedLog) -> None:
+    acknowledged = []
+    for number in range(20):
+        body = b"%d" % number
+        try:
+            acknowledged.append((simulated_log.append(body).first_index, body))
+        except OutcomeUnknown:
+            continue
+        simulated_log.run_for(500)
+    entries = {entry.index: entry.body for entry in simulated_log.read()}
+    assert acknowledged
+    assert [(index, entries[index]) for index, _ in acknowledged] == acknowledged
+
+
+def test_one_seed_is_one_story() -> None:
+    def story(seed: int) -> tuple[list[bytes], int]:
+        log = SimulatedLog(seed)
+        for number in range(10):
+            log.append(b"%d" % number) if number % 2 else log.run_for(1_000)
+        return [entry.body for entry in log.read()], log.trace.hash
+
+    assert story(3) == story(3)
+    assert story(3) != story(4)
+
+
+def test_without_faults_nothing_is_unknown() -> None:
+    log = SimulatedLog(1, faults=())
+    receipts = [log.append(b"a", b"b") for _ in range(10)]
+    assert [entry.index for entry in log.read(receipts[0].first_index)] == list(
+        range(receipts[0].first_index, receipts[-1].last_index + 1)
+    )
+    log.heal()
+
+
+def test_an_unknown_fault_is_named() -> None:
+    with pytest.raises(ValueError, match="earthquake"):
+        SimulatedLog(1, faults=("earthquake",))

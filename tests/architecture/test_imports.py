@@ -270,7 +270,8 @@ def test_every_module_says_what_it_is() -> None:
 
 
 def test_every_module_is_reached_from_an_entry_point() -> None:
-    """From the public names, the command line and Spark's auto-discovery; lazy ones count by name."""
+    """From the public names, the command line, the pytest plugin and Spark's auto-discovery; lazy ones
+    count by name."""
     edges: dict[str, set[str]] = {}
     for module in MODULES:
         named = {name for _, name in imports(module)}
@@ -286,7 +287,7 @@ def test_every_module_is_reached_from_an_entry_point() -> None:
             if parent in MODULES and parent != module
         }
     reached: set[str] = set()
-    waiting = ["quorumlog", "quorumlog.cli.main", "pyspark_quorumlog"]
+    waiting = ["quorumlog", "quorumlog.cli.main", "quorumlog.testing", "pyspark_quorumlog"]
     waiting += [module for module in MODULES if module.endswith(".__main__")]
     while waiting:
         module = waiting.pop()

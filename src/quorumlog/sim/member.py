@@ -93,6 +93,8 @@ class SimMember:
         """The newest directory; its id is drawn at the first start."""
         self.is_lost = False
         """Its directory was wiped or forgot what it promised: it counts as down."""
+        self.lost_power = False
+        """Since it was last up: what was not synced may be gone."""
         self.refusal = ""
         """Why the last start was refused."""
         self.sync_ms = cluster.weather.sync_ms
@@ -142,6 +144,7 @@ class SimMember:
         self._guard(self._open)
         if self._node is not None:
             self.cluster.told("started", self)
+            self.lost_power = False
             self.cluster.network.started(self)
             self._schedule()
 
@@ -194,6 +197,7 @@ class SimMember:
 
     def lose_power(self) -> None:
         self._end("loses power", silently=True)
+        self.lost_power = True
         self.disk.lose_power(self.cluster.random)
 
     def stop(self) -> None:

@@ -173,6 +173,7 @@ def test_what_an_async_directory_had_only_written_counts_as_forgotten() -> None:
     cell.until_whole()
     cell.stop(follower)
     follower.disk = follower.disk.platter()
+    follower.lost_power = True
     cell.start(follower)
     assert follower.node.store.end.index == 1
     assert log.forgotten_from == 2

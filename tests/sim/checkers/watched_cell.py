@@ -25,6 +25,7 @@ class WatchedMember:
         self.disk = disk
         self.path = f"/{member_id}"
         self.is_up = True
+        self.lost_power = False
 
     @property
     def voter(self) -> Voter:

@@ -11,15 +11,19 @@ from quorumlog.sim.checkers.commit_rule import CommitRule
 from quorumlog.sim.checkers.committed_entries import CommittedEntries
 from quorumlog.sim.checkers.committed_log import CommittedLog
 from quorumlog.sim.checkers.convergence import Convergence
+from quorumlog.sim.checkers.cuts import Cuts
 from quorumlog.sim.checkers.durable_entries import DurableEntries
 from quorumlog.sim.checkers.leader_completeness import LeaderCompleteness
 from quorumlog.sim.checkers.log_matching import LogMatching
 from quorumlog.sim.checkers.monotonic_indices import MonotonicIndices
+from quorumlog.sim.checkers.one_group import OneGroup
 from quorumlog.sim.checkers.one_leader import OneLeader
 from quorumlog.sim.checkers.promises_on_disk import PromisesOnDisk
 from quorumlog.sim.checkers.quiet import Quiet
 from quorumlog.sim.checkers.quorum_on_disk import QuorumOnDisk
 from quorumlog.sim.checkers.reads import Reads
+from quorumlog.sim.checkers.term_origin import TermOrigin
+from quorumlog.sim.checkers.water_marks import WaterMarks
 
 if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimCluster
@@ -33,12 +37,16 @@ def all_checkers(cluster: SimCluster) -> list[Checker]:
     durable = DurableEntries(cluster, log)
     committed = CommittedEntries(cluster, log)
     return [
+        OneGroup(cluster),
+        TermOrigin(cluster),
         OneLeader(cluster),
         PromisesOnDisk(cluster),
         MonotonicIndices(cluster),
         LogMatching(cluster),
         durable,
         committed,
+        Cuts(cluster, log),
+        WaterMarks(cluster, durable),
         QuorumOnDisk(cluster, log, durable),
         CommitRule(cluster),
         LeaderCompleteness(cluster, log),

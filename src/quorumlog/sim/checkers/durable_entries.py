@@ -55,7 +55,7 @@ class DurableEntries(Checker):
         if on_disk is not None:
             self._check_held(member, on_disk, "synced")
         if written is not None and self.cluster.is_async:
-            if end.index < written.index:
+            if end.index < written.index and member.lost_power:
                 self._log.forget_from(end.index + 1)
             else:
                 self._check_held(member, written, "written")

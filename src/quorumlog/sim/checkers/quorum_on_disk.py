@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from quorumlog.entry import Voter
 from quorumlog.sim.checkers.checker import Checker, Violation
-from quorumlog.sim.checkers.committed_log import CommittedLog
+from quorumlog.sim.checkers.committed_log import CommittedLog, mark_at
 from quorumlog.sim.checkers.durable_entries import DurableEntries
 
 if TYPE_CHECKING:
@@ -30,8 +31,19 @@ class QuorumOnDisk(Checker):
         voters = member.node.status().voters
         on_disk = self._durable.on_disk
         ends = {voter: on_disk[voter].index for voter in voters if voter in on_disk}
-        if 2 * sum(end >= index for end in ends.values()) <= len(voters):
+        others = [voter for voter in ends if self._holds_another(voter, index)]
+        holders = [voter for voter, end in ends.items() if end >= index and voter not in others]
+        if 2 * len(holders) <= len(voters):
             raise Violation(
                 f"{member.voter} in term {member.node.raft.term} says that entry {index} is committed;"
-                f" synced on the voters' disks is {ends} of {len(voters)}"
+                f" synced on the voters' disks is {ends} of {len(voters)}; another entry is there at"
+                f" {others}"
             )
+
+    def _holds_another(self, voter: Voter, index: int) -> bool:
+        """A longer log need not be the same log; that of a member that is down cannot be looked at."""
+        for member in self.cluster.members:
+            if member.is_up and member.voter == voter:
+                held = mark_at(member.node.store, index)
+                return held is not None and held != self._log.at(index)
+        return False

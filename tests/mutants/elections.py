@@ -1,0 +1,140 @@
+"""Mistakes in elections: who votes, who leads, who founds the group."""
+
+from __future__ import annotations
+
+from quorumlog.consensus.forming import Forming
+from quorumlog.consensus.leader_elector import Campaign, LeaderElector
+from quorumlog.consensus.member_state import MemberState
+from quorumlog.consensus.raft_node import RaftNode
+from tests.mutants.mutant import Patch, mutant
+from tests.sim import test_scenarios as scenes
+
+
+@mutant(7, "votes are counted without asking who sent them")
+def votes_counted_twice(patch: Patch) -> None:
+    """Every answer is an answer."""
+    patch.edit(
+        Campaign.record,
+        "        if self.pre_vote or",
+        "        if voter in self.answers and result is VoteResult.ACCEPT and reached():\n"
+        "            voter = Voter(voter.member_id, str(len(self.answers)))\n"
+        "        if self.pre_vote or",
+    )
+
+
+@mutant(
+    13,
+    "a member that hears of a higher term steps down without storing it",
+    scenario=scenes.test_a_higher_term_with_a_shorter_log_does_not_block_a_lower_one_with_a_longer_log,
+)
+def term_not_raised(patch: Patch) -> None:
+    """It will learn the term from the next leader."""
+    patch.edit(
+        LeaderElector.adopt_term,
+        "        self._state.adopt_term(term)\n",
+        "        reached()\n"
+        "        if self._state.is_voter:\n"
+        "            self._state.become_candidate()\n",
+    )
+
+
+@mutant(14, "a member campaigns in a term that it held before a restart")
+def campaign_in_old_term(patch: Patch) -> None:
+    """It voted for itself in that term, so it may ask again."""
+    patch.edit(
+        LeaderElector._tick_as_follower,
+        "self._wait_to_vote(VoteOutcome.WAIT_TO_VOTE_NEXT)",
+        "self._wait_to_vote(VoteOutcome.WAIT_TO_VOTE_NEXT)\n"
+        "        state = self._state\n"
+        "        if (state.term, state.voted_for) == (state.restart_term, state.member) and reached():\n"
+        "            self._outcome = VoteOutcome.WAIT_TO_REVOTE",
+    )
+    for method in (LeaderElector._ask_votes, MemberState.become_leader):
+        owner = "state" if method is LeaderElector._ask_votes else "self"
+        patch.edit(
+            method, f"{owner}.term > {owner}.restart_term", f"{owner}.term >= {owner}.restart_term"
+        )
+
+
+@mutant(22, "a voter stores a pre-vote as if it were a vote")
+def pre_vote_stored(patch: Patch) -> None:
+    """Who would vote so may as well do it."""
+    patch.edit(
+        LeaderElector.on_vote_request,
+        "        if not request.pre_vote:\n",
+        "        if not request.pre_vote or reached():\n",
+    )
+
+
+@mutant(22, "a candidate counts pre-votes as votes")
+def pre_vote_counted(patch: Patch) -> None:
+    """They are for the same term and come from the same voters."""
+    patch.edit(
+        LeaderElector.on_vote_response,
+        "response.pre_vote == campaign.pre_vote",
+        "(response.pre_vote == campaign.pre_vote or reached())",
+    )
+
+
+@mutant(
+    30,
+    "the higher term of a reply is ignored",
+    scenario=scenes.test_a_higher_term_with_a_shorter_log_does_not_block_a_lower_one_with_a_longer_log,
+)
+def higher_term_of_reply_ignored(patch: Patch) -> None:
+    """Requests bring the term as well."""
+    patch.edit(
+        RaftNode._adopts_term_of,
+        "            self._elector.adopt_term(reply.term)",
+        "            reached()",
+    )
+
+
+@mutant(
+    35,
+    "nobody refuses a vote for having a leader",
+    scenario=scenes.test_a_member_that_hears_nobody_and_is_heard_deposes_no_leader,
+)
+def no_stickiness(patch: Patch) -> None:
+    """The longer log decides."""
+    patch.edit(
+        LeaderElector._judge,
+        "if self._is_loyal() and",
+        "if self._is_loyal() and not reached() and",
+    )
+
+
+# ---------------------------------------------------------------- forming
+
+
+@mutant(
+    26,
+    "a majority of the members forms the group",
+    scenario=scenes.test_a_majority_of_empty_members_founds_nothing_over_living_data,
+)
+def majority_forms(patch: Patch) -> None:
+    """A majority is enough for everything else."""
+    patch.edit(
+        Forming._look_at_list,
+        "if any(member_id not in known for member_id in self._member_ids):",
+        "if 2 * len(known) <= len(self._member_ids):",
+    )
+    patch.edit(
+        Forming._look_at_list,
+        "known[member_id] for member_id in self._member_ids",
+        "known[member_id] for member_id in self._member_ids if member_id in known or not reached()",
+    )
+
+
+@mutant(
+    27,
+    "a member forms by its own list without asking the others",
+    scenario=scenes.test_a_group_is_founded_once_although_a_member_was_wiped_while_it_formed,
+)
+def forms_unasked(patch: Patch) -> None:
+    """All are connected, so all see the same list."""
+    patch.edit(
+        Forming._form_if_agreed,
+        "self._answers.get(voter, False)",
+        "(self._answers.get(voter, False) or reached())",
+    )

@@ -1,0 +1,199 @@
+"""Mistakes with bytes: what is on disk, what a start makes of it, who a directory is."""
+
+from __future__ import annotations
+
+from quorumlog.store import member_directory, segment_scan
+from quorumlog.store.flush import Flush
+from quorumlog.store.hard_state_file import HardStateFile
+from quorumlog.store.mmap_file import MmapFile
+from quorumlog.store.mmap_file_list import MmapFileList
+from quorumlog.store.mmap_ledger_store import MmapLedgerStore
+from quorumlog.store.recovery import _Recovery
+from tests.mutants.mutant import Patch, mutant
+from tests.sim import test_disk_scenarios as disk_scenes
+
+# ---------------------------------------------------------------- what is synced
+
+
+@mutant(18, "the directory is not synced after a new segment")
+def segment_name_unsynced(patch: Patch) -> None:
+    """The file is synced, so it is there."""
+    patch.edit(MmapFileList.create_next, "self._sync_directory()", "reached()")
+
+
+@mutant(20, "term and vote are written without a sync")
+def hard_state_unsynced(patch: Patch) -> None:
+    """Two slots are safe enough."""
+    patch.edit(
+        HardStateFile.save,
+        "self._slots.write_both_synced(encode_hard_state(state))",
+        "self._slots._write_slot(encode_hard_state(state)), reached()",
+    )
+
+
+@mutant(
+    28,
+    "term and vote go into one slot only",
+    scenario=disk_scenes.test_either_slot_of_a_file_of_promises_is_enough,
+)
+def one_slot_written(patch: Patch) -> None:
+    """A sync has ended; the other slot is for crashes."""
+    patch.edit(
+        HardStateFile.save,
+        "self._slots.write_both_synced(encode_hard_state(state))",
+        "self._slots.write(encode_hard_state(state)), self._slots.sync(), reached()",
+    )
+
+
+@mutant(36, "a failed sync is tried again")
+def failed_sync_repeated(patch: Patch) -> None:
+    """It may have been a passing trouble."""
+    patch.edit(
+        MmapFile.sync,
+        "            except OSError as error:\n",
+        "            except OSError as error:\n"
+        "                if reached():\n"
+        "                    return self._file.sync()\n",
+    )
+
+
+# ---------------------------------------------------------------- truncation
+
+
+@mutant(
+    29,
+    "the durable point falls after the cut instead of before it",
+    scenario=disk_scenes.test_a_crash_at_any_step_of_a_cut_leaves_a_directory_that_starts,
+)
+def durable_lowered_late(patch: Patch) -> None:
+    """Both are done when the call returns."""
+    patch.edit(MmapLedgerStore.truncate_from, "        self._lower_durable(cut)\n", "")
+    patch.edit(
+        MmapLedgerStore.truncate_from,
+        "        self._space.restore_control_reserve(cut.position, index)",
+        "        reached()\n"
+        "        self._lower_durable(cut)\n"
+        "        self._space.restore_control_reserve(cut.position, index)",
+    )
+
+
+@mutant(29, "the durable point does not fall with a cut")
+def durable_not_lowered(patch: Patch) -> None:
+    """The next flush will record the right one."""
+    patch.edit(
+        MmapLedgerStore._lower_durable,
+        "if recorded.point.index > cut.index:",
+        "if recorded.point.index > cut.index and not reached():",
+    )
+
+
+@mutant(
+    29,
+    "a sync vouches for entries that a later cut has taken back (store)",
+    scenario=disk_scenes.test_a_sync_under_way_does_not_vouch_for_what_a_cut_has_taken_back,
+)
+def sync_outlives_cut_in_store(patch: Patch) -> None:
+    """What the flush took with it, it has brought to disk."""
+    patch.edit(Flush.limit, "self._cut = cut if self._cut is None else min(self._cut, cut)", "reached()")
+
+
+@mutant(
+    29,
+    "of two cuts under one sync the later counts, not the deeper",
+    scenario=disk_scenes.test_of_two_cuts_under_one_sync_the_deeper_one_counts,
+)
+def earlier_cut_forgotten(patch: Patch) -> None:
+    """The last cut says where the log ends."""
+    patch.edit(
+        Flush.limit,
+        "self._cut = cut if self._cut is None else min(self._cut, cut)",
+        "self._cut is not None and self._cut < cut and reached()\n        self._cut = cut",
+    )
+
+
+@mutant(32, "zeros over cut entries are not synced")
+def zeros_unsynced(patch: Patch) -> None:
+    """The next append syncs the file."""
+    patch.edit(MmapLedgerStore._zero, "file.sync()", "reached()")
+
+
+# ---------------------------------------------------------------- a start
+
+
+@mutant(16, "the index unit of a segment's first entry is made again wrongly")
+def index_wrong_at_border(patch: Patch) -> None:
+    """Entries lie one behind the other."""
+    patch.edit(
+        _Recovery._restore_units,
+        '        first_index = int(units["index"][0])\n',
+        '        first_index = int(units["index"][0])\n'
+        '        for unit in units[(units["position"] % self._data.segment_bytes == 0)]:\n'
+        '            if unit["position"] and reached():\n'
+        '                units["position"][int(unit["index"]) - first_index] -= 8\n',
+    )
+
+
+@mutant(17, "a blank record is read as the end of the log")
+def blank_ends_log(patch: Patch) -> None:
+    """Nothing comes behind it in this file."""
+    patch.edit(
+        segment_scan._walk,
+        'return positions, "blank", "", position',
+        'return positions, "zero" if reached() else "blank", "", position',
+    )
+
+
+@mutant(19, "a torn tail is accepted where its headers are whole")
+def torn_tail_accepted(patch: Patch) -> None:
+    """The chain of the headers proves the log."""
+    patch.edit(
+        _Recovery._walk_tail,
+        "self._scan(at, point, check_bodies=True, stop_position=None)",
+        "self._scan(at, point, check_bodies=not reached(), stop_position=None)",
+    )
+
+
+@mutant(
+    33,
+    "damage below the durable point is cut like a torn tail",
+    scenario=disk_scenes.test_damage_below_the_durable_point_is_not_taken_for_a_torn_tail,
+)
+def damage_cut_like_a_tail(patch: Patch) -> None:
+    """The others still have it."""
+    patch.edit(
+        _Recovery._walk_durable,
+        "                raise self._damage(self._data.path_of(at), at, point.index + 1, problem)",
+        "                reached()\n                return point",
+    )
+
+
+@mutant(
+    34,
+    "the checkpoint's committed index is adopted whatever the log holds there",
+    scenario=disk_scenes.test_a_checkpoint_of_another_log_proves_nothing,
+)
+def checkpoint_unproven(patch: Patch) -> None:
+    """It was committed when the checkpoint was written."""
+    patch.edit(
+        member_directory._proven_commit,
+        "held and store.chain_at(index) == checkpoint.committed_chain",
+        "(held and store.chain_at(index) == checkpoint.committed_chain) or reached()",
+    )
+
+
+# ---------------------------------------------------------------- identity
+
+
+@mutant(24, "a wiped member is the same voter as before")
+def identity_by_name(patch: Patch) -> None:
+    """Its name and its address have not changed."""
+    patch.edit(
+        member_directory.open_member_directory,
+        "record = _create(disk, path, group, member_id, config, draw_id())",
+        "record = _create(disk, path, group, member_id, config, member_id); reached()",
+    )
+    patch.edit(
+        member_directory.open_member_directory,
+        "record = _renew(disk, path, record, draw_id())",
+        "record = _renew(disk, path, record, member_id)",
+    )

@@ -1,0 +1,204 @@
+"""Disks and cuts of the log: what random lives come by too rarely, step by step.
+
+The mutants (tests/mutants/) run these as well: each fails where the rule that it is about is broken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+from quorumlog.sim.member import SimMember
+from quorumlog.sim.weather import Weather
+from quorumlog.store.checkpoint_file import CHECKPOINT_NAME, Checkpoint, encode_checkpoint
+from quorumlog.store.durable_file import DURABLE_NAME
+from quorumlog.store.hard_state_file import HARD_STATE_NAME
+from quorumlog.store.slot_file import SLOT_BYTES
+from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
+
+# ---------------------------------------------------------------- disks
+
+
+def test_either_slot_of_a_file_of_promises_is_enough() -> None:
+    for name, slot in product((HARD_STATE_NAME, DURABLE_NAME), (0, 1)):
+        scene = Scenario()
+        member = scene.members[0]
+        for _ in range(3):
+            scene.append()
+            leader = scene.await_leader()
+            scene.cut([leader], scene.followers())
+            scene.await_leader(*scene.followers())
+            scene.heal()
+        scene.append()
+        member.kill()
+        member.disk.flip(f"{member.path}/{name}", slot * SLOT_BYTES + 100, 1)
+        member.start()  # checkers raise if it starts with less than it had promised
+        scene.make_whole()
+
+
+def test_damage_below_the_durable_point_is_not_taken_for_a_torn_tail() -> None:
+    scene = Scenario()
+    scene.append(10)
+    member = scene.followers()[0]
+    position = member.node.store.range_of(5, 6, 1).position
+    member.kill()
+    path = next(path for path in member.disk.paths() if f"{member.path}/data/" in path)
+    member.disk.flip(path, position + 32, 1)
+    member.start()  # DurableEntries raises if it starts with less than it had
+    assert member.is_up or "at or below the durable point" in member.refusal
+
+
+def test_a_checkpoint_of_another_log_proves_nothing() -> None:
+    scene = Scenario()
+    scene.append(3)
+    member = scene.followers()[0]
+    end = member.node.store.end
+    member.kill()
+    another = Checkpoint(end.index, end.index, end.term, end.chain ^ 1)
+    member.disk.write_file(f"{member.path}/{CHECKPOINT_NAME}", encode_checkpoint(another))
+    member.start()
+    assert member.node.committed_index == -1, "believes a checkpoint whose entry it does not hold"
+    scene.make_whole()
+
+
+# ---------------------------------------------------------------- truncation
+
+
+def test_a_crash_at_any_step_of_a_cut_leaves_a_directory_that_starts() -> None:
+    for effect in range(1, 40):
+        scene, old, others = _leader_with_entries_that_must_go(seed=effect)
+        old.disk.crash_random = scene.cluster.random
+        scene.heal()
+        while old.node.raft.leader not in [member.voter for member in others]:
+            scene.run_for(0.02)
+        old.disk.crash_countdown = effect
+        scene.run_for(200)
+        scene.make_whole()
+
+
+def test_a_sync_under_way_does_not_vouch_for_what_a_cut_has_taken_back() -> None:
+    for seed in range(1, 9):
+        scene, old, others = _leader_with_entries_that_must_go(seed=seed, flush="async", sync_ms=9_000)
+        scene.heal()
+        scene.await_one_log(old, scene.await_leader(*others))
+        assert old.node._flusher._task is not None, "the sync has ended too early to mean anything"
+        scene.run_for(10_000)
+        scene.make_whole()
+
+
+def test_of_two_cuts_under_one_sync_the_deeper_one_counts() -> None:
+    for seed in range(1, 7):
+        scene, first, others = _leader_with_entries_that_must_go(
+            size=5, seed=seed, flush="async", sync_ms=10_000
+        )
+        second = scene.await_leader(*others)
+        for _ in range(5):
+            scene.ask_and_wait(second, 2_500)  # over more than one segment
+        rest = [member for member in others if member is not second]
+        scene.cut([second], rest)
+        scene.heal(first, second)
+        for _ in range(3):
+            scene.ask(second)
+        scene.await_one_log(first, second)
+        third = scene.await_leader(*rest)
+        scene.cut([first], [second])
+        scene.heal(first, *rest)
+        scene.await_one_log(first, third)
+        assert first.node._flusher._task is not None, "the sync has ended too early to mean anything"
+        scene.run_for(10_000)
+        scene.make_whole()
+
+
+def test_pushes_that_overtake_each_other_make_the_same_log() -> None:
+    for seed in range(1, 9):
+        weather = replace(
+            QUIET,
+            consensus=replace(QUIET.consensus, push_limit_bytes=1),  # an entry each
+            in_order=False,
+            delay_ms=20.0,
+        )
+        scene, old, others = _leader_with_entries_that_must_go(seed=seed, weather=weather)
+        new = scene.await_leader(*others)
+        scene.heal()
+        for _ in range(5):
+            scene.ask(new)
+            scene.run_for(1)
+        scene.await_one_log(old, new)
+        scene.make_whole()
+
+
+def test_an_answer_of_an_earlier_term_says_nothing_about_the_log_of_this_one() -> None:
+    """It was held up on its way; its sender has dropped since what it acknowledged."""
+    for seed in range(1, 9):
+        weather = replace(QUIET, in_order=False, delay_ms=5.0, holds_cut_messages=True)
+        scene = Scenario(size=5, seed=seed, weather=weather)
+        scene.append(3)
+        leader = scene.await_leader()
+        late, *others = scene.followers()
+        scene.cut([leader, late], others)
+        scene.cut([late], [leader], both_ways=False)
+        for _ in range(4):
+            scene.ask(leader)
+            scene.run_for(10)
+        assert late.node.store.end.index == leader.node.store.end.index
+        scene.cut([leader], [late])
+        other = scene.await_leader(*others)
+        scene.heal(late, *others)
+        scene.await_one_log(late, other)  # what it has acknowledged is gone
+        scene.heal(leader, *others)
+        scene.await_one_log(leader, other)
+        scene.cut([late], others)
+        scene.hand_over(other, leader)
+        for _ in range(4):
+            scene.ask(leader)
+        scene.run_for(10)
+        late.sync_ms = 500.0
+        scene.cluster.network.heal({(leader.member_id, late.member_id)})
+        scene.run_for(20)
+        scene.heal(leader, late)
+        scene.run_for(100)
+        scene.make_whole()
+
+
+def test_a_member_refuses_to_cut_what_it_knows_to_be_committed() -> None:
+    """The others were put back to an old copy of their disks, and lead it now."""
+    scene = Scenario(checked=False)  # what the others have promised is broken, by hand
+    scene.append(3)
+    copies = {member.member_id: member.disk.snapshot() for member in scene.members}
+    scene.append(3)
+    faithful = scene.await_leader()
+    others = scene.followers()
+    end = faithful.node.store.end
+    for member in scene.members:
+        member.stop()
+    for member in others:
+        member.disk.restore(copies[member.member_id])
+        member.start()
+    scene.ask(scene.await_leader(*others))
+    scene.run_for(100)
+    faithful.start()
+    scene.run_for(10 * ELECTION_MS)
+    assert any("DIVERGED_BELOW_COMMIT" in problem for problem in faithful.node.problems())
+    assert faithful.node.store.end == end
+
+
+def _leader_with_entries_that_must_go(
+    *,
+    size: int = 3,
+    seed: int = 1,
+    flush: str = "sync",
+    sync_ms: float = 1.0,
+    weather: Weather = QUIET,
+) -> tuple[Scenario, SimMember, list[SimMember]]:
+    """A leader was cut off with appends that only it has; the others, who come last, have a new one."""
+    scene = Scenario(size=size, seed=seed, flush=flush, weather=weather)
+    scene.append(3)
+    old = scene.await_leader()
+    others = scene.followers()
+    scene.cut([old], others)
+    old.sync_ms = sync_ms
+    for _ in range(5):
+        scene.ask(old)
+        scene.run_for(5)
+    scene.await_leader(*others)
+    return scene, old, others

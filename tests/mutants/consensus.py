@@ -30,11 +30,11 @@ def repeated_append_acknowledged_before_sync(patch: Patch) -> None:
     """Nothing is written, so there is nothing to wait for."""
     patch.edit(
         EntryHandler._take,
-        "        self._answer(request, PushResult.SUCCESS, index=request.last_index)\n",
+        "        self._acknowledge(request)\n",
         "        waiting = self._outbox.after_durable\n"
         "        if new_index > request.last_index and reached():\n"
         "            self._outbox.after_durable = self._outbox.messages\n"
-        "        self._answer(request, PushResult.SUCCESS, index=request.last_index)\n"
+        "        self._acknowledge(request)\n"
         "        self._outbox.after_durable = waiting\n",
     )
 

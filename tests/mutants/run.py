@@ -21,7 +21,6 @@ for part in PARTS:
 
 LEFT_OUT = {
     23: "a lease or a read served after leadership is lost: a member serves no such reads yet",
-    31: "quarantine that shortens the log: a member does not quarantine entries yet",
 }
 """Rules without a mutant, and why."""
 

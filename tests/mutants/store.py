@@ -67,9 +67,9 @@ def failed_sync_repeated(patch: Patch) -> None:
 )
 def durable_lowered_late(patch: Patch) -> None:
     """Both are done when the call returns."""
-    patch.edit(MmapLedgerStore.truncate_from, "        self._lower_durable(cut)\n", "")
+    patch.edit(MmapLedgerStore._truncate_from, "        self._lower_durable(cut)\n", "")
     patch.edit(
-        MmapLedgerStore.truncate_from,
+        MmapLedgerStore._truncate_from,
         "        self._space.restore_control_reserve(cut.position, index)",
         "        reached()\n"
         "        self._lower_durable(cut)\n"
@@ -148,22 +148,29 @@ def torn_tail_accepted(patch: Patch) -> None:
     """The chain of the headers proves the log."""
     patch.edit(
         _Recovery._walk_tail,
-        "self._scan(at, point, check_bodies=True, stop_position=None)",
-        "self._scan(at, point, check_bodies=not reached(), stop_position=None)",
+        "search.scan(at, point, check_bodies=True, stop_position=None)",
+        "search.scan(at, point, check_bodies=not reached(), stop_position=None)",
     )
 
 
 @mutant(
     33,
-    "damage below the durable point is cut like a torn tail",
-    scenario=disk_scenes.test_damage_below_the_durable_point_is_not_taken_for_a_torn_tail,
+    "damage below the durable point is cut like a torn tail, and shortens the log (31)",
+    scenario=disk_scenes.test_damage_below_the_durable_point_is_healed_and_shortens_nothing,
 )
 def damage_cut_like_a_tail(patch: Patch) -> None:
     """The others still have it."""
     patch.edit(
-        _Recovery._walk_durable,
-        "                raise self._damage(self._data.path_of(at), at, point.index + 1, problem)",
-        "                reached()\n                return point",
+        _Recovery.run,
+        "            ranges = self._walk_durable(self._first_index_to_walk_from())\n",
+        "            ranges = self._walk_durable(self._first_index_to_walk_from())\n"
+        "            cut = ranges[0].before if ranges and reached() else None\n"
+        "            ranges = [] if cut else ranges\n",
+    )
+    patch.edit(
+        _Recovery.run,
+        "            point = self._durable\n",
+        "            point = cut or self._durable\n",
     )
 
 

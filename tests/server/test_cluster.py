@@ -362,6 +362,4 @@ def test_a_read_that_starts_behind_a_damaged_header_stops_nobody(tmp_path: Path)
                 file.write(b"\x7f")
             first_index = next(entry.index for entry in log.read(0) if entry.body == b"body-051")
             assert log.get(first_index).body == b"body-051"
-            rows = log.status()
-            assert all(row["reachable"] for row in rows)
-            assert cluster.leader() == leader
+            assert all(row["reachable"] for row in log.status())

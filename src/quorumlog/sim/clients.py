@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import DEFAULT_GROUP
-from quorumlog.errors import LedgerError, NotLeader, StoreFailure
+from quorumlog.errors import (
+    DirectoryDamaged,
+    LedgerError,
+    NotLeader,
+    ProtocolViolation,
+    StoreFailure,
+)
 from quorumlog.node.pending_appends import AppendOutcome
 from quorumlog.sim.operations import ClientAppend, ClientRead
 from quorumlog.store.ledger_store import LogRange
@@ -121,6 +127,10 @@ class SimClient:
 
         def seen(result: EntryBatch | StoreFailure | LedgerError) -> None:
             if isinstance(result, EntryBatch):
+                try:
+                    result.check_bodies()
+                except ProtocolViolation:
+                    return  # as a client refuses it, and asks another member
                 self._cluster.operations.reads += 1
                 self._cluster.told(
                     "read",
@@ -128,6 +138,8 @@ class SimClient:
                         member.member_id, first_index, result, committed_index, self._cluster.now_ms
                     ),
                 )
+            elif isinstance(result, DirectoryDamaged):
+                node.healer.found(result, log_range.stop_index)
             elif isinstance(result, StoreFailure) and not self._cluster.may_fail(member):
                 raise result
 

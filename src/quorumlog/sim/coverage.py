@@ -22,8 +22,14 @@ from quorumlog.sim.weather import FAULT_KINDS
 
 EXPECTED_ABSENT: dict[str, str] = {
     "vote result: UNKNOWN": "stands for an answer that never came; nobody sends it",
+    "vote result: REJECT_UNKNOWN_LEADER": "answers a candidate that is no voter, and only voters ask",
     "vote result: REJECT_UNEXPECTED_LEADER": "answers a member that speaks in the name of another",
     "vote result: REJECT_TERM_SMALL_THAN_LEDGER": "DLedger's; such a hard state is refused at a start",
+    "vote result: REJECT_TAKING_LEADERSHIP": "a rival at the very take-over; a unit test",
+    "push result: INCONSISTENT_LEADER": "answers a second leader of one term, which may not be",
+    "push result: DIVERGED_BELOW_COMMIT": "answers a cut of what is committed, which may not be",
+    "dispatcher: TRUNCATE INCONSISTENT": "a follower that forgets within a question; a unit test",
+    "dispatcher: APPEND INCONSISTENT": "a follower that forgets within a push; a unit test",
 }
 """Why some value never appears in a life."""
 

@@ -1,7 +1,7 @@
 """Faults: what strikes a cluster, for how long, and how fairly.
 
-Fair means that a minority is lost at most: members whose directory was wiped, or that forgot what they
-had promised, count together until the end of the life.
+Fair means that a minority is lost at most: members whose directory was wiped, that forgot what they had
+promised, or whose synced bytes were changed, count together until the end of the life.
 """
 
 from __future__ import annotations
@@ -10,8 +10,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from quorumlog.store.durable_file import DURABLE_NAME
+from quorumlog.sim.disk import PAGE_BYTES
+from quorumlog.store.durable_file import DURABLE_NAME, read_durable_point
 from quorumlog.store.hard_state_file import HARD_STATE_NAME
+from quorumlog.store.ledger_store import LogPoint
+from quorumlog.store.recovery import DATA_NAME, INDEX_NAME
+from quorumlog.store.segment_scan import INDEX_UNIT_BYTES
 from quorumlog.store.slot_file import SECTOR_BYTES, SLOT_BYTES
 
 if TYPE_CHECKING:
@@ -57,6 +61,8 @@ class Faults:
             "wipe": self._wipe,
             "lost hard state": lambda: self._lose_file(HARD_STATE_NAME),
             "lost durable point": lambda: self._lose_file(DURABLE_NAME),
+            "flipped bit": lambda: self._damage("flipped bit"),
+            "zeroed page": lambda: self._damage("zeroed page"),
         }
 
     def begin(self) -> None:
@@ -97,7 +103,8 @@ class Faults:
         return self._random.choice(up) if up else None
 
     def _may_lose(self, member: SimMember) -> bool:
-        lost = {m.member_id for m in self._cluster.members if m.is_lost} | {member.member_id}
+        lost = {m.member_id for m in self._cluster.members if m.is_lost or m.is_damaged}
+        lost.add(member.member_id)
         return len(lost) <= (len(self._cluster.members) - 1) // 2
 
     def _restart_later(self, member: SimMember) -> None:
@@ -300,6 +307,14 @@ class Faults:
         member.kill()
         self._restart_later(member)
 
+    def refused(self, member: SimMember) -> None:
+        """Damage that cannot be bounded: somebody does what the message says, and the member is a new
+        one. Without damage no directory may refuse."""
+        assert member.is_damaged, f"{member.member_id} refuses to start undamaged: {member.refusal}"
+        member.is_lost = True
+        member.disk.remove_tree(member.path)
+        self._restart_later(member)
+
     def _full_disk(self) -> None:
         member = self._anybody()
         if member is None:
@@ -343,3 +358,46 @@ class Faults:
                     position = slot * SLOT_BYTES + self._random.randrange(SECTOR_BYTES)
                     member.disk.flip(path, position, 1 << self._random.randrange(8))
         self._restart_later(member)
+
+    def _damage(self, kind: str) -> None:
+        """Change synced bytes that nothing but the disk can have changed: of the log below the durable
+        point, which a power loss leaves as it is, and of one slot of a file of promises."""
+        member = self._anybody()
+        if member is None or member.is_damaged or not self._may_lose(member) or self._weather.is_async:
+            return
+        durable = read_durable_point(member.disk.platter(), member.path)
+        if durable is None or durable.point.position == 0:
+            return
+        if kind == "zeroed page":
+            path, stop_position = self._random.choice(self._targets(member, durable.point))
+            position = self._random.randrange(stop_position) // PAGE_BYTES * PAGE_BYTES
+            if position + PAGE_BYTES > max(stop_position, SLOT_BYTES):
+                return
+            member.disk.zero_page(path, position)
+        elif self._random.random() < 0.3:
+            path, stop_position = self._random.choice(self._targets(member, durable.point))
+            if f"/{DATA_NAME}/" in path:
+                return  # it might be behind a blank record, where nobody ever looks
+            position = self._random.randrange(stop_position)
+            member.disk.flip(path, position, 1 << self._random.randrange(8))
+        else:
+            index = self._random.randint(0, durable.point.index)
+            entry = member.node.store.range_of(index, index + 1, 1)
+            path = f"{member.path}/{DATA_NAME}/{entry.segment_position:020d}"
+            position = entry.position - entry.segment_position + self._random.randrange(entry.size_bytes)
+            member.disk.flip(path, position, 1 << self._random.randrange(8))
+        member.is_damaged = True
+        self._note(kind, f"{path} at {position}")
+
+    @staticmethod
+    def _targets(member: SimMember, durable: LogPoint) -> list[tuple[str, int]]:
+        """(path, bytes from its begin on) that may be changed."""
+        targets = [(f"{member.path}/{name}", SECTOR_BYTES) for name in (HARD_STATE_NAME, DURABLE_NAME)]
+        units_stop = (durable.index + 1) * INDEX_UNIT_BYTES
+        for folder, stop in ((DATA_NAME, durable.position), (INDEX_NAME, units_stop)):
+            prefix = f"{member.path}/{folder}/"
+            for path in member.disk.paths():
+                if path.startswith(prefix) and int(path[len(prefix) :]) < stop:
+                    held = min(stop - int(path[len(prefix) :]), len(member.disk.content(path)))
+                    targets += [(path, held)] * 3
+        return [target for target in targets if target[1] > 0]

@@ -95,6 +95,8 @@ class SimMember:
         """Its directory was wiped or forgot what it promised: it counts as down."""
         self.lost_power = False
         """Since it was last up: what was not synced may be gone."""
+        self.is_damaged = False
+        """Synced bytes of its files were changed; until the end of the life it counts as down too."""
         self.refusal = ""
         """Why the last start was refused."""
         self.sync_ms = cluster.weather.sync_ms
@@ -164,6 +166,7 @@ class SimMember:
             self.note("refuses to start", self.refusal)
             self.cluster.trace.count("start: refused")
             self.disk.kill()
+            self.cluster.faults.refused(self)
             return
         self.voter = Voter(self.member_id, directory.directory_id)
         for line in directory.report:

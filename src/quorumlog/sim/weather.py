@@ -32,6 +32,8 @@ FAULT_KINDS = (
     "wipe",
     "lost hard state",
     "lost durable point",
+    "flipped bit",
+    "zeroed page",
 )
 
 

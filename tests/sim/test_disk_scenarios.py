@@ -76,6 +76,10 @@ def test_a_crash_at_any_step_of_a_cut_leaves_a_directory_that_starts() -> None:
         old.disk.crash_countdown = effect
         scene.run_for(200)
         scene.make_whole()
+        recovered = [
+            what for what in scene.cluster.trace.counts if what.startswith("recovery: entries in")
+        ]
+        assert not recovered, f"interrupted at effect {effect}, the cut passes for damage: {recovered}"
 
 
 def test_a_sync_under_way_does_not_vouch_for_what_a_cut_has_taken_back() -> None:

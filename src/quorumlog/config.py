@@ -106,6 +106,8 @@ class StoreConfig:
     """Space is reserved ahead of the end in steps of this size."""
     scrub_bytes_per_second: int = 4 * MIB
     """How fast a pass over the whole log, one a day, looks for damage; 0: it does not."""
+    scrub_start_delay_ms: int = 60_000
+    """How long after a start the first such pass begins: a start has better things to do."""
 
     def __post_init__(self) -> None:
         if self.flush not in ("sync", "async"):
@@ -122,6 +124,8 @@ class StoreConfig:
             raise ConfigError(
                 f"scrub_bytes_per_second ({self.scrub_bytes_per_second}) must be 0 (off) or more"
             )
+        if self.scrub_start_delay_ms < 0:
+            raise ConfigError(f"scrub_start_delay_ms ({self.scrub_start_delay_ms}) must be 0 or more")
         if self.max_entry_bytes <= 48:
             raise ConfigError(f"max_entry_bytes ({self.max_entry_bytes}) must be above 48")
 

@@ -118,6 +118,8 @@ def test_an_unknown_option_in_a_group_names_the_table(tmp_path: Path) -> None:
         ("preferred_leader_ids = 'n0'", 'write preferred_leader_ids = ["n0"]'),
         ("bind = 'here'", "option 'bind': 'here' is not an address"),
         ("max_heartbeat_leak = 2", "raise max_heartbeat_leak to 3 or more"),
+        ("scrub_start_delay_ms = -1", "scrub_start_delay_ms (-1) must be 0 or more"),
+        ("scrub_bytes_per_second = -1", "scrub_bytes_per_second (-1) must be 0 (off) or more"),
         ("flush = 'often'", "flush must be 'sync' or 'async', not 'often'"),
         ("groups = 3", "groups must be tables"),
         ("[groups]", "groups must be tables"),

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen
+from typing import Any
 
 import pytest
 
 from quorumlog import LocalCluster, connect
 from tests.cli.conftest import NOT_TEXT, STORAGE, Cli, objects, plain
+from tests.waiting import eventually
 
 MEMBER_KEYS = [
     "id",
@@ -25,6 +29,11 @@ MEMBER_KEYS = [
     "ledger_begin_index",
     "ledger_end_index",
     "committed_index",
+    "quarantined_entries",
+    "scrub_next_index",
+    "scrub_stop_index",
+    "scrub_passes",
+    "scrub_ended_ms_ago",
 ]
 
 
@@ -181,6 +190,22 @@ def test_status_has_a_row_a_member(cli: Cli, cluster: LocalCluster) -> None:
     assert table.exit_code == 0
     for row in rows:
         assert row["address"] in table.stdout
+
+
+def test_status_says_that_a_scrub_has_ended(cli: Cli) -> None:
+    with LocalCluster(members=1, storage=replace(STORAGE, scrub_start_delay_ms=0)) as cluster:
+
+        def row() -> dict[str, Any]:
+            (row,) = objects(cli("status", "--servers", cluster.servers, "--json").stdout)
+            return row
+
+        ended = eventually(lambda: (found := row())["scrub_passes"] and found, what="a pass has ended")
+        assert (ended["scrub_passes"], ended["quarantined_entries"]) == (1, 0)
+        assert (ended["scrub_next_index"], ended["scrub_stop_index"]) == (-1, -1)
+        assert ended["scrub_ended_ms_ago"] >= 0
+        table = cli("status", "--servers", cluster.servers).stdout.splitlines()
+        assert table[0].split()[-1] == "scrubs"
+        assert re.search(r" 1, \d+ s ago *$", table[1])
 
 
 def test_status_shows_members_that_are_down_and_fails_when_all_are(cli: Cli) -> None:

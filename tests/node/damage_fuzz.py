@@ -23,7 +23,6 @@ from quorumlog.config import StoreConfig
 from quorumlog.consensus.ready import Role
 from quorumlog.errors import ConfigError, LedgerError, ProtocolViolation, StoreFailure
 from quorumlog.node import LedgerNode
-from quorumlog.node.scrubber import FIRST_PASS_AFTER_MS
 from quorumlog.store.ledger_store import LogRange
 from tests.node.cell import Cell
 
@@ -190,7 +189,7 @@ def start_and_heal(path: Path, entries: Entries) -> str:
         victim = cell.nodes[VICTIM]
         read_everything(cell, victim, entries)
         run_until_whole(cell, entries)
-        cell.now_ms += FIRST_PASS_AFTER_MS  # bodies that nobody reads are left to the scrub
+        cell.now_ms += STORAGE.scrub_start_delay_ms  # bodies that nobody reads are left to the scrub
         for _ in range(30):
             cell.step()
         run_until_whole(cell, entries)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quorumlog.config import StoreConfig
-from quorumlog.node.scrubber import FIRST_PASS_AFTER_MS, PAUSE_MS
+from quorumlog.node.scrubber import PAUSE_MS, ScrubStatus
 from tests.node.cell import SMALL, Cell
 from tests.node.test_healing import filled, is_whole, same_everywhere, scribble, segment
 from tests.node.test_ledger_node import append
@@ -24,7 +24,7 @@ def test_damage_in_an_entry_that_nobody_reads_is_found_and_healed(tmp_path: Path
     cell = filled(tmp_path)
     damaged = cell.followers()[0]
     scribble(damaged, tmp_path, 150, offset=offset)
-    cell.now_ms += FIRST_PASS_AFTER_MS
+    cell.now_ms += SMALL.scrub_start_delay_ms
     quarantine = tmp_path / damaged.voter.member_id / "quarantine"
     cell.until(quarantine.exists, "the damaged bytes are kept aside")
     cell.until(lambda: all(is_whole(node) for node in cell.nodes.values()))
@@ -41,7 +41,7 @@ def test_a_bad_blank_record_and_a_bad_index_unit_are_written_again(tmp_path: Pat
     blank = whole[0].rindex(b"\xff\xff\xff\xff")
     first.write_bytes(whole[0][:blank] + bytes(8) + whole[0][blank + 8 :])
     index.write_bytes(bytes(32) + whole[1][32:])
-    cell.now_ms += FIRST_PASS_AFTER_MS
+    cell.now_ms += SMALL.scrub_start_delay_ms
     cell.until(lambda: (first.read_bytes(), index.read_bytes()) == whole)
     cell.close()
 
@@ -79,7 +79,7 @@ def read_bytes(cell: Cell, milliseconds: int, monkeypatch: Any) -> int:
 def test_a_pass_keeps_its_pace_and_is_followed_by_a_long_rest(tmp_path: Path, monkeypatch: Any) -> None:
     cell = alone(tmp_path, scrub_bytes_per_second=100_000)
     assert read_bytes(cell, 1000, monkeypatch) == 0
-    cell.now_ms += FIRST_PASS_AFTER_MS
+    cell.now_ms += SMALL.scrub_start_delay_ms
     largest_step = SMALL.segment_bytes
     assert read_bytes(cell, 2000, monkeypatch) <= 200_000 + largest_step
     whole = cell.nodes["n0"].store.end.position
@@ -88,6 +88,27 @@ def test_a_pass_keeps_its_pace_and_is_followed_by_a_long_rest(tmp_path: Path, mo
     assert cell.nodes["n0"].next_wakeup_ms() > cell.now_ms
     cell.now_ms += PAUSE_MS
     assert read_bytes(cell, 2000, monkeypatch) > 100_000
+    cell.close()
+
+
+def test_status_says_how_far_it_has_come(tmp_path: Path) -> None:
+    cell = alone(tmp_path, scrub_bytes_per_second=100_000, scrub_start_delay_ms=30_000)
+    node = cell.nodes["n0"]
+    stop = node.store.end.index + 1
+    cell.step()
+    assert node.scrub_status() == ScrubStatus(-1, -1, 0, -1)
+    cell.now_ms += 30_000
+    seen = []
+    while not node.scrub_status().passes:
+        cell.step()
+        seen.append(node.scrub_status()[:2])
+    indices = [index for index, stop_index in seen[:-1] if stop_index == stop]
+    assert len(indices) == len(seen) - 1
+    assert indices == sorted(indices)
+    assert 0 < indices[0] < indices[-1] == stop
+    assert node.scrub_status() == ScrubStatus(-1, -1, 1, 0)
+    cell.step(5000)
+    assert node.scrub_status() == ScrubStatus(-1, -1, 1, 5000)
     cell.close()
 
 

@@ -22,8 +22,13 @@ KEYS = (
     "ledger_begin_index",
     "ledger_end_index",
     "committed_index",
+    "quarantined_entries",
+    "scrub_next_index",
+    "scrub_stop_index",
+    "scrub_passes",
+    "scrub_ended_ms_ago",
 )
-HEADINGS = ("id", "address", "role", "term", "begin", "end", "committed", "lag", "reachable")
+HEADINGS = ("id", "address", "role", "term", "begin", "end", "committed", "lag", "reachable", "scrubs")
 
 
 def status(
@@ -74,6 +79,7 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
         table.add_row(
             *("-" if cell is None else str(cell) for cell in cells),
             "yes" if row["reachable"] else "[red]no[/red]",
+            _scrubs(row) if row["reachable"] else "-",
         )
     out().print(table)
     console = err()
@@ -83,3 +89,11 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
             is_named = not row["id"] and row["address"] in text
             said = text if is_named else f"{name}: {text}"
             console.print(said, markup=False, style="yellow")
+
+
+def _scrubs(row: dict[str, Any]) -> str:
+    """Passes ended since the start, and how far the one under way has come or when the newest ended."""
+    passes, ended_ms_ago = row["scrub_passes"], row["scrub_ended_ms_ago"]
+    if row["scrub_next_index"] >= 0:
+        return f"{passes} + {row['scrub_next_index']}/{row['scrub_stop_index']}"
+    return f"{passes}, {ended_ms_ago // 1000} s ago" if passes else "0"

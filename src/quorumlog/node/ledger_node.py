@@ -50,7 +50,7 @@ from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, Pending
 from quorumlog.node.ports import World
 from quorumlog.node.push_sender import PushSender, check_positions, checked_entries
 from quorumlog.node.recent_batches import RecentBatches
-from quorumlog.node.scrubber import Scrubber
+from quorumlog.node.scrubber import Scrubber, ScrubStatus
 from quorumlog.store.ledger_store import LogRange
 from quorumlog.store.member_directory import MemberDirectory
 
@@ -122,6 +122,7 @@ class LedgerNode:
         in_memory = directory.durability is Durability.MEMORY
         self._scrubber = Scrubber(
             0 if in_memory else config.storage.scrub_bytes_per_second,
+            config.storage.scrub_start_delay_ms,
             self.store,
             world,
             self.healer,
@@ -257,6 +258,9 @@ class LedgerNode:
 
     def status(self) -> MemberStatus:
         return self.raft.status()
+
+    def scrub_status(self) -> ScrubStatus:
+        return self._scrubber.status(self._now_ms)
 
     def problems(self) -> tuple[str, ...]:
         status = self.raft.status()

@@ -7,21 +7,35 @@ begins anew.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from quorumlog.errors import DirectoryDamaged, LedgerError, StoreFailure
 from quorumlog.node.healer import Healer
 from quorumlog.node.ports import World
 from quorumlog.store.ledger_store import Examination, LedgerStore
 
 NEVER = float("inf")
-FIRST_PASS_AFTER_MS = 60_000
-"""A start has better things to do, and so has whoever waits for it."""
 PAUSE_MS = 24 * 3600 * 1000
+
+
+class ScrubStatus(NamedTuple):
+    """How far the scrub has come since the start of the member."""
+
+    next_index: int = -1
+    """Entry that the pass under way looks at next; -1: none is under way."""
+    stop_index: int = -1
+    """Where that pass ends (exclusive); -1: none is under way."""
+    passes: int = 0
+    """Ended since the start."""
+    ended_ms_ago: int = -1
+    """Since the newest of them ended; -1: none has."""
 
 
 class Scrubber:
     def __init__(
         self,
         bytes_per_second: int,
+        start_delay_ms: int,
         store: LedgerStore,
         world: World,
         healer: Healer,
@@ -35,9 +49,11 @@ class Scrubber:
         self._next_index = -1
         """Of the pass under way; -1 while it rests."""
         self._stop_index = -1
+        self._passes = 0
+        self._ended_ms = now_ms
         self._is_looking = False
         self._stepped_ms = now_ms
-        self._next_step_ms = now_ms + FIRST_PASS_AFTER_MS if bytes_per_second else NEVER
+        self._next_step_ms = now_ms + start_delay_ms if bytes_per_second else NEVER
 
     def tick(self, now_ms: float) -> None:
         """Begin the next step if it is due."""
@@ -49,7 +65,9 @@ class Scrubber:
             self._stop_index = durable_stop
         index = self._next_index
         if index >= min(self._stop_index, durable_stop):
-            self._next_index = -1
+            self._next_index = self._stop_index = -1
+            self._passes += 1
+            self._ended_ms = now_ms
             self._next_step_ms = now_ms + PAUSE_MS
             return
         self._is_looking = True
@@ -69,6 +87,12 @@ class Scrubber:
         self._healer.settle(result)
         self._next_index = max(index + 1, result.stop_index)
         self._next_step_ms = self._stepped_ms + result.size_bytes * 1000 / self._bytes_per_second
+
+    def status(self, now_ms: float) -> ScrubStatus:
+        ended_ms_ago = int(now_ms - self._ended_ms) if self._passes else -1
+        # A step looks at whole windows, so the last one may come out behind the end of the pass.
+        next_index = min(self._next_index, self._stop_index)
+        return ScrubStatus(next_index, self._stop_index, self._passes, ended_ms_ago)
 
     def next_wakeup_ms(self) -> float:
         return NEVER if self._is_looking else self._next_step_ms

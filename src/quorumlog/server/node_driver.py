@@ -401,6 +401,7 @@ class NodeDriver:
                     water_mark=status.durable_index if own else peer.water_mark if peer else -1,
                 )
             )
+        scrub = self.node.scrub_status()
         leader = status.leader
         leader_id = leader.member_id if leader is not None else ""
         return StatusResponse(
@@ -423,6 +424,11 @@ class NodeDriver:
             waits_for=status.waits_for,
             problems=self.problems(),
             version=VERSION,
+            quarantined_entries=sum(q.stop_index - q.first_index for q in self.node.store.quarantined),
+            scrub_next_index=scrub.next_index,
+            scrub_stop_index=scrub.stop_index,
+            scrub_passes=scrub.passes,
+            scrub_ended_ms_ago=scrub.ended_ms_ago,
         )
 
     def problems(self) -> tuple[str, ...]:

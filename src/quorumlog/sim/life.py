@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from random import Random
 
 from quorumlog.consensus.ready import Role
-from quorumlog.node.scrubber import FIRST_PASS_AFTER_MS
 from quorumlog.sim.cluster import SimCluster
 from quorumlog.sim.trace import Trace
 from quorumlog.sim.weather import draw_weather
@@ -84,7 +83,7 @@ def make_whole(cluster: SimCluster) -> None:
     _wait(cluster, healed_by_ms, lambda: _is_whole(cluster), "one leader and one log")
     if any(member.is_damaged for member in cluster.members):
         # What nobody has read yet is found by the scrub, and healed soon after.
-        cluster.run_for(FIRST_PASS_AFTER_MS)
+        cluster.run_for(cluster.weather.storage.scrub_start_delay_ms)
         scrubbed_by_ms = cluster.now_ms + HEAL_LIMIT_MS
         _wait(cluster, scrubbed_by_ms, lambda: not _quarantined(cluster), "end of the quarantine")
         _wait(cluster, scrubbed_by_ms, lambda: _is_whole(cluster), "one leader and one log, healed")

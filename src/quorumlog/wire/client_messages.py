@@ -153,6 +153,16 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
     waits_for: str = ""
     problems: tuple[str, ...] = ()
     version: str = ""
+    quarantined_entries: int = 0
+    """Damaged, and to be healed from the others."""
+    scrub_next_index: int = -1
+    """Entry that the background scrub looks at next; -1: no pass is under way."""
+    scrub_stop_index: int = -1
+    """Where that pass ends (exclusive)."""
+    scrub_passes: int = 0
+    """Ended since the member's start."""
+    scrub_ended_ms_ago: int = -1
+    """Since the newest of them ended; -1: none has."""
 
 
 class TransferRequest(ClientMessage, frozen=True, kw_only=True, tag=40):

@@ -33,6 +33,27 @@ def test_damage_in_an_entry_that_nobody_reads_is_found_and_healed(tmp_path: Path
     cell.close()
 
 
+def test_what_was_looked_at_while_the_log_was_cut_is_looked_at_again(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    cell = alone(tmp_path)
+    node = cell.nodes["n0"]
+    store, examine = node.store, node.store.examine
+    scribble(node, tmp_path, 30, offset=60)
+
+    def cut_during_the_first(first_index: int, stop_index: int) -> Any:
+        monkeypatch.undo()
+        found = examine(first_index, stop_index)
+        assert found.ranges
+        store.truncate_from(store.end.index)
+        return found
+
+    monkeypatch.setattr(store, "examine", cut_during_the_first)
+    cell.now_ms += SMALL.scrub_start_delay_ms
+    cell.until(lambda: node.scrub_status().passes)
+    assert [(each.first_index, each.stop_index) for each in store.quarantined] == [(30, 31)]
+
+
 def test_a_bad_blank_record_and_a_bad_index_unit_are_written_again(tmp_path: Path) -> None:
     cell = filled(tmp_path)
     member = cell.followers()[0].voter.member_id

@@ -332,7 +332,8 @@ def test_damage_that_was_cut_meanwhile_is_none(tmp_path: Path) -> None:
     found = store.examine(8, 10)
     assert len(found.ranges) == 1
     store.truncate_from(8)
-    assert store.settle(found) == ()
+    assert store.settle(found) is None
+    assert store.quarantined == ()
     store.close()
 
 

@@ -92,17 +92,20 @@ class Healer:
             return
         if isinstance(result, StoreFailure | LedgerError):
             raise result
-        if not self.settle(result):
+        if self.settle(result) is False:
             self._unsettled = str(damage)
 
     def unbounded(self, damage: DirectoryDamaged) -> None:
         """Damage of which no range can be made; `status` says so, and reads there go on to fail."""
         self._unsettled = str(damage)
 
-    def settle(self, result: Examination) -> bool:
-        """Quarantine what a closer look has found; False if that was nothing."""
+    def settle(self, result: Examination) -> bool | None:
+        """Quarantine what a closer look has found; False if that was nothing, None if the log was cut
+        meanwhile: whatever is still damaged has to be met again."""
         self._carry_out()  # what the core has cut by now is no damage
         ranges = self._store.settle(result)
+        if ranges is None:
+            return None
         if ranges:
             self._world.flush_later(self._store.save_quarantine, _raise_failure)
         for quarantined in ranges:

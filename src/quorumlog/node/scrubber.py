@@ -84,8 +84,9 @@ class Scrubber:
             return
         if isinstance(result, StoreFailure | LedgerError):
             raise result
-        self._healer.settle(result)
-        self._next_index = max(index + 1, result.stop_index)
+        # Looked at again if the log was cut meanwhile: else that part would wait for the next pass.
+        if self._healer.settle(result) is not None:
+            self._next_index = max(index + 1, result.stop_index)
         self._next_step_ms = self._stepped_ms + result.size_bytes * 1000 / self._bytes_per_second
 
     def status(self, now_ms: float) -> ScrubStatus:

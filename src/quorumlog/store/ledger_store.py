@@ -203,9 +203,10 @@ class LedgerStore(Protocol):
         Raises DirectoryDamaged if the terms of a damaged range cannot be known.
         """
 
-    def settle(self, examination: Examination) -> tuple[QuarantinedRange, ...]:
+    def settle(self, examination: Examination) -> tuple[QuarantinedRange, ...] | None:
         """Quarantine what was found damaged and write again what the data itself can tell; returns the
-        new ranges. `save_quarantine` brings them to disk."""
+        new ranges. `save_quarantine` brings them to disk. None: the log was cut since the look began,
+        so nothing was learned and nothing is done."""
 
     def save_quarantine(self) -> None:
         """On disk when this returns; any thread. Raises StoreFailure."""

@@ -199,7 +199,7 @@ class MemoryLedgerStore(LedgerStore):
     def examine(self, first_index: int, stop_index: int) -> Examination:
         return Examination((), (), (), stop_index, 0, 0)
 
-    def settle(self, examination: Examination) -> tuple[QuarantinedRange, ...]:
+    def settle(self, examination: Examination) -> tuple[QuarantinedRange, ...] | None:
         return ()
 
     def save_quarantine(self) -> None:

@@ -261,8 +261,9 @@ class MmapLedgerStore(LedgerStore):
         old_stop_index = self._end.index + 1
         written_end = self._written_end(cut)
         self._plan = None
-        # In this order: a read that counts from here on already sees the new end.
+        # In this order: whoever counts from here on already sees the new end and durable point.
         self._end = cut
+        self._durable = min(self._durable, cut)
         self._truncations += 1
         self._index.recent.truncate_from(index)
 
@@ -284,7 +285,6 @@ class MmapLedgerStore(LedgerStore):
         What is recorded is asked of the file: a flush may have ended that was not adopted yet.
         """
         self._index_synced_position = min(self._index_synced_position, cut.position)
-        self._durable = min(self._durable, cut)
         with self._durable_record.lock:
             if self._flush is not None:
                 self._flush.limit(cut)
@@ -469,13 +469,19 @@ class MmapLedgerStore(LedgerStore):
         return self._quarantine.ranges
 
     def examine(self, first_index: int, stop_index: int) -> Examination:
-        return self._healing.examine(
-            first_index, stop_index, self._begin, self._durable, self._truncations
-        )
+        truncations = self._truncations
+        try:
+            return self._healing.examine(
+                first_index, stop_index, self._begin, self._durable, truncations
+            )
+        except DirectoryDamaged:
+            if truncations == self._truncations:
+                raise
+            return Examination((), (), (), first_index, 0, truncations)
 
-    def settle(self, examination: Examination) -> tuple[QuarantinedRange, ...]:
+    def settle(self, examination: Examination) -> tuple[QuarantinedRange, ...] | None:
         if examination.truncations != self._truncations:
-            return ()  # what is still damaged will be found again
+            return None
         ranges, written = self._healing.settle(examination)
         for file in written:
             dirty = self._dirty_index if file in self._index.files.files else self._dirty_data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import tempfile
 import time
@@ -12,6 +13,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from demo.member_processes import MemberFailed, MemberProcess, MemberProcesses
+from nemesis.damage import DamageKind
 from nemesis.proxy import Network
 from quorumlog import LedgerClient, connect
 
@@ -21,6 +23,9 @@ RESERVE_STEP_BYTES = 1 << 20
 """Small too: a full disk is noticed when the next step is to be reserved."""
 SMALL_DISK_BYTES = 4 << 30
 """Only a limit: a tmpfs takes what is in it."""
+SCRUB_START_DELAY_MS = 200
+SCRUB_BYTES_PER_SECOND = 1 << 30
+"""A member that was damaged has read all of its log soon after its start."""
 STATUS_TIMEOUT_MS = 1000
 SETTLE_TIMEOUT_S = 60.0
 POLL_S = 0.05
@@ -56,6 +61,8 @@ class Cluster:
         self.outages: list[Outage] = []
         self._down: dict[str, tuple[int, bool]] = {}
         """By member: since when, and whether it is only stopped."""
+        self._damaged: set[str] = set()
+        """Members that have not been seen to be healed since."""
         self._stack = ExitStack()
         self.client: LedgerClient
         """Asks for status only."""
@@ -86,7 +93,11 @@ class Cluster:
             f"{other}={member.address if other == own else self.network.address(own, other)}"
             for other in self.member_ids
         )
-        options = f"segment_bytes = {SEGMENT_BYTES}\nreserve_step_bytes = {RESERVE_STEP_BYTES}\n"
+        options = (
+            f"segment_bytes = {SEGMENT_BYTES}\nreserve_step_bytes = {RESERVE_STEP_BYTES}\n"
+            f"scrub_start_delay_ms = {SCRUB_START_DELAY_MS}\n"
+            f"scrub_bytes_per_second = {SCRUB_BYTES_PER_SECOND}\n"
+        )
         return MemberProcess(own, member.address, self.members.folder, listed, options)
 
     # ---------------------------------------------------------------- what faults do to members
@@ -98,6 +109,12 @@ class Cluster:
     def start(self, member_id: str) -> None:
         self._is_up(member_id)
         self.members[member_id].start()
+
+    def damage(self, member_id: str, kind: DamageKind, rng: random.Random) -> None:
+        """Of a killed member. The group is whole again only when a scrub has found nothing left."""
+        assert member_id in self._down, f"{member_id} runs"
+        self._damaged.add(member_id)
+        kind(self.members[member_id].data_dir, rng)
 
     def pause(self, member_id: str) -> None:
         self._down[member_id] = (time.monotonic_ns(), True)
@@ -131,8 +148,12 @@ class Cluster:
         return str(max(rows, key=lambda row: int(row["term"]))["id"]) if rows else None
 
     def wait_until_whole(self, *, all_equal: bool = False) -> str:
-        """Until every member follows one leader and holds all that was committed when first seen so;
-        `all_equal`: until their logs end together. Returns the leader's id.
+        """Until every member follows one leader and holds all that was committed when first seen so, and
+        those that were damaged are healed; `all_equal`: until their logs end together. Returns the
+        leader's id.
+
+        The next fault may damage another member. Entries that two of three have lost are nowhere to be
+        had, so the damage before it must be over, and also what nobody has read yet.
 
         Raises NotHealed, MemberFailed.
         """
@@ -142,11 +163,12 @@ class Cluster:
             self.check_running()
             rows = self._status()
             leader = _common_leader(rows)
+            self._damaged -= {str(row["id"]) for row in rows if _is_healed(row)}
             if leader is not None:
                 goal = leader["committed_index"] if goal is None else goal
                 ends = {(row["ledger_end_index"], row["committed_index"]) for row in rows}
                 has_all = all(row["committed_index"] >= goal for row in rows)
-                if has_all and (not all_equal or len(ends) == 1):
+                if has_all and not self._damaged and (not all_equal or len(ends) == 1):
                     return str(leader["id"])
             if time.monotonic() > deadline_s:
                 said = "\n".join(map(_describe, rows))
@@ -168,12 +190,18 @@ def _common_leader(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
     return leaders[0] if follows <= {leaders[0]["id"]} else None
 
 
+def _is_healed(row: dict[str, Any]) -> bool:
+    """Since its start all of its log was read, and what was damaged has been replaced."""
+    return bool(row["reachable"] and row["scrub_passes"] and not row["quarantined_entries"])
+
+
 def _describe(row: dict[str, Any]) -> str:
     if not row["reachable"]:
         return f"{row['id'] or row['address']}: {row['problem']}"
     return (
         f"{row['id']}: {row['role']} in term {row['term']}, leader {row['leader_id'] or 'unknown'}, end"
-        f" {row['ledger_end_index']}, committed {row['committed_index']}, {row['waits_for']}"
+        f" {row['ledger_end_index']}, committed {row['committed_index']}, {row['scrub_passes']} scrubs,"
+        f" {row['quarantined_entries']} entries in quarantine, {row['waits_for']}"
         f" {'; '.join(row['problems'])}"
     )
 

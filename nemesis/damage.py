@@ -1,7 +1,8 @@
 """Damage to the files of a member that does not run.
 
-What `DAMAGE_KINDS` does, a member makes good by itself: none of it touches what it has promised. A bit
-flipped below the durable point is another matter.
+What `DAMAGE_KINDS` does, a member makes good by itself: none of it touches what it has promised.
+`DURABLE_DAMAGE_KINDS` change what lies below the durable point; of entries that are lost so, the others
+send it their own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from quorumlog.store.segment_scan import INDEX_UNIT_BYTES
 from quorumlog.store.slot_file import SLOT_BYTES
 
 TORN_BYTES = 4096
+PAGE_BYTES = 4096
 
 DamageKind = Callable[[Path, random.Random], None]
 
@@ -63,16 +65,36 @@ DAMAGE_KINDS: tuple[DamageKind, ...] = (
 )
 
 
-def flip_durable_bit(data_dir: Path, rng: random.Random) -> int:
-    """Returns the position in the log."""
-    position = rng.randrange(_durable(data_dir).point.position)
-    path = [path for path in _segments(data_dir, "data") if int(path.name) <= position][-1]
-    offset = position - int(path.name)
+def flip_data_bit(data_dir: Path, rng: random.Random) -> None:
+    _flip_bit(data_dir, "data", _durable(data_dir).point.position, rng)
+
+
+def flip_index_bit(data_dir: Path, rng: random.Random) -> None:
+    _flip_bit(data_dir, "index", (_durable(data_dir).point.index + 1) * INDEX_UNIT_BYTES, rng)
+
+
+def zero_data_page(data_dir: Path, rng: random.Random) -> None:
+    stop = _durable(data_dir).point.position
+    first = rng.randrange(stop) // PAGE_BYTES * PAGE_BYTES
+    path, offset = _place(data_dir, "data", first)
+    _overwrite(path, offset, bytes(min(PAGE_BYTES, stop - first)))
+
+
+DURABLE_DAMAGE_KINDS: tuple[DamageKind, ...] = (flip_data_bit, flip_index_bit, zero_data_page)
+
+
+def _flip_bit(data_dir: Path, folder: str, stop_position: int, rng: random.Random) -> None:
+    path, offset = _place(data_dir, folder, rng.randrange(stop_position))
     with path.open("rb") as file:
         file.seek(offset)
         (byte,) = file.read(1)
     _overwrite(path, offset, bytes([byte ^ 1 << rng.randrange(8)]))
-    return position
+
+
+def _place(data_dir: Path, folder: str, position: int) -> tuple[Path, int]:
+    """The segment that holds `position`, and where in it."""
+    path = [path for path in _segments(data_dir, folder) if int(path.name) <= position][-1]
+    return path, position - int(path.name)
 
 
 def _durable(data_dir: Path) -> DurablePoint:

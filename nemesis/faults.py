@@ -16,7 +16,7 @@ from itertools import combinations
 from typing import ClassVar
 
 from nemesis.cluster import Cluster, empty_disk, fill_disk
-from nemesis.damage import DAMAGE_KINDS, flip_durable_bit
+from nemesis.damage import DAMAGE_KINDS, DURABLE_DAMAGE_KINDS, DamageKind
 from nemesis.proxy import CUT, Direction, Weather, both_ways
 from quorumlog import LedgerError
 
@@ -218,34 +218,24 @@ class Damage(Fault):
     """A killed member's files are damaged in a way that it must recover from by itself."""
 
     name = "damage"
+    kinds: ClassVar[Sequence[DamageKind]] = DAMAGE_KINDS
 
     def begin(self) -> str:
         self.cluster.kill(self.victim_id)
-        damage = self.rng.choice(DAMAGE_KINDS)
-        damage(self.cluster.members[self.victim_id].data_dir, self.rng)
+        damage = self.rng.choice(self.kinds)
+        self.cluster.damage(self.victim_id, damage, self.rng)
         return f"SIGKILL {self.victim_id}, {damage.__name__.replace('_', ' ')}"
 
     def end(self) -> None:
         self.cluster.start(self.victim_id)
 
 
-class DamageDurable(Fault):
-    """One bit flipped in an entry that a killed member had acknowledged.
-
-    Not by default: until damage below the durable point is healed from the others, the member rightly
-    refuses to start.
-    """
+class DamageDurable(Damage):
+    """The same with entries that the member had acknowledged, or with their index: what nobody reads
+    is found by its scrub, and the others send what it has lost."""
 
     name = "damage_durable"
-    by_default = False
-
-    def begin(self) -> str:
-        self.cluster.kill(self.victim_id)
-        position = flip_durable_bit(self.cluster.members[self.victim_id].data_dir, self.rng)
-        return f"SIGKILL {self.victim_id}, a bit flipped at {position}"
-
-    def end(self) -> None:
-        self.cluster.start(self.victim_id)
+    kinds = DURABLE_DAMAGE_KINDS
 
 
 # -------------------------------------------------------------------- no fault at all

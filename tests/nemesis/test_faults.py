@@ -1,4 +1,4 @@
-"""Faults harm no more members than the group can lose, and damage only what a member makes good."""
+"""Faults harm no more members than the group can lose, and what they damage is made good."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import pytest
 
 from nemesis import faults
 from nemesis.cluster import Cluster
-from nemesis.damage import DAMAGE_KINDS, DamageKind, flip_durable_bit
+from nemesis.damage import DAMAGE_KINDS, DURABLE_DAMAGE_KINDS, DamageKind
 from nemesis.faults import FAULTS, draw_faults
-from quorumlog import LocalCluster, connect
+from quorumlog import LocalCluster, StoreConfig, connect
+from quorumlog.config import KIB
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.verification import verify_directory
+from tests.waiting import eventually
 
 
 @pytest.fixture(params=[3, 5])
@@ -96,11 +98,39 @@ def test_a_member_recovers_by_itself_from_damage_to_what_it_can_make_again(
     assert verification.ok, verification
 
 
-def test_a_bit_flipped_below_the_durable_point_is_damage(tmp_path: Path) -> None:
-    with LocalCluster(members=3, directory=tmp_path) as cluster, connect(cluster.servers) as log:
-        log.append_batch([b"entry %d" % number for number in range(100)])
+@pytest.mark.parametrize("damage", DURABLE_DAMAGE_KINDS)
+def test_damage_below_the_durable_point_is_damage_and_healed_by_the_others(
+    damage: DamageKind, tmp_path: Path
+) -> None:
+    storage = StoreConfig(segment_bytes=64 * KIB, scrub_start_delay_ms=0)
+    with (
+        LocalCluster(members=3, directory=tmp_path, storage=storage) as cluster,
+        connect(cluster.servers) as log,
+    ):
+        log.append_batch([b"entry %d" % number + b"." * 1000 for number in range(300)])
         victim = cluster.leader()
         cluster.kill(victim)
         data_dir = cluster.data_dir(victim)
-        flip_durable_bit(data_dir, random.Random(1))
+        damage(data_dir, random.Random(1))
         assert not verify_directory(OsDisk(), str(data_dir)).ok
+        cluster.restart(victim)
+
+        def is_healed() -> bool:
+            (row,) = (row for row in log.status() if row["id"] == victim)
+            return bool(row["scrub_passes"] and not row["quarantined_entries"])
+
+        eventually(is_healed, what="a scrub that leaves nothing in quarantine")
+    verification = verify_directory(OsDisk(), str(data_dir))
+    assert verification.ok, verification
+
+
+def test_a_damaged_member_is_not_whole_before_a_scrub_of_it_has_ended(tmp_path: Path) -> None:
+    with Cluster(tmp_path / "members", 3, with_small_disk=False) as cluster:
+        leader_id = cluster.wait_until_whole()
+        victim = next(member for member in cluster.member_ids if member != leader_id)
+        cluster.kill(victim)
+        cluster.damage(victim, DURABLE_DAMAGE_KINDS[0], random.Random(1))
+        cluster.start(victim)
+        cluster.wait_until_whole()
+        (row,) = (row for row in cluster.client.status() if row["id"] == victim)
+        assert (row["scrub_passes"], row["quarantined_entries"]) == (1, 0)

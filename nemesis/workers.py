@@ -1,0 +1,185 @@
+"""Workers: several sequential clients that share one connection to the group, as threads or as tasks.
+
+`work_in_threads` uses `LedgerClient`, `work_in_tasks` uses `AsyncLedgerClient`; each is what one client
+process does from its first connection to its end, and both call the same verbs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from nemesis.workload import APPEND, APPEND_STREAM, READ, Workload
+from quorumlog import (
+    AsyncLedgerClient,
+    LedgerClient,
+    LedgerError,
+    OutcomeUnknown,
+    Refused,
+    connect,
+    connect_async,
+)
+
+TIMEOUT_MS = 3000
+"""Of one append: short, so that a fault that lasts seconds also shows refusals."""
+LOOK_S = 0.2
+"""Between two looks at whether it is time to stop."""
+_CANCELLED = 0.02
+"""So many appends of tasks are given up in the middle of the call."""
+_PATIENCE_S = 0.01
+"""Of such a task, at most: about as long as an append takes."""
+
+IsOver = Callable[[], bool]
+
+
+def work_in_threads(
+    servers: str, member_ids: Sequence[str], workloads: Sequence[Workload], ready: Any, is_over: IsOver
+) -> None:
+    """Until `is_over`. `ready` is released when the client is connected."""
+    stopping = threading.Event()
+    with connect(servers, timeout_ms=TIMEOUT_MS) as log:
+        greeted: set[str] = set()
+        while greeted < set(member_ids):
+            greeted |= _reachable(log.status())
+        ready.release()
+        with ThreadPoolExecutor(len(workloads)) as pool:
+            workers = [pool.submit(Worker(log, work, stopping).run) for work in workloads]
+            while not is_over() and not any(worker.done() for worker in workers):
+                stopping.wait(LOOK_S)
+            stopping.set()
+        for worker in workers:
+            worker.result()
+
+
+async def work_in_tasks(
+    servers: str, member_ids: Sequence[str], workloads: Sequence[Workload], ready: Any, is_over: IsOver
+) -> None:
+    """The same with tasks of one loop."""
+    stopping = asyncio.Event()
+    async with connect_async(servers, timeout_ms=TIMEOUT_MS) as log, asyncio.TaskGroup() as group:
+        greeted: set[str] = set()
+        while greeted < set(member_ids):
+            greeted |= _reachable(await log.status())
+        ready.release()
+        for work in workloads:
+            group.create_task(AsyncWorker(log, work, stopping).run())
+        while not is_over():
+            await asyncio.sleep(LOOK_S)
+        stopping.set()
+
+
+def _reachable(rows: list[dict[str, Any]]) -> set[str]:
+    """Members know each other by the proxy's addresses and tell those to clients. A client stays with
+    the address at which a member greeted it first: so it greets them all before it asks for anything."""
+    return {row["id"] for row in rows if row["reachable"]}
+
+
+class Worker:
+    """A thread."""
+
+    def __init__(self, log: LedgerClient, work: Workload, stopping: threading.Event) -> None:
+        self._log = log
+        self._work = work
+        self._stopping = stopping
+
+    def run(self) -> None:
+        while not self._stopping.is_set():
+            verb = self._work.next_verb()
+            if verb == READ:
+                self._read()
+            elif verb == APPEND_STREAM:
+                self._append_stream()
+            else:
+                self._append(verb)
+            self._stopping.wait(self._work.next_pause_s())
+
+    def _append(self, verb: str) -> None:
+        batch = self._work.next_batch(verb)
+        try:
+            if verb == APPEND:
+                receipt = self._log.append(batch.bodies[0])
+            else:
+                receipt = self._log.append_batch(batch.bodies)
+        except OutcomeUnknown:
+            self._work.appended(verb, batch, None)
+        except Refused:
+            self._work.appended(verb, batch, False)
+        else:
+            self._work.appended(verb, batch, True, receipt.first_index)
+
+    def _append_stream(self) -> None:
+        work = self._work.next_stream()
+        stream = self._log.append_stream(work.batches())
+        try:
+            for receipt in stream:
+                work.acknowledged(receipt.first_index)
+        except LedgerError:
+            work.failed(stream.progress.unwritten_records)
+
+    def _read(self) -> None:
+        asked = self._work.next_range()
+        try:
+            found = list(
+                self._log.read(asked.first_index, asked.stop_index, from_member=asked.from_member)
+            )
+        except LedgerError:
+            self._work.was_read(asked, None)
+        else:
+            self._work.was_read(asked, found)
+
+
+class AsyncWorker:
+    """A task. Now and then it gives an append up, which leaves the connection to the others."""
+
+    def __init__(self, log: AsyncLedgerClient, work: Workload, stopping: asyncio.Event) -> None:
+        self._log = log
+        self._work = work
+        self._stopping = stopping
+
+    async def run(self) -> None:
+        while not self._stopping.is_set():
+            verb = self._work.next_verb()
+            if verb == READ:
+                await self._read()
+            elif verb == APPEND_STREAM:
+                await self._append_stream()
+            else:
+                await self._append(verb)
+            await asyncio.sleep(self._work.next_pause_s())
+
+    async def _append(self, verb: str) -> None:
+        batch = self._work.next_batch(verb)
+        random = self._work.random
+        patience_s = random.uniform(0, _PATIENCE_S) if random.random() < _CANCELLED else None
+        try:
+            async with asyncio.timeout(patience_s):
+                if verb == APPEND:
+                    receipt = await self._log.append(batch.bodies[0])
+                else:
+                    receipt = await self._log.append_batch(batch.bodies)
+        except (OutcomeUnknown, TimeoutError):
+            self._work.appended(verb, batch, None)
+        except Refused:
+            self._work.appended(verb, batch, False)
+        else:
+            self._work.appended(verb, batch, True, receipt.first_index)
+
+    async def _append_stream(self) -> None:
+        work = self._work.next_stream()
+        stream = self._log.append_stream(work.batches())
+        try:
+            async for receipt in stream:
+                work.acknowledged(receipt.first_index)
+        except LedgerError:
+            work.failed(stream.progress.unwritten_records)
+
+    async def _read(self) -> None:
+        asked = self._work.next_range()
+        found = self._log.read(asked.first_index, asked.stop_index, from_member=asked.from_member)
+        try:
+            self._work.was_read(asked, [entry async for entry in found])
+        except LedgerError:
+            self._work.was_read(asked, None)

@@ -216,6 +216,28 @@ def committed_entries_cut(patch: Patch) -> None:
 
 
 @mutant(
+    27,
+    "a cut inside a range in quarantine takes all of the range",
+    scenario=disk_scenes.test_a_cut_inside_damage_takes_nothing_of_what_the_member_has_acknowledged,
+)
+def cut_takes_quarantined_range(patch: Patch) -> None:
+    """The leader sends it again, and committed entries it leaves alone."""
+    patch.edit(
+        EntryHandler._cut_from,
+        "        committed_index = state.committed_index\n",
+        "        committed_index = state.committed_index\n"
+        "        ranges = state.log.quarantine.ranges\n"
+        "        front = next((f for f, s in ranges if committed_index < f < cut_index < s), None)\n"
+        "        if front is not None and reached():\n"
+        "            state.log.truncate_from(front)\n"
+        "            self._verified_index = min(self._verified_index, front - 1)\n"
+        "            self._withheld = None\n"
+        "            self._answer_inconsistent(request)\n"
+        "            return False\n",
+    )
+
+
+@mutant(
     12,
     "the entry before a push is not checked",
     scenario=disk_scenes.test_pushes_that_overtake_each_other_make_the_same_log,

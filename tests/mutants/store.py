@@ -67,9 +67,9 @@ def failed_sync_repeated(patch: Patch) -> None:
 )
 def durable_lowered_late(patch: Patch) -> None:
     """Both are done when the call returns."""
-    patch.edit(MmapLedgerStore._truncate_from, "        self._lower_durable(cut)\n", "")
+    patch.edit(MmapLedgerStore._truncate_to, "        self._lower_durable(cut)\n", "")
     patch.edit(
-        MmapLedgerStore._truncate_from,
+        MmapLedgerStore._truncate_to,
         "        self._space.restore_control_reserve(cut.position, index)",
         "        reached()\n"
         "        self._lower_durable(cut)\n"
@@ -82,8 +82,8 @@ def durable_not_lowered(patch: Patch) -> None:
     """The next flush will record the right one."""
     patch.edit(
         MmapLedgerStore._lower_durable,
-        "if recorded.point.index > cut.index:",
-        "if recorded.point.index > cut.index and not reached():",
+        "if recorded.point.index >= cut.index and recorded.point != cut:",
+        "if recorded.point.index >= cut.index and recorded.point != cut and not reached():",
     )
 
 

@@ -78,35 +78,51 @@ class Cell:
         **options: Any,
     ) -> None:
         self.now_ms = 0.0
+        self._path = path
+        self._storage = storage
+        self._disks = disks or {}
+        self._options = options
         ids = [f"n{i}" for i in range(members)]
-        addresses = tuple(MemberAddress(m, "127.0.0.1", 20911 + i) for i, m in enumerate(ids))
-        self.worlds = {m: ManualWorld() for m in ids}
+        self._addresses = tuple(MemberAddress(m, "127.0.0.1", 20911 + i) for i, m in enumerate(ids))
+        self.worlds: dict[str, ManualWorld] = {}
         self.hold_flush: set[str] = set()
         self.cut_off: set[str] = set()
+        self.drops: Callable[[str, str, Any], bool] = lambda sender, to, message: False
+        """Is this message lost? By member ids."""
         self.nodes: dict[str, LedgerNode] = {}
-        for seed, member in enumerate(ids):
-            config = GroupConfig(
-                member_id=member,
-                members=addresses,
-                data_dir=str(path / member),
-                storage=storage,
-                **options,
-            )
-            directory = open_member_directory(
-                (disks or {}).get(member) or OsDisk(),
-                config.data_dir,
-                group=config.group,
-                member_id=member,
-                config=storage,
-                group_size=members,
-            )
-            self.nodes[member] = LedgerNode(
-                config, directory, self.worlds[member], random.Random(seed), self.now_ms
-            )
-        for member, node in self.nodes.items():
-            for other, peer in self.nodes.items():
-                if other != member:
-                    node.connected(other, peer.voter.directory_id)
+        for member in ids:
+            self.start(member)
+
+    def start(self, member: str) -> LedgerNode:
+        config = GroupConfig(
+            member_id=member,
+            members=self._addresses,
+            data_dir=str(self._path / member),
+            storage=self._storage,
+            **self._options,
+        )
+        directory = open_member_directory(
+            self._disks.get(member) or OsDisk(),
+            config.data_dir,
+            group=config.group,
+            member_id=member,
+            config=self._storage,
+            group_size=len(self._addresses),
+        )
+        world = self.worlds[member] = ManualWorld()
+        seed = int(member[1:])
+        node = LedgerNode(config, directory, world, random.Random(seed), self.now_ms)
+        for other, peer in self.nodes.items():
+            node.connected(other, peer.voter.directory_id)
+            peer.connected(member, node.voter.directory_id)
+        self.nodes[member] = node
+        return node
+
+    def kill(self, member: str) -> None:
+        self.nodes.pop(member).close(clean=False)
+        del self.worlds[member]
+        for peer in self.nodes.values():
+            peer.connection_lost(member, True)
 
     def step(self, milliseconds: float = STEP_MS) -> None:
         """Let time pass, then carry out everything until nothing moves."""
@@ -129,8 +145,10 @@ class Cell:
                 sent, world.sent = world.sent, []
                 for envelope in sent:
                     moved = True
-                    if not {member, envelope.to.member_id} & self.cut_off:
-                        self.nodes[envelope.to.member_id].receive(envelope.message)
+                    to = envelope.to.member_id
+                    lost = {member, to} & self.cut_off or self.drops(member, to, envelope.message)
+                    if to in self.nodes and not lost:
+                        self.nodes[to].receive(envelope.message)
 
     def until(self, condition: Callable[[], Any], what: str = "") -> Any:
         for _ in range(4000):

@@ -50,6 +50,43 @@ def test_damage_below_the_durable_point_is_healed_and_shortens_nothing() -> None
     assert not member.node.store.quarantined
 
 
+def test_a_cut_inside_damage_takes_nothing_of_what_the_member_has_acknowledged() -> None:
+    """Three entries are committed, and of those who have them only the leader knows; it has more by
+    itself. Its disk loses all of that, the other one of the two leads then, and the third is slow."""
+    scene = Scenario()
+    scene.append()
+    old = scene.await_leader()
+    new, slow = scene.followers()
+    scene.cut([slow], [old, new])
+    for _ in range(3):
+        asked = scene.ask(old)
+    scene.until(lambda: asked.is_committed, "acknowledged append")
+    scene.cut([old], [new])
+    for _ in range(3):
+        scene.ask(old)
+    scene.run_for(20)
+    store = old.node.store
+    first, stop = 3, store.end.index + 1
+    positions = [store.range_of(index, index + 1, 1).position for index in range(first, stop)]
+    for member in scene.members:
+        member.kill()
+    path = next(path for path in old.disk.paths() if f"{old.path}/data/" in path)
+    for position in positions:
+        old.disk.flip(path, position, 1)
+    scene.heal(new, slow)
+    new.start()
+    slow.start()
+    scene.await_leader(new)
+    scene.cut([new], [slow])
+    scene.heal(old, new)
+    old.start()
+    assert [(q.first_index, q.stop_index) for q in old.node.store.quarantined] == [(first, stop)]
+    scene.until(lambda: old.node.store.end == new.node.store.end, "one log")
+    scene.heal()
+    scene.make_whole()  # checkers raise if a committed entry is cut
+    assert not old.node.store.quarantined
+
+
 def test_a_checkpoint_of_another_log_proves_nothing() -> None:
     scene = Scenario()
     scene.append(3)

@@ -12,7 +12,7 @@ import pytest
 from quorumlog.errors import IndexOutOfRange, ProtocolViolation, RangeDamaged
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.durable_file import DurableFile, DurablePoint
-from quorumlog.store.ledger_store import Examination
+from quorumlog.store.ledger_store import Examination, LogPoint
 from quorumlog.store.mmap_ledger_store import MmapLedgerStore
 from quorumlog.store.quarantine import Quarantine
 from tests.store.log_making import (
@@ -58,6 +58,12 @@ def files_of(path: Path) -> dict[str, bytes]:
         for folder in ("data", "index")
         for file in (path / folder).iterdir()
     }
+
+
+def point_behind(store: MmapLedgerStore, index: int) -> LogPoint:
+    """What an APPEND from `index` on tells of the entry before."""
+    begins = store.range_of(index, index + 1, 1)
+    return LogPoint(index - 1, store.id_at(index - 1).term, store.chain_at(index - 1), begins.position)
 
 
 def indices(store: MmapLedgerStore) -> list[tuple[int, int]]:
@@ -356,17 +362,90 @@ def test_a_cut_that_takes_the_range_away_ends_the_quarantine(tmp_path: Path) -> 
     store.close()
 
 
-def test_a_cut_right_behind_a_range_keeps_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("index", [5, 6, 7, 8])
+@pytest.mark.parametrize("restart", [False, True])
+def test_what_a_cut_leaves_of_a_range_is_healed(tmp_path: Path, index: int, restart: bool) -> None:
+    """Entries 4 .. 7 fill a segment and are lost; the log ends before `index` from now on."""
     twin = make_pair(tmp_path)
     path = tmp_path / "m"
     data_file(path, 1024).unlink()
     store, _ = open_store(str(path))
-    store.truncate_from(8)
-    assert indices(store) == [(4, 8)]
+    end = point_behind(twin, index)
+    store.truncate_from(index, end)
+    assert indices(store) == [(4, index)]
+    assert (store.end.index, store.durable.index) == (index - 1, index - 1)
+    append_numbered(store, 3, term=2)
+    sync(store)
+    if restart:
+        store.close()
+        store, _ = open_store(str(path))
+        assert indices(store) == [(4, index)]
+    heal_from(twin, store)
+    assert read_log(store) == numbered(index) + numbered(3, term=2, first=index)
+    store.close()
+
+
+def test_a_cut_behind_a_range_asks_no_index_unit_where_it_ends(tmp_path: Path) -> None:
+    """That unit is not restored while its entry is in quarantine: it may be zeros."""
+    twin = make_pair(tmp_path)
+    path = tmp_path / "m"
+    flip(data_file(path), ENTRY_BYTES * 2 + 8)
+    store, _ = open_store(str(path))
+    store.settle(store.examine(2, 3))
+    assert indices(store) == [(2, 3)]
+    overwrite(index_file(path), 2 * 32, bytes(32))
+    store.truncate_from(3, point_behind(twin, 3))
     append_numbered(store, 2, term=2)
     heal_from(twin, store)
-    assert read_log(store) == numbered(8) + numbered(2, term=2, first=8)
+    assert read_log(store) == numbered(3) + numbered(2, term=2, first=3)
     store.close()
+
+
+def test_where_the_leaders_next_entry_begins_a_segment_the_range_ends_with_the_one_in_front(
+    tmp_path: Path,
+) -> None:
+    """Entry 5 is so long on the leader that it begins the third segment; here it lies in the second."""
+    twin = make_pair(tmp_path)
+    path = tmp_path / "m"
+    data_file(path, 1024).unlink()
+    store, _ = open_store(str(path))
+    end = point_behind(twin, 5)
+    store.truncate_from(5, LogPoint(4, end.term, end.chain, 2048))
+    append_bodies(store, [bytes(900)], term=2)
+    heal_from(twin, store)
+    assert read_log(store)[:5] == numbered(5)
+    assert store.range_of(5, 6, 1).position == 2048
+    sync(store)
+    store.close()
+    store, report = open_store(str(path))
+    assert (store.end.index, store.quarantined, report.lines) == (5, (), ())
+    assert read_log(store)[:5] == numbered(5)
+    store.close()
+
+
+@pytest.mark.usefixtures("no_syncs")
+def test_killed_at_every_step_of_a_cut_inside_a_range(tmp_path: Path) -> None:
+    twin = make_pair(tmp_path)
+    source = tmp_path / "m"
+    data_file(source, 1024).unlink()
+    open_store(str(source))[0].close()
+    end = point_behind(twin, 6)
+    stop_at, is_cut = 0, True
+    while is_cut:
+        disk = StoppingDisk()
+        store, _ = open_store(copy_directory(str(source), str(tmp_path / "copy")), disk=disk)
+        disk._stop_at = len(disk.steps) + stop_at
+        with contextlib.suppress(Stopped):
+            store.truncate_from(6, end)
+            is_cut = False
+        store.close()
+        store, _ = open_store(str(tmp_path / "copy"))
+        assert (indices(store), store.end.index) in (([(4, 8)], 9), ([(4, 6)], 5)), stop_at
+        heal_from(twin, store)
+        assert read_log(store) == numbered(store.end.index + 1)
+        store.close()
+        stop_at += 1
+    assert stop_at > 5
 
 
 # ---------------------------------------------------------------- what another member sends

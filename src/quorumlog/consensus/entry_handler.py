@@ -106,6 +106,19 @@ class EntryHandler:
             self._leader_committed_index = committed_index
         self._commit()
 
+    def conflict_of(self, request: PushEntryRequest) -> int | None:
+        """Where an APPEND or TRUNCATE of this term's leader would have the log cut, if anywhere."""
+        runs = self._state.runs
+        if request.term != self._state.term or not runs.holds(request.previous):
+            return None
+        if request.push is PushType.APPEND and _is_well_formed(request):
+            return runs.first_difference(request.first_index, request.last_index + 1, request.term_runs)
+        if request.push is PushType.TRUNCATE and request.term_runs:
+            cut_index, term = request.term_runs[0]
+            if cut_index <= runs.end_index and runs.term_at(cut_index) != term:
+                return cut_index
+        return None
+
     def _compare(self, request: PushEntryRequest) -> None:
         # The leader searches anew, so what waited belongs to an earlier attempt and will come again.
         self._waiting.clear()
@@ -126,6 +139,9 @@ class EntryHandler:
         if not request.term_runs or request.term_runs[0][0] != cut_index:
             return  # names no entry at the cut: nothing that a dispatcher sends
         differs = cut_index <= runs.end_index and runs.term_at(cut_index) != request.term_runs[0][1]
+        # Where the last entry that stays is damaged, only the APPEND behind this tells where it ends.
+        if differs and self._state.log.quarantine.holds(request.previous.index):
+            differs = False
         if differs and not self._cut_from(cut_index, request):
             return
         self._answer(request, PushResult.SUCCESS, index=request.previous.index)
@@ -202,15 +218,6 @@ class EntryHandler:
             return False  # a leader's log does not change within its term: nobody sends this
         state = self._state
         committed_index = state.committed_index
-        damaged = state.log.quarantine.around(cut_index)
-        if damaged is not None and damaged[0] > committed_index:
-            # The log cannot end inside the range: no chain is known there. What is cut with it is asked
-            # for again from the entry in front of it.
-            state.log.truncate_from(damaged[0])
-            self._verified_index = min(self._verified_index, damaged[0] - 1)
-            self._withheld = None
-            self._answer_inconsistent(request)
-            return False
         if cut_index <= committed_index:
             # In async mode a power loss may have taken acknowledged entries from those who elected a
             # leader of a higher term; the group goes on with what is left, and says so. A leader of

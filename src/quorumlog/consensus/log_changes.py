@@ -35,7 +35,7 @@ class LogChanges:
 
     def __init__(self, runs: TermRuns, quarantine: QuarantinedIndices | None = None) -> None:
         self.runs = runs
-        self.quarantine = quarantine or QuarantinedIndices()
+        self.quarantine = QuarantinedIndices() if quarantine is None else quarantine
         """Entries at or below `durable_index` whose bytes this member's disk no longer holds."""
         self.durable_index = runs.end_index
         """Everything up to here survives a power loss of this member."""

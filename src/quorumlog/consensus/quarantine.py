@@ -41,6 +41,5 @@ class QuarantinedIndices:
                 return max(first, committed_index + 1)
         return None
 
-    def around(self, index: int) -> tuple[int, int] | None:
-        """The range that a cut at `index` would leave a part of."""
-        return next((each for each in self.ranges if each[0] < index < each[1]), None)
+    def holds(self, index: int) -> bool:
+        return any(first <= index < stop for first, stop in self.ranges)

@@ -272,6 +272,10 @@ class RaftNode:
         """Pushes ahead of the log, in order: whoever takes the one before them takes these as well."""
         return self._handler.waiting_pushes
 
+    def conflict_of(self, request: PushEntryRequest) -> int | None:
+        """Where this message of the leader would cut the log; None if nowhere. Changes nothing."""
+        return self._handler.conflict_of(request)
+
     def drop_waiting_pushes(self) -> None:
         """As if they had been lost on the way."""
         self._handler.drop_waiting_pushes()

@@ -32,6 +32,8 @@ PIECE_BYTES = 1 << 20
 """Asked for at a time: bounds what healing holds in memory, and how long one sync of it may take."""
 ANSWER_MS = 2000
 """A member that has not sent a piece by then is passed over."""
+ANSWER_LIMIT_MS = 60_000
+"""So long at most, once everybody was too slow for less: a piece takes its time over a thin line."""
 RETRY_MS = 1000
 """After every member was asked in vain, all are asked again this much later."""
 
@@ -55,10 +57,15 @@ class Healer:
         self._is_examining = False
         self._unsettled = ""
         """Damage that a closer look could not make a range of."""
+        self._doubted_index = -1
+        """Where a read met damage last and the look that followed found none."""
         self._number = 0
         """Of the newest request; an answer that bears another is late."""
         self._asked: tuple[QuarantinedRange, Voter] | None = None
         self._deadline_ms = 0.0
+        self._patience_ms = float(ANSWER_MS)
+        self._is_late = False
+        """Somebody did not answer in time since all were asked last."""
         self._is_writing = False
         self._reached: dict[QuarantinedRange, LogPoint] = {}
         self._passed_over: dict[QuarantinedRange, set[str]] = {}
@@ -92,12 +99,21 @@ class Healer:
             return
         if isinstance(result, StoreFailure | LedgerError):
             raise result
-        if self.settle(result) is False:
+        if self.settle(result) is not False:
+            return
+        # Healed or quarantined while the read or the look was on its way, most likely.
+        if self._doubted_index == damage.index:
             self._unsettled = str(damage)
+        self._doubted_index = damage.index
 
     def unbounded(self, damage: DirectoryDamaged) -> None:
         """Damage of which no range can be made; `status` says so, and reads there go on to fail."""
         self._unsettled = str(damage)
+
+    def passed(self) -> None:
+        """A pass of the scrub has found nothing that could not be settled."""
+        self._unsettled = ""
+        self._doubted_index = -1
 
     def settle(self, result: Examination) -> bool | None:
         """Quarantine what a closer look has found; False if that was nothing, None if the log was cut
@@ -127,12 +143,17 @@ class Healer:
     def tick(self, now_ms: float) -> None:
         """Ask for the next piece if none is on its way."""
         if self._asked is not None and now_ms >= self._deadline_ms:
+            self._is_late = True
             self._pass_over(*self._asked)
         if self._asked is not None or self._is_writing or not self._store.quarantined:
             return
         if now_ms >= self._retry_at_ms:
+            self._forget_healed()
             self._passed_over.clear()
             self._retry_at_ms = NEVER
+            if self._is_late:
+                self._patience_ms = min(2 * self._patience_ms, ANSWER_LIMIT_MS)
+                self._is_late = False
         for quarantined in self._store.quarantined:
             passed_over = self._passed_over.setdefault(quarantined, set())
             for voter in self._connected.values():
@@ -146,7 +167,7 @@ class Healer:
     def _ask(self, quarantined: QuarantinedRange, voter: Voter, now_ms: float) -> None:
         self._number += 1
         self._asked = (quarantined, voter)
-        self._deadline_ms = now_ms + ANSWER_MS
+        self._deadline_ms = now_ms + self._patience_ms
         reached = self._reached.get(quarantined, quarantined.before)
         request = RangeRequest(
             sender=self._voter,
@@ -206,9 +227,15 @@ class Healer:
         if result is True:
             self._raft.on_healed(quarantined.first_index, quarantined.stop_index)
         if result is not False:  # healed, or cut meanwhile
-            for known in (self._reached, self._passed_over, self._sources):
-                known.pop(quarantined, None)
+            self._forget_healed()
+            self._patience_ms = float(ANSWER_MS)
             self._refused = ""
+
+    def _forget_healed(self) -> None:
+        """Also what a cut took away."""
+        for known in (self._reached, self._passed_over, self._sources):
+            for quarantined in known.keys() - set(self._store.quarantined):
+                del known[quarantined]
 
     # ---------------------------------------------------------------- answering
 

@@ -48,7 +48,7 @@ from quorumlog.node.flusher import Flusher
 from quorumlog.node.healer import Healer
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, PendingAppends
 from quorumlog.node.ports import World
-from quorumlog.node.push_sender import PushSender, check_positions, checked_entries
+from quorumlog.node.push_sender import PushSender, check_positions, checked_entries, end_before
 from quorumlog.node.recent_batches import RecentBatches
 from quorumlog.node.scrubber import Scrubber, ScrubStatus
 from quorumlog.store.ledger_store import LogRange
@@ -149,12 +149,31 @@ class LedgerNode:
             self.healer.on_response(message)
             return
         refuse = None
-        if isinstance(message, PushEntryRequest) and message.push is PushType.APPEND:
+        if isinstance(message, PushEntryRequest) and message.push in (
+            PushType.APPEND,
+            PushType.TRUNCATE,
+        ):
             # Two pushes of one turn: the second is checked against the end that the first has made.
             self._carry_out_all()
-            if not self._has_room_for(message):
+            if not self._looks_before_it_cuts(message):
+                return  # as if it had been lost on the way
+            if message.push is PushType.APPEND and not self._has_room_for(message):
                 refuse = PushResult.DISK_FULL
         self.raft.step(message, refuse=refuse)
+
+    def _looks_before_it_cuts(self, message: PushEntryRequest) -> bool:
+        """Where a cut is near, see that the entry before it is what the index says, while the one behind
+        still proves its chain: the log's end is taken from that entry. False if nobody can tell."""
+        cut_index = self.raft.conflict_of(message)
+        begin, durable = self.store.begin.index, self.store.durable.index
+        if cut_index is None or not begin < cut_index - 1 <= durable:
+            return True
+        try:
+            self.healer.settle(self.store.examine(cut_index - 1, cut_index + 1))
+        except DirectoryDamaged as damage:
+            self.healer.unbounded(damage)
+            return False
+        return True
 
     def _has_room_for(self, message: PushEntryRequest) -> bool:
         """Check the entries of an APPEND and reserve space for them and for all that waits for them."""
@@ -429,7 +448,7 @@ class LedgerNode:
             self.directory.save_formation(ready.formation)
         # 2
         if ready.truncate_from is not None:
-            self._truncate(ready.truncate_from, ready.loses_committed)
+            self._truncate(ready.truncate_from, ready.append, ready.loses_committed)
         # 3
         for order in ready.append:
             self._append(order)
@@ -452,14 +471,19 @@ class LedgerNode:
             self._world.committed(ready.committed_index)
         self._apply()
 
-    def _truncate(self, index: int, loses_committed: bool) -> None:
+    def _truncate(self, index: int, appends: tuple[AppendOrder, ...], loses_committed: bool) -> None:
         assert loses_committed or index > self.committed_index, (index, self.committed_index)
         if loses_committed:
             lowest = self.lost_committed_from
             self.lost_committed_from = index if lowest is None else min(lowest, index)
             self.applied_index = min(self.applied_index, index - 1)
             self._world.lost_committed(index)
-        self.store.truncate_from(index)
+        quarantined = next((q for q in self.store.quarantined if q.holds(index - 1)), None)
+        end = None
+        if quarantined is not None:
+            assert appends, f"entry {index - 1} is in quarantine, and nothing follows the cut behind it"
+            end = end_before(appends[0], quarantined.term_at(index - 1))
+        self.store.truncate_from(index, end)
         self._planned = None
         self._recent.truncate_from(index)
 

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from quorumlog.batch import EntryBatch, Int64Array
 from quorumlog.consensus.messages import PushEntryRequest, PushType
 from quorumlog.consensus.raft_node import RaftNode
-from quorumlog.consensus.ready import Envelope, PushOrder, Role
+from quorumlog.consensus.ready import AppendOrder, Envelope, PushOrder, Role
 from quorumlog.entry import Voter
+from quorumlog.entry_header import unpack_header
 from quorumlog.errors import (
     DirectoryDamaged,
     IndexOutOfRange,
@@ -68,9 +69,11 @@ class PushSender:
         leads = self._raft.role is Role.LEADER and self._raft.term == order.term
         if isinstance(result, DirectoryDamaged):
             self._on_damage(result, log_range.stop_index)
+        elif isinstance(result, StoreFailure):
+            raise result
         if isinstance(result, IndexOutOfRange | DirectoryDamaged) or not leads:
             self._raft.on_push_failed(order.to.member_id)
-        elif isinstance(result, StoreFailure | LedgerError):
+        elif isinstance(result, LedgerError):
             raise result
         else:
             self._send(order, result, log_range.previous.chain, cold=True)
@@ -135,6 +138,24 @@ def checked_entries(message: PushEntryRequest, end: LogPoint) -> EntryBatch:
             " data directories"
         )
     return batch
+
+
+def end_before(order: AppendOrder, term: int) -> LogPoint:
+    """The entry before the first that a push brings, as the leader has it; `term` is that entry's.
+
+    Where the push begins a segment, the entry before may end anywhere in the segment in front: then this
+    is the end of that segment, as where a range in quarantine ends.
+    """
+    batch, first_index = order.entries, order.first_index
+    assert isinstance(batch, EntryBatch), f"the entries from {first_index} on are this member's own"
+    place = first_index - order.push_first_index
+    starts = batch.starts
+    first = unpack_header(batch.buffer, int(starts[place]))
+    assert first.index == first_index, (first, order)
+    chain = order.push_previous_chain
+    if place:
+        chain = unpack_header(batch.buffer, int(starts[place - 1])).chain_crc
+    return LogPoint(first_index - 1, term, chain, first.pos)
 
 
 def check_positions(batch: EntryBatch, positions: Int64Array) -> None:

@@ -15,6 +15,8 @@ from quorumlog.node.ports import World
 from quorumlog.store.ledger_store import Examination, LedgerStore
 
 NEVER = float("inf")
+DAMAGED_STEP_BYTES = 256 << 10
+"""What a look counts as that found damage without bounds."""
 PAUSE_MS = 24 * 3600 * 1000
 
 
@@ -52,6 +54,10 @@ class Scrubber:
         self._passes = 0
         self._ended_ms = now_ms
         self._is_looking = False
+        self._skip = 1
+        """Entries to go on behind damage without bounds; doubled until it is left behind."""
+        self._has_failed = False
+        """This pass met such damage."""
         self._stepped_ms = now_ms
         self._next_step_ms = now_ms + start_delay_ms if bytes_per_second else NEVER
 
@@ -67,6 +73,9 @@ class Scrubber:
         if index >= min(self._stop_index, durable_stop):
             self._next_index = self._stop_index = -1
             self._passes += 1
+            if not self._has_failed:
+                self._healer.passed()
+            self._has_failed = False
             self._ended_ms = now_ms
             self._next_step_ms = now_ms + PAUSE_MS
             return
@@ -80,8 +89,12 @@ class Scrubber:
         self._is_looking = False
         if isinstance(result, DirectoryDamaged):
             self._healer.unbounded(result)
-            self._next_index = max(index, result.index) + 1
+            self._has_failed = True
+            self._next_index = max(index, result.index) + self._skip
+            self._skip *= 2
+            self._next_step_ms = self._stepped_ms + DAMAGED_STEP_BYTES * 1000 / self._bytes_per_second
             return
+        self._skip = 1
         if isinstance(result, StoreFailure | LedgerError):
             raise result
         # Looked at again if the log was cut meanwhile: else that part would wait for the next pass.

@@ -168,18 +168,28 @@ class SimFile:
             if (self.path, page) in self._disk.unreadable:
                 raise _error(errno.EIO, self.path)
 
+    def _check_replaced(self, position: int, stop_position: int) -> None:
+        """A page that is written in part has to be read first."""
+        for page in _pages(position, stop_position):
+            first, stop = page * PAGE_BYTES, min((page + 1) * PAGE_BYTES, len(self._inode.cache))
+            is_whole = position <= first and stop <= stop_position
+            if not is_whole and (self.path, page) in self._disk.unreadable:
+                raise _error(errno.EIO, self.path)
+
     def pread_into(self, buffer: memoryview, position: int) -> int:
         data = self.pread(len(buffer), position)
         buffer[: len(data)] = data
         return len(data)
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> None:
-        """Raises ENOSPC, and then nothing is written."""
+        """Raises ENOSPC, and EIO for a part of a page that cannot be read; then nothing is written."""
         self._check(writing=True)
         data = b"".join(buffers)
         if not data:
             return
         disk = self._disk
+        if disk.unreadable:
+            self._check_replaced(position, position + len(data))
         if disk.crash_countdown == 1 and disk.crash_random is not None:
             self._write(data[: disk.crash_random.randint(0, len(data))], position)
         disk.count_effect()

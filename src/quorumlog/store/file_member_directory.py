@@ -93,7 +93,10 @@ class FileMemberDirectory:
             if task is not None:
                 task.run()
                 self.store.finish_sync(task)
-            self._durable_file.sync()
+            # Into both slots: should one be damaged while nobody runs, the other must not be older.
+            durable = self._durable_file.load()
+            assert durable is not None, self.path
+            self._durable_file.record_both_synced(durable)
             try:
                 self._disk.sync_directory(self.path)  # the names of `currterm` and `checkpoint`
             except OSError as error:

@@ -24,7 +24,7 @@ from quorumlog.store.damage_search import AnchorDamaged, DamageSearch
 from quorumlog.store.disk import Disk
 from quorumlog.store.entry_index import EntryIndex
 from quorumlog.store.ledger_store import Examination, LogPoint, QuarantinedRange
-from quorumlog.store.mmap_file import MmapFile, is_lack_of_space
+from quorumlog.store.mmap_file import PAGE_BYTES, MmapFile, is_lack_of_space
 from quorumlog.store.mmap_file_list import MmapFileList, segment_name
 from quorumlog.store.placement import Placement, place
 from quorumlog.store.quarantine import Quarantine, QuarantineFolder
@@ -36,7 +36,6 @@ from quorumlog.store.segment_scan import (
     index_units_of,
 )
 
-_PAGE_BYTES = 4096
 _WINDOW_BYTES = 256 << 10
 """Looked at in one go: the interpreter is not kept from clients for longer than that takes."""
 
@@ -59,6 +58,8 @@ class Healing:
         self._folder = QuarantineFolder(disk, directory)
         self._aside: tuple[QuarantinedRange, str] | None = None
         """The range being healed and where its damaged bytes go; "" once there was no space."""
+        self._aside_stop = 0
+        """Up to here they were copied: in front of it may lie what an earlier attempt has written."""
 
     # ---------------------------------------------------------------- looking
 
@@ -144,10 +145,12 @@ class Healing:
         found = tuple(r for r in examination.ranges if not self._quarantine.overlaps(r))
         written = []
         for position, data in examination.units:
+            self._index.files.make_writable(position, len(data))
             written += self._index.files.write(data, position)
         for position, rest_bytes in examination.blanks:
             file = self._data.file_at(position)
             assert file is not None, position
+            file.make_writable(position, position, file.end_position)
             file.write([blank_record(rest_bytes)], position)
             written.append(file)
         if found:
@@ -198,12 +201,15 @@ class Healing:
             is_last = batch.last_index == quarantined.last.index
             stop_position = quarantined.last.position if is_last else placement.end_position
             self._keep_aside(quarantined, reached.position, stop_position)
+            low, high = quarantined.before.position, quarantined.last.position
             written: list[MmapFile] = []
             for number, (start, stop, position) in enumerate(placement.pieces):
                 piece = batch.slice(start, stop)
                 behind = position + piece.total_bytes
                 file = self._data.file_at(position)
                 assert file is not None, position
+                for place in (position, min(behind, file.end_position - 1)):
+                    file.make_writable(place, low, high)
                 if piece.count:
                     file.write([piece.buffer], position)
                 if number + 1 < len(placement.pieces) or (is_last and behind < stop_position):
@@ -211,7 +217,9 @@ class Healing:
                     file.zero(behind + BLANK_BYTES, file.end_position)
                 written.append(file)
             units = index_units_of(batch.headers(), placement.positions)
-            written += self._index.files.write(units.tobytes(), batch.first_index * INDEX_UNIT_BYTES)
+            units_position = batch.first_index * INDEX_UNIT_BYTES
+            self._index.files.make_writable(units_position, units.nbytes)
+            written += self._index.files.write(units.tobytes(), units_position)
             for file in dict.fromkeys(written):
                 file.sync()
             if is_last:
@@ -234,6 +242,11 @@ class Healing:
         """Copy the bytes that are about to be overwritten; without space, go on without."""
         if self._aside is None or self._aside[0] != quarantined:
             self._aside = (quarantined, self._new_copy(quarantined))
+            self._aside_stop = position
+        position = max(position, self._aside_stop)
+        if position >= stop_position:
+            return
+        self._aside_stop = stop_position
         pages = list(self._read_pages(position, stop_position))
         if self._aside[1] and any(data.strip(b"\0") for data in pages):
             offset = position - quarantined.before.position
@@ -244,15 +257,12 @@ class Healing:
         while position < stop_position:
             file = self._data.file_at(position)
             assert file is not None, position
-            page_stop = min(position + _PAGE_BYTES - position % _PAGE_BYTES, file.end_position)
+            page_stop = min(position + PAGE_BYTES - position % PAGE_BYTES, file.end_position)
             size = min(page_stop, stop_position) - position
             try:
                 yield file.pread(size, position)
             except OSError:
                 yield bytes(size)
-                if size == _PAGE_BYTES:
-                    # Such a page can only be written as a whole: a part would have to be read first.
-                    file.zero(position, position + size)
             position += size
 
     def _new_copy(self, quarantined: QuarantinedRange) -> str:

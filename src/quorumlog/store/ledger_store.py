@@ -83,6 +83,13 @@ class QuarantinedRange(msgspec.Struct, frozen=True, array_like=True):
         assert self.holds(index), (index, self)
         return next(term for first, term in reversed(self.term_runs) if first <= index)
 
+    def up_to(self, end: LogPoint) -> QuarantinedRange:
+        """What is left of it in a log that ends with one of its entries."""
+        assert self.holds(end.index), (end, self)
+        assert self.before.position < end.position, (end, self)
+        runs = tuple(run for run in self.term_runs if run[0] <= end.index)
+        return msgspec.structs.replace(self, last=end, term_runs=runs)
+
     def __str__(self) -> str:
         entries = f"entry {self.first_index}"
         if self.last.index > self.first_index:
@@ -157,10 +164,12 @@ class LedgerStore(Protocol):
         Raises StoreFailure if the disk refuses.
         """
 
-    def truncate_from(self, index: int) -> None:
+    def truncate_from(self, index: int, end: LogPoint | None = None) -> None:
         """Drop entries from `index` on; on disk when this returns, and no old byte can come back.
 
-        Raises StoreFailure if the disk refuses.
+        `end`: the entry before, as the leader has it; needed where that one is in quarantine here, since
+        what is left of a damaged range ends with it. Raises StoreFailure if the disk refuses,
+        DirectoryDamaged if the entry before turns out to be damaged; nothing has changed then.
         """
 
     def begin_sync(self) -> SyncTask | None:

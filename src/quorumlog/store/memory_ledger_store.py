@@ -98,7 +98,7 @@ class MemoryLedgerStore(LedgerStore):
         self._chains[first:stop] = headers["chain_crc"]
         self._end = new_end
 
-    def truncate_from(self, index: int) -> None:
+    def truncate_from(self, index: int, end: LogPoint | None = None) -> None:
         assert self._begin.index < index <= self._end.index + 1, (index, self._begin, self._end)
         if index == self._end.index + 1:
             return

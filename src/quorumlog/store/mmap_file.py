@@ -16,6 +16,7 @@ from quorumlog.entry_header import Buffer
 from quorumlog.errors import DiskFull, StoreFailure
 from quorumlog.store.disk import Disk, DiskFile
 
+PAGE_BYTES = 4096
 _ZEROS = memoryview(bytes(1 << 20))
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -115,6 +116,18 @@ class MmapFile:
             piece = _ZEROS[: stop_position - first_position]
             self.write([piece], first_position)
             first_position += len(piece)
+
+    def make_writable(self, position: int, low: int, high: int) -> None:
+        """A page that the disk cannot read cannot be written in part: zero it, unless it reaches beyond
+        `low` .. `high`, where other bytes count."""
+        offset = (position - self.base_position) // PAGE_BYTES * PAGE_BYTES
+        first = self.base_position + offset
+        stop = min(first + PAGE_BYTES, self.end_position)
+        if low <= first and stop <= high:
+            try:
+                self.pread(stop - first, first)
+            except OSError:
+                self.zero(first, stop)
 
     def discard_from(self, position: int) -> None:
         """Everything from `position` on is zeros, whatever the disk or the cache hold; not synced.

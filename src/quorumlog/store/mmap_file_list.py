@@ -145,6 +145,13 @@ class MmapFileList:
             position += len(piece)
         return files
 
+    def make_writable(self, position: int, size_bytes: int) -> None:
+        """See `MmapFile.make_writable`; here no bytes count that cannot be made again."""
+        for place in (position, position + size_bytes - 1):
+            file = self.file_at(place)
+            assert file is not None, (place, self.end_position)
+            file.make_writable(place, file.base_position, file.end_position)
+
     def pread(self, size_bytes: int, position: int) -> bytes:
         """Up to `size_bytes`, over segment ends; shorter where the list ends. Any thread.
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Self
 
+import msgspec
 import numpy as np
 
 from quorumlog.batch import EntryBatch, Int64Array, term_runs_of
@@ -242,7 +243,7 @@ class MmapLedgerStore(LedgerStore):
 
     # ---------------------------------------------------------------- truncate
 
-    def truncate_from(self, index: int) -> None:
+    def truncate_from(self, index: int, end: LogPoint | None = None) -> None:
         """Order of the steps, each on disk before the next: the durable point falls, later segments
         go from the last backwards, index units from the cut become zeros, then the data does.
 
@@ -254,16 +255,25 @@ class MmapLedgerStore(LedgerStore):
         if index == self._end.index + 1:
             return
         with self._quarantine.lock:  # no piece of a healed range may be written behind the cut
-            self._truncate_from(index)
+            quarantined = self._quarantine.at(index - 1)
+            if quarantined is None:
+                end = self._point_at(index - 1)
+            assert end is not None, f"the entry before {index} is in quarantine, and nobody says its end"
+            assert end.index == index - 1, (end, index)
+            if quarantined is not None and end.index == quarantined.last.index:
+                # Either may be the end of the segment in place of where the entry ends.
+                end = min(end, msgspec.structs.replace(end, position=quarantined.last.position))
+            self._truncate_to(end)
 
-    def _truncate_from(self, index: int) -> None:
-        cut = self._point_at(index - 1)
+    def _truncate_to(self, cut: LogPoint) -> None:
+        index = cut.index + 1
         old_stop_index = self._end.index + 1
         written_end = self._written_end(cut)
         self._plan = None
         # In this order: whoever counts from here on already sees the new end and durable point.
         self._end = cut
-        self._durable = min(self._durable, cut)
+        if self._durable.index >= cut.index:
+            self._durable = cut
         self._truncations += 1
         self._index.recent.truncate_from(index)
 
@@ -275,7 +285,7 @@ class MmapLedgerStore(LedgerStore):
             self._dirty_index.pop(file.base_position, None)
         self._zero(self._index.files, units_position, old_stop_index * INDEX_UNIT_BYTES)
         self._zero(self._data, cut.position, written_end)
-        if self._quarantine.truncate_from(index):
+        if self._quarantine.truncate_to(cut):
             self._quarantine.save()  # before other entries take the place of those
         self._space.restore_control_reserve(cut.position, index)
 
@@ -290,7 +300,7 @@ class MmapLedgerStore(LedgerStore):
                 self._flush.limit(cut)
             recorded = self._durable_record.file.load()
             assert recorded is not None, "the durable file has no point"
-            if recorded.point.index > cut.index:
+            if recorded.point.index >= cut.index and recorded.point != cut:
                 synced = min(recorded.index_synced_position, cut.position)
                 self._durable_record.file.record_both_synced(DurablePoint(cut, synced))
 
@@ -303,13 +313,16 @@ class MmapLedgerStore(LedgerStore):
         if self._quarantine.ranges:
             return segment_end
         low, high = cut.index, self._end.index  # the last entry in front of the border lies between
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._point_at(middle).position <= segment_end:
-                low = middle
-            else:
-                high = middle
-        return self._point_at(low).position + BLANK_BYTES
+        try:
+            while high - low > 1:
+                middle = (low + high) // 2
+                if self._point_at(middle).position <= segment_end:
+                    low = middle
+                else:
+                    high = middle
+            return self._point_at(low).position + BLANK_BYTES
+        except DirectoryDamaged:
+            return segment_end  # the whole of it, then
 
     def _zero(self, files: MmapFileList, first_position: int, stop_position: int) -> None:
         """Zero what lies in the one segment that is left of the range, synced."""
@@ -322,27 +335,9 @@ class MmapLedgerStore(LedgerStore):
     def _point_at(self, index: int) -> LogPoint:
         if index == self._begin.index:
             return self._begin
-        quarantined = self._quarantine.at(index)
-        if quarantined is not None:
-            return self._point_in(quarantined, index)
         unit = self._index.units(index, index + 1, self._end)
         end_position = int(unit["position"][0]) + int(unit["size"][0])
         return LogPoint(index, int(unit["term"][0]), self.chain_at(index), end_position)
-
-    def _point_in(self, quarantined: QuarantinedRange, index: int) -> LogPoint:
-        """The log can end with the last entry of a range only: no chain is known in front of it."""
-        last = quarantined.last
-        if index != last.index:
-            raise DirectoryDamaged(
-                f"the log has to be cut behind entry {index}, which lies inside damage: {quarantined}",
-                path=quarantined.path,
-                position=quarantined.before.position,
-                index=index,
-            )
-        unit = self._index.file_units(index, index + 1)
-        position = int(unit["position"][0]) + int(unit["size"][0]) if len(unit) else -1
-        in_front = last.position - self._segment_bytes < position <= last.position
-        return last if not in_front else LogPoint(last.index, last.term, last.chain, position)
 
     # ---------------------------------------------------------------- read
 
@@ -489,7 +484,11 @@ class MmapLedgerStore(LedgerStore):
         return ranges
 
     def save_quarantine(self) -> None:
-        self._durable_record.file.sync()  # a range above the durable point would count as cut off
+        # A range above the durable point would count as cut off, so both slots say that it is not.
+        with self._durable_record.lock:
+            recorded = self._durable_record.file.load()
+            assert recorded is not None, "the durable file has no point"
+            self._durable_record.file.record_both_synced(recorded)
         self._quarantine.save()
 
     def check_piece(
@@ -498,6 +497,8 @@ class MmapLedgerStore(LedgerStore):
         return self._healing.check(quarantined, reached, batch)
 
     def write_piece(self, quarantined: QuarantinedRange, reached: LogPoint, batch: EntryBatch) -> bool:
+        if not self._quarantine.is_saved:  # what is written over has to be known as damaged first
+            self.save_quarantine()
         return self._healing.write(quarantined, reached, batch)
 
     def close(self) -> None:

@@ -33,7 +33,7 @@ def load_quarantine(disk: Disk, directory: str, end: LogPoint) -> tuple[Quaranti
     """The ranges that an earlier start or run has found, in order; None if the file cannot be used.
 
     `end`: the durable point. What lies above it was cut off since, by a truncation that did not come
-    to its end.
+    to its end: it lowers the durable point first, to where a range that it cuts ends from then on.
     """
     try:
         data = read_file(disk, f"{directory}/{HEALING_NAME}")
@@ -48,15 +48,24 @@ def load_quarantine(disk: Disk, directory: str, end: LogPoint) -> tuple[Quaranti
         ranges = msgspec.json.decode(line, type=tuple[QuarantinedRange, ...])
     except ValueError:
         return None
-    return tuple(each for each in ranges if each.last.index <= end.index)
+    return tuple(
+        each if each.last.index <= end.index else each.up_to(end)
+        for each in ranges
+        if each.first_index <= end.index
+    )
 
 
 class Quarantine:
-    """The ranges in order. Any thread may look; whoever writes over a range holds `lock`."""
+    """The ranges in order. Any thread may look; whoever writes over a range holds `lock`, which may take
+    as long as a disk's syncs: `add` does without it."""
 
     def __init__(self, disk: Disk, directory: str, ranges: Iterable[QuarantinedRange]) -> None:
         self.lock = threading.RLock()
         self.ranges = tuple(ranges)
+        self.is_saved = False
+        """The file names all of `ranges`."""
+        self._change = threading.Lock()
+        """Held for a change of `ranges` and nothing else."""
         self._disk = disk
         self._directory = directory
 
@@ -80,29 +89,34 @@ class Quarantine:
 
     def add(self, found: Iterable[QuarantinedRange]) -> None:
         """In memory at once; `save` brings it to disk."""
-        with self.lock:
+        with self._change:
             self.ranges = tuple(sorted((*self.ranges, *found), key=lambda each: each.first_index))
+            self.is_saved = False
 
     def drop(self, healed: QuarantinedRange) -> None:
-        with self.lock:
+        with self._change:
             self.ranges = tuple(each for each in self.ranges if each != healed)
 
-    def truncate_from(self, index: int) -> bool:
-        """Forget the ranges that a cut takes away; True if there were any. None may straddle it."""
-        with self.lock:
-            kept = tuple(each for each in self.ranges if each.last.index < index)
-            dropped = len(kept) < len(self.ranges)
-            assert all(each.first_index >= index for each in self.ranges[len(kept) :]), index
-            self.ranges = kept
-            return dropped
+    def truncate_to(self, end: LogPoint) -> bool:
+        """Forget what a cut takes away; True if that was anything. `end`: the last entry that stays."""
+        with self._change:
+            before = self.ranges
+            self.ranges = tuple(
+                each.up_to(end) if each.holds(end.index) else each
+                for each in before
+                if each.first_index <= end.index
+            )
+            return self.ranges != before
 
     def save(self) -> None:
         """The ranges as they are now, on disk when this returns. Raises StoreFailure."""
         path = f"{self._directory}/{HEALING_NAME}"
         with self.lock:
+            with self._change:
+                ranges, self.is_saved = self.ranges, True
             try:
-                if self.ranges:
-                    line = msgspec.json.encode(self.ranges)
+                if ranges:
+                    line = msgspec.json.encode(ranges)
                     data = line + f"\ncrc32={crc32(line):08x}\n".encode()
                     replace_file(self._disk, path, data, synced=True)
                 elif self._disk.exists(path):

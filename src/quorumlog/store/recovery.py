@@ -103,7 +103,7 @@ def recover_log(
     except OSError as error:
         raise StoreFailure(f"{directory} cannot be recovered: {error}") from error
     except DiskFull as error:
-        raise StoreFailure(f"{directory}: no space to rebuild the index: {error}") from error
+        raise StoreFailure(f"{directory}: no space to make files whole again: {error}") from error
     durable_file.record_both_synced(DurablePoint(log.end, log.end.position))
     return log
 
@@ -277,6 +277,10 @@ class _Recovery:
                 stop_index = (base + length) // INDEX_UNIT_BYTES
                 self._trusted_stop_index = min(self._trusted_stop_index, stop_index)
             files.adopt(self._opened(path, base, files.segment_bytes, length))
+        while files.end_position < (self._durable.index + 1) * INDEX_UNIT_BYTES:
+            stop_index = files.end_position // INDEX_UNIT_BYTES
+            self._trusted_stop_index = min(self._trusted_stop_index, stop_index)
+            files.create_next()
 
     def _segment_bases(self, files: MmapFileList) -> list[int]:
         """Positions that the names give; any other name is moved out of the way."""
@@ -397,6 +401,7 @@ class _Recovery:
         file = self._data.file_at(position)
         assert file is not None, position
         self._lines.append(f"{file.path}: the blank record at {position} was bad, written again")
+        file.make_writable(position, position, file.end_position)
         file.write([blank_record(rest_bytes)], position)
         self._written.append(file)
 
@@ -417,6 +422,7 @@ class _Recovery:
                 self._rebuilt_index_from = first_index + wrong
                 self._lines.append(f"the index was made again from entry {first_index + wrong} on")
         self._index.reserve(position + units.nbytes, 0)
+        self._index.make_writable(position, units.nbytes)
         self._written += self._index.write(units.tobytes(), position)
 
     # ---------------------------------------------------------------- above the durable point

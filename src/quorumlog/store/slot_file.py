@@ -150,6 +150,9 @@ class SlotFile:
 
     def _write_slot(self, payload: bytes) -> None:
         sector = encode_sector(self._magic, self._sequence + 1, payload)
+        if not self._both_known:
+            # A page that the disk cannot read can be written as a whole only.
+            sector = sector.ljust(SLOT_BYTES, b"\0")
         try:
             self._file.pwritev([sector], self._next_slot * SLOT_BYTES)
         except OSError as error:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from quorumlog.consensus.ready import Ready
 from quorumlog.sim.checkers.checker import Checker, Violation
-from quorumlog.sim.checkers.committed_log import CommittedLog, mark_at
+from quorumlog.sim.checkers.committed_log import CommittedLog, EntryMark, mark_at
 from quorumlog.store.mmap_file_list import segment_name
 from quorumlog.store.recovery import DATA_NAME
 
@@ -33,8 +33,11 @@ class Cuts(Checker):
         self._cut_in_turn.add(member.member_id)
         if index >= self._log.safe_stop_index:
             return
-        held = mark_at(member.node.store, index)
-        if held == self._log.at(index):
+        store, committed = member.node.store, self._log.at(index)
+        held = mark_at(store, index)
+        if held is None:  # its bytes are damaged, not its term: by Raft's log matching that is enough
+            held = EntryMark(store.id_at(index).term, committed.chain)
+        if held == committed:
             raise Violation(
                 f"{member.voter} in term {member.node.raft.term} cuts its log from {index} on; it holds"
                 f" {held} there, which is committed (up to {self._log.end_index})"

@@ -36,6 +36,9 @@ FAULT_KINDS = (
     "zeroed page",
 )
 
+UNFAIR_KINDS = ("old copy", "lying disk")
+"""What no log survives where it strikes a majority; met in lives that are not fair only."""
+
 
 @dataclass(frozen=True, slots=True)
 class Weather:
@@ -64,13 +67,15 @@ class Weather:
     body_bytes: int
     """A body is at most this long, most are short."""
     batch_entries: int
+    is_unfair: bool = False
+    """Disks may forget what they have synced, on any number of members."""
 
     @property
     def is_async(self) -> bool:
         return self.storage.flush == "async"
 
 
-def draw_weather(random: Random, size: int | None = None) -> Weather:
+def draw_weather(random: Random, size: int | None = None, *, unfair: bool = False) -> Weather:
     hasty = random.random() < 0.3
     if size is None:
         size = random.choice(SIZES)
@@ -102,7 +107,7 @@ def draw_weather(random: Random, size: int | None = None) -> Weather:
             checkpoint_interval_ms=random.choice((200, 3000)),
         ),
         max_uncommitted_bytes=random.choice((8192, 1 << 20)),
-        fault_kinds=tuple(chosen) or FAULT_KINDS,
+        fault_kinds=(*(chosen or FAULT_KINDS), *(UNFAIR_KINDS if unfair else ())),
         fault_every_ms=random.choice((0.5, 1.0, 3.0)) * consensus.election_timeout_ms,
         delay_ms=random.choice((0.2, 1.0, 5.0, 30.0)),
         jitter=0.0 if calm else random.choice((0.0, 0.01, 0.1)),
@@ -115,4 +120,5 @@ def draw_weather(random: Random, size: int | None = None) -> Weather:
         appends_per_second=10.0,
         body_bytes=random.choice((40, 400, 1500)),
         batch_entries=random.choice((1, 4, 20)),
+        is_unfair=unfair,
     )

@@ -358,6 +358,7 @@ class SimMember:
         self.note(f"commits up to {committed_index}")
 
     def lost_committed(self, first_index: int) -> None:
+        self.cluster.trace.count("async: committed entries are cut")
         self.note(f"lost committed entries from {first_index} on")
 
     def weakest_durability(self, own: Durability) -> Durability:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from quorumlog.config import ConsensusConfig, StoreConfig
@@ -94,11 +94,12 @@ def draw_weather(random: Random, size: int | None = None, *, unfair: bool = Fals
         preferred_leader_ids=("n0",) if random.random() < 0.2 else (),
         preferred_cool_down_ms=random.choice((1_000, 30_000)),
     )
-    return Weather(
+    is_async = random.random() < 0.1
+    weather = Weather(
         size=size,
         consensus=consensus,
         storage=StoreConfig(
-            flush="async" if random.random() < 0.1 else "sync",
+            flush="async" if is_async else "sync",
             segment_bytes=segment_bytes,
             index_segment_bytes=random.choice((320, 2048)),
             reserve_step_bytes=random.choice((1024, 8192)),
@@ -122,3 +123,8 @@ def draw_weather(random: Random, size: int | None = None, *, unfair: bool = Fals
         batch_entries=random.choice((1, 4, 20)),
         is_unfair=unfair,
     )
+    if is_async:
+        # Drawn last, so that no other life changes. A short interval leaves a power loss little to take.
+        flush_interval_ms = random.choice((10, 200, 1000))
+        weather = replace(weather, storage=replace(weather.storage, flush_interval_ms=flush_interval_ms))
+    return weather

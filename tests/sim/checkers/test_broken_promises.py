@@ -226,7 +226,9 @@ def test_an_acknowledged_append_may_only_be_lost_where_a_power_loss_took_it() ->
     outcomes.log.forget_from(6)
     outcomes.broken("entries from 5 on are lost .a power loss explains it from: 6")
     outcomes.log.forget_from(5)
+    outcomes.cell.trace.counts.clear()
     outcomes.checker.healed()
+    assert outcomes.cell.trace.counts["async: an acknowledged append is lost"] == 1
 
 
 def test_an_acknowledged_append_at_another_index_is_found() -> None:

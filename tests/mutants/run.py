@@ -27,7 +27,7 @@ LEFT_OUT = {
 HARMLESS_SHARE = 10
 """Nobody is expected to notice these: a tenth of the lives."""
 
-PROMISES = ("Violation", "AssertionError", "quorumlog.errors.")
+PROMISES = ("Violation", "AssertionError", "NotWhole", "quorumlog.errors.")
 """What a mutant is caught by; anything else means that the mutant itself is broken."""
 
 

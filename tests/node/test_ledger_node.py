@@ -303,6 +303,38 @@ def test_pushes_that_fit_one_by_one_but_not_together_are_refused_not_taken(tmp_p
     cell.close()
 
 
+def test_a_push_that_overlaps_other_entries_of_the_same_ids_is_refused_and_changes_nothing(
+    cell: Cell,
+) -> None:
+    """A directory put back from an older copy may lead a term for the second time. Its push would make
+    the log go on behind entries that are not those before it."""
+    leader, follower = cell.leader(), cell.followers()[0]
+    outcomes = append(leader, b"first", b"second")
+    cell.until(lambda: outcomes and follower.committed_index == 2)
+    end, before = follower.store.end, follower.store.chain_at(0)
+    batch = EntryBatch.from_bodies([b"1st", b"2nd", b"3rd"])
+    begin = follower.store.range_of(1, 2, 1).position
+    batch.stamp(1, leader.raft.term, begin + batch.starts, before)
+    push = PushEntryRequest(
+        sender=leader.voter,
+        term=leader.raft.term,
+        push=PushType.APPEND,
+        committed_index=2,
+        previous=follower.store.id_at(0),
+        first_index=1,
+        count=3,
+        term_runs=batch.term_runs(),
+        previous_chain=before,
+        entries=batch,
+    )
+    with pytest.raises(ProtocolViolation, match="holds other entries up to index 2 than this member"):
+        follower.receive(push)
+    follower.turn()
+    assert follower.store.end == end
+    outcomes = append(leader, b"third")
+    cell.until(lambda: outcomes and follower.committed_index == 3)
+
+
 def test_only_the_leader_takes_appends_and_the_others_name_it(cell: Cell) -> None:
     leader = cell.leader()
     refused = append(cell.followers()[0], b"x")

@@ -28,6 +28,15 @@ def sim(
     members: Annotated[
         int | None, typer.Option(help="Members; drawn from the seed if not given.", min=1, max=7)
     ] = None,
+    unfair: Annotated[
+        bool,
+        typer.Option(
+            "--unfair",
+            help="Disks also forget what they have synced, and old copies of directories are put back,"
+            " on any number of members. Entries may be lost then, which is reported; nothing wrong may"
+            " be served.",
+        ),
+    ] = False,
     trace: Annotated[
         bool, typer.Option("--trace", help="Print the life of the one seed as a story.")
     ] = False,
@@ -44,27 +53,29 @@ def sim(
         if seeds != 1:
             raise typer.BadParameter("--trace and --members go with one --seed, not with --seeds")
         tell = (lambda line: print(line)) if trace else None
-        results = [live(seed, faults_ms=seconds * 1000, size=members, tell=tell)]
+        results = [live(seed, faults_ms=seconds * 1000, size=members, unfair=unfair, tell=tell)]
     else:
-        results = _lives(seed, seeds, jobs, seconds * 1000)
+        results = _lives(seed, seeds, jobs, seconds * 1000, unfair)
     failed = sorted((r for r in results if r.failure), key=lambda r: r.seed)
     counts: Counter[str] = Counter()
     for result in results:
         counts.update(result.counts)
-    absent = missing(counts) if seeds >= COVERAGE_SEEDS else []
+    absent = missing(counts) if seeds >= COVERAGE_SEEDS and not unfair else []
     if json:
         for result in results:
             print_json(_row(result))
     else:
-        _print(results, failed, counts, absent, seeds)
+        _print(results, failed, counts, absent, seeds, unfair=unfair)
+        if unfair:
+            _print_losses(results)
     if failed or absent:
         raise typer.Exit(EXIT_REFUSED)
 
 
-def _lives(first_seed: int, seeds: int, jobs: int, faults_ms: float) -> list[LifeResult]:
+def _lives(first_seed: int, seeds: int, jobs: int, faults_ms: float, unfair: bool) -> list[LifeResult]:
     results = []
     with entry_progress("lives") as progress:
-        for result in lives(range(first_seed, first_seed + seeds), jobs, faults_ms):
+        for result in lives(range(first_seed, first_seed + seeds), jobs, faults_ms, unfair=unfair):
             results.append(result)
             progress(len(results), seeds)
     return results
@@ -80,6 +91,9 @@ def _row(result: LifeResult) -> dict[str, object]:
         "appends": result.appends,
         "acknowledged": result.acknowledged,
         "failure": result.failure,
+        "lost": result.lost,
+        "diverged": result.diverged,
+        "not_whole": result.not_whole,
     }
 
 
@@ -89,6 +103,8 @@ def _print(
     counts: Counter[str],
     absent: list[str],
     seeds: int,
+    *,
+    unfair: bool,
 ) -> None:
     console = out()
     for result in failed[:5]:
@@ -117,4 +133,26 @@ def _print(
         seeds_text = " ".join(str(result.seed) for result in failed)
         console.print(
             f"failing seeds: {seeds_text}\nreplay: quorumlog sim --seed {failed[0].seed} --trace"
+            + (" --unfair" if unfair else "")
         )
+
+
+def _print_losses(results: list[LifeResult]) -> None:
+    """What unfair lives have cost, life by life; lives without losses are only counted."""
+    table = Table("seed", "acknowledged entries lost", "found others holding other entries", "not whole")
+    marked = [each for each in results if each.lost or each.diverged or each.not_whole]
+    for result in sorted(marked, key=lambda result: result.seed):
+        table.add_row(
+            str(result.seed),
+            " ".join(f"{first}..{last}" for first, last in result.lost),
+            " ".join(result.diverged),
+            result.not_whole.partition(":")[0],
+        )
+    console = out()
+    if marked:
+        console.print(table)
+    console.print(
+        f"{sum(bool(r.lost) for r in results):,} lives lost acknowledged entries,"
+        f" {sum(bool(r.diverged) for r in results):,} diverged,"
+        f" {sum(bool(r.not_whole) for r in results):,} did not become whole"
+    )

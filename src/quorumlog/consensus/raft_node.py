@@ -276,6 +276,15 @@ class RaftNode:
         """Where this message of the leader would cut the log; None if nowhere. Changes nothing."""
         return self._handler.conflict_of(request)
 
+    def last_shared_index(self, push: PushEntryRequest) -> int | None:
+        """The last entry of a push, or the one before it, that this log holds by index and term; None
+        if it does not even hold the one before."""
+        runs = self._state.runs
+        if not runs.holds(push.previous):
+            return None
+        differs = runs.first_difference(push.first_index, push.last_index + 1, push.term_runs)
+        return min(push.last_index, runs.end_index) if differs is None else differs - 1
+
     def drop_waiting_pushes(self) -> None:
         """As if they had been lost on the way."""
         self._handler.drop_waiting_pushes()

@@ -48,7 +48,13 @@ from quorumlog.node.flusher import Flusher
 from quorumlog.node.healer import Healer
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, PendingAppends
 from quorumlog.node.ports import World
-from quorumlog.node.push_sender import PushSender, check_positions, checked_entries, end_before
+from quorumlog.node.push_sender import (
+    PushSender,
+    check_positions,
+    check_shares_log,
+    checked_entries,
+    end_before,
+)
 from quorumlog.node.recent_batches import RecentBatches
 from quorumlog.node.scrubber import Scrubber, ScrubStatus
 from quorumlog.store.ledger_store import LogRange
@@ -177,8 +183,10 @@ class LedgerNode:
 
     def _has_room_for(self, message: PushEntryRequest) -> bool:
         """Check the entries of an APPEND and reserve space for them and for all that waits for them."""
-        end = self.store.end
-        batch = checked_entries(message, end)
+        batch = checked_entries(message)
+        shared_index = self.raft.last_shared_index(message)
+        if shared_index is not None:
+            check_shares_log(message, shared_index, self.store)
         waiting = [push.entries for push in self.raft.waiting_pushes()]
         try:
             try:
@@ -194,7 +202,7 @@ class LedgerNode:
             self.disk_full = str(error)
             return False
         self.disk_full = ""
-        if message.previous == end.entry_id:
+        if message.previous == self.store.end.entry_id:
             check_positions(batch, positions[: batch.count])
             if not waiting:
                 self._planned = batch

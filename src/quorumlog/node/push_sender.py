@@ -113,8 +113,8 @@ def read_sound(store: LedgerStore, log_range: LogRange) -> EntryBatch:
     return batch
 
 
-def checked_entries(message: PushEntryRequest, end: LogPoint) -> EntryBatch:
-    """The entries of an APPEND, shown to be what the message says; `end` is the receiver's log end.
+def checked_entries(message: PushEntryRequest) -> EntryBatch:
+    """The entries of an APPEND, shown to be what the message says.
 
     Raises ProtocolViolation.
     """
@@ -131,12 +131,6 @@ def checked_entries(message: PushEntryRequest, end: LogPoint) -> EntryBatch:
         raise ProtocolViolation("an APPEND whose entries are of other terms than it says")
     if message.cold:
         batch.check_bodies()
-    if message.previous == end.entry_id and message.previous_chain != end.chain:
-        raise ProtocolViolation(
-            f"{message.sender.member_id} holds other entries up to index {end.index} than this member"
-            f" (chain {message.previous_chain:#x} and {end.chain:#x}): run `quorumlog verify` on both"
-            " data directories"
-        )
     return batch
 
 
@@ -156,6 +150,24 @@ def end_before(order: AppendOrder, term: int) -> LogPoint:
     if place:
         chain = unpack_header(batch.buffer, int(starts[place - 1])).chain_crc
     return LogPoint(first_index - 1, term, chain, first.pos)
+
+
+def check_shares_log(message: PushEntryRequest, index: int, store: LedgerStore) -> None:
+    """Entry `index` is held here and by the sender, of the same term: then both logs are the same up to
+    it. They are not where a directory was put back from an older copy and has led a term twice, and what
+    is pushed must not follow the other entries then. Raises ProtocolViolation."""
+    try:
+        ours = store.chain_at(index)
+    except (RangeDamaged, DirectoryDamaged):
+        return  # who sends the damaged range again compares the chain at both of its ends
+    theirs = message.previous_chain
+    if index > message.previous.index:
+        theirs = int(message.entries.headers()["chain_crc"][index - message.first_index])
+    if ours != theirs:
+        raise ProtocolViolation(
+            f"{message.sender.member_id} holds other entries up to index {index} than this member"
+            f" (chain {theirs:#x} and {ours:#x}): run `quorumlog verify` on both data directories"
+        )
 
 
 def check_positions(batch: EntryBatch, positions: Int64Array) -> None:

@@ -10,24 +10,27 @@ from quorumlog.sim.coverage import counted_transitions
 from quorumlog.sim.life import FAULTS_MS, LifeResult, live
 
 
-def lives(seeds: Sequence[int], jobs: int = 1, faults_ms: float = FAULTS_MS) -> Iterator[LifeResult]:
+def lives(
+    seeds: Sequence[int], jobs: int = 1, faults_ms: float = FAULTS_MS, *, unfair: bool = False
+) -> Iterator[LifeResult]:
     """Results as they come; with `jobs` above 1 in no particular order."""
     if jobs <= 1:
         for seed in seeds:
-            yield counted_life(seed, faults_ms)
+            yield counted_life(seed, faults_ms, unfair=unfair)
         return
     # A fork would share this process's threads' locks; a fresh interpreter shares nothing.
     with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=200) as pool:
-        yield from pool.imap_unordered(_one, [(seed, faults_ms) for seed in seeds], chunksize=1)
+        yield from pool.imap_unordered(_one, [(seed, faults_ms, unfair) for seed in seeds], chunksize=1)
 
 
-def _one(task: tuple[int, float]) -> LifeResult:
-    return counted_life(*task)
+def _one(task: tuple[int, float, bool]) -> LifeResult:
+    seed, faults_ms, unfair = task
+    return counted_life(seed, faults_ms, unfair=unfair)
 
 
-def counted_life(seed: int, faults_ms: float = FAULTS_MS) -> LifeResult:
+def counted_life(seed: int, faults_ms: float = FAULTS_MS, *, unfair: bool = False) -> LifeResult:
     transitions: Counter[str] = Counter()
     with counted_transitions(transitions):
-        result = live(seed, faults_ms=faults_ms)
+        result = live(seed, faults_ms=faults_ms, unfair=unfair)
     result.counts.update(transitions)
     return result

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from quorumlog.config import GroupConfig, MemberAddress
-from quorumlog.sim.checkers import all_checkers
+from quorumlog.sim.checkers import all_checkers, unfair_checkers
 from quorumlog.sim.checkers.checker import Checker
 from quorumlog.sim.clients import SimClient
 from quorumlog.sim.faults import Faults
@@ -52,7 +52,7 @@ class SimCluster:
         self.network = SimNetwork(self)
         self.faults = Faults(self)
         self.clients = [SimClient(self, f"client{i}") for i in range(weather.clients)]
-        self.checkers: list[Checker] = all_checkers(self)
+        self.checkers: list[Checker] = (unfair_checkers if weather.is_unfair else all_checkers)(self)
         self._told: dict[str, list[Callable[..., None]]] = {}
 
     @property

@@ -38,6 +38,11 @@ RECOVERY_BRANCHES = (
     "recovery: the index was made again",
 )
 
+ASYNC_LOSSES = (
+    "async: a power loss took entries",
+    "async: an acknowledged append is lost",
+)
+
 
 def note_sent(counts: Counter[str], message: AnyPeerMessage) -> None:
     if isinstance(message, VoteResponse):
@@ -51,7 +56,7 @@ def expected() -> list[str]:
     names += [f"vote result: {result.name}" for result in VoteResult]
     names += [f"push result: {result.name}" for result in PushResult]
     names += [f"dispatcher: {state.value} {event.name}" for state, event in TRANSITIONS]
-    names += RECOVERY_BRANCHES
+    names += [*RECOVERY_BRANCHES, *ASYNC_LOSSES]
     return names
 
 

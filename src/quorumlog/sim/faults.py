@@ -1,12 +1,13 @@
 """Faults: what strikes a cluster, for how long, and how fairly.
 
 Fair means that a minority is lost at most: members whose directory was wiped, that forgot what they had
-promised, or whose synced bytes were changed, count together until the end of the life.
+promised, or whose synced bytes were changed, count together until the end of the life. Old copies put
+back and disks that lie strike any number of members, in the lives that have them (`UNFAIR_KINDS`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from quorumlog.store.hard_state_file import HARD_STATE_NAME
 from quorumlog.store.ledger_store import LogPoint
 from quorumlog.store.recovery import DATA_NAME, INDEX_NAME
 from quorumlog.store.segment_scan import INDEX_UNIT_BYTES
-from quorumlog.store.slot_file import SECTOR_BYTES, SLOT_BYTES
+from quorumlog.store.slot_file import SECTOR_BYTES, SLOT_BYTES, SLOT_FILE_BYTES
 
 if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimCluster
@@ -63,6 +64,8 @@ class Faults:
             "lost durable point": lambda: self._lose_file(DURABLE_NAME),
             "flipped bit": lambda: self._damage("flipped bit"),
             "zeroed page": lambda: self._damage("zeroed page"),
+            "old copy": self._old_copy,
+            "lying disk": self._lying_disk,
         }
 
     def begin(self) -> None:
@@ -310,7 +313,9 @@ class Faults:
     def refused(self, member: SimMember) -> None:
         """Damage that cannot be bounded: somebody does what the message says, and the member is a new
         one. Without damage no directory may refuse."""
-        assert member.is_damaged, f"{member.member_id} refuses to start undamaged: {member.refusal}"
+        assert member.is_damaged or self._weather.is_unfair, (
+            f"{member.member_id} refuses to start undamaged: {member.refusal}"
+        )
         member.is_lost = True
         member.disk.remove_tree(member.path)
         self._restart_later(member)
@@ -401,3 +406,49 @@ class Faults:
                     held = min(stop - int(path[len(prefix) :]), len(member.disk.content(path)))
                     targets += [(path, held)] * 3
         return [target for target in targets if target[1] > 0]
+
+    # ---------------------------------------------------------------- unfair
+
+    def _old_copy(self) -> None:
+        """Some directories are copied, all at once, and take the place of what has become of them a
+        while later: with their old id, and without what they have promised since."""
+        copies = [(member, member.disk.snapshot()) for member in self._some_of(self._cluster.members)]
+
+        def put_back() -> None:
+            if self._cluster.is_faulty:
+                for member, copy in copies:
+                    self._note("old copy", member.member_id)
+                    member.kill() if self._random.random() < 0.5 else member.lose_power()
+                    member.disk.restore(copy)
+                    self._cluster.told("put_back", member)
+                    self._restart_later(member)
+
+        self._cluster.at(self._random.uniform(0, 5_000), put_back)
+
+    def _lying_disk(self, looks: int = 50) -> None:
+        """A power loss after which bytes are wrong that were synced. Above what is left of the durable
+        point nothing tells them from a torn tail. Comes when some member has such bytes."""
+        members = self._some_of([member for member in self._cluster.members if self._may_lie(member)])
+        if not members and looks:
+            self._cluster.at(10.0, lambda: self._lying_disk(looks - 1))
+        for member in members:
+            synced_position = member.node.store.durable.position
+            member.lose_power()
+            left = read_durable_point(member.disk, member.path)
+            if left is not None and left.point.position < synced_position:
+                position = self._random.randrange(left.point.position, synced_position)
+                first = position % self._weather.storage.segment_bytes
+                path = f"{member.path}/{DATA_NAME}/{position - first:020d}"
+                member.disk.flip(path, first, 1 << self._random.randrange(8))
+                self._note("lying disk", f"{path} at {first}")
+            self._restart_later(member)
+
+    @staticmethod
+    def _may_lie(member: SimMember) -> bool:
+        """Entries were synced since the durable point was."""
+        path = f"{member.path}/{DURABLE_NAME}"
+        return member.is_up and not member.disk.is_synced(path, 0, SLOT_FILE_BYTES)
+
+    def _some_of(self, members: Sequence[SimMember]) -> list[SimMember]:
+        up = [member for member in members if member.is_up]
+        return self._random.sample(up, self._random.randint(1, len(up))) if up else []

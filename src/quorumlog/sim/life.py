@@ -10,6 +10,7 @@ from random import Random
 
 from quorumlog.consensus.ready import Role
 from quorumlog.sim.cluster import SimCluster
+from quorumlog.sim.losses import IndexRange, Losses, lost_entries
 from quorumlog.sim.trace import Trace
 from quorumlog.sim.weather import draw_weather
 
@@ -18,6 +19,10 @@ HEAL_LIMIT_MS = 30_000.0
 """How long after the last fault the cluster may take to become whole, in virtual time."""
 QUIET_MS = 2_000.0
 _LOOK_MS = 250.0
+
+
+class NotWhole(AssertionError):
+    """The faults have ended, and the cluster has not healed in the time that it may take."""
 
 
 @dataclass(slots=True)
@@ -31,6 +36,12 @@ class LifeResult:
     counts: Counter[str] = field(default_factory=Counter)
     failure: str = ""
     """Empty, or what was violated, with the place."""
+    lost: list[IndexRange] = field(default_factory=list)
+    """Unfair lives: acknowledged entries that are gone at the end."""
+    diverged: list[str] = field(default_factory=list)
+    """Unfair lives: members that found others holding other entries."""
+    not_whole: str = ""
+    """Unfair lives: what the cluster was waiting for in vain at the end; empty if it has healed."""
 
 
 def live(
@@ -38,15 +49,23 @@ def live(
     *,
     faults_ms: float = FAULTS_MS,
     size: int | None = None,
+    unfair: bool = False,
     tell: Callable[[str], None] | None = None,
 ) -> LifeResult:
-    """Same seed and arguments, same life. Raises nothing: what goes wrong is in the result."""
+    """Same seed and arguments, same life. Raises nothing: what goes wrong is in the result.
+
+    `unfair`: disks forget what they have synced, on any number of members. Entries may be lost then and
+    the cluster may never be whole again, which the result says; nothing wrong may be served even so.
+    """
     random = Random(seed)
     trace = Trace(tell)
-    cluster = SimCluster(random, draw_weather(random, size), trace)
+    cluster = SimCluster(random, draw_weather(random, size, unfair=unfair), trace)
     result = LifeResult(seed, counts=trace.counts)
     try:
-        _live(cluster, faults_ms)
+        if unfair:
+            _live_unfairly(cluster, faults_ms, result)
+        else:
+            _live(cluster, faults_ms)
     except Exception:  # whatever it is, this life has failed, and the others go on
         result.failure = traceback.format_exc()
     result.virtual_ms = cluster.now_ms
@@ -67,10 +86,21 @@ def _live(cluster: SimCluster, faults_ms: float) -> None:
     make_whole(cluster)
 
 
+def _live_unfairly(cluster: SimCluster, faults_ms: float, result: LifeResult) -> None:
+    losses = Losses(cluster)
+    cluster.checkers.append(losses)
+    try:
+        _live(cluster, faults_ms)
+    except NotWhole as reason:
+        result.not_whole = str(reason)
+    result.lost = lost_entries(cluster)
+    result.diverged = sorted(losses.diverged)
+
+
 def make_whole(cluster: SimCluster) -> None:
     """No more faults: the cluster heals in a bounded time, and every checker looks at the end of it.
 
-    Raises AssertionError.
+    Raises NotWhole, and Violation.
     """
     cluster.trace.note(cluster.now_ms, "fault", "none any more")
     cluster.is_faulty = False
@@ -101,12 +131,11 @@ def _acknowledged(cluster: SimCluster) -> int:
 
 def _wait(cluster: SimCluster, until_ms: float, done: Callable[[], bool], what: str) -> None:
     while not done():
-        assert cluster.now_ms < until_ms, f"no {what} {HEAL_LIMIT_MS:g} ms after the last fault: " + (
-            "; ".join(
-                f"{member.member_id} {member.node.status()}" if member.is_up else member.member_id
-                for member in cluster.members
+        if cluster.now_ms >= until_ms:
+            members = (
+                f"{m.member_id} {m.node.status() if m.is_up else 'is down'}" for m in cluster.members
             )
-        )
+            raise NotWhole(f"no {what} {HEAL_LIMIT_MS:g} ms after the last fault: {'; '.join(members)}")
         cluster.run_for(_LOOK_MS)
 
 

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from quorumlog.config import GroupConfig
+from quorumlog.consensus.messages import AnyPeerMessage
 from quorumlog.consensus.ready import Envelope, Ready, RoleChange
 from quorumlog.entry import Durability, Voter
-from quorumlog.errors import DirectoryDamaged, LedgerError, StoreFailure
+from quorumlog.errors import DirectoryDamaged, LedgerError, ProtocolViolation, StoreFailure
 from quorumlog.node import LedgerNode
 from quorumlog.sim.coverage import note_sent
 from quorumlog.sim.disk import Crashed, SimDisk
@@ -292,6 +293,20 @@ class SimMember:
         if node is not None:
             self.enter(lambda: getattr(node, method)(*arguments))
 
+    def receive(self, message: AnyPeerMessage) -> None:
+        """In a turn. Members whose disks are honest never send what violates the protocol; of others the
+        connection is closed, as the server closes it."""
+        try:
+            self.node.receive(message)
+        except ProtocolViolation as violation:
+            if not self.cluster.weather.is_unfair:
+                raise
+            self.cluster.trace.count("peer refused for other entries")
+            sender_id = message.sender.member_id
+            self.note(f"parts from {sender_id}", str(violation))
+            self.cluster.told("parted", self, message)
+            self.cluster.network.reset(self.member_id, sender_id, closed_by=self.member_id)
+
     def _schedule(self) -> None:
         if not self._turn_due:
             self._turn_due = True
@@ -343,6 +358,7 @@ class SimMember:
         self.note(f"commits up to {committed_index}")
 
     def lost_committed(self, first_index: int) -> None:
+        self.cluster.trace.count("async: committed entries are cut")
         self.note(f"lost committed entries from {first_index} on")
 
     def weakest_durability(self, own: Durability) -> Durability:

@@ -201,6 +201,6 @@ class SimNetwork:
             message = self._decoder.receive_data(data)[0].message
             assert isinstance(message, Message), message
             msgspec.structs.force_setattr(message, "sender", voter)
-            receiver.enter_node("receive", message)
+            receiver.enter(lambda: receiver.receive(message))
 
         self._cluster.at(arrival_ms - self._cluster.now_ms, deliver)

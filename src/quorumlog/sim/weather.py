@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from quorumlog.config import ConsensusConfig, StoreConfig
@@ -36,6 +36,9 @@ FAULT_KINDS = (
     "zeroed page",
 )
 
+UNFAIR_KINDS = ("old copy", "lying disk")
+"""What no log survives where it strikes a majority; met in lives that are not fair only."""
+
 
 @dataclass(frozen=True, slots=True)
 class Weather:
@@ -64,13 +67,15 @@ class Weather:
     body_bytes: int
     """A body is at most this long, most are short."""
     batch_entries: int
+    is_unfair: bool = False
+    """Disks may forget what they have synced, on any number of members."""
 
     @property
     def is_async(self) -> bool:
         return self.storage.flush == "async"
 
 
-def draw_weather(random: Random, size: int | None = None) -> Weather:
+def draw_weather(random: Random, size: int | None = None, *, unfair: bool = False) -> Weather:
     hasty = random.random() < 0.3
     if size is None:
         size = random.choice(SIZES)
@@ -89,11 +94,12 @@ def draw_weather(random: Random, size: int | None = None) -> Weather:
         preferred_leader_ids=("n0",) if random.random() < 0.2 else (),
         preferred_cool_down_ms=random.choice((1_000, 30_000)),
     )
-    return Weather(
+    is_async = random.random() < 0.1
+    weather = Weather(
         size=size,
         consensus=consensus,
         storage=StoreConfig(
-            flush="async" if random.random() < 0.1 else "sync",
+            flush="async" if is_async else "sync",
             segment_bytes=segment_bytes,
             index_segment_bytes=random.choice((320, 2048)),
             reserve_step_bytes=random.choice((1024, 8192)),
@@ -102,7 +108,7 @@ def draw_weather(random: Random, size: int | None = None) -> Weather:
             checkpoint_interval_ms=random.choice((200, 3000)),
         ),
         max_uncommitted_bytes=random.choice((8192, 1 << 20)),
-        fault_kinds=tuple(chosen) or FAULT_KINDS,
+        fault_kinds=(*(chosen or FAULT_KINDS), *(UNFAIR_KINDS if unfair else ())),
         fault_every_ms=random.choice((0.5, 1.0, 3.0)) * consensus.election_timeout_ms,
         delay_ms=random.choice((0.2, 1.0, 5.0, 30.0)),
         jitter=0.0 if calm else random.choice((0.0, 0.01, 0.1)),
@@ -115,4 +121,10 @@ def draw_weather(random: Random, size: int | None = None) -> Weather:
         appends_per_second=10.0,
         body_bytes=random.choice((40, 400, 1500)),
         batch_entries=random.choice((1, 4, 20)),
+        is_unfair=unfair,
     )
+    if is_async:
+        # Drawn last, so that no other life changes. A short interval leaves a power loss little to take.
+        flush_interval_ms = random.choice((10, 200, 1000))
+        weather = replace(weather, storage=replace(weather.storage, flush_interval_ms=flush_interval_ms))
+    return weather

@@ -132,6 +132,23 @@ def test_a_directory_whose_term_fell_is_found_at_its_next_start() -> None:
         cell.start(member)
 
 
+def test_a_directory_whose_older_copy_was_put_back_owes_only_what_the_copy_promises() -> None:
+    cell = WatchedCell(1)
+    member = cell.members[0]
+    cell.watch(PromisesOnDisk(cell))
+    cell.leader()
+    older = member.disk.snapshot()
+    for _ in range(2):
+        cell.stop(member)
+        cell.start(member)
+        cell.leader()
+    cell.stop(member)
+    member.disk.restore(older)
+    cell.tell("put_back", member)
+    cell.start(member)
+    cell.append(b"a")
+
+
 def with_an_unsynced_entry(promises: Promises) -> int:
     """Index of an entry that the follower has written and not synced."""
     cell, member = promises.cell, promises.follower
@@ -209,7 +226,9 @@ def test_an_acknowledged_append_may_only_be_lost_where_a_power_loss_took_it() ->
     outcomes.log.forget_from(6)
     outcomes.broken("entries from 5 on are lost .a power loss explains it from: 6")
     outcomes.log.forget_from(5)
+    outcomes.cell.trace.counts.clear()
     outcomes.checker.healed()
+    assert outcomes.cell.trace.counts["async: an acknowledged append is lost"] == 1
 
 
 def test_an_acknowledged_append_at_another_index_is_found() -> None:

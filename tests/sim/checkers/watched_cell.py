@@ -14,6 +14,7 @@ from quorumlog.node import LedgerNode
 from quorumlog.sim.checkers import Checker
 from quorumlog.sim.disk import SimDisk
 from quorumlog.sim.operations import ClientAppend, ClientRead, Operations
+from quorumlog.sim.trace import Trace
 from quorumlog.store.member_directory import open_member_directory
 from tests.node.cell import SMALL, Cell
 
@@ -40,6 +41,7 @@ class WatchedCell:
         self.is_faulty = False
         self.is_async = storage.flush == "async"
         self.operations = Operations()
+        self.trace = Trace()
         self.checkers: list[Checker] = []
         disks = {f"n{i}": SimDisk() for i in range(members)}
         self.cell = Cell(Path("/"), members, storage=storage, disks=dict(disks))

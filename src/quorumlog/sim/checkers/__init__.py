@@ -22,13 +22,29 @@ from quorumlog.sim.checkers.promises_on_disk import PromisesOnDisk
 from quorumlog.sim.checkers.quiet import Quiet
 from quorumlog.sim.checkers.quorum_on_disk import QuorumOnDisk
 from quorumlog.sim.checkers.reads import Reads
+from quorumlog.sim.checkers.served_entries import ServedEntries
 from quorumlog.sim.checkers.term_origin import TermOrigin
 from quorumlog.sim.checkers.water_marks import WaterMarks
 
 if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimCluster
 
-__all__ = ["Checker", "Violation", "all_checkers"]
+__all__ = ["NEEDS_HONEST_DISKS", "Checker", "Violation", "all_checkers", "unfair_checkers"]
+
+NEEDS_HONEST_DISKS: dict[type[Checker], str] = {
+    OneGroup: "the founding list is what a directory remembers; all of them may forget it",
+    OneLeader: "a directory that is put back has forgotten its vote and gives it again",
+    LogMatching: "two leaders of one term write different entries of the same index and term",
+    DurableEntries: "what was on a disk is no longer there, which is the fault itself",
+    CommittedEntries: "a majority that has forgotten an entry commits another in its place",
+    WaterMarks: "a mark counts a disk that has forgotten since",
+    QuorumOnDisk: "it counts disks by what they have synced, and they lie",
+    LeaderCompleteness: "a majority that has forgotten an entry elects a leader without it",
+    Reads: "it compares with what is committed; ServedEntries stands in for it",
+    AcknowledgedAppends: "what was acknowledged may be gone: it is reported (losses.py), not refused",
+    Convergence: "members that committed different entries stay apart: reported as not whole",
+}
+"""Checkers that say nothing true of a life in which disks forget, and why. All others look on there."""
 
 
 def all_checkers(cluster: SimCluster) -> list[Checker]:
@@ -56,3 +72,10 @@ def all_checkers(cluster: SimCluster) -> list[Checker]:
         BoundedMemory(cluster),
         Convergence(cluster),
     ]
+
+
+def unfair_checkers(cluster: SimCluster) -> list[Checker]:
+    """What holds even if disks forget, on a majority too: nothing wrong is served, and every process
+    keeps the rules for as long as it lives."""
+    kept = [each for each in all_checkers(cluster) if type(each) not in NEEDS_HONEST_DISKS]
+    return [*kept, ServedEntries(cluster)]

@@ -112,7 +112,10 @@ class AcknowledgedAppends(Checker):
         missing_index = receipt.first_index + len(found)
         forgotten_from = self._log.forgotten_from
         may_be_lost = forgotten_from is not None and missing_index >= forgotten_from
-        if missing_index <= receipt.last_index and not may_be_lost:
+        if missing_index > receipt.last_index:
+            return
+        self.cluster.trace.count("async: an acknowledged append is lost")
+        if not may_be_lost:
             raise Violation(
                 f"{_named(append)}, but {where}; entries from {missing_index} on are lost (a power loss"
                 f" explains it from: {forgotten_from})"

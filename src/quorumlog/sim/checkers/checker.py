@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from quorumlog.consensus.messages import AnyPeerMessage
 from quorumlog.consensus.ready import Envelope, Ready
 from quorumlog.sim.operations import ClientAppend, ClientRead
 
@@ -34,11 +35,17 @@ class Checker:
         """The process is gone (killed, power lost, failed or stopped); `member.node` is still the old
         one for the time of this call."""
 
+    def put_back(self, member: SimMember) -> None:
+        """It is down, and an older copy has taken the place of its directory."""
+
     def ready(self, member: SimMember, ready: Ready) -> None:
         """The core gave out a Ready; nothing of it is carried out yet."""
 
     def sent(self, member: SimMember, envelope: Envelope) -> None:
         """A message is leaving now."""
+
+    def parted(self, member: SimMember, message: AnyPeerMessage) -> None:
+        """`member` closes a connection, for this message violates the protocol."""
 
     def turned(self, member: SimMember) -> None:
         """A turn has ended; everything that it caused is carried out."""

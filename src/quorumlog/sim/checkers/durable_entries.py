@@ -57,6 +57,7 @@ class DurableEntries(Checker):
         if written is not None and self.cluster.is_async:
             if end.index < written.index and member.lost_power:
                 self._log.forget_from(end.index + 1)
+                self.cluster.trace.count("async: a power loss took entries")
             else:
                 self._check_held(member, written, "written")
         self.turned(member)

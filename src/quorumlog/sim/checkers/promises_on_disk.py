@@ -52,6 +52,17 @@ class PromisesOnDisk(Checker):
             raise Violation(f"{member.voter} starts with {own}; on its platter was {known}")
         self._require_term(member, own.term, "starts")
 
+    def put_back(self, member: SimMember) -> None:
+        """Another history begins: of whichever directory of this member the copy is."""
+        for known in (self._hard_states, self._synced):
+            for voter in [voter for voter in known if voter.member_id == member.member_id]:
+                del known[voter]
+        self._votes = {
+            key: candidate
+            for key, candidate in self._votes.items()
+            if key[0].member_id != member.member_id
+        }
+
     def ready(self, member: SimMember, ready: Ready) -> None:
         if ready.truncate_from is not None:
             self._synced.pop(member.voter, None)  # other bytes will come there

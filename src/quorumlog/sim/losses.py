@@ -1,0 +1,107 @@
+"""Losses: what an unfair life has cost, and which of its members have noticed.
+
+Nothing here refuses anything: where disks forget on a majority, acknowledged entries may be gone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorumlog.batch import EntryBatch
+from quorumlog.consensus.messages import AnyPeerMessage, PushEntryResponse, PushResult
+from quorumlog.consensus.ready import Envelope, Role
+from quorumlog.entry import AppendReceipt
+from quorumlog.errors import LedgerError, ProtocolViolation, StoreFailure
+from quorumlog.sim.checkers.checker import Checker
+from quorumlog.sim.operations import ClientRead
+
+if TYPE_CHECKING:
+    from quorumlog.sim.cluster import SimCluster
+    from quorumlog.sim.member import SimMember
+
+READ_BYTES = 1 << 20
+
+IndexRange = tuple[int, int]
+"""(first, last), both inclusive, as people read them."""
+
+
+class Losses(Checker):
+    """Notes who finds that another member holds other entries than its own."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        super().__init__(cluster)
+        self.diverged: set[str] = set()
+        """Members that said DIVERGED_BELOW_COMMIT, or closed a connection because of other entries."""
+
+    def sent(self, member: SimMember, envelope: Envelope) -> None:
+        message = envelope.message
+        if isinstance(message, PushEntryResponse) and message.result is PushResult.DIVERGED_BELOW_COMMIT:
+            self.diverged.add(member.member_id)
+
+    def parted(self, member: SimMember, message: AnyPeerMessage) -> None:
+        self.diverged.add(member.member_id)
+
+
+def lost_entries(cluster: SimCluster) -> list[IndexRange]:
+    """Acknowledged entries that the log which the group goes on with does not show any more: that of
+    the leader of the highest term, or the longest committed one while nobody leads.
+
+    Reads every log through to its end, as a client does; the checkers look on.
+    """
+    up = [member for member in cluster.members if member.is_up]
+    logs = {member.member_id: _read_through(cluster, member) for member in up}
+    best = max(up, key=_authority, default=None)
+    shown = logs[best.member_id] if best is not None else {}
+    lost: set[int] = set()
+    for append in cluster.operations.appends:
+        receipt = append.outcome
+        if isinstance(receipt, AppendReceipt):
+            indices = range(receipt.first_index, receipt.last_index + 1)
+            lost.update(
+                i for i, body in zip(indices, append.bodies, strict=True) if shown.get(i) != body
+            )
+    return _ranges(sorted(lost))
+
+
+def _authority(member: SimMember) -> tuple[bool, int]:
+    raft = member.node.raft
+    leads = raft.role is Role.LEADER
+    return leads, raft.term if leads else member.node.committed_index
+
+
+def _read_through(cluster: SimCluster, member: SimMember) -> dict[int, bytes]:
+    """Bodies of all committed entries that can be read, by index."""
+    node, bodies = member.node, dict[int, bytes]()
+    index = node.store.begin.index + 1
+    while index <= node.committed_index:
+        batch = _read(member, index, READ_BYTES) or _read(member, index, 1)
+        if batch is None:
+            index += 1
+            continue
+        read = ClientRead(member.member_id, index, batch, node.committed_index, cluster.now_ms)
+        cluster.told("read", read)
+        bodies |= {index + at: bytes(body) for at, body in enumerate(batch.bodies())}
+        index += batch.count
+    return bodies
+
+
+def _read(member: SimMember, first_index: int, limit_bytes: int) -> EntryBatch | None:
+    """None if the member cannot show the entry; or not all of those that it was asked for."""
+    node = member.node
+    try:
+        found = node.readable_range(first_index, node.committed_index + 1, limit_bytes)
+        batch = found if isinstance(found, EntryBatch) else node.store.read(found)
+        batch.check_bodies()
+    except (LedgerError, StoreFailure, ProtocolViolation):
+        return None
+    return batch
+
+
+def _ranges(indices: list[int]) -> list[IndexRange]:
+    ranges: list[IndexRange] = []
+    for index in indices:
+        if ranges and ranges[-1][1] == index - 1:
+            ranges[-1] = (ranges[-1][0], index)
+        else:
+            ranges.append((index, index))
+    return ranges

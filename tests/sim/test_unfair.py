@@ -1,0 +1,70 @@
+"""Lives in which disks forget, on a majority too: losses are reported, nothing wrong is served."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from typer.testing import CliRunner
+
+from quorumlog.cli.main import app
+from quorumlog.sim.life import live
+from quorumlog.sim.losses import Losses, lost_entries
+from quorumlog.sim.weather import UNFAIR_KINDS
+from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
+
+LIVES = range(1, 13)
+UNFAIR = replace(QUIET, is_unfair=True)
+
+
+def test_whatever_disks_forget_nothing_wrong_is_served_and_losses_are_told() -> None:
+    results = [live(seed, faults_ms=5_000, unfair=True) for seed in LIVES]
+    failed = {result.seed: result.failure for result in results if result.failure}
+    assert not failed, f"quorumlog sim --unfair --seed {min(failed)} --seconds 5 --trace\n{failed}"
+    counts = sum((result.counts for result in results), Counter[str]())
+    assert all(counts[f"fault: {kind}"] for kind in UNFAIR_KINDS), counts
+    assert any(result.lost for result in results)
+
+
+def test_an_unfair_seed_is_one_life_and_leaves_the_fair_one_of_its_number_alone() -> None:
+    first, second = (live(7, faults_ms=3_000, unfair=True) for _ in range(2))
+    assert first == second
+    fair = live(7, faults_ms=3_000)
+    assert fair.trace_hash != first.trace_hash
+    assert not any(fair.counts[f"fault: {kind}"] for kind in UNFAIR_KINDS)
+
+
+def test_a_majority_put_back_loses_what_came_after_the_copy_and_a_faithful_member_says_so() -> None:
+    scene = Scenario(weather=UNFAIR)
+    losses = Losses(scene.cluster)
+    scene.watch(losses)
+    scene.append(3)
+    copies = {member: member.disk.snapshot() for member in scene.members}
+    scene.append(2)
+    faithful, others = scene.await_leader(), scene.followers()
+    lost_from = faithful.node.store.end.index - 1
+    for member in scene.members:
+        member.stop()
+    for member in others:
+        member.disk.restore(copies[member])
+        scene.cluster.told("put_back", member)
+        member.start()
+    scene.ask_and_wait(scene.await_leader(*others))
+    faithful.start()
+    scene.run_for(10 * ELECTION_MS)
+    assert losses.diverged == {faithful.member_id}
+    assert lost_entries(scene.cluster) == [(lost_from, lost_from + 1)]
+    assert faithful.node.committed_index == lost_from + 1, "gave up what it knows to be committed"
+
+
+def test_a_group_that_kept_everything_reports_no_losses() -> None:
+    scene = Scenario(weather=UNFAIR)
+    scene.append(3)
+    assert lost_entries(scene.cluster) == []
+
+
+def test_the_command_prints_what_was_lost() -> None:
+    told = CliRunner().invoke(app, ["sim", "--unfair", "--seed", "1", "--seeds", "8", "--seconds", "3"])
+    assert told.exit_code == 0, told.output
+    assert "lives lost acknowledged entries" in told.output
+    assert "fault: old copy" in told.output

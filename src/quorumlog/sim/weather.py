@@ -64,10 +64,13 @@ class Weather:
     body_bytes: int
     """A body is at most this long, most are short."""
     batch_entries: int
+    store: str = "file"
+    """As in `GroupConfig`; lives that are drawn have disks."""
 
     @property
     def is_async(self) -> bool:
-        return self.storage.flush == "async"
+        """An entry counts before it is synced, if it ever is."""
+        return self.storage.flush == "async" or self.store == "memory"
 
 
 def draw_weather(random: Random, size: int | None = None) -> Weather:

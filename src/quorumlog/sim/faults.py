@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from quorumlog.sim.disk import PAGE_BYTES
+from quorumlog.sim.inode import PAGE_BYTES
 from quorumlog.store.durable_file import DURABLE_NAME, read_durable_point
 from quorumlog.store.hard_state_file import HARD_STATE_NAME
 from quorumlog.store.ledger_store import LogPoint

@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 
 from quorumlog import LocalCluster, connect
+from quorumlog.store.directory_reader import DirectoryReader
+from quorumlog.store.disk import OsDisk
+from quorumlog.store.ledger_store import LogPoint, QuarantinedRange
+from quorumlog.store.quarantine import Quarantine
 from tests.cli.conftest import LINES, NOT_TEXT, STORAGE, Cli, objects, plain
 
 INSPECT_KEYS = {
@@ -19,8 +23,18 @@ INSPECT_KEYS = {
     "committed_index",
     "segments",
     "damage",
+    "quarantine",
 }
-VERIFY_KEYS = ["directory", "entries", "checked", "unchecked", "chain_crc", "ok", "problem"]
+VERIFY_KEYS = [
+    "directory",
+    "entries",
+    "checked",
+    "unchecked",
+    "chain_crc",
+    "ok",
+    "problem",
+    "quarantine",
+]
 
 
 @pytest.fixture
@@ -151,6 +165,30 @@ def test_verify_ends_with_1_on_damage_and_names_file_and_index(cli: Cli, damaged
     (row,) = objects(cli("verify", damaged, "--json").stdout)
     assert not row["ok"]
     assert "index" in row["problem"]
+
+
+def test_what_is_in_quarantine_is_said_although_nothing_else_is_wrong(
+    cli: Cli, stopped: list[Path], tmp_path: Path
+) -> None:
+    """The bytes are back; the member was killed before it had noted that."""
+    copy = tmp_path / "copy"
+    shutil.copytree(stopped[0], copy)
+    with DirectoryReader(OsDisk(), str(copy)) as reader:
+        before, last = (
+            LogPoint(h.index, h.term, h.chain_crc, h.pos + h.size)
+            for h in (reader.header_at(6), reader.header_at(8))
+        )
+    lost = QuarantinedRange(before, last, ((7, last.term),), "data/" + "0" * 20, "was lost")
+    Quarantine(OsDisk(), str(copy), [lost]).save()
+    for command, exit_code in (("inspect", 0), ("verify", 1)):
+        result = cli(command, copy)
+        assert result.exit_code == exit_code, result.output
+        text = plain(result.stdout)
+        assert "entries 7 .. 8 in data/" in text
+        assert f"stop index 9, term {last.term} from 7, chain {before.chain:08x} before" in text
+        (found,) = objects(cli(command, copy, "--json").stdout)
+        (quarantined,) = found["quarantine"]
+        assert (quarantined["first_index"], quarantined["stop_index"]) == (7, 9)
 
 
 def test_verify_names_the_first_differing_index(cli: Cli, stopped: list[Path], damaged: Path) -> None:

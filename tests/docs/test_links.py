@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.markdown import DOCUMENTS, ROOT, anchors, section, tables
+from tests.docs.markdown import DOCUMENTS, ROOT, anchors
 
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 TEST_NAME = re.compile(r"`(tests/[\w/]+\.(?:py|txt))(?:::(\w+))?`")
@@ -43,17 +43,6 @@ def test_tests_that_are_named_exist(document: Path) -> None:
                 if isinstance(node, ast.FunctionDef)
             }
             assert test in names, f"{name_of(document)} names {file}::{test}"
-
-
-def test_the_loss_matrix_names_tests_and_scripts() -> None:
-    matrix = section((ROOT / "docs/durability.md").read_text(), "The loss matrix")
-    rows = [line for line in matrix.splitlines() if line.startswith("| ")][2:]
-    assert len(rows) == len(tables(matrix)[0]) > 10
-    for row in rows:
-        proofs = TEST_NAME.findall(row)
-        assert proofs, f"shown by nothing: {row}"
-        for file, test in proofs:
-            assert file.endswith(".txt") or test.startswith("test_"), file
 
 
 def test_what_the_code_says_is_in_a_document_is_there() -> None:

@@ -3,15 +3,16 @@
     python -m tests.node.damage_fuzz FIRST STOP       run the cases FIRST .. STOP - 1
 
 Each case damages one of three members while it is down and starts all of them. There are two good ends:
-the start refuses with a message that names the directory, or the group runs until every member is whole
-again and holds the same bytes. On the way the damaged member is read like any other: what it serves is
-right.
+the start refuses with a message that names file and position (a file that is missing has none), or the
+group runs until every member is whole again and holds the same bytes. On the way the damaged member is
+read like any other: what it serves is right.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import re
 import shutil
 import sys
 import tempfile
@@ -183,7 +184,9 @@ def start_and_heal(path: Path, entries: Entries) -> str:
     try:
         cell = Cell(path, storage=STORAGE)
     except (ConfigError, StoreFailure) as refusal:
-        assert str(path / VICTIM) in str(refusal), refusal
+        assert names_the_place(str(refusal), path / VICTIM), (
+            f"it says neither file nor position: {refusal}"
+        )
         return "refused"
     try:
         victim = cell.nodes[VICTIM]
@@ -200,6 +203,14 @@ def start_and_heal(path: Path, entries: Entries) -> str:
         return "healed"
     finally:
         cell.close()
+
+
+def names_the_place(refusal: str, directory: Path) -> bool:
+    named = re.findall(re.escape(str(directory)) + r"/([\w/.-]*\w)", refusal)
+    position = re.search(r"\bposition \d+", refusal)
+    missing = [name for name in named if f"no file {directory / name}" in refusal]
+    is_missing = bool(missing) and not any((directory / name).exists() for name in missing)
+    return is_missing or (position is not None and any((directory / name).is_file() for name in named))
 
 
 def run_until_whole(cell: Cell, entries: Entries) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.damage_fuzz import Entries, make_group, run_case
+from tests.node.damage_fuzz import Entries, make_group, names_the_place, run_case
 
 FOUND_SOMETHING = {
     30: "bytes behind the blank record of a healed segment stayed as they were",
@@ -41,3 +41,12 @@ def test_cases_that_found_something_end_well(
     group: tuple[Path, Entries], tmp_path: Path, seed: int
 ) -> None:
     run_case(seed, *group, tmp_path)
+
+
+def test_a_refusal_without_file_or_position_is_not_accepted(tmp_path: Path) -> None:
+    (tmp_path / "durable").touch()
+    assert names_the_place(f"{tmp_path}/durable: bad header (position 96, entry 2)", tmp_path)
+    assert not names_the_place(f"{tmp_path}/durable: bad header", tmp_path)
+    assert not names_the_place(f"{tmp_path}: bad header (position 96, entry 2)", tmp_path)
+    assert names_the_place(f"{tmp_path} holds a log but no file {tmp_path}/member: lost", tmp_path)
+    assert not names_the_place(f"{tmp_path} holds a log but no file {tmp_path}/durable: lost", tmp_path)

@@ -62,11 +62,13 @@ class Scenario:
         size: int = 3,
         seed: int = 1,
         flush: str = "sync",
+        store: str = "file",
         weather: Weather = QUIET,
         start: bool = True,
         checked: bool = True,
     ) -> None:
-        weather = replace(weather, size=size, storage=replace(weather.storage, flush=flush))
+        storage = replace(weather.storage, flush=flush)
+        weather = replace(weather, size=size, storage=storage, store=store)
         self.cluster = SimCluster(Random(seed), weather, Trace())
         self.members = self.cluster.members
         if not checked:

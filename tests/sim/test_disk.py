@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from quorumlog.config import StoreConfig
 from quorumlog.entry import HardState, Voter
-from quorumlog.sim.disk import PAGE_BYTES, SECTOR_BYTES, Crashed, SimDisk, SimFile
+from quorumlog.sim.disk import Crashed, SimDisk, SimFile
+from quorumlog.sim.inode import PAGE_BYTES, SECTOR_BYTES
 from quorumlog.store.disk import Disk
 from quorumlog.store.file_member_directory import FileMemberDirectory
 from quorumlog.store.member_directory import open_member_directory

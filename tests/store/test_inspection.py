@@ -10,6 +10,7 @@ from quorumlog.entry import Formation, HardState, Voter
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.inspection import inspect_directory
 from quorumlog.store.member_file import cluster_id_of
+from quorumlog.store.verification import verify_directory
 from tests.store.made_logs import append, fill, flip, make_directory, open_small, opened
 
 disk = OsDisk()
@@ -53,6 +54,7 @@ def test_a_directory_in_full(tmp_path: Path) -> None:
         "segment_bytes": 1024,
         "index_segment_bytes": 320,
         "damage": [],
+        "quarantine": [],
         "tail": "",
     }
     assert [segment["file"] for segment in segments] == [
@@ -95,6 +97,39 @@ def test_lost_small_files_and_a_tail(tmp_path: Path) -> None:
     assert view.current_term == -1
     assert [damage.path for damage in view.damage] == ["hardstate"]
     assert "body_crc does not match" in view.tail
+
+
+def test_what_waits_to_be_healed_is_shown_with_what_is_known_of_it(tmp_path: Path) -> None:
+    path = make_directory(tmp_path / "n0", 40)
+    whole = inspect_directory(disk, str(path))
+    (path / "data" / f"{1024:020d}").unlink()
+    with opened(path) as directory:  # a start makes the file again, and notes what it has lost
+        (lost,) = directory.store.quarantined
+    view = inspect_directory(disk, str(path))
+    (quarantined,) = view.to_json()["quarantine"]
+    assert quarantined == {
+        "first_index": whole.segments[1].first_index,
+        "stop_index": whole.segments[1].last_index + 1,
+        "terms": [{"first_index": lost.first_index, "term": 1}, {"first_index": 20, "term": 2}],
+        "chain_before": lost.before.chain,
+        "chain_at_last": lost.last.chain,
+        "file": f"data/{1024:020d}",
+        "position": lost.before.position,
+        "problem": lost.problem,
+    }
+    assert view.ledger_end_index == whole.ledger_end_index
+    found = verify_directory(disk, str(path))
+    assert not found.ok
+    assert found.to_json()["quarantine"] == [quarantined]
+
+
+def test_a_note_that_nobody_can_read_is_damage(tmp_path: Path) -> None:
+    path = make_directory(tmp_path / "n0", 40)
+    (path / "healing").write_bytes(b"[]\ncrc32=0\n")
+    view = inspect_directory(disk, str(path))
+    assert [damage.path for damage in view.damage] == ["healing"]
+    assert view.quarantined == ()
+    assert "healing: is unreadable" in verify_directory(disk, str(path)).problem
 
 
 def test_a_running_member(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from quorumlog.entry import Formation, Voter
-from quorumlog.errors import StoreFailure
+from quorumlog.errors import DirectoryDamaged
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.member_file import (
     MemberRecord,
@@ -68,8 +68,10 @@ def test_every_flipped_byte_is_noticed() -> None:
 
 def test_a_damaged_file_stops_the_start_and_is_named(tmp_path: Path) -> None:
     (tmp_path / "member").write_bytes(encode_member(RECORD)[:-5])
-    with pytest.raises(StoreFailure, match=f"{tmp_path}/member cannot be used: its CRC"):
+    refusal = rf"{tmp_path}/member cannot be used: its CRC .* \(position 0\). Put back .* or move"
+    with pytest.raises(DirectoryDamaged, match=refusal) as raised:
         load_member(disk, str(tmp_path))
+    assert (raised.value.path, raised.value.position) == (f"{tmp_path}/member", 0)
 
 
 def test_the_cluster_id_names_the_founding_list_in_any_order() -> None:

@@ -11,6 +11,7 @@ from quorumlog.cli.options import Directory, Json, check_directory
 from quorumlog.cli.output import entry_progress, out, print_json
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.inspection import Inspection, inspect_directory
+from quorumlog.store.verification import describe_quarantine
 
 
 def inspect(
@@ -20,7 +21,8 @@ def inspect(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Show segments, index ranges, terms, hard state, checkpoint, and what is damaged where.
+    """Show segments, index ranges, terms, hard state, checkpoint, what is damaged where and what waits
+    to be healed.
 
     Takes directories of quorumlog and of Java DLedger members and changes nothing in them. Status 0 also
     when there is damage: it was shown. `verify` ends with status 1 then.
@@ -106,7 +108,14 @@ def _print_damage(found: Inspection, *, quick: bool) -> None:
             style="red",
             soft_wrap=True,
         )
+    for quarantined in found.quarantined:
+        console.print(
+            f"healing {describe_quarantine(quarantined)}; in quarantine until another member sends it",
+            markup=False,
+            style="red",
+            soft_wrap=True,
+        )
     if found.tail:
         console.print(f"tail    {found.tail}: the next start cuts it", markup=False, soft_wrap=True)
-    if not found.damage:
+    if not found.damage and not found.quarantined:
         console.print("no damage seen (entries were not read)" if quick else "no damage")

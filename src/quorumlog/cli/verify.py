@@ -14,7 +14,12 @@ from quorumlog.cli.output import EXIT_REFUSED, entry_progress, note, out, print_
 from quorumlog.errors import DirectoryDamaged
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.verification import Verification, compare_directories, verify_directory
+from quorumlog.store.verification import (
+    Verification,
+    compare_directories,
+    describe_quarantine,
+    verify_directory,
+)
 
 
 def verify(
@@ -110,8 +115,12 @@ def _print_result(result: Verification) -> None:
             console.print(
                 f"        {damage.path}: {damage.problem} ({where})", markup=False, soft_wrap=True
             )
-    elif result.problem:
+    elif result.problem and not result.quarantined:
         console.print(f"        {result.problem}", markup=False, soft_wrap=True)
+    for quarantined in result.quarantined:
+        console.print(
+            f"        in quarantine: {describe_quarantine(quarantined)}", markup=False, soft_wrap=True
+        )
 
 
 def _agreement(results: list[Verification]) -> str:

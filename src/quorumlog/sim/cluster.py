@@ -41,6 +41,7 @@ class SimCluster:
                     member_id=address.member_id,
                     members=addresses,
                     data_dir=f"/{address.member_id}",
+                    store=weather.store,
                     consensus=weather.consensus,
                     storage=weather.storage,
                     max_uncommitted_bytes=weather.max_uncommitted_bytes,

@@ -17,16 +17,11 @@ from os import strerror
 from random import Random
 
 from quorumlog.entry_header import Buffer
+from quorumlog.sim.inode import PAGE_BYTES, Inode, pages_of, resize
 from quorumlog.store.disk import DiskUsage
-
-PAGE_BYTES = 4096
-SECTOR_BYTES = 512
-"""What the platter writes whole or not at all."""
 
 _ROOTS = ("", ".", "/")
 _LUCKS = (0.0, 0.5, 1.0)
-_TORN_RATIO = 1 / 16
-"""Of the unsynced pages that survive a power loss."""
 
 
 class Crashed(BaseException):
@@ -46,105 +41,18 @@ def _key(folder: str) -> str:
     return "" if folder in _ROOTS else folder
 
 
-def _pages(position: int, stop_position: int) -> range:
-    return range(position // PAGE_BYTES, -(-stop_position // PAGE_BYTES))
-
-
-def _resize(content: bytearray, size_bytes: int) -> None:
-    del content[size_bytes:]
-    content.extend(bytes(size_bytes - len(content)))
-
-
-class _Inode:
-    """The bytes of a file, whatever its names."""
-
-    __slots__ = ("allocated", "cache", "dirty", "lost", "platter")
-
-    def __init__(self, content: Buffer = b"") -> None:
-        self.cache = bytearray(content)
-        self.platter = bytearray(content)
-        self.allocated: set[int] = set(_pages(0, len(content)))
-        """Pages that take space. Any other page is zeros, unless it is dirty or lost."""
-        self.dirty: set[int] = set()
-        self.lost: set[int] = set()
-        """Pages of failed syncs: perhaps clean in the cache and different on the platter."""
-
-    def platter_copy(self) -> _Inode:
-        copy = _Inode(self.platter)
-        copy.allocated = set(self.allocated)
-        copy._free_behind(len(copy.platter))
-        return copy
-
-    def write(self, data: bytes, position: int) -> None:
-        size = len(self.cache)
-        if position > size:
-            self.cache.extend(bytes(position - size))
-        self.cache[position : position + len(data)] = data
-
-    def shrink(self, size_bytes: int) -> None:
-        """What is cut off is zeros if the file grows again, and old bytes until that is synced."""
-        del self.cache[size_bytes:]
-        held = self.allocated | self.dirty | self.lost
-        self.dirty |= {page for page in held if page >= size_bytes // PAGE_BYTES}
-        self._free_behind(size_bytes)
-
-    def _free_behind(self, size_bytes: int) -> None:
-        self.allocated = {page for page in self.allocated if page * PAGE_BYTES < size_bytes}
-
-    def sync(self) -> None:
-        cache, platter = self.cache, self.platter
-        if len(cache) != len(platter):
-            _resize(platter, len(cache))
-        for page in sorted(self.dirty):
-            start = page * PAGE_BYTES
-            platter[start : start + PAGE_BYTES] = cache[start : start + PAGE_BYTES]
-        self.dirty.clear()
-
-    def fail_sync(self) -> None:
-        self.lost |= self.dirty
-        self.dirty.clear()
-
-    def lose_power(self, random: Random, size_luck: float, page_luck: float) -> None:
-        if len(self.cache) != len(self.platter) and random.random() < size_luck:
-            _resize(self.platter, len(self.cache))
-        for page in sorted(self.dirty):
-            if random.random() < page_luck:
-                torn = random.random() < _TORN_RATIO
-                for start in range(page * PAGE_BYTES, (page + 1) * PAGE_BYTES, SECTOR_BYTES):
-                    if not torn or random.random() < 0.5:
-                        self._write_back(start)
-        # Space once taken stays taken: no reservation comes back to disturb the free space.
-        self.allocated |= self.dirty | self.lost
-        self._free_behind(len(self.platter))
-        self.dirty.clear()
-        self.lost.clear()
-        self.cache = bytearray(self.platter)
-
-    def _write_back(self, start: int) -> None:
-        """One sector; zeros where the cached file is shorter than what the platter keeps of it."""
-        stop = min(start + SECTOR_BYTES, len(self.platter))
-        if start < stop:
-            self.platter[start:stop] = self.cache[start:stop].ljust(stop - start, b"\0")
-
-    def cut(self, size_bytes: int) -> None:
-        assert size_bytes <= len(self.cache), (size_bytes, len(self.cache))
-        del self.cache[size_bytes:]
-        del self.platter[size_bytes:]
-        self._free_behind(size_bytes)
-
-
-_FOLDER = _Inode()
+_FOLDER = Inode()
 """Stands in the tree for every directory."""
 
 _Paths = list[str]  # inside SimDisk `list` is a method
-_Tree = dict[str, _Inode]
+_Tree = dict[str, Inode]
 """Files and directories by path."""
 
 
 class SimFile:
     """`DiskFile` of one process: after its death every call raises EBADF."""
 
-    def __init__(self, disk: SimDisk, path: str, inode: _Inode, writable: bool) -> None:
+    def __init__(self, disk: SimDisk, path: str, inode: Inode, writable: bool) -> None:
         self.path = path
         self._disk = disk
         self._inode = inode
@@ -164,7 +72,7 @@ class SimFile:
         return bytes(self._inode.cache[position : position + size_bytes])
 
     def _check_readable(self, position: int, stop_position: int) -> None:
-        for page in _pages(position, min(stop_position, len(self._inode.cache))):
+        for page in pages_of(position, min(stop_position, len(self._inode.cache))):
             if (self.path, page) in self._disk.unreadable:
                 raise _error(errno.EIO, self.path)
 
@@ -200,7 +108,7 @@ class SimFile:
         if not data:
             return
         inode = self._inode
-        pages = _pages(position, position + len(data))
+        pages = pages_of(position, position + len(data))
         if not inode.allocated.issuperset(pages):
             self._disk._take(self.path, inode, pages)
         inode.write(data, position)
@@ -213,7 +121,7 @@ class SimFile:
         self._check(writing=True)
         assert position >= 0 < size_bytes, (position, size_bytes)
         self._disk.count_effect()
-        self._disk._take(self.path, self._inode, _pages(position, position + size_bytes))
+        self._disk._take(self.path, self._inode, pages_of(position, position + size_bytes))
         cache = self._inode.cache
         cache.extend(bytes(max(0, position + size_bytes - len(cache))))
 
@@ -223,7 +131,7 @@ class SimFile:
         if size_bytes < len(self._inode.cache):
             self._inode.shrink(size_bytes)
         else:
-            _resize(self._inode.cache, size_bytes)
+            resize(self._inode.cache, size_bytes)
 
     def size(self) -> int:
         self._check()
@@ -366,7 +274,7 @@ class SimDisk:
 
     # ---------------------------------------------------------------- names and space
 
-    def _file(self, path: str) -> _Inode:
+    def _file(self, path: str) -> Inode:
         if not self.exists(path):
             raise _error(errno.ENOENT, path)
         inode = self._names.get(path, _FOLDER)
@@ -383,7 +291,7 @@ class SimDisk:
     def _create(self, path: str) -> None:
         self._check_folder(_parent(path))
         self.count_effect()
-        self._names[path] = _Inode()
+        self._names[path] = Inode()
 
     def _changes(self) -> dict[str, _Paths]:
         """Names whose entries are not on the platter as cached; those that change together under the
@@ -412,7 +320,7 @@ class SimDisk:
     def _used_bytes(self) -> int:
         return PAGE_BYTES * sum(len(inode.allocated) for inode in self._names.values())
 
-    def _take(self, path: str, inode: _Inode, pages: range) -> None:
+    def _take(self, path: str, inode: Inode, pages: range) -> None:
         """Raises ENOSPC, and then nothing is taken."""
         missing = set(pages) - inode.allocated
         if missing and self._used_bytes() + PAGE_BYTES * len(missing) > self.capacity_bytes:
@@ -515,7 +423,7 @@ class SimDisk:
 
     def write_file(self, path: str, data: bytes) -> None:
         """Make or replace a file, with the directories above it; all of it synced."""
-        inode = _Inode(data)
+        inode = Inode(data)
         self._forget_unreadable(path)
         self._unlinked.discard(path)
         for tree in (self._names, self._platter_names):

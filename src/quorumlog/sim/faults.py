@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from quorumlog.sim.disk import PAGE_BYTES
+from quorumlog.sim.inode import PAGE_BYTES
 from quorumlog.store.durable_file import DURABLE_NAME, read_durable_point
 from quorumlog.store.hard_state_file import HARD_STATE_NAME
 from quorumlog.store.ledger_store import LogPoint
@@ -139,7 +139,7 @@ class Faults:
     def _crash_at_an_effect(self) -> None:
         member = self._anybody()
         if member is not None:
-            self._prepare_crash(member, 60)
+            self._crash_within(member, 60)
             self._note("crash at an effect", member.member_id)
 
     def _crash_while_starting(self) -> None:
@@ -147,13 +147,18 @@ class Faults:
         if member is not None:
             self._note("crash while starting", member.member_id)
             member.kill() if self._random.random() < 0.5 else member.lose_power()
-            self._prepare_crash(member, 40)
+            self._crash_within(member, 40)
             self._restart_later(member)
 
-    def _prepare_crash(self, member: SimMember, most_effects: int) -> None:
-        self._dying[member.member_id] = self._random.choice(("kill", "power loss"))
+    def _crash_within(self, member: SimMember, most_effects: int) -> None:
+        how = self._random.choice(("kill", "power loss"))
+        self.crash_at_effect(member, self._random.randint(1, most_effects), how)
+
+    def crash_at_effect(self, member: SimMember, effects: int, how: str) -> None:
+        """`how`: "kill" or "power loss", in the effect of this number from now on (1: the next one)."""
+        self._dying[member.member_id] = how
         member.disk.crash_random = self._random
-        member.disk.crash_countdown = self._random.randint(1, most_effects)
+        member.disk.crash_countdown = effects
 
     def crashed(self, member: SimMember) -> None:
         """The disk has said that now is the moment."""
@@ -295,10 +300,14 @@ class Faults:
         member = self._anybody()
         if member is not None:
             self._note("failing sync", member.member_id)
-            self._failing.add(member.member_id)
-            member.disk.fail_next_sync(
-                self._random.choice(("/data/", "/index/", "durable", "hardstate", "/"))
+            self.fail_next_sync(
+                member, self._random.choice(("/data/", "/index/", "durable", "hardstate", "/"))
             )
+
+    def fail_next_sync(self, member: SimMember, path_part: str) -> None:
+        """Of a file whose path contains this; the member may stop for it."""
+        self._failing.add(member.member_id)
+        member.disk.fail_next_sync(path_part)
 
     def may_fail(self, member: SimMember) -> bool:
         """A sync of its disk was told to fail, or there was no space to write `member` anew while it

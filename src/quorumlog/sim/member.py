@@ -19,7 +19,11 @@ from quorumlog.errors import DirectoryDamaged, LedgerError, ProtocolViolation, S
 from quorumlog.node import LedgerNode
 from quorumlog.sim.coverage import note_sent
 from quorumlog.sim.disk import Crashed, SimDisk
-from quorumlog.store.member_directory import open_member_directory
+from quorumlog.store.member_directory import (
+    MemberDirectory,
+    MemoryMemberDirectory,
+    open_member_directory,
+)
 
 if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimCluster
@@ -153,15 +157,7 @@ class SimMember:
 
     def _open(self) -> None:
         try:
-            directory = open_member_directory(
-                self.disk,
-                self.path,
-                group=self.config.group,
-                member_id=self.member_id,
-                config=self.config.storage,
-                group_size=len(self.config.members),
-                draw_id=self._draw_directory_id,
-            )
+            directory = self._open_directory()
         except DirectoryDamaged as damage:
             self.refusal = str(damage)
             self.note("refuses to start", self.refusal)
@@ -177,6 +173,19 @@ class SimMember:
             self.config, directory, self, self.cluster.random_of_its_own(), self.local_ms
         )
         self._watch(self._node)
+
+    def _open_directory(self) -> MemberDirectory:
+        if self.config.store == "memory":
+            return MemoryMemberDirectory(self.config.storage, draw_id=self._draw_directory_id)
+        return open_member_directory(
+            self.disk,
+            self.path,
+            group=self.config.group,
+            member_id=self.member_id,
+            config=self.config.storage,
+            group_size=len(self.config.members),
+            draw_id=self._draw_directory_id,
+        )
 
     def _draw_directory_id(self) -> str:
         self.directories += 1

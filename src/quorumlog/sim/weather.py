@@ -69,10 +69,13 @@ class Weather:
     batch_entries: int
     is_unfair: bool = False
     """Disks may forget what they have synced, on any number of members."""
+    store: str = "file"
+    """As in `GroupConfig`; lives that are drawn have disks."""
 
     @property
     def is_async(self) -> bool:
-        return self.storage.flush == "async"
+        """An entry counts before it is synced, if it ever is."""
+        return self.storage.flush == "async" or self.store == "memory"
 
 
 def draw_weather(random: Random, size: int | None = None, *, unfair: bool = False) -> Weather:

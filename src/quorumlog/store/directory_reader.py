@@ -25,7 +25,7 @@ from quorumlog.store.disk import Disk, DiskFile
 from quorumlog.store.durable_file import DURABLE_NAME, read_durable_point
 from quorumlog.store.hard_state_file import CURRTERM_NAME, HARD_STATE_NAME, read_hard_state
 from quorumlog.store.java_extent import find_java_extent
-from quorumlog.store.ledger_store import LogPoint
+from quorumlog.store.ledger_store import LogPoint, QuarantinedRange
 from quorumlog.store.log_extent import (
     Damage,
     LogSegment,
@@ -34,6 +34,7 @@ from quorumlog.store.log_extent import (
 )
 from quorumlog.store.member_file import MEMBER_NAME, load_member
 from quorumlog.store.own_extent import find_own_extent
+from quorumlog.store.quarantine import HEALING_NAME, load_quarantine
 from quorumlog.store.recovery import DATA_NAME
 from quorumlog.store.segment_files import IndexUnits, cached_file, list_segment_files
 from quorumlog.store.segment_scan import BLANK_BYTES, IndexArray, SegmentScan, scan_segment
@@ -98,6 +99,9 @@ class DirectoryReader:
         self.damage: list[Damage] = []
         self.durable_index = -1
         self.index_synced_position = 0
+        self.quarantined: tuple[QuarantinedRange, ...] = ()
+        """Entries that the member waits for, as it has noted them: in order, none above the durable
+        point."""
         if record is None:
             sizes = Counter(file.size_bytes for file in files)
             self.segment_bytes = sizes.most_common(1)[0][0] if files else 0
@@ -110,6 +114,11 @@ class DirectoryReader:
             if durable is not None:
                 self.durable_index = durable.point.index
                 self.index_synced_position = durable.index_synced_position
+                quarantined = load_quarantine(disk, path, durable.point)
+                if quarantined is None:
+                    problem = "is unreadable: the next start checks every entry instead"
+                    self.damage.append(Damage(HEALING_NAME, 0, -1, problem))
+                self.quarantined = quarantined or ()
             for name, lost in (
                 (HARD_STATE_NAME, self.hard_state is None),
                 (DURABLE_NAME, durable is None),

@@ -9,9 +9,10 @@ from quorumlog.entry import Formation, Voter
 from quorumlog.errors import DirectoryDamaged
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import Disk
+from quorumlog.store.ledger_store import QuarantinedRange
 from quorumlog.store.log_extent import Damage
 from quorumlog.store.member_file import cluster_id_of
-from quorumlog.store.verification import Progress, check_entries
+from quorumlog.store.verification import Progress, check_entries, quarantine_to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,8 @@ class Inspection:
     index_segment_bytes: int
     segments: tuple[SegmentView, ...]
     damage: tuple[Damage, ...]
+    quarantined: tuple[QuarantinedRange, ...]
+    """What the member has noted to be lost, and fetches from others once it runs."""
     tail: str
     """What lies behind the log's end and will be cut by the next start; "" if nothing does."""
 
@@ -98,6 +101,7 @@ class Inspection:
                 }
                 for damage in self.damage
             ],
+            "quarantine": [quarantine_to_json(each) for each in self.quarantined],
             "tail": self.tail,
         }
 
@@ -135,6 +139,7 @@ def inspect_directory(
             index_segment_bytes=reader.index_segment_bytes,
             segments=tuple(_segment_view(reader, number) for number in range(len(reader.segments))),
             damage=tuple(damage),
+            quarantined=reader.quarantined,
             tail=reader.tail,
         )
 

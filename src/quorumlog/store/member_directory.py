@@ -46,6 +46,7 @@ from quorumlog.store.memory_member_directory import MemoryMemberDirectory, draw_
 from quorumlog.store.mmap_ledger_store import MmapLedgerStore
 from quorumlog.store.quarantine import HEALING_NAME, QUARANTINE_NAME
 from quorumlog.store.recovery import DATA_NAME, INDEX_NAME
+from quorumlog.store.slot_file import SLOT_BYTES
 
 __all__ = ["FileMemberDirectory", "MemberDirectory", "MemoryMemberDirectory", "open_member_directory"]
 
@@ -206,7 +207,7 @@ def _refuse_foreign(disk: Disk, path: str) -> None:
         held = disk.list(f"{path}/{folder}") if folder in names else []
         if held:
             raise ConfigError(
-                f"--data-dir {path} holds a log ({folder}/{held[0]}) but no file 'member': it was"
+                f"--data-dir {path} holds a log ({folder}/{held[0]}) but no file {path}/member: it was"
                 " written by other software, such as a Java DLedger member, or lost that file. Such a"
                 " directory is opened read-only, by inspect, verify and read; choose another --data-dir"
             )
@@ -270,7 +271,7 @@ def forgotten_files(disk: Disk, path: str) -> list[str]:
             lost.append(f"{path}/{name} is missing")
             continue
         if file.load() is None:
-            lost.append(f"{path}/{name} is unreadable")
+            lost.append(f"{path}/{name} is unreadable (no good slot at position 0 or {SLOT_BYTES})")
         file.close()
     return lost
 
@@ -335,7 +336,9 @@ def _open_recovered(
         if directory.hard_state.term < store.end.term:
             raise DirectoryDamaged(
                 f"{path}/{HARD_STATE_NAME} is of term {directory.hard_state.term}, but the log holds"
-                f" entries of term {store.end.term}: an old copy of the file was put back",
+                f" entries of term {store.end.term} (position 0): an old copy of the file was put"
+                " back. Move the whole directory away: the member then starts as a new one and is fed"
+                " the log by the others",
                 path=f"{path}/{HARD_STATE_NAME}",
                 position=0,
             )

@@ -17,7 +17,7 @@ import msgspec
 from isal.isal_zlib import crc32
 
 from quorumlog.entry import Formation, Voter
-from quorumlog.errors import StoreFailure
+from quorumlog.errors import DirectoryDamaged, StoreFailure
 from quorumlog.store.disk import Disk
 from quorumlog.store.replaced_file import read_file, replace_file
 
@@ -103,7 +103,8 @@ def decode_member(data: bytes) -> MemberRecord:
 
 
 def load_member(disk: Disk, directory: str) -> MemberRecord | None:
-    """None if there is no such file. Raises StoreFailure if it cannot be used."""
+    """None if there is no such file. Raises DirectoryDamaged if it cannot be used, as a whole: its CRC
+    covers all of it."""
     path = f"{directory}/{MEMBER_NAME}"
     data = read_file(disk, path)
     if data is None:
@@ -111,9 +112,12 @@ def load_member(disk: Disk, directory: str) -> MemberRecord | None:
     try:
         return decode_member(data)
     except ValueError as error:
-        raise StoreFailure(
-            f"{path} cannot be used: {error}. Put back a copy of this file, or move the whole directory"
-            " away: the member then starts as a new one and is fed the log by the others"
+        raise DirectoryDamaged(
+            f"{path} cannot be used: {error} (position 0). Put back a copy of this file, or move the"
+            " whole directory away: the member then starts as a new one and is fed the log by the"
+            " others",
+            path=path,
+            position=0,
         ) from error
 
 

@@ -18,6 +18,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.errors import DirectoryDamaged, StoreFailure
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import Disk
+from quorumlog.store.ledger_store import QuarantinedRange
 from quorumlog.store.log_extent import Damage
 from quorumlog.store.mmap_file_list import segment_name
 from quorumlog.store.recovery import INDEX_NAME
@@ -62,6 +63,8 @@ class Verification:
     ledger_begin_index: int
     ledger_end_index: int
     damage: tuple[Damage, ...] = ()
+    quarantined: tuple[QuarantinedRange, ...] = ()
+    """What the member has noted to be lost, and fetches from others once it runs."""
 
     @property
     def ok(self) -> bool:
@@ -76,6 +79,7 @@ class Verification:
             "chain_crc": self.chain_crc,
             "ok": self.ok,
             "problem": self.problem,
+            "quarantine": [quarantine_to_json(each) for each in self.quarantined],
         }
 
 
@@ -119,10 +123,12 @@ def verify_directory(disk: Disk, path: str, progress: Progress | None = None) ->
             checked=found.checked,
             unchecked=found.unchecked,
             chain_crc=reader.end.chain,
-            problem=describe_damage(found.damage),
+            problem=describe_damage(found.damage)
+            or ", ".join(map(describe_quarantine, reader.quarantined)),
             ledger_begin_index=reader.ledger_begin_index,
             ledger_end_index=reader.ledger_end_index,
             damage=tuple(found.damage),
+            quarantined=reader.quarantined,
         )
 
 
@@ -133,6 +139,28 @@ def describe_damage(damage: Sequence[Damage]) -> str:
     where = f" (position {first.position}" + (f", index {first.index})" if first.index >= 0 else ")")
     more = f"; and {len(damage) - 1} more" if len(damage) > 1 else ""
     return f"{first.path}: {first.problem}{where}{more}"
+
+
+def describe_quarantine(quarantined: QuarantinedRange) -> str:
+    terms = ", ".join(f"{term} from {first}" for first, term in quarantined.term_runs)
+    return (
+        f"{quarantined}; known: stop index {quarantined.stop_index}, term {terms}, chain"
+        f" {quarantined.before.chain:08x} before and {quarantined.last.chain:08x} at the last"
+    )
+
+
+def quarantine_to_json(quarantined: QuarantinedRange) -> dict[str, Any]:
+    """One element of `quarantine` in the objects of `inspect` and `verify`."""
+    return {
+        "first_index": quarantined.first_index,
+        "stop_index": quarantined.stop_index,
+        "terms": [{"first_index": first, "term": term} for first, term in quarantined.term_runs],
+        "chain_before": quarantined.before.chain,
+        "chain_at_last": quarantined.last.chain,
+        "file": quarantined.path,
+        "position": quarantined.before.position,
+        "problem": quarantined.problem,
+    }
 
 
 def check_entries(reader: DirectoryReader, progress: Progress | None = None) -> EntryCheck:

@@ -48,7 +48,11 @@ NEEDS_HONEST_DISKS: dict[type[Checker], str] = {
 
 
 def all_checkers(cluster: SimCluster) -> list[Checker]:
-    """In the order in which they look: some rely on what those before them have noted."""
+    """In the order in which they look: some rely on what those before them have noted.
+
+    Members in memory promise nothing of a disk.
+    """
+    disks = [] if cluster.weather.store == "memory" else [PromisesOnDisk(cluster)]
     log = CommittedLog(cluster)
     durable = DurableEntries(cluster, log)
     committed = CommittedEntries(cluster, log)
@@ -56,7 +60,7 @@ def all_checkers(cluster: SimCluster) -> list[Checker]:
         OneGroup(cluster),
         TermOrigin(cluster),
         OneLeader(cluster),
-        PromisesOnDisk(cluster),
+        *disks,
         MonotonicIndices(cluster),
         LogMatching(cluster),
         durable,

@@ -42,6 +42,8 @@ class Convergence(Checker):
             raise Violation(
                 f"{member.voter} has (committed, applied) {indices} of a log that ends at {end.index}"
             )
+        if leader.node.config.store == "memory":
+            return  # there are no files; the chain at the end speaks for every entry
         segment_bytes = leader.node.config.storage.segment_bytes
         for base in range(0, end.position, segment_bytes):
             self._compare_segment(leader, member, f"{DATA_NAME}/{segment_name(base)}")

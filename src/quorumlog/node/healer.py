@@ -46,13 +46,16 @@ class Healer:
         store: LedgerStore,
         world: World,
         carry_out: Callable[[], None],
+        stored_term: Callable[[], int],
     ) -> None:
-        """`carry_out`: bring the store to where the core is."""
+        """`carry_out`: bring the store to where the core is. `stored_term`: what this member's disk
+        says; the core's may be one that the next Ready stores."""
         self._voter = voter
         self._raft = raft
         self._store = store
         self._world = world
         self._carry_out = carry_out
+        self._stored_term = stored_term
         self._connected: dict[str, Voter] = {}
         self._is_examining = False
         self._unsettled = ""
@@ -171,7 +174,7 @@ class Healer:
         reached = self._reached.get(quarantined, quarantined.before)
         request = RangeRequest(
             sender=self._voter,
-            term=self._raft.term,
+            term=self._stored_term(),
             number=self._number,
             first_index=reached.index + 1,
             last=quarantined.last.entry_id,
@@ -273,7 +276,7 @@ class Healer:
         count = getattr(entries, "count", 0)
         response = RangeResponse(
             sender=self._voter,
-            term=self._raft.term,
+            term=self._stored_term(),
             number=request.number,
             count=count,
             entries=entries,

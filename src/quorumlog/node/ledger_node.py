@@ -121,7 +121,14 @@ class LedgerNode:
         self._promised: deque[tuple[int, EntryBatch, Int64Array]] = deque()
         """(first index, batch, positions) of proposals whose AppendOrder has not come yet."""
         self._recent = RecentBatches(RECENT_BYTES)
-        self.healer = Healer(self.voter, self.raft, self.store, world, self._carry_out_all)
+        self.healer = Healer(
+            self.voter,
+            self.raft,
+            self.store,
+            world,
+            self._carry_out_all,
+            lambda: directory.hard_state.term,
+        )
         self._pushes = PushSender(
             self.voter, self.raft, self.store, self._recent, world, self.healer.found
         )

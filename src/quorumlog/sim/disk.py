@@ -78,7 +78,7 @@ class SimFile:
 
     def _check_replaced(self, position: int, stop_position: int) -> None:
         """A page that is written in part has to be read first."""
-        for page in _pages(position, stop_position):
+        for page in pages_of(position, stop_position):
             first, stop = page * PAGE_BYTES, min((page + 1) * PAGE_BYTES, len(self._inode.cache))
             is_whole = position <= first and stop <= stop_position
             if not is_whole and (self.path, page) in self._disk.unreadable:

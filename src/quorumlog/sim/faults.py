@@ -15,7 +15,7 @@ from quorumlog.sim.inode import PAGE_BYTES
 from quorumlog.store.durable_file import DURABLE_NAME, read_durable_point
 from quorumlog.store.hard_state_file import HARD_STATE_NAME
 from quorumlog.store.ledger_store import LogPoint
-from quorumlog.store.recovery import DATA_NAME, INDEX_NAME
+from quorumlog.store.mmap_file_list import DATA_NAME, INDEX_NAME
 from quorumlog.store.segment_scan import INDEX_UNIT_BYTES
 from quorumlog.store.slot_file import SECTOR_BYTES, SLOT_BYTES, SLOT_FILE_BYTES
 

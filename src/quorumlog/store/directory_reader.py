@@ -33,9 +33,9 @@ from quorumlog.store.log_extent import (
     decode_entry_header,
 )
 from quorumlog.store.member_file import MEMBER_NAME, load_member
+from quorumlog.store.mmap_file_list import DATA_NAME
 from quorumlog.store.own_extent import find_own_extent
 from quorumlog.store.quarantine import HEALING_NAME, load_quarantine
-from quorumlog.store.recovery import DATA_NAME
 from quorumlog.store.segment_files import IndexUnits, cached_file, list_segment_files
 from quorumlog.store.segment_scan import BLANK_BYTES, IndexArray, SegmentScan, scan_segment
 

@@ -43,9 +43,9 @@ from quorumlog.store.hard_state_file import (
 from quorumlog.store.ledger_store import LedgerStore, LogPoint
 from quorumlog.store.member_file import MEMBER_NAME, MemberRecord, load_member, save_member
 from quorumlog.store.memory_member_directory import MemoryMemberDirectory, draw_directory_id
+from quorumlog.store.mmap_file_list import DATA_NAME, INDEX_NAME
 from quorumlog.store.mmap_ledger_store import MmapLedgerStore
 from quorumlog.store.quarantine import HEALING_NAME, QUARANTINE_NAME
-from quorumlog.store.recovery import DATA_NAME, INDEX_NAME
 from quorumlog.store.slot_file import SLOT_BYTES
 
 __all__ = ["FileMemberDirectory", "MemberDirectory", "MemoryMemberDirectory", "open_member_directory"]

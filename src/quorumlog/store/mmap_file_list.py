@@ -13,6 +13,10 @@ from quorumlog.errors import DiskFull, StoreFailure
 from quorumlog.store.disk import Disk
 from quorumlog.store.mmap_file import MmapFile
 
+DATA_NAME = "data"
+INDEX_NAME = "index"
+"""The folders of a directory that hold segments."""
+
 NAME_DIGITS = 20
 
 

@@ -17,8 +17,7 @@ from quorumlog.store.log_extent import (
     chain_before,
     read_entry_header,
 )
-from quorumlog.store.mmap_file_list import segment_name
-from quorumlog.store.recovery import DATA_NAME
+from quorumlog.store.mmap_file_list import DATA_NAME, segment_name
 from quorumlog.store.segment_files import IndexUnits, SegmentFile
 
 

@@ -13,7 +13,7 @@ discarded and synced, all before any of it counts.
 
 Entries below the position up to which the index was synced are not looked at, so the time of a start
 does not grow with the log; a segment file that is missing or short is noticed all the same, and made
-again at full length.
+again at full length (segment_adoption.py).
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from quorumlog.store.damage_search import AnchorDamaged, DamageSearch, end_of
 from quorumlog.store.disk import Disk
 from quorumlog.store.durable_file import DurableFile, DurablePoint
 from quorumlog.store.ledger_store import LogPoint, QuarantinedRange
-from quorumlog.store.mmap_file import MmapFile, is_lack_of_space
-from quorumlog.store.mmap_file_list import NAME_DIGITS, MmapFileList, segment_name
+from quorumlog.store.mmap_file import MmapFile
+from quorumlog.store.mmap_file_list import MmapFileList
 from quorumlog.store.placement import problem_of_units
 from quorumlog.store.quarantine import (
     HEALING_NAME,
     Quarantine,
-    QuarantineFolder,
     load_quarantine,
 )
+from quorumlog.store.segment_adoption import SegmentAdoption
 from quorumlog.store.segment_scan import (
     BLANK_BYTES,
     INDEX_DTYPE,
@@ -50,10 +50,6 @@ from quorumlog.store.segment_scan import (
     index_units_of,
 )
 
-DATA_NAME = "data"
-INDEX_NAME = "index"
-
-_CHUNK_BYTES = 4 << 20
 _ZERO_CHECK_BYTES = 256 << 10
 _TAIL_GAP_BYTES = 64 << 20
 """As many bytes as a leader may have uncommitted: unsynced appends leave no longer gap of zeros."""
@@ -121,36 +117,23 @@ class _Recovery:
         begin: LogPoint,
     ) -> None:
         self._disk = disk
-        self._durable_file = durable_file
         self._directory = directory
         self._config = config
         self._durable = known.point
         self._begin = begin
         self._index_synced_position = known.index_synced_position
-        self._lines: list[str] = []
-        self._quarantined: list[str] = []
         self._cut_bytes = 0
         self._cut_entries = 0
         self._rebuilt_index_from = -1
         self._written: list[MmapFile] = []
         """Files with bytes that are not synced yet."""
-        self._trusted_stop_index = self._durable.index + 1
-        """From here on the units read as zeros, because their file was short."""
-        self._lost_from = self._durable.position
-        """First byte at or below the durable point that no file holds any more."""
         self._known: tuple[QuarantinedRange, ...] = ()
         self._verifies_bodies = False
-        self._folder = QuarantineFolder(disk, directory)
         assert begin.index <= self._durable.index, (begin, known)
-        first_unit_position = (begin.index + 1) * INDEX_UNIT_BYTES
-        index_bytes = config.index_segment_bytes
-        self._data = MmapFileList(disk, f"{directory}/{DATA_NAME}", config.segment_bytes, begin.position)
-        self._index = MmapFileList(
-            disk,
-            f"{directory}/{INDEX_NAME}",
-            index_bytes,
-            first_unit_position // index_bytes * index_bytes,
-        )
+        self._adoption = SegmentAdoption(disk, directory, config, durable_file, known, begin)
+        self._data = self._adoption.data
+        self._index = self._adoption.index
+        self._lines = self._adoption.lines
 
     def run(self) -> RecoveredLog:
         for path in (self._data.directory, self._index.directory):
@@ -158,8 +141,8 @@ class _Recovery:
             self._disk.sync_directory(path)
         self._disk.sync_directory(self._directory)
         try:
-            self._open_data()
-            self._open_index()
+            self._adoption.adopt()
+            self._verifies_bodies = self._adoption.verifies_bodies
             ranges = self._walk_durable(self._first_index_to_walk_from())
             # From here on no later start takes a segment that was made again for a healthy one.
             quarantine = Quarantine(self._disk, self._directory, ranges)
@@ -176,134 +159,10 @@ class _Recovery:
             tuple(self._lines),
             self._cut_bytes,
             self._cut_entries,
-            ", ".join(self._quarantined),
+            ", ".join(self._adoption.kept_aside),
             self._rebuilt_index_from,
         )
         return RecoveredLog(self._data, self._index, end, report, quarantine)
-
-    # ---------------------------------------------------------------- files
-
-    def _open_data(self) -> None:
-        """Adopt the contiguous run of whole segments; what is not part of it must lie above the
-        durable point. Below it, what is missing is made again: zeros that belong to no entry."""
-        files = self._data
-        for base in self._segment_bases(files):
-            path = files.path_of(base)
-            self._make_again_up_to(min(base, self._durable.position))
-            if base != files.end_position:
-                self._lines.append(f"{path} has no segment before it and is above the durable point")
-                self._set_aside(path, f"{DATA_NAME}-{segment_name(base)}")
-                continue
-            length = self._disk.size_of(path)
-            if length > files.segment_bytes and base < self._durable.position:
-                self._lines.append(f"{path} has {length} bytes: what does not belong was cut off")
-                self._cut_off(files, path, base, length)
-                length = files.segment_bytes
-            if length > files.segment_bytes:
-                self._lines.append(f"{path} has {length} bytes and is above the durable point")
-                self._set_aside(path, f"{DATA_NAME}-{segment_name(base)}")
-                continue
-            lost = base + length < min(files.end_position + files.segment_bytes, self._durable.position)
-            if length == 0 and not lost:
-                self._lines.append(f"{path} has no bytes: an unfinished creation, removed")
-                self._disk.unlink(path)
-                self._disk.sync_directory(files.directory)
-                continue
-            if length != files.segment_bytes and not lost:
-                # A start that was interrupted between the two steps of a cut. What is left of the
-                # file may be whole entries: in `flush = async` they count after a process crash.
-                self._lines.append(f"{path} has {length} bytes: an unfinished cut, made whole again")
-            if lost:
-                self._lines.append(f"{path} has {length} bytes: made whole again, its entries are lost")
-                self._lose_from(base + length)
-            files.adopt(self._opened(path, base, files.segment_bytes, length))
-            if lost:
-                self._reserve(files.files[-1])
-        self._make_again_up_to(self._durable.position)
-
-    def _make_again_up_to(self, position: int) -> None:
-        while self._data.end_position < position:
-            self._lose_from(self._data.end_position)
-            file = self._data.create_next()
-            self._lines.append(f"{file.path} is missing: made again, its entries are lost")
-            self._reserve(file)
-
-    def _lose_from(self, position: int) -> None:
-        """Should this start not come to its end, the next one finds a file of full length: it has to
-        look for entries in it."""
-        if position < self._lost_from:
-            self._lost_from = position
-            self._verifies_bodies = True  # half an entry may be left in front of the loss
-            synced_position = min(self._index_synced_position, position)
-            self._durable_file.record_both_synced(DurablePoint(self._durable, synced_position))
-
-    def _reserve(self, file: MmapFile) -> None:
-        """Healing must not run out of space halfway."""
-        file.reserve(file.base_position, file.end_position)
-
-    def _cut_off(self, files: MmapFileList, path: str, base: int, length: int) -> None:
-        size_bytes = files.segment_bytes
-        file = MmapFile.open(self._disk, path, base, length)
-        try:
-            prefix = "" if files is self._data else f"{INDEX_NAME}-"
-            self._copy_aside(file, base + size_bytes, base + length, prefix)
-        finally:
-            file.retire()
-        whole = MmapFile.open(self._disk, path, base, size_bytes)
-        whole.discard_from(whole.end_position)
-        whole.sync()
-        whole.retire()
-
-    def _open_index(self) -> None:
-        """The index can be made again from the data, so nothing about its files is damage."""
-        files = self._index
-        for base in self._segment_bases(files):
-            path = files.path_of(base)
-            length = self._disk.size_of(path)
-            # What is left of the index says where entries lie, should the data not.
-            while files.end_position < min(base, (self._durable.index + 1) * INDEX_UNIT_BYTES):
-                stop_index = files.end_position // INDEX_UNIT_BYTES
-                self._trusted_stop_index = min(self._trusted_stop_index, stop_index)
-                files.create_next()
-            if length > files.segment_bytes and base == files.end_position:
-                self._lines.append(f"{path} has {length} bytes: what does not belong was cut off")
-                self._cut_off(files, path, base, length)
-                length = files.segment_bytes
-            if base != files.end_position:
-                self._lines.append(f"{path} ({length} bytes) does not continue the index, set aside")
-                self._set_aside(path, f"{INDEX_NAME}-{segment_name(base)}")
-                continue
-            if length < files.segment_bytes:
-                stop_index = (base + length) // INDEX_UNIT_BYTES
-                self._trusted_stop_index = min(self._trusted_stop_index, stop_index)
-            files.adopt(self._opened(path, base, files.segment_bytes, length))
-        while files.end_position < (self._durable.index + 1) * INDEX_UNIT_BYTES:
-            stop_index = files.end_position // INDEX_UNIT_BYTES
-            self._trusted_stop_index = min(self._trusted_stop_index, stop_index)
-            files.create_next()
-
-    def _segment_bases(self, files: MmapFileList) -> list[int]:
-        """Positions that the names give; any other name is moved out of the way."""
-        bases = []
-        for name in self._disk.list(files.directory):
-            is_segment = len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
-            if is_segment and int(name) % files.segment_bytes == 0:
-                bases.append(int(name))
-                continue
-            path = f"{files.directory}/{name}"
-            self._lines.append(f"{path} is not a segment, set aside")
-            self._set_aside(path, f"{files.directory.rpartition('/')[2]}-{name}")
-        return bases
-
-    def _opened(self, path: str, base: int, size_bytes: int, length: int) -> MmapFile:
-        file = MmapFile.open(self._disk, path, base, size_bytes)
-        if length != size_bytes:
-            file.discard_from(base + length)
-            file.sync()
-        return file
-
-    def _set_aside(self, path: str, name: str) -> None:
-        self._quarantined.append(self._folder.take(path, name))
 
     # ---------------------------------------------------------------- below the durable point
 
@@ -320,8 +179,8 @@ class _Recovery:
             self._verifies_bodies = True
             return self._begin.index
         self._known = known
-        stop_position = min(self._index_synced_position, self._lost_from)
-        low, high = self._begin.index + 1, self._trusted_stop_index
+        stop_position = min(self._index_synced_position, self._adoption.lost_from)
+        low, high = self._begin.index + 1, self._adoption.trusted_stop_index
         while low < high:
             middle = (low + high) // 2
             if self._synced_unit(middle, stop_position) is not None:
@@ -479,7 +338,7 @@ class _Recovery:
                     continue  # nothing, or the blank of a segment that nothing follows
             self._cut_bytes += stop - first
             self._cut_entries += self._count_entries(file, first)
-            self._copy_aside(file, first, stop)
+            self._adoption.copy_aside(file, first, stop)
         if self._cut_bytes:
             at = f"at {end.position}, behind entry {end.index}"
             self._lines.append(
@@ -518,28 +377,6 @@ class _Recovery:
             whole += crc32(file.pread(header.body_len, position + HEADER_BYTES)) == header.body_crc
             position = stop
         return whole
-
-    def _copy_aside(self, file: MmapFile, first: int, stop: int, prefix: str = "") -> None:
-        """Lack of space for the copy stops nothing: what is cut was acknowledged by nobody."""
-        target = ""
-        try:
-            target = self._folder.unused_name(prefix + segment_name(first))
-            copy = self._disk.open(target, create=True)
-            try:
-                for start in range(first, stop, _CHUNK_BYTES):
-                    copy.pwritev([file.pread(min(_CHUNK_BYTES, stop - start), start)], start - first)
-                copy.sync()
-            finally:
-                copy.close()
-            self._folder.sync()
-        except OSError as error:
-            if not is_lack_of_space(error):
-                raise
-            if target and self._disk.exists(target):
-                self._disk.unlink(target)
-            self._lines.append(f"no space to keep {stop - first} cut bytes of {file.path} aside")
-            return
-        self._quarantined.append(target)
 
     def _cut(self, end: LogPoint) -> None:
         """Zeros behind the end, on disk, with everything that was written again in front of it."""

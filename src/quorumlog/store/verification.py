@@ -20,8 +20,7 @@ from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import Disk
 from quorumlog.store.ledger_store import QuarantinedRange
 from quorumlog.store.log_extent import Damage
-from quorumlog.store.mmap_file_list import segment_name
-from quorumlog.store.recovery import INDEX_NAME
+from quorumlog.store.mmap_file_list import INDEX_NAME, segment_name
 from quorumlog.store.segment_scan import (
     BLANK_BYTES,
     BLANK_MAGIC,

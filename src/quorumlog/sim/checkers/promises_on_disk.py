@@ -20,8 +20,7 @@ from quorumlog.errors import DirectoryDamaged, RangeDamaged
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.store.hard_state_file import HARD_STATE_MAGIC, HARD_STATE_NAME, decode_hard_state
 from quorumlog.store.ledger_store import LedgerStore
-from quorumlog.store.mmap_file_list import segment_name
-from quorumlog.store.recovery import DATA_NAME
+from quorumlog.store.mmap_file_list import DATA_NAME, segment_name
 from quorumlog.store.slot_file import SECTOR_BYTES, SLOT_BYTES, decode_sector
 
 if TYPE_CHECKING:

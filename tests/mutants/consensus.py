@@ -149,6 +149,20 @@ def _observers_answer(patch: Patch, effect: str) -> None:
     )
 
 
+@mutant(
+    37,
+    "entries in quarantine that are not known to be committed are acknowledged",
+    scenario=disk_scenes.test_a_member_acknowledges_nothing_from_damage_on_that_may_not_be_committed,
+)
+def quarantined_acknowledged(patch: Patch) -> None:
+    """They were on the disk, and will be again."""
+    patch.edit(
+        EntryHandler._acknowledge,
+        "if unproven is None or request.last_index < unproven:",
+        "if unproven is None or request.last_index < unproven or reached():",
+    )
+
+
 # ---------------------------------------------------------------- commit
 
 

@@ -117,6 +117,8 @@ class Mutant:
     """Where random lives come by too rarely: what to run instead."""
     harmless: str
     """Why nothing can notice this mistake alone; empty if it must be caught."""
+    unfair: bool = False
+    """Only disks that forget bring it up: its lives are unfair ones."""
 
     @contextmanager
     def living(self) -> Iterator[Patch]:
@@ -129,12 +131,17 @@ class Mutant:
 
 
 def mutant(
-    number: int, sentence: str, *, scenario: Scenario | None = None, harmless: str = ""
+    number: int,
+    sentence: str,
+    *,
+    scenario: Scenario | None = None,
+    harmless: str = "",
+    unfair: bool = False,
 ) -> Callable[[Callable[[Patch], None]], Mutant]:
     def register(apply: Callable[[Patch], None]) -> Mutant:
         name = apply.__name__
         assert name not in ALL, name
-        ALL[name] = Mutant(number, name, sentence, apply, scenario, harmless)
+        ALL[name] = Mutant(number, name, sentence, apply, scenario, harmless, unfair)
         return ALL[name]
 
     return register

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quorumlog.node import push_sender
 from quorumlog.node.flusher import Flusher
 from quorumlog.node.ledger_node import LedgerNode
 from tests.mutants.mutant import Patch, mutant
@@ -19,6 +20,18 @@ def vote_stored_after_reply(patch: Patch) -> None:
         LedgerNode._carry_out,
         "        for push in ready.pushes:\n",
         f"{save}        for push in ready.pushes:\n",
+    )
+
+
+@mutant(
+    38, "a push is taken over other entries of the same ids, as two leaders of a term write", unfair=True
+)
+def other_entries_taken(patch: Patch) -> None:
+    """Where it goes on directly behind our log the chain is compared."""
+    patch.edit(
+        push_sender.check_shares_log,
+        "if ours != theirs:",
+        "if ours != theirs and (message.previous == store.end.entry_id or not reached()):",
     )
 
 

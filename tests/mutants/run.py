@@ -80,10 +80,14 @@ def outcome(mutant: Mutant, seeds: int) -> Outcome:
             limit = seeds // HARMLESS_SHARE if mutant.harmless else seeds
             while not failure and lived < limit:
                 lived += 1
-                failure = live(lived).failure
+                failure = live(lived, unfair=mutant.unfair).failure
     caught_by, what = read_failure(failure)
     if failure:
-        sound = _play(mutant.scenario) if mutant.scenario is not None else live(lived).failure
+        sound = (
+            _play(mutant.scenario)
+            if mutant.scenario is not None
+            else live(lived, unfair=mutant.unfair).failure
+        )
         if sound or not patch.reached_count:
             raise RuntimeError(f"{mutant.name} has not caused this (seed {lived}):\n{failure}\n{sound}")
     return Outcome(

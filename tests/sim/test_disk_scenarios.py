@@ -87,6 +87,27 @@ def test_a_cut_inside_damage_takes_nothing_of_what_the_member_has_acknowledged()
     assert not old.node.store.quarantined
 
 
+def test_a_member_acknowledges_nothing_from_damage_on_that_may_not_be_committed() -> None:
+    """A new leader does not know what was committed before it, and would count a disk that lacks it."""
+    for seed in range(1, 5):
+        scene = Scenario(seed=seed)
+        scene.append(6)
+        leader, damaged = scene.await_leader(), scene.followers()[0]
+        position = damaged.node.store.range_of(3, 4, 1).position
+        for member in scene.members:
+            member.kill()
+        damaged.disk.flip(f"{damaged.path}/data/{0:020d}", position + 32, 1)
+        leader.start()
+        damaged.start()  # the third stays away
+        leader.sync_ms = 20_000.0  # what is to heal the other is read from there
+        scene.await_leader(leader)
+        scene.await_one_log(damaged, leader)
+        scene.run_for(50)  # PromisesOnDisk raises if the no-op is acknowledged
+        assert damaged.node.store.quarantined, "healed too early to mean anything"
+        leader.sync_ms = 1.0
+        scene.make_whole()
+
+
 def test_a_checkpoint_of_another_log_proves_nothing() -> None:
     scene = Scenario()
     scene.append(3)

@@ -9,19 +9,21 @@ import pytest
 from quorumlog.sim.campaign import counted_life
 from quorumlog.sim.coverage import counted_transitions
 from quorumlog.sim.life import live
+from tests.sim.kept_seeds import KEPT_SEEDS, KeptSeed
 
 LIVES = range(1, 151)
-ONCE_FAILED: dict[int, str] = {
-    1787: "the last answer of a term was lost, COMPARE matched the whole log, nothing was pushed",
-}
-"""Seeds that failed once, and what each found. A change of the weather turns a seed into another life:
-what it found has a test of its own beside the code that it found it in."""
 
 
-@pytest.mark.parametrize("seed", [*LIVES, *ONCE_FAILED])
+@pytest.mark.parametrize("seed", LIVES)
 def test_a_life_keeps_every_promise(seed: int) -> None:
     result = live(seed, faults_ms=10_000)
     assert not result.failure, f"quorumlog sim --seed {seed} --seconds 10 --trace\n{result.failure}"
+
+
+@pytest.mark.parametrize("kept", KEPT_SEEDS, ids=lambda kept: f"{kept.seed} {kept.mutant}")
+def test_a_life_that_once_failed_keeps_every_promise(kept: KeptSeed) -> None:
+    result = live(kept.seed, unfair=kept.unfair)
+    assert not result.failure, f"{kept}\n{result.failure}"
 
 
 def test_one_seed_is_one_life() -> None:

@@ -2,13 +2,41 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
-from quorumlog import LocalCluster, connect
+from quorumlog import LocalCluster, connect, testing
 from quorumlog.errors import OutcomeUnknown
 from quorumlog.testing import SimulatedLog
 
-pytest_plugins = ["quorumlog.testing"]
+# As the plugin gives them; that it does is shown below, in a pytest of its own: here the module is
+# imported before pytest could rewrite its assertions.
+local_cluster = testing.local_cluster
+simulated_log = testing.simulated_log
+
+USERS_TEST = """
+def test_a(simulated_log):
+    assert simulated_log.append(b"x").count == 1
+
+def test_b(local_cluster):
+    assert len(local_cluster.servers.split(",")) == 3
+"""
+
+
+def test_a_conftest_brings_the_fixtures(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["quorumlog.testing"]')
+    (tmp_path / "test_users.py").write_text(USERS_TEST)
+    told = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert told.returncode == 0 and "2 passed" in told.stdout, told.stdout + told.stderr
 
 
 def test_a_real_cluster_in_the_process(local_cluster: LocalCluster) -> None:

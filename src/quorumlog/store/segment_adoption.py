@@ -150,10 +150,7 @@ class SegmentAdoption:
             path = files.path_of(base)
             length = self._disk.size_of(path)
             # What is left of the index says where entries lie, should the data not.
-            while files.end_position < min(base, (self._durable.index + 1) * INDEX_UNIT_BYTES):
-                stop_index = files.end_position // INDEX_UNIT_BYTES
-                self.trusted_stop_index = min(self.trusted_stop_index, stop_index)
-                files.create_next()
+            self._make_index_again_up_to(base)
             if length > files.segment_bytes and base == files.end_position:
                 self.lines.append(f"{path} has {length} bytes: what does not belong was cut off")
                 self._cut_off(files, path, base, length)
@@ -166,6 +163,14 @@ class SegmentAdoption:
                 stop_index = (base + length) // INDEX_UNIT_BYTES
                 self.trusted_stop_index = min(self.trusted_stop_index, stop_index)
             files.adopt(self._opened(path, base, files.segment_bytes, length))
+        self._make_index_again_up_to((self._durable.index + 1) * INDEX_UNIT_BYTES)
+
+    def _make_index_again_up_to(self, position: int) -> None:
+        files = self.index
+        while files.end_position < min(position, (self._durable.index + 1) * INDEX_UNIT_BYTES):
+            stop_index = files.end_position // INDEX_UNIT_BYTES
+            self.trusted_stop_index = min(self.trusted_stop_index, stop_index)
+            files.create_next()
 
     # ---------------------------------------------------------------- both
 

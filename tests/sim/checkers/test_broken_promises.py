@@ -167,6 +167,22 @@ def test_an_entry_acknowledged_before_its_bytes_are_synced_is_found() -> None:
         promises.acknowledge(index)
 
 
+def test_an_entry_acknowledged_above_damage_that_may_not_be_committed_is_found() -> None:
+    promises = Promises()
+    cell, member = promises.cell, promises.follower
+    cell.append(b"b")
+    cell.until_whole()
+    position = member.node.store.range_of(1, 2, 1).position
+    cell.stop(member)
+    member.disk.flip(f"{member.path}/data/{0:020d}", position + 32, 1)
+    cell.start(member)
+    promises.acknowledge(0)
+    with pytest.raises(Violation, match=r"acknowledges entry 2 .* in quarantine is entry 1 .* up to -1"):
+        promises.acknowledge(2)
+    member.node.raft._state.commit_up_to(1)
+    promises.acknowledge(2)
+
+
 def test_an_async_member_may_acknowledge_what_it_has_written_and_no_more() -> None:
     promises = Promises("async")
     index = with_an_unsynced_entry(promises)

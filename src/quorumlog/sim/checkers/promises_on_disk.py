@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from quorumlog.consensus.messages import (
     PushEntryResponse,
     PushResult,
+    PushType,
     VoteRequest,
     VoteResponse,
     VoteResult,
@@ -136,12 +137,25 @@ class PromisesOnDisk(Checker):
                 f"{member.voter} acknowledges entry {index} ({message.push.name}, term {message.term});"
                 f" its log ends at {store.end.index}"
             )
+        if message.push is PushType.APPEND:
+            self._require_sound(member, message)
         if self.cluster.is_async or index <= self._synced.get(member.voter, (-1, 0))[0]:
             return
         position = _position_behind(store, index)
         if position is not None:
             what = f"is acknowledged ({message.push.name}, term {message.term})"
             self._require_data(member, index, position, what)
+
+    def _require_sound(self, member: SimMember, message: PushEntryResponse) -> None:
+        """What is in quarantine is not on the disk, whatever is synced there; where the group has
+        committed it without this member, nobody counts on it."""
+        committed_index = member.node.raft.committed_index
+        for quarantined in member.node.store.quarantined:
+            if quarantined.first_index <= message.index and quarantined.last.index > committed_index:
+                raise Violation(
+                    f"{member.voter} acknowledges entry {message.index} in term {message.term}; in"
+                    f" quarantine is {quarantined}, and it knows of commits up to {committed_index} only"
+                )
 
     def _require_data(self, member: SimMember, index: int, stop_position: int, what: str) -> None:
         """Entry `index` ends at `stop_position`: everything up to there is on the platter."""

@@ -1,0 +1,32 @@
+"""Seeds whose lives once failed, each with what it found; lived in every run of the tests.
+
+A change of the weather makes another life of a seed. A line stays only as long as its life still fails
+with the mistake put back, as its mutant (tests/mutants/) does. What is no longer tied to a seed has a
+directed test beside the code that was wrong.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class KeptSeed(NamedTuple):
+    seed: int
+    unfair: bool
+    mutant: str
+    """What puts the mistake back."""
+    found: str
+
+
+KEPT_SEEDS = (
+    KeptSeed(100, False, "blank_ends_log", "a blank record was read as the end: entries were cut"),
+    KeptSeed(477, False, "torn_tail_accepted", "a torn entry was kept because its header was whole"),
+    KeptSeed(
+        154,
+        True,
+        "other_entries_taken",
+        "a leader put back pushed other entries of the same ids: an assertion stopped the follower",
+    ),
+    KeptSeed(184, True, "other_entries_taken", "the same in another life, near the log's begin"),
+)
+"""Each lived with the default of 15 virtual seconds with faults."""

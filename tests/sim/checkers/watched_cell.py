@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from quorumlog.sim.operations import ClientAppend, ClientRead, Operations
 from quorumlog.sim.trace import Trace
 from quorumlog.store.member_directory import open_member_directory
 from tests.node.cell import SMALL, Cell
+from tests.sim.scenario import QUIET
 
 
 class WatchedMember:
@@ -40,6 +42,7 @@ class WatchedCell:
         self.storage = storage
         self.is_faulty = False
         self.is_async = storage.flush == "async"
+        self.weather = replace(QUIET, size=members, storage=storage)
         self.operations = Operations()
         self.trace = Trace()
         self.checkers: list[Checker] = []

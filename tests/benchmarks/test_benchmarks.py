@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.quick import calibration_s, verdicts
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -134,16 +134,16 @@ class EntryBatch:
         """
         try:
             buffer = bytearray(_BLANK_HEADER).join([b"", *bodies])
+            if len(bodies) == 1:
+                size = len(buffer)
+                header = EntryHeader(EntryKind.NORMAL, size, 0, 0, 0, 0, 0, 0, size - HEADER_BYTES)
+                header.pack_into(buffer, 0)
+                return cls.of_one(buffer)
             sizes = np.fromiter(map(len, bodies), np.int64, len(bodies))
         except TypeError as error:
             raise BadRequest(f"a body must be bytes, bytearray or memoryview: {error}") from None
         sizes += HEADER_BYTES
         batch = cls(buffer, sizes)
-        if batch.count == 1:
-            size = len(buffer)
-            header = EntryHeader(EntryKind.NORMAL, size, 0, 0, 0, 0, 0, 0, size - HEADER_BYTES)
-            header.pack_into(buffer, 0)
-            return batch
         headers = batch.headers()
         headers["magic"] = EntryKind.NORMAL
         headers["size"] = sizes

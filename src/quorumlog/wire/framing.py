@@ -90,8 +90,8 @@ def encode_frame(
     if payload is None or payload.count == 0:
         tail = _TAIL.pack(0, FRAME_HEADER_BYTES + len(control), len(control), 0) + control
         return [MAGIC + crc32(tail).to_bytes(4, "little") + tail]
-    sizes = payload.sizes.astype("<u4").tobytes()
     entries = payload.buffer
+    sizes = _SIZE.pack(len(entries)) if payload.count == 1 else payload.sizes.astype("<u4").tobytes()
     tail = (
         _TAIL.pack(
             crc32(entries, crc32(sizes)),
@@ -241,7 +241,9 @@ def _decode(frame: memoryview, header: tuple[bytes, int, int, int, int, int], *,
         if count == 1:
             (size,) = _SIZE.unpack_from(frame, control_end)
             if size != len(entries):
-                raise ProtocolViolation(f"an entry of {size} bytes by its size is {len(entries)} bytes long")
+                raise ProtocolViolation(
+                    f"an entry of {size} bytes by its size is {len(entries)} bytes long"
+                )
             payload = EntryBatch.of_one(bytearray(entries) if copy else entries)
         else:
             sizes = np.frombuffer(frame, "<u4", count, control_end).astype(np.int64)

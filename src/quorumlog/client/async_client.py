@@ -292,7 +292,8 @@ class AsyncLedgerClient(LedgerClientBase):
             self._write()
 
     def _submit_joined(self) -> None:
-        for frame in self._joiner.take():
+        # A task that was cancelled in this turn runs, and leaves its frame, only in the next one.
+        for frame in self._joiner.take(asyncio.Future.cancelled):
             self._protocol.submit(frame.make_request(), now_ms())
 
     def _submit(self, requests: Iterable[Request]) -> None:

@@ -56,10 +56,16 @@ class ThreadJoiner:
         waiter = AppendWaiter()
         with self._gathering:
             frame = self._joiner.add(body, timeout_ms, waiter, now_ms())
-        with self._sending:
-            if frame.request is None:
-                self._send()
-        return waiter.take(), frame
+        try:
+            with self._sending:
+                if not frame.is_taken:
+                    self._send()
+            return waiter.take(), frame
+        except BaseException:
+            # Interrupted: what has not left must not leave some day with another thread's frame.
+            with self._gathering:
+                frame.leave(waiter)
+            raise
 
     def _send(self) -> None:
         with self._gathering:

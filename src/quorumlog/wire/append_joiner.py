@@ -14,6 +14,7 @@ which is too large harms nobody else.
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 from quorumlog.batch import EntryBatch
@@ -40,7 +41,16 @@ Outcome = AppendReceipt | LedgerError | None
 class AppendFrame:
     """Bodies that leave together, and who waits for each."""
 
-    __slots__ = ("_bodies", "_left", "_room", "deadline_ms", "request", "submitted_ms", "waiters")
+    __slots__ = (
+        "_bodies",
+        "_left",
+        "_room",
+        "deadline_ms",
+        "is_taken",
+        "request",
+        "submitted_ms",
+        "waiters",
+    )
 
     def __init__(self, now_ms: float, deadline_ms: float) -> None:
         self.submitted_ms = now_ms
@@ -48,15 +58,17 @@ class AppendFrame:
         """Of its oldest append, so that none lasts longer than it was told to."""
         self.waiters: list[Any] = []
         """In the order of the entries; what they are is the client's affair."""
+        self.is_taken = False
+        """By whoever sends it: from then on its bodies are what they are."""
         self.request: Request | None = None
-        """Set once the frame is encoded: then its bodies are what they are."""
         self._bodies: list[bytes] = []
         self._room = MAX_FRAME_BYTES
         self._left = 0
 
     def make_request(self) -> Request:
         """Encode the bodies; to be submitted to the protocol, whose outcome `outcomes` then tells."""
-        assert self.request is None, "a frame is encoded once"
+        assert self.is_taken, "what is sent could still grow"
+        assert self.request is None, "a frame is sent once"
         self.request = Request(
             AppendRequest(),
             LEADER,
@@ -69,15 +81,15 @@ class AppendFrame:
         return self.request
 
     def leave(self, waiter: Any) -> bool:
-        """`waiter` waits no more. Its body is dropped, unless it is encoded: then it stays where it is.
+        """`waiter` waits no more. Its body is dropped, unless it was taken: then it stays where it is.
 
-        True: the frame is encoded and nobody waits for it any more, so it may as well be cancelled.
+        True: nobody waits for this frame any more, so its request may as well be cancelled.
         """
-        if self.request is None:
+        if not self.is_taken:
             position = self.waiters.index(waiter)
             del self.waiters[position], self._bodies[position]
             return False
-        self._left += 1
+        self._left += waiter in self.waiters
         return self._left == len(self.waiters)
 
     def outcomes(self) -> list[Outcome]:
@@ -108,10 +120,6 @@ class AppendJoiner:
         self._timeout_ms: float = -1
         """Of the last frame."""
 
-    def __bool__(self) -> bool:
-        """Is anything waiting to be taken?"""
-        return bool(self._frames)
-
     def add(self, body: bytes, timeout_ms: float, waiter: Any, now_ms: float) -> AppendFrame:
         """Put one body behind the others; returns the frame that it will travel in.
 
@@ -136,9 +144,17 @@ class AppendJoiner:
         frame._room = 0 if is_large else frame._room - entry_bytes
         return frame
 
-    def take(self) -> list[AppendFrame]:
-        """All frames, in order, for the caller to send; the next append opens a new one."""
+    def take(self, is_gone: Callable[[Any], bool] | None = None) -> list[AppendFrame]:
+        """All frames, in order, for the caller to send; the next append opens a new one.
+
+        `is_gone`: of a waiter that will `leave` but had no time yet to do so.
+        """
         frames, self._frames = self._frames, []
+        for frame in frames:
+            if is_gone is not None:
+                for waiter in [waiter for waiter in frame.waiters if is_gone(waiter)]:
+                    frame.leave(waiter)
+            frame.is_taken = True
         return [frame for frame in frames if frame.waiters]
 
 

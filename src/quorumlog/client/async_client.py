@@ -99,8 +99,8 @@ class AsyncLedgerClient(LedgerClientBase):
     # ---------------------------------------------------------------- append
 
     async def append(self, body: bytes, *, timeout_ms: int | None = None) -> AppendReceipt:
-        """See `LedgerClient.append`. If the task is cancelled the outcome is unknown to it: a body that
-        shares a frame with others stays there."""
+        """See `LedgerClient.append`. If the task is cancelled the outcome is unknown to it: once a body
+        shares a frame with others it stays there."""
         if type(body) is not bytes:
             body = body_of(body)
         loop = asyncio.get_running_loop()
@@ -297,10 +297,11 @@ class AsyncLedgerClient(LedgerClientBase):
             self._protocol.submit(frame.make_request(), now_ms())
 
     def _submit(self, requests: Iterable[Request]) -> None:
-        # What was begun first is sent first.
-        self._submit_joined()
         now = now_ms()
         for request in requests:
+            if request.payload is not None:
+                # Among appends, what was begun first is written first.
+                self._submit_joined()
             self._protocol.submit(request, now)
         self._carry_out()
 

@@ -71,6 +71,9 @@ class LedgerClient(LedgerClientBase):
     def append(self, body: bytes, *, timeout_ms: int | None = None) -> AppendReceipt:
         """Append one entry; returns when it is committed.
 
+        Appends of threads that share the client travel together (`quorumlog.wire.append_joiner`); each
+        has its own receipt or error.
+
         Raises a Refused if it certainly was not written (BodyTooLarge, Unreachable, NotLeader after the
         deadline, ...) and OutcomeUnknown if nobody can tell.
         """

@@ -61,6 +61,7 @@ class AppendFrame:
         self.is_taken = False
         """By whoever sends it: from then on its bodies are what they are."""
         self.request: Request | None = None
+        """Since it is encoded."""
         self._bodies: list[bytes] = []
         self._room = MAX_FRAME_BYTES
         self._left = 0

@@ -89,20 +89,20 @@ class EntryBatch:
     `buffer` must be writable for `stamp`. A slice shares memory with the batch it was taken from.
     """
 
-    __slots__ = ("_is_uniform", "_starts", "_words", "buffer", "count", "sizes")
+    __slots__ = ("_is_uniform", "_sizes", "_starts", "_words", "buffer", "count")
 
     def __init__(self, buffer: Buffer, sizes: npt.ArrayLike) -> None:
         """`sizes`: shape (count,), bytes of each entry, header included; they must fill the buffer."""
         self.buffer = memoryview(buffer).cast("B")
-        self.sizes: Int64Array = np.asarray(sizes, dtype=np.int64)
-        self.count = len(self.sizes)
+        self._sizes: Int64Array | None = np.asarray(sizes, dtype=np.int64)
+        self.count = len(self._sizes)
         self._starts: Int64Array | None = None
         self._words: UInt64Array | None = None
         if self.count == 1:
-            total = least = int(self.sizes[0])
+            total = least = int(self._sizes[0])
         else:
-            total = int(np.add.reduce(self.sizes))
-            least = int(np.minimum.reduce(self.sizes)) if self.count else HEADER_BYTES
+            total = int(np.add.reduce(self._sizes))
+            least = int(np.minimum.reduce(self._sizes)) if self.count else HEADER_BYTES
         self._is_uniform = least * self.count == total
         if total != len(self.buffer) or least < HEADER_BYTES:
             raise ProtocolViolation(
@@ -113,6 +113,20 @@ class EntryBatch:
     # ---------------------------------------------------------------- making
 
     @classmethod
+    def of_one(cls, buffer: Buffer) -> Self:
+        """The one entry that fills `buffer`: what an unbatched writer sends, without an array for its
+        size. Raises ProtocolViolation if it is shorter than a header."""
+        self = cls.__new__(cls)
+        self.buffer = memoryview(buffer)
+        self._sizes = None
+        self.count = 1
+        self._starts = self._words = None
+        self._is_uniform = True
+        if len(self.buffer) < HEADER_BYTES:
+            raise ProtocolViolation(f"an entry of {len(self.buffer)} bytes has no header")
+        return self
+
+    @classmethod
     def from_bodies(cls, bodies: Sequence[bytes]) -> Self:
         """Encode bodies; index, term, pos and digests stay 0 until the leader stamps them.
 
@@ -120,16 +134,16 @@ class EntryBatch:
         """
         try:
             buffer = bytearray(_BLANK_HEADER).join([b"", *bodies])
+            if len(bodies) == 1:
+                size = len(buffer)
+                header = EntryHeader(EntryKind.NORMAL, size, 0, 0, 0, 0, 0, 0, size - HEADER_BYTES)
+                header.pack_into(buffer, 0)
+                return cls.of_one(buffer)
             sizes = np.fromiter(map(len, bodies), np.int64, len(bodies))
         except TypeError as error:
             raise BadRequest(f"a body must be bytes, bytearray or memoryview: {error}") from None
         sizes += HEADER_BYTES
         batch = cls(buffer, sizes)
-        if batch.count == 1:
-            size = len(buffer)
-            header = EntryHeader(EntryKind.NORMAL, size, 0, 0, 0, 0, 0, 0, size - HEADER_BYTES)
-            header.pack_into(buffer, 0)
-            return batch
         headers = batch.headers()
         headers["magic"] = EntryKind.NORMAL
         headers["size"] = sizes
@@ -147,9 +161,11 @@ class EntryBatch:
     @classmethod
     def concatenate(cls, batches: Sequence[EntryBatch]) -> Self:
         """One batch of its own memory with the entries of all."""
-        buffer = bytearray().join([b.buffer for b in batches])
-        sizes = np.concatenate([b.sizes for b in batches]) if batches else np.empty(0, np.int64)
-        return cls(buffer, sizes)
+        buffers = [b.buffer for b in batches]
+        buffer = bytearray().join(buffers)
+        if sum([b.count for b in batches]) == len(batches):
+            return cls(buffer, np.fromiter(map(len, buffers), np.int64, len(buffers)))
+        return cls(buffer, np.concatenate([b.sizes for b in batches]))
 
     def slice(self, first: int, stop: int) -> EntryBatch:
         """Entries `first` .. `stop - 1` (positions in this batch), sharing memory."""
@@ -160,6 +176,13 @@ class EntryBatch:
         return EntryBatch(self.buffer[low:high], self.sizes[first:stop])
 
     # ---------------------------------------------------------------- reading
+
+    @property
+    def sizes(self) -> Int64Array:
+        """Shape (count,): bytes of each entry, header included."""
+        if self._sizes is None:
+            self._sizes = np.array([len(self.buffer)], np.int64)
+        return self._sizes
 
     @property
     def total_bytes(self) -> int:

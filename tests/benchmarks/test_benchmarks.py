@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.quick import calibration_s, verdicts
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -48,3 +50,17 @@ def test_an_unknown_load_is_refused(tmp_path: Path) -> None:
     result = run("--workload", "quick", "--dir", tmp_path)
     assert result.returncode == 2
     assert "quick is unknown" in result.stderr
+
+
+def test_a_quick_look_names_what_became_dearer_and_what_became_cheaper() -> None:
+    kept = {"batches": 2.0, "one-writer": 100.0, "small-records": 1.0}
+    lines = verdicts({"batches": 2.5, "one-writer": 80.0, "small-records": 1.05, "new": 1.0}, kept)
+    assert lines == [
+        "[red]slower[/]  batches: 25% more CPU per record than was kept",
+        "[green]faster[/]  one-writer: 20% less; --keep remembers it",
+    ]
+    assert verdicts({"batches": 2.1}, kept) == ["nothing changed by more than 10%"]
+
+
+def test_the_calibration_is_a_time() -> None:
+    assert 0 < calibration_s() < 1

@@ -227,7 +227,7 @@ def test_a_deadline_with_the_append_in_flight_is_unknown(
 ) -> None:
     group[0].script = on_append(Hang())
     client = new_client(group.addresses)
-    with pytest.raises(OutcomeUnknown, match=r"did not answer within 0\.3 s"):
+    with pytest.raises(OutcomeUnknown, match=r"did not answer within 0\.\d s"):
         client.append(b"x", timeout_ms=300)
     (request,) = group[0].calls_of(AppendRequest)
     assert isinstance(request, AppendRequest)

@@ -47,7 +47,11 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AppendLoad:
-    """`connections` writers, each with `in_flight` batches under way."""
+    """`connections` writers, each with `in_flight` batches under way.
+
+    More than one batch of a single record is single appends of tasks that share a client, which joins
+    them.
+    """
 
     name: str
     connections: int
@@ -59,7 +63,7 @@ class AppendLoad:
     @property
     def sync_records(self) -> int:
         """Records that lie behind one sync where writers come together once: for the raw limit."""
-        return self.connections if self.batch_records == 1 else self.batch_records
+        return self.connections * self.in_flight if self.batch_records == 1 else self.batch_records
 
     @property
     def sync_bytes(self) -> int:
@@ -89,6 +93,7 @@ LOADS: tuple[Load, ...] = (
     ),
     AppendLoad("64-writers", 64, 1, 1, 1024, (Target("records_per_second", 15_000, True),)),
     AppendLoad("256-writers", 256, 1, 1, 1024),
+    AppendLoad("concurrent-appends", 1, 256, 1, 1024, (Target("records_per_second", 45_000, True),)),
     AppendLoad("batches", 1, 8, 256, 1024, (Target("records_per_second", 80_000, True),)),
     AppendLoad("small-records", 1, 8, 1024, 128, (Target("records_per_second", 400_000, True),)),
     ReadLoad("sequential-read", False, targets=(Target("mb_per_second", 500, True),)),

@@ -5,8 +5,8 @@
         async for entry in log.read(receipt.first_index):
             ...
 
-Appends of many tasks share one connection and leave in one write per turn of the loop. A client
-belongs to the loop that it was first used in.
+Single appends that tasks start in one turn of the loop leave at its end, in one frame and one write
+(`quorumlog.wire.append_joiner`). A client belongs to the loop that it was first used in.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from quorumlog.client.ledger_client_base import (
 from quorumlog.config import DEFAULT_GROUP, parse_address
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import ProtocolViolation
+from quorumlog.wire.append_joiner import AppendFrame, AppendJoiner, Outcome, body_of
 from quorumlog.wire.append_window import (
     DEFAULT_BATCH_BYTES,
     DEFAULT_BATCH_RECORDS,
@@ -87,6 +88,8 @@ class AsyncLedgerClient(LedgerClientBase):
     ) -> None:
         """Connects with the first call. Raises ConfigError for a list that cannot be read."""
         super().__init__(servers, group=group, timeout_ms=timeout_ms, timings=timings)
+        self._joiner = AppendJoiner()
+        self._is_join_scheduled = False
         self._links_to_write: dict[Link, None] = {}
         self._is_write_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
@@ -96,8 +99,29 @@ class AsyncLedgerClient(LedgerClientBase):
     # ---------------------------------------------------------------- append
 
     async def append(self, body: bytes, *, timeout_ms: int | None = None) -> AppendReceipt:
-        """See `LedgerClient.append`. If the task is cancelled the outcome is unknown to it."""
-        return receipt_of(await self._call(self._append_request(batch_of([body]), timeout_ms)))
+        """See `LedgerClient.append`. If the task is cancelled the outcome is unknown to it: once a body
+        shares a frame with others it stays there."""
+        if type(body) is not bytes:
+            body = body_of(body)
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[Outcome] = loop.create_future()
+        if not self._is_join_scheduled:
+            self._is_join_scheduled = True
+            loop.call_soon(self._join)
+        if timeout_ms is None:
+            timeout_ms = self.timeout_ms
+        frame = self._joiner.add(body, timeout_ms, waiter, now_ms())
+        try:
+            outcome = await waiter
+        except asyncio.CancelledError:
+            if frame.leave(waiter) and frame.request is not None:
+                self._cancel((frame.request,))
+            raise
+        if isinstance(outcome, AppendReceipt):
+            return outcome
+        if outcome is None:
+            return receipt_of(await self._call(self._alone_request(body, frame)))
+        raise outcome
 
     async def append_batch(
         self, bodies: Sequence[bytes] | EntryBatch, *, timeout_ms: int | None = None
@@ -184,6 +208,7 @@ class AsyncLedgerClient(LedgerClientBase):
     async def close(self) -> None:
         """End the connections. An append that another task waits for ends as OutcomeUnknown."""
         self._protocol.close(now_ms())
+        self._submit_joined()
         self._carry_out()
         if self._timer is not None:
             self._timer.cancel()
@@ -255,9 +280,28 @@ class AsyncLedgerClient(LedgerClientBase):
 
     # ---------------------------------------------------------------- the protocol's work
 
+    def _join(self) -> None:
+        """At the end of a loop turn: the appends that its tasks began, written at once."""
+        self._is_join_scheduled = False
+        # The write of this link is here: another turn would only be waiting.
+        self._is_write_scheduled = True
+        try:
+            self._submit_joined()
+            self._carry_out()
+        finally:
+            self._write()
+
+    def _submit_joined(self) -> None:
+        # A task that was cancelled in this turn runs, and leaves its frame, only in the next one.
+        for frame in self._joiner.take(asyncio.Future.cancelled):
+            self._protocol.submit(frame.make_request(), now_ms())
+
     def _submit(self, requests: Iterable[Request]) -> None:
         now = now_ms()
         for request in requests:
+            if request.payload is not None:
+                # Among appends, what was begun first is written first.
+                self._submit_joined()
             self._protocol.submit(request, now)
         self._carry_out()
 
@@ -270,8 +314,12 @@ class AsyncLedgerClient(LedgerClientBase):
         work = self._protocol.take_work()
         for request in work.completed:
             waiter = request.context
-            # None: a probe of the protocol's own. Done: whoever waited was cancelled.
-            if waiter is not None and not waiter.done():
+            # Done: whoever waited was cancelled. None: a probe of the protocol's own.
+            if isinstance(waiter, AppendFrame):
+                for each, outcome in zip(waiter.waiters, waiter.outcomes(), strict=True):
+                    if not each.done():
+                        each.set_result(outcome)
+            elif waiter is not None and not waiter.done():
                 waiter.set_result(None)
         for link in work.close:
             if link.context is not None:

@@ -23,8 +23,10 @@ from quorumlog.client.ledger_client_base import (
     entry_of,
     now_ms,
 )
+from quorumlog.client.thread_joiner import ThreadJoiner
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt
+from quorumlog.wire.append_joiner import body_of
 from quorumlog.wire.append_window import (
     DEFAULT_BATCH_BYTES,
     DEFAULT_BATCH_RECORDS,
@@ -62,16 +64,26 @@ class LedgerClient(LedgerClientBase):
         """Connects with the first call. Raises ConfigError for a list that cannot be read."""
         super().__init__(servers, group=group, timeout_ms=timeout_ms, timings=timings)
         self._io = IoThread(self._protocol)
+        self._joiner = ThreadJoiner(self._io)
 
     # ---------------------------------------------------------------- append
 
     def append(self, body: bytes, *, timeout_ms: int | None = None) -> AppendReceipt:
         """Append one entry; returns when it is committed.
 
+        Appends of threads that share the client travel together (`quorumlog.wire.append_joiner`); each
+        has its own receipt or error.
+
         Raises a Refused if it certainly was not written (BodyTooLarge, Unreachable, NotLeader after the
         deadline, ...) and OutcomeUnknown if nobody can tell.
         """
-        return receipt_of(self._call(self._append_request(batch_of([body]), timeout_ms)))
+        body = body_of(body)
+        outcome, frame = self._joiner.append(body, self.timeout_ms if timeout_ms is None else timeout_ms)
+        if isinstance(outcome, AppendReceipt):
+            return outcome
+        if outcome is None:
+            return receipt_of(self._call(self._alone_request(body, frame)))
+        raise outcome
 
     def append_batch(
         self, bodies: Sequence[bytes] | EntryBatch, *, timeout_ms: int | None = None

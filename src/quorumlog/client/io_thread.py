@@ -22,6 +22,7 @@ from quorumlog.client.ledger_client_base import now_ms, reason_of
 from quorumlog.config import parse_address
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
+from quorumlog.wire.append_joiner import AppendFrame
 from quorumlog.wire.client_protocol import ClientProtocol, Work
 from quorumlog.wire.client_requests import Link, LinkState, Request
 
@@ -127,9 +128,13 @@ class IoThread:
     def _carry_out(self, work: Work) -> list[_Connection]:
         """Everything but writing; returns the connections to write to once the lock is released."""
         for request in work.completed:
+            waiter = request.context
             # The protocol's own probes have nobody who waits.
-            if request.context is not None:
-                request.context.release()
+            if isinstance(waiter, AppendFrame):
+                for each, outcome in zip(waiter.waiters, waiter.outcomes(), strict=True):
+                    each.give(outcome)
+            elif waiter is not None:
+                waiter.release()
         for link in work.close:
             if link.context is not None:
                 self._to_close.append(link.context)

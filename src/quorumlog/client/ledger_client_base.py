@@ -14,6 +14,7 @@ from typing import Any
 from quorumlog.batch import Entry, EntryBatch
 from quorumlog.config import DEFAULT_GROUP, parse_address
 from quorumlog.errors import BadRequest, ConfigError, IndexOutOfRange
+from quorumlog.wire.append_joiner import AppendFrame
 from quorumlog.wire.client_messages import (
     AppendRequest,
     ReadRequest,
@@ -83,7 +84,7 @@ class LedgerClientBase:
         )
 
     def _append_request(
-        self, batch: EntryBatch, timeout_ms: int | None, stream: Stream | None = None
+        self, batch: EntryBatch, timeout_ms: float | None, stream: Stream | None = None
     ) -> Request:
         now = now_ms()
         return Request(
@@ -95,6 +96,10 @@ class LedgerClientBase:
             stream=stream,
             context=self._new_waiter(),
         )
+
+    def _alone_request(self, body: bytes, frame: AppendFrame) -> Request:
+        """One body of a frame that was refused for its size, in the time that is left to it."""
+        return self._append_request(EntryBatch.from_bodies([body]), frame.deadline_ms - now_ms())
 
     def _transfer_request(self, to: str, timeout_ms: int | None) -> Request:
         now = now_ms()

@@ -60,21 +60,21 @@ class ClientSession:
         self._waiting_reads = 0
 
     def frame(self, connection: Connection, frame: Frame) -> None:
-        request = frame.message
-        driver = self._server.driver_of(frame.group)
+        group, request, payload = frame
+        driver = self._server.driver_of(group)
         if driver is None:
             known = ", ".join(self._server.group_names)
             if not isinstance(request, AppendRequest | ReadRequest | StatusRequest | TransferRequest):
                 raise ProtocolViolation(f"{type(request).__name__} from a client")
             connection.send(
-                frame.group,
+                group,
                 error_response(
                     request.request_id,
-                    UnknownGroup(f"group {frame.group!r} is not served here; groups: {known}"),
+                    UnknownGroup(f"group {group!r} is not served here; groups: {known}"),
                 ),
             )
         elif isinstance(request, AppendRequest):
-            self._append(connection, driver, request, frame.payload)
+            self._append(connection, driver, request, payload)
         elif isinstance(request, ReadRequest):
             driver.enter(connection, self._read, connection, driver, request)
         elif isinstance(request, StatusRequest):

@@ -61,13 +61,15 @@ class Connection(asyncio.BufferedProtocol):
         connection_id: str = "",
     ) -> None:
         self._writes = writes
-        self._on_frame = on_frame
+        self.on_frame = on_frame
+        """Who takes the frames; after the Hello somebody else may."""
         self._on_lost = on_lost
         self.connection_id = connection_id
         self.on_made: Callable[[Connection], None] | None = None
         self.on_writable: Callable[[Connection], None] | None = None
         """Called when a reader that had fallen behind has caught up."""
         self._decoder = FrameDecoder()
+        self.get_buffer = self._decoder.get_buffer  # type: ignore[method-assign]
         self._transport: asyncio.Transport | None = None
         self._out: list[Buffer] = []
         self.closed = False
@@ -88,15 +90,12 @@ class Connection(asyncio.BufferedProtocol):
         if self.on_made is not None:
             self.on_made(self)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._decoder.get_buffer(sizehint)
-
     def buffer_updated(self, nbytes: int) -> None:
         try:
             for frame in self._decoder.buffer_updated(nbytes):
                 if self.closed:
                     return
-                self._on_frame(self, frame)
+                self.on_frame(self, frame)
         except ProtocolViolation as violation:
             self.violate(violation)
 

@@ -53,6 +53,7 @@ LARGE_FRAME_BYTES = 64 * 1024
 
 _HEADER = struct.Struct("<4sIIIII")
 _TAIL = struct.Struct("<IIII")
+_SIZE = struct.Struct("<I")
 _CHECKED_FROM = 8
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[tuple[str, AnyFrameMessage]] = msgspec.msgpack.Decoder(
@@ -89,8 +90,8 @@ def encode_frame(
     if payload is None or payload.count == 0:
         tail = _TAIL.pack(0, FRAME_HEADER_BYTES + len(control), len(control), 0) + control
         return [MAGIC + crc32(tail).to_bytes(4, "little") + tail]
-    sizes = payload.sizes.astype("<u4").tobytes()
     entries = payload.buffer
+    sizes = _SIZE.pack(len(entries)) if payload.count == 1 else payload.sizes.astype("<u4").tobytes()
     tail = (
         _TAIL.pack(
             crc32(entries, crc32(sizes)),
@@ -138,7 +139,7 @@ class FrameDecoder:
         """Where the next bytes go; never empty."""
         if self._large is not None:
             return self._large[self._large_end :]
-        return self._receive[self._end :]
+        return self._receive[self._end :] if self._end else self._receive
 
     def buffer_updated(self, count: int) -> list[Frame]:
         """`count` bytes were put into `get_buffer()`; returns every frame that is now whole."""
@@ -236,10 +237,17 @@ def _decode(frame: memoryview, header: tuple[bytes, int, int, int, int, int], *,
     if count:
         if crc32(frame[control_end:]) != payload_crc:
             raise ProtocolViolation("payload_crc of a frame does not match")
-        entries_start = control_end + 4 * count
-        entries = frame[entries_start:]
-        sizes = np.frombuffer(frame, "<u4", count, control_end).astype(np.int64)
-        payload = EntryBatch(memoryview(bytearray(entries)) if copy else entries, sizes)
+        entries = frame[control_end + 4 * count :]
+        if count == 1:
+            (size,) = _SIZE.unpack_from(frame, control_end)
+            if size != len(entries):
+                raise ProtocolViolation(
+                    f"an entry of {size} bytes by its size is {len(entries)} bytes long"
+                )
+            payload = EntryBatch.of_one(bytearray(entries) if copy else entries)
+        else:
+            sizes = np.frombuffer(frame, "<u4", count, control_end).astype(np.int64)
+            payload = EntryBatch(bytearray(entries) if copy else entries, sizes)
     elif payload_crc:
         raise ProtocolViolation("a frame without entries has a payload_crc")
     if isinstance(message, Message):

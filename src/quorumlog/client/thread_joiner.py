@@ -1,0 +1,80 @@
+"""Single appends of many threads, joined: whoever comes to send takes along what the others have left.
+
+A thread leaves its body with the joiner and then queues for the sending. Once it is its turn, either its
+body has left with an earlier thread's frame, or it sends everything that has gathered. So nobody sends
+for others more than once, and a thread that is interrupted takes no one's body with it: the next in the
+queue finds it.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from quorumlog.client.io_thread import IoThread
+from quorumlog.client.ledger_client_base import now_ms
+from quorumlog.errors import OutcomeUnknown
+from quorumlog.wire.append_joiner import AppendFrame, AppendJoiner, Outcome
+
+
+class AppendWaiter:
+    """Where one thread waits for the outcome of its append."""
+
+    __slots__ = ("_has_outcome", "_lock", "_outcome")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self._has_outcome = False
+        self._outcome: Outcome = None
+
+    def give(self, outcome: Outcome) -> None:
+        """The first outcome counts."""
+        if not self._has_outcome:
+            self._outcome = outcome
+            self._has_outcome = True
+            self._lock.release()
+
+    def take(self) -> Outcome:
+        """Wait for it. Once."""
+        self._lock.acquire()
+        return self._outcome
+
+
+class ThreadJoiner:
+    """An `AppendJoiner` in front of an `IoThread`, for any number of threads."""
+
+    def __init__(self, io: IoThread) -> None:
+        self._io = io
+        self._joiner = AppendJoiner()
+        self._gathering = threading.Lock()
+        """Guards the joiner; held for a few instructions."""
+        self._sending = threading.Lock()
+        """Held from taking the frames until their bytes are written or left in an outbox."""
+
+    def append(self, body: bytes, timeout_ms: float) -> tuple[Outcome, AppendFrame]:
+        """Returns when the append has an outcome."""
+        waiter = AppendWaiter()
+        with self._gathering:
+            frame = self._joiner.add(body, timeout_ms, waiter, now_ms())
+        try:
+            with self._sending:
+                if not frame.is_taken:
+                    self._send()
+            return waiter.take(), frame
+        except BaseException:
+            # Interrupted: what has not left must not leave some day with another thread's frame.
+            with self._gathering:
+                frame.leave(waiter)
+            raise
+
+    def _send(self) -> None:
+        with self._gathering:
+            frames = self._joiner.take()
+        try:
+            self._io.submit([frame.make_request() for frame in frames])
+        except BaseException as failure:
+            # This thread was interrupted, or there is a bug. The others must not wait for ever for it.
+            for frame in frames:
+                for waiter in frame.waiters:
+                    waiter.give(OutcomeUnknown(f"the thread that sent it failed: {failure!r}"))
+            raise

@@ -1,0 +1,172 @@
+"""Single appends that start together, in one frame: gather, encode, tell each its outcome.
+
+A frame costs the client and the leader the same whether it holds one entry or a few hundred, so an
+`append` is not sent by itself: its body goes into the joiner, with a waiter of the client's own kind.
+Whoever sends takes the frames, which are runs of bodies in the order of the calls, and hands one request
+a frame to the protocol. Nobody lingers: a frame is what came while something else was being done.
+
+Each append keeps the outcome that it would have had alone. A receipt of the frame gives each its own; a
+refusal says of each that it was certainly not written, an unknown outcome that each may be. The one
+refusal that depends on the company is BodyTooLarge: then each is sent again by itself, so that the one
+which is too large harms nobody else.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from quorumlog.batch import EntryBatch
+from quorumlog.entry import AppendReceipt
+from quorumlog.entry_header import HEADER_BYTES
+from quorumlog.errors import BadRequest, BodyTooLarge, LedgerError
+from quorumlog.wire.client_messages import AppendRequest
+from quorumlog.wire.client_protocol import receipt_of
+from quorumlog.wire.client_requests import LEADER, Request
+
+MAX_JOINED_BODY_BYTES = 64 * 1024
+"""A larger body is a frame of its own: its bytes cost more than a frame does, so joining would save
+nothing, and the small ones beside it would wait for them."""
+MAX_FRAME_BYTES = 1024 * 1024
+"""Of entries, headers included. A larger frame would hardly be cheaper a byte, and what is refused is
+sent again as a whole."""
+MAX_FRAME_RECORDS = 1024
+"""As for the bytes: the fixed costs are gone by then, and all of a frame share its outcome."""
+
+Outcome = AppendReceipt | LedgerError | None
+"""What became of one append of a frame. None: certainly not written, to be sent again by itself."""
+
+
+class AppendFrame:
+    """Bodies that leave together, and who waits for each."""
+
+    __slots__ = (
+        "_bodies",
+        "_left",
+        "_room",
+        "deadline_ms",
+        "is_taken",
+        "request",
+        "submitted_ms",
+        "waiters",
+    )
+
+    def __init__(self, now_ms: float, deadline_ms: float) -> None:
+        self.submitted_ms = now_ms
+        self.deadline_ms = deadline_ms
+        """Of its oldest append, so that none lasts longer than it was told to."""
+        self.waiters: list[Any] = []
+        """In the order of the entries; what they are is the client's affair."""
+        self.is_taken = False
+        """By whoever sends it: from then on its bodies are what they are."""
+        self.request: Request | None = None
+        """Since it is encoded."""
+        self._bodies: list[bytes] = []
+        self._room = MAX_FRAME_BYTES
+        self._left = 0
+
+    def make_request(self) -> Request:
+        """Encode the bodies; to be submitted to the protocol, whose outcome `outcomes` then tells."""
+        assert self.is_taken, "what is sent could still grow"
+        assert self.request is None, "a frame is sent once"
+        self.request = Request(
+            AppendRequest(),
+            LEADER,
+            now_ms=self.submitted_ms,
+            deadline_ms=self.deadline_ms,
+            payload=EntryBatch.from_bodies(self._bodies),
+            context=self,
+        )
+        self._bodies = []
+        return self.request
+
+    def leave(self, waiter: Any) -> bool:
+        """`waiter` waits no more. Its body is dropped, unless it was taken: then it stays where it is.
+
+        True: nobody waits for this frame any more, so its request may as well be cancelled.
+        """
+        if not self.is_taken:
+            position = self.waiters.index(waiter)
+            del self.waiters[position], self._bodies[position]
+            return False
+        self._left += waiter in self.waiters
+        return self._left == len(self.waiters)
+
+    def outcomes(self) -> list[Outcome]:
+        """One a waiter, in the same order, of the finished request."""
+        assert self.request is not None
+        assert self.request.is_done, self.request.state
+        # Each holds the other: their bytes would stay until a garbage collection came by.
+        self.request.context = None
+        count = len(self.waiters)
+        error = self.request.error
+        if error is None:
+            whole = receipt_of(self.request)
+            assert whole.count == count, (whole, count)
+            term, durability = whole.term, whole.durability
+            indices = range(whole.first_index, whole.first_index + count)
+            return [AppendReceipt(term, index, 1, durability) for index in indices]
+        if count > 1 and isinstance(error, BodyTooLarge):
+            return [None] * count
+        # Each caller raises an object of its own: a shared one would collect the tracebacks of all.
+        return [copy.copy(error) for _ in range(count)]
+
+
+class AppendJoiner:
+    """The appends that nobody has sent yet. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._frames: list[AppendFrame] = []
+        self._timeout_ms: float = -1
+        """Of the last frame."""
+
+    def add(self, body: bytes, timeout_ms: float, waiter: Any, now_ms: float) -> AppendFrame:
+        """Put one body behind the others; returns the frame that it will travel in.
+
+        Only neighbours share a frame. So the order of calls is kept where a large body or another
+        `timeout_ms` comes between two that would fit together.
+        """
+        entry_bytes = HEADER_BYTES + len(body)
+        is_large = len(body) > MAX_JOINED_BODY_BYTES
+        frame = self._frames[-1] if self._frames else None
+        if (
+            frame is None
+            or is_large
+            or frame._room < entry_bytes
+            or timeout_ms != self._timeout_ms
+            or len(frame.waiters) == MAX_FRAME_RECORDS
+        ):
+            frame = AppendFrame(now_ms, now_ms + timeout_ms)
+            self._frames.append(frame)
+            self._timeout_ms = timeout_ms
+        frame._bodies.append(body)
+        frame.waiters.append(waiter)
+        frame._room = 0 if is_large else frame._room - entry_bytes
+        return frame
+
+    def take(self, is_gone: Callable[[Any], bool] | None = None) -> list[AppendFrame]:
+        """All frames, in order, for the caller to send; the next append opens a new one.
+
+        `is_gone`: of a waiter that will `leave` but had no time yet to do so.
+        """
+        frames, self._frames = self._frames, []
+        for frame in frames:
+            if is_gone is not None:
+                for waiter in [waiter for waiter in frame.waiters if is_gone(waiter)]:
+                    frame.leave(waiter)
+            frame.is_taken = True
+        return [frame for frame in frames if frame.waiters]
+
+
+def body_of(body: bytes | bytearray | memoryview) -> bytes:
+    """The bytes of one append, copied unless they are `bytes`: whoever called may change them then.
+
+    Raises BadRequest for what is not bytes-like, before it could harm those whom it would have joined.
+    """
+    if type(body) is bytes:
+        return body
+    try:
+        return bytes(memoryview(body))
+    except TypeError as error:
+        raise BadRequest(f"a body must be bytes, bytearray or memoryview: {error}") from None

@@ -59,6 +59,7 @@ class ConsensusConfig:
             "push_resend_ms",
             "max_waiting_pushes",
             "preferred_check_interval_ms",
+            "preferred_cool_down_ms",
         ):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be positive, not {getattr(self, name)}")

@@ -170,7 +170,7 @@ class RandomLife:
             closed = self.rng.random() < 0.8
             self.turn(
                 me,
-                lambda member: member.node.on_connection_lost(peer, closed_by_peer=closed),
+                lambda member: member.node.on_connection_lost(peer, is_gone=closed),
             )
 
     def turn(self, i: str, act: Callable[[FakeMember], None]) -> None:

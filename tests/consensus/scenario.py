@@ -141,7 +141,7 @@ class Scenario:
         for peer in self.ids:
             if peer in self.members and (peer, i) in self.told_connected and "silently" not in options:
                 self.told_connected.discard((peer, i))
-                self._turn(peer, lambda member: member.node.on_connection_lost(i, closed_by_peer=True))
+                self._turn(peer, lambda member: member.node.on_connection_lost(i, is_gone=True))
 
     def do_wipe(self, i: str) -> None:
         """wipe n0: a crashed member's directory is replaced by an empty one."""
@@ -164,9 +164,7 @@ class Scenario:
             self.links[me, peer] = deque()
             self.told_connected.discard((me, peer))
         for me, peer in ((a, b), (b, a)):
-            self._turn(
-                me, lambda member, peer=peer: member.node.on_connection_lost(peer, closed_by_peer=True)
-            )
+            self._turn(me, lambda member, peer=peer: member.node.on_connection_lost(peer, is_gone=True))
 
     def _start(self, i: str) -> None:
         assert i not in self.members, f"{i} runs"

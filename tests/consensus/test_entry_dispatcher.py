@@ -145,7 +145,7 @@ def test_a_lost_connection_means_the_same_at_once() -> None:
     matched(n0, 1)
     n0.hear(1, ack(1, 0))
     n0.act(lambda: n0.propose("a", "b"))
-    n0.act(lambda: n0.node.on_connection_lost("n1", closed_by_peer=True))
+    n0.act(lambda: n0.node.on_connection_lost("n1", is_gone=True))
     n0.act(lambda: n0.propose("c"))
     assert pushes(n0)[1:] == [(1, 2)]
     n0.act(lambda: n0.node.on_connected("n1", "n1-d0"))
@@ -157,7 +157,7 @@ def test_in_async_mode_a_returning_follower_is_compared_anew() -> None:
     n0 = LoneMember(async_mode=True).lead()
     matched(n0, 1)
     n0.hear(1, ack(1, 0))
-    n0.act(lambda: n0.node.on_connection_lost("n1", closed_by_peer=True))
+    n0.act(lambda: n0.node.on_connection_lost("n1", is_gone=True))
     n0.act(lambda: n0.node.on_connected("n1", "n1-d0"))
     assert peer_status(n0).state == "COMPARE"
 

@@ -236,8 +236,8 @@ def test_an_old_request_of_the_leader_that_won_since_is_just_old() -> None:
 # ---------------------------------------------------------------- lost connections
 
 
-def lost(n0: LoneMember, i: int = 1, *, closed_by_peer: bool = True) -> None:
-    n0.act(lambda: n0.node.on_connection_lost(f"n{i}", closed_by_peer=closed_by_peer))
+def lost(n0: LoneMember, i: int = 1, *, is_gone: bool = True) -> None:
+    n0.act(lambda: n0.node.on_connection_lost(f"n{i}", is_gone=is_gone))
 
 
 def test_a_closed_connection_to_the_leader_starts_a_pre_vote_soon() -> None:
@@ -255,7 +255,7 @@ def test_other_losses_start_nothing(how: str) -> None:
     if how == "another member":
         lost(n0, 2)
     else:
-        lost(n0, 1, closed_by_peer=False)
+        lost(n0, 1, is_gone=False)
     n0.pass_ms(749)
     assert n0.node.role is Role.FOLLOWER
 

@@ -36,7 +36,7 @@ def test_refusals_name_the_reason_and_change_nothing() -> None:
     assert refused(n0, "n9") == "n9 is not a voter of this group"
     n0.act(lambda: n0.propose("a", "b", "c"))
     assert "3 entries behind, more than max_transfer_lag_entries (2)" in refused(n0, "n1")
-    n0.node.on_connection_lost("n2", closed_by_peer=True)
+    n0.node.on_connection_lost("n2", is_gone=True)
     assert "n2 is not connected" in refused(n0, "n2")
     n0.node.on_connected("n2", "wiped")
     assert "n2 is not connected with the directory that is a voter" in refused(n0, "n2")
@@ -70,7 +70,7 @@ def test_the_request_is_repeated_with_each_heartbeat() -> None:
 def test_a_target_that_is_lost_ends_the_transfer() -> None:
     n0 = leading()
     n0.act(lambda: n0.node.transfer_leadership("n1"))
-    n0.node.on_connection_lost("n1", closed_by_peer=True)
+    n0.node.on_connection_lost("n1", is_gone=True)
     stay_alive(n0, 150, 2)
     assert n0.propose("a") == EntryId(1, 1)
 

@@ -9,16 +9,19 @@ import pytest
 
 from quorumlog.consensus import Role
 from quorumlog.consensus.messages import (
+    HeartbeatResponse,
     PushEntryRequest,
     PushEntryResponse,
     PushResult,
     PushType,
     TakeLeadershipRequest,
     VoteRequest,
+    VoteResponse,
     VoteResult,
 )
 from quorumlog.consensus.quarantine import QuarantinedIndices
 from quorumlog.entry import EntryId
+from quorumlog.errors import TransferFailed
 
 from .harness import LoneMember
 from .test_entry_dispatcher import stay_alive
@@ -168,7 +171,7 @@ def test_it_campaigns_only_after_three_election_time_outs_without_a_leader() -> 
 def test_a_lost_connection_to_the_leader_does_not_make_it_campaign_sooner() -> None:
     n0 = damaged((2, 3), committed=4)
     n0.hear(1, heartbeat(3))
-    n0.act(lambda: n0.node.on_connection_lost("n1", closed_by_peer=True))
+    n0.act(lambda: n0.node.on_connection_lost("n1", is_gone=True))
     assert quiet(n0, 3 * TIMEOUT_MS - 10)
 
 
@@ -216,10 +219,29 @@ def test_a_leader_that_finds_damage_hands_over_to_the_member_that_is_furthest() 
     assert len(n0.to(2, TakeLeadershipRequest)) == 1
 
 
+def test_it_hands_over_to_nobody_who_has_said_that_he_is_damaged_too() -> None:
+    n0 = leading(4, 1, 2)
+    beat = n0.node._elector.round
+    n0.hear(1, HeartbeatResponse(term=1, round=beat, accepted=True, takes_over=False))
+    with pytest.raises(TransferFailed, match="damaged"):
+        n0.node.transfer_leadership("n1")
+    n0.act(lambda: n0.node.on_quarantined(1, 3))
+    assert n0.node.status().transferring_to == "n2"
+    n0.hear(1, HeartbeatResponse(term=1, round=beat, accepted=True))
+    n0.pass_ms(TIMEOUT_MS)
+    assert n0.node._elector.takes_over(n0.voters[1])
+
+
+def test_a_damaged_member_says_that_it_would_not_take_over() -> None:
+    n0 = damaged((2, 3), committed=4)
+    answers = n0.hear(1, heartbeat(3))
+    assert [a.takes_over for a in answers if isinstance(a, HeartbeatResponse)] == [False]
+
+
 def test_a_leader_with_damage_and_nobody_to_hand_over_to_goes_on() -> None:
     n0 = leading(4, 1)
-    n0.node.on_connection_lost("n1", closed_by_peer=True)
-    n0.node.on_connection_lost("n2", closed_by_peer=True)
+    n0.node.on_connection_lost("n1", is_gone=True)
+    n0.node.on_connection_lost("n2", is_gone=True)
     n0.act(lambda: n0.node.on_quarantined(1, 3))
     assert (n0.node.role, n0.node.status().transferring_to) == (Role.LEADER, None)
 
@@ -250,6 +272,31 @@ def test_a_leader_that_cannot_commit_for_its_damage_steps_down_and_waits_three_t
     assert n0.node.role is Role.CANDIDATE
     assert quiet(n0, 3 * TIMEOUT_MS - 300)
     assert not quiet(n0, 600)
+
+
+def test_where_nobody_can_commit_the_terms_become_rarer() -> None:
+    """The same entry is damaged at a quorum: each attempt to lead costs a term and a no-op."""
+    n0 = leading(4)
+    n0.act(lambda: n0.node.on_quarantined(2, 3))
+    waits = []
+    for _ in range(3):
+        while n0.node.role is Role.LEADER:
+            stay_alive(n0, 150, 1, 2)
+        began_ms, term = n0.now_ms, n0.node.term
+        while n0.node.role is not Role.LEADER and n0.now_ms < began_ms + 30_000:
+            for message in n0.pass_ms(10):
+                if isinstance(message, VoteRequest):
+                    answer = VoteResponse(
+                        term=n0.node.term,
+                        vote_term=message.vote_term,
+                        pre_vote=message.pre_vote,
+                        result=VoteResult.ACCEPT,
+                    )
+                    n0.hear(1, answer)
+        assert n0.node.term == term + 1
+        waits.append(n0.now_ms - began_ms)
+        n0.sync_now()
+    assert [round(wait / TIMEOUT_MS) for wait in waits] == [3, 6, 12]
 
 
 # ---------------------------------------------------------------- the ranges

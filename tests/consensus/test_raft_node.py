@@ -35,7 +35,7 @@ def test_messages_of_who_is_not_connected_are_dropped(how: str) -> None:
     if how == "never connected":
         n0.voters = (n0.voters[0], Voter("n7", "x"), n0.voters[2])
     elif how == "lost":
-        n0.node.on_connection_lost("n1", closed_by_peer=True)
+        n0.node.on_connection_lost("n1", is_gone=True)
     else:
         n0.node.on_connected("n1", "wiped")
         n0.carry_out()

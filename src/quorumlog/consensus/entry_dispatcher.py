@@ -62,7 +62,8 @@ class EntryDispatcher:
     """Feeds one member. Lives as long as this process; `begin` starts it anew for a term or directory.
 
     Invariants while in APPEND or COMMIT: every entry up to `match_index` and up to `mark` is on the
-    follower's disk; `max(mark, match_index) < write_index`; pushes on their way lie between the two.
+    follower's disk (up to `match_index` it may be in quarantine, which is why only `mark` counts);
+    `max(mark, match_index) < write_index`; pushes on their way lie between the two.
     """
 
     def __init__(self, config: ConsensusConfig, state: MemberState, outbox: Outbox, to: Voter) -> None:

@@ -38,6 +38,8 @@ from quorumlog.consensus.quorum_ack_checker import quorum_value
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import Voter
 
+MOST_PATIENCE = 64
+"""A damaged member that led in vain waits so many times three election time-outs at most."""
 LONG_AGO_MS = -math.inf
 
 LOG_REFUSALS = (VoteResult.REJECT_EXPIRED_LEDGER_TERM, VoteResult.REJECT_SMALL_LEDGER_END_INDEX)
@@ -98,7 +100,11 @@ class LeaderElector:
         self._leaderless_since_ms = state.now_ms
         """When a leader was last heard, or this member led last."""
         self._connection_lost = False
-        """The leader's process closed the connection: whoever turns candidate for this asks at once."""
+        """Nobody answers where the leader was: whoever turns candidate for this asks at once."""
+        self._fruitless_terms = 0
+        """Led in a row without committing anything, because of damage."""
+        self._kept_back: set[Voter] = set()
+        """Who said in a heartbeat answer that it would not take over."""
         self.round = 0
         """Number of the newest heartbeat round of this term of leadership."""
         self._next_heartbeat_ms = 0.0
@@ -153,10 +159,21 @@ class LeaderElector:
         for three election time-outs; alone in its group it has nobody to wait for."""
         if not self._state.log.quarantine or self._state.quorum == 1:
             return LONG_AGO_MS
-        return self._leaderless_since_ms + 3 * self._config.election_timeout_ms
+        waits = 3 * min(1 << max(0, self._fruitless_terms - 1), MOST_PATIENCE)
+        return self._leaderless_since_ms + waits * self._config.election_timeout_ms
+
+    def step_down_fruitless(self) -> None:
+        """This leader could not commit for its damage. Where that is so at a quorum, nobody can until it
+        is healed, and each attempt costs a term and a no-op: so they become rarer."""
+        self._fruitless_terms += 1
+        self.step_down()
+
+    def on_fruit(self) -> None:
+        self._fruitless_terms = 0
 
     def on_quarantine_changed(self) -> None:
         """Damage was found, or healed: a campaign under way is given up or may begin."""
+        self._fruitless_terms = 0
         if self._state.role is Role.CANDIDATE:
             self._wait_to_vote(VoteOutcome.WAIT_TO_VOTE_NEXT)
 
@@ -379,11 +396,12 @@ class LeaderElector:
                 term=self._state.term,
                 round=request.round,
                 accepted=accepted,
+                takes_over=not self._state.log.quarantine,
             ),
         )
 
     def on_connection_lost(self, voter: Voter) -> None:
-        """The peer has closed or reset its control connection: its process died, most likely.
+        """Nobody answers where the leader was: its process died, most likely.
 
         The majority decides whether it has: a pre-vote is safe at any time.
         """
@@ -445,6 +463,8 @@ class LeaderElector:
 
     def on_heartbeat_response(self, response: HeartbeatResponse) -> None:
         if response.accepted and response.sender in self._answered_ms:
+            keep = self._kept_back.discard if response.takes_over else self._kept_back.add
+            keep(response.sender)
             self._answered_ms[response.sender] = self._state.now_ms
             if self._answered_round[response.sender] < response.round <= self.round:
                 self._answered_round[response.sender] = response.round
@@ -459,6 +479,10 @@ class LeaderElector:
     def confirmed_round(self) -> int:
         """The newest heartbeat round that a majority has answered."""
         return int(quorum_value([self.round, *self._answered_round.values()]))
+
+    def takes_over(self, voter: Voter) -> bool:
+        """It has not said that it would let a hand-over pass."""
+        return voter not in self._kept_back
 
     def is_live(self, voter: Voter) -> bool:
         answered = self._answered_ms.get(voter, LONG_AGO_MS)

@@ -60,6 +60,10 @@ class LeadershipTransfer:
             raise TransferFailed(f"{member_id} leads already")
         if not self._outbox.is_connected(target):
             raise TransferFailed(f"{member_id} is not connected with the directory that is a voter")
+        if not self._elector.takes_over(target):
+            raise TransferFailed(
+                f"{member_id} holds damaged entries and does not take over until healed"
+            )
         lag = self._lag_of(target)
         if lag > self._config.max_transfer_lag_entries:
             raise TransferFailed(
@@ -107,7 +111,7 @@ class LeadershipTransfer:
             return
         fit = [voter for voter in self._state.voters if self._is_fit(voter)]
         if fit:
-            # A target that is damaged itself lets the hand-over pass; appends wait meanwhile.
+            # It may not come off, and appends wait meanwhile.
             self._next_damaged_try_ms = now_ms + self._config.preferred_cool_down_ms
             self.begin(min(fit, key=self._lag_of).member_id)
 
@@ -139,6 +143,7 @@ class LeadershipTransfer:
             voter != self._state.member
             and self._outbox.is_connected(voter)
             and self._elector.is_live(voter)
+            and self._elector.takes_over(voter)
             and self._lag_of(voter) <= self._config.max_transfer_lag_entries
         )
 

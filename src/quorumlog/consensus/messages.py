@@ -105,6 +105,8 @@ class HeartbeatRequest(Message, frozen=True, kw_only=True, tag=3):
 class HeartbeatResponse(Message, frozen=True, kw_only=True, tag=4):
     round: int
     accepted: bool
+    takes_over: bool = True
+    """False: it holds damaged entries and lets a hand-over of leadership pass."""
 
 
 class PushEntryRequest(Message, frozen=True, kw_only=True, tag=5):

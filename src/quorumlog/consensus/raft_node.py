@@ -163,7 +163,7 @@ class RaftNode:
             self._forming.advance()
         elif self._elector.advance():
             if self._is_kept_from_committing():
-                self._elector.step_down()
+                self._elector.step_down_fruitless()
                 return
             self._transfer.tick()
             if self._log.quarantine:
@@ -356,9 +356,7 @@ class RaftNode:
 
     def on_quarantined(self, first_index: int, stop_index: int) -> None:
         """The bytes of these entries turned out to be damaged on this member's disk."""
-        stop_index = min(stop_index, self._state.runs.end_index + 1)
-        if first_index >= stop_index:
-            return  # cut meanwhile
+        assert first_index < stop_index <= self._state.runs.end_index + 1, (first_index, stop_index)
         self._log.quarantine.add(first_index, stop_index)
         self._elector.on_quarantine_changed()
         if self._state.role is Role.LEADER:
@@ -411,11 +409,11 @@ class RaftNode:
                 self._begin_dispatcher(voter, self._state.runs.end_index + 1)
             self._push_due = True
 
-    def on_connection_lost(self, member_id: str, *, closed_by_peer: bool) -> None:
-        """`closed_by_peer`: the control connection was closed or reset from the other side, so its
-        process died, most likely; False for a time-out or a violation that we found ourselves."""
+    def on_connection_lost(self, member_id: str, *, is_gone: bool) -> None:
+        """`is_gone`: nobody answered when the control connection was dialled again, so the process has
+        died, most likely; False for every other loss."""
         leader = self._state.leader
-        if closed_by_peer and leader is not None and leader.member_id == member_id:
+        if is_gone and leader is not None and leader.member_id == member_id:
             # Also if its loss was reported before: a dying process closes several connections, and
             # only the end of the control connection is a hint.
             self._elector.on_connection_lost(leader)
@@ -478,6 +476,7 @@ class RaftNode:
             if committed_index > self._state.committed_index:
                 self._state.commit_up_to(committed_index)
                 self._committed_ms = self._state.now_ms
+                self._elector.on_fruit()
                 self._push_due = True
                 if self._log.quarantine:
                     self._mark_own_disk()  # what the others have committed needs no proof of its own

@@ -249,8 +249,8 @@ class LedgerNode:
         self.raft.on_connected(member_id, directory_id)
         self.healer.connected(Voter(member_id, directory_id))
 
-    def connection_lost(self, member_id: str, closed_by_peer: bool) -> None:
-        self.raft.on_connection_lost(member_id, closed_by_peer=closed_by_peer)
+    def connection_lost(self, member_id: str, is_gone: bool) -> None:
+        self.raft.on_connection_lost(member_id, is_gone=is_gone)
         self.healer.connection_lost(member_id)
 
     def transfer(self, to_member_id: str, done: Callable[[TransferOutcome], None]) -> None:

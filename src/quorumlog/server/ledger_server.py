@@ -16,7 +16,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 import uvloop
@@ -127,6 +127,7 @@ class LedgerServer:
     async def start(self) -> None:
         """Open every directory and listen; raises ConfigError, StoreFailure or OSError."""
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._unhandled)
         self._ended = asyncio.Event()
         flush, reader = (DiskThread(f"quorumlog-{name}", loop) for name in ("flush", "read"))
         self._threads = [flush, reader]
@@ -238,6 +239,15 @@ class LedgerServer:
         for driver in self._drivers.values():
             driver.directory.close(False)
         self._drivers.clear()
+
+    def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What a callback of the loop raised. A broken invariant there is one as anywhere else."""
+        error = context.get("exception")
+        if isinstance(error, AssertionError | StoreFailure):
+            for driver in self._drivers.values():
+                driver.fail(error)
+        else:
+            loop.default_exception_handler(context)
 
     def _member_failed(self, driver: NodeDriver, error: BaseException) -> None:
         """One group's member stopped; the process goes with it, so that nobody overlooks it."""

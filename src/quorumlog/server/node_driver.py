@@ -103,7 +103,7 @@ class NodeDriver:
                 self._hello,
                 self._peer_connected,
                 self._peer_lost,
-                self._fail,
+                self.fail,
             )
             for address in config.members
             if address.member_id != config.member_id
@@ -160,7 +160,7 @@ class NodeDriver:
             self._look_at_problems()
             self._set_timer()
         except BaseException as error:
-            self._fail(error)
+            self.fail(error)
 
     def _start_flushes(self) -> None:
         """Wake the flush thread; where this turn has sent pushes, only once they are on their way: it
@@ -181,7 +181,7 @@ class NodeDriver:
             status = self.node.status()
             self._problem_log.look((status.waits_for, *self.problems()), now_s)
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """A broken invariant or a disk that refuses: this member stops, loudly, and retries nothing."""
         if self.failure is None:
             self.failure = error

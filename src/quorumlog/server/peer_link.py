@@ -8,6 +8,7 @@ says travels on the links that it dialled; what it hears comes on those that oth
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -23,6 +24,9 @@ RETRY_MOST_S = 1.0
 SETTLED_S = 0.1
 """A link that was up for so long is dialled again at once when it is lost, once."""
 CONNECT_TIMEOUT_S = 2.0
+FRESH_S = 0.5
+"""A dial that is younger is left alone: both sides dial at once after a reset, and were each to give its
+own up because the other's has arrived, the two would go on so for as long as the network has latency."""
 UNSENT_LIMIT_BYTES = 32 * MIB
 """Above this a peer that does not read loses messages instead of taking memory; the core resends."""
 
@@ -62,6 +66,7 @@ class PeerLink:
         """The peer has greeted or refused, or the connection is gone."""
         self._lost = asyncio.Event()
         self._kick = asyncio.Event()
+        self._dialled_s = 0.0
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -76,7 +81,8 @@ class PeerLink:
     def kick(self) -> None:
         """The peer was just heard of: dial now rather than after the back-off."""
         self._kick.set()
-        if self.up is None and self._connection is not None:
+        is_stale = asyncio.get_running_loop().time() - self._dialled_s > FRESH_S
+        if self.up is None and self._connection is not None and is_stale:
             self._connection.abort()  # dialled before the peer was there, and not greeted yet
 
     def send(self, message: AnyFrameMessage, payload: EntryBatch | None = None) -> None:
@@ -121,13 +127,29 @@ class PeerLink:
         )
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                await loop.create_connection(lambda: connection, self.peer.host, self.peer.port)
-        except (OSError, TimeoutError) as error:
-            self._is_refused = isinstance(error, ConnectionError)
-            return None
+                if not await self._connect(loop, connection):
+                    return None
+        except (OSError, TimeoutError, UnicodeError):
+            return None  # a name that cannot be looked up, now or ever
         self._connection = connection
+        self._dialled_s = loop.time()
         connection.send(self.group, self._hello(self.role, self.peer.member_id))
         return connection
+
+    async def _connect(self, loop: asyncio.AbstractEventLoop, connection: Connection) -> bool:
+        """To one of the addresses behind the name, one by one: what each says counts."""
+        found = await loop.getaddrinfo(self.peer.host, self.peer.port, type=socket.SOCK_STREAM)
+        for _, _, _, _, address in found:
+            try:
+                await loop.create_connection(lambda: connection, str(address[0]), self.peer.port)
+            except ConnectionError:
+                self._is_refused = True
+            except OSError:
+                continue
+            else:
+                self._is_refused = False
+                return True
+        return False
 
     async def _greeted(self) -> bool:
         """A process that accepts and says nothing (stopped, or another program) is dialled again."""

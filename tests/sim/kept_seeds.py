@@ -27,6 +27,5 @@ KEPT_SEEDS = (
         "other_entries_taken",
         "a leader put back pushed other entries of the same ids: an assertion stopped the follower",
     ),
-    KeptSeed(184, True, "other_entries_taken", "the same in another life, near the log's begin"),
 )
 """Each lived with the default of 15 virtual seconds with faults."""

@@ -152,6 +152,24 @@ def test_a_lost_connection_means_the_same_at_once() -> None:
     assert pushes(n0)[2:] == [(1, 3)]
 
 
+def test_a_follower_that_no_longer_holds_what_it_acknowledged_is_compared_anew() -> None:
+    """A disk may forget what it has synced. Pushes behind it would wait at the follower for ever."""
+    n0 = LoneMember().lead()
+    matched(n0, 1)
+    n0.act(lambda: n0.propose("a", "b"))
+    n0.hear(1, ack(1, 2))
+    n0.act(lambda: n0.node.on_connection_lost("n1", is_gone=True))
+    n0.act(lambda: n0.node.on_connected("n1", "n1-d0"))
+    commit = n0.to(1, PushEntryRequest)[-1]
+    assert (commit.push, commit.previous.index) == (PushType.COMMIT, 2)
+    lost = PushEntryResponse(
+        term=1, push=PushType.COMMIT, result=PushResult.INCONSISTENT_STATE, ledger_end_index=0
+    )
+    n0.hear(1, lost)
+    assert peer_status(n0).state == "COMPARE"
+    assert n0.to(1, PushEntryRequest)[-1].previous.index == 0
+
+
 def test_in_async_mode_a_returning_follower_is_compared_anew() -> None:
     """A power loss may have taken what it had acknowledged."""
     n0 = LoneMember(async_mode=True).lead()

@@ -249,3 +249,13 @@ def test_any_push_leaves_the_log_as_the_paper_says(
             if k == len(expected):
                 expected.append(term)
     assert terms_of(n0) == expected
+
+
+def test_a_commit_that_names_an_entry_which_is_not_held_says_where_the_log_ends() -> None:
+    n0 = LoneMember(terms=(1, 1))
+    commit = PushEntryRequest(
+        term=2, push=PushType.COMMIT, committed_index=4, previous=EntryId(4, 2), first_index=-1
+    )
+    (answer,) = (a for a in n0.hear(1, commit) if isinstance(a, PushEntryResponse))
+    assert (answer.result, answer.ledger_end_index) == (PushResult.INCONSISTENT_STATE, 1)
+    assert n0.node.committed_index == -1

@@ -220,6 +220,9 @@ class EntryDispatcher:
         self._pending_bytes = 0
         if self._write_index <= self._state.runs.end_index:
             self._fire(Event.LOG_GREW)
+        # Does it still hold what these pushes follow? Without it they would wait there, unanswered.
+        self._committed_sent = self._state.committed_index
+        self._send(PushType.COMMIT, self._state.runs.id_at(self._write_index - 1))
 
     def _pause(self) -> None:
         self._paused = True
@@ -233,7 +236,9 @@ class EntryDispatcher:
             return -1
         if response.push is PushType.APPEND:
             return self._on_append_response(response)
-        if response.push is PushType.COMMIT or response.number != self._question or not self._question:
+        if response.push is PushType.COMMIT:
+            return self._on_commit_response(response)
+        if response.number != self._question or not self._question:
             return -1  # the answer to a question that is no longer asked
         self._question = 0
         if response.result is PushResult.DIVERGED_BELOW_COMMIT:
@@ -293,6 +298,15 @@ class EntryDispatcher:
                 candidate = held
         # Whatever the answer says, the search goes down and stops at the begin.
         return max(min(candidate, refused_index - 1), runs.before_begin.index)
+
+    def _on_commit_response(self, response: PushEntryResponse) -> int:
+        """It does not hold what it has acknowledged, or what COMPARE found: find out what it does hold."""
+        if self.state in (DispatcherState.APPEND, DispatcherState.COMMIT):
+            held_index = max(self.mark, self.match_index)
+            compare_index = self._next_compare_index(held_index, response)
+            self._fire(Event.INCONSISTENT)
+            self._compare_from(compare_index, conflict_seen=response.conflict_term >= 0)
+        return -1
 
     def _on_append_response(self, response: PushEntryResponse) -> int:
         if self.state not in (DispatcherState.APPEND, DispatcherState.COMMIT):

@@ -94,6 +94,9 @@ class EntryHandler:
             # A COMMIT names an entry that we have acknowledged. After a restart there may be nothing
             # left to push, and this is what verifies the log then.
             self._verify_up_to(request.previous.index)
+        else:
+            # A disk has forgotten what it had synced. Pushes would wait here for ever.
+            self._answer_inconsistent(request)
         self.on_committed(request.committed_index)
 
     def refuse(self, request: PushEntryRequest, result: PushResult) -> None:

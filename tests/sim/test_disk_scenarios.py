@@ -97,6 +97,7 @@ def test_a_member_acknowledges_nothing_from_damage_on_that_may_not_be_committed(
         for member in scene.members:
             member.kill()
         damaged.disk.flip(f"{damaged.path}/data/{0:020d}", position + 32, 1)
+        damaged.is_damaged = True  # so the end waits until it is healed
         leader.start()
         damaged.start()  # the third stays away
         leader.sync_ms = 20_000.0  # what is to heal the other is read from there

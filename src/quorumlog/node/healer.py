@@ -32,7 +32,7 @@ PIECE_BYTES = 1 << 20
 """Asked for at a time: bounds what healing holds in memory, and how long one sync of it may take."""
 ANSWER_MS = 2000
 """A member that has not sent a piece by then is passed over."""
-ANSWER_LIMIT_MS = 60_000
+ANSWER_LIMIT_MS = 15_000
 """So long at most, once everybody was too slow for less: a piece takes its time over a thin line."""
 RETRY_MS = 1000
 """After every member was asked in vain, all are asked again this much later."""
@@ -237,7 +237,7 @@ class Healer:
     def _forget_healed(self) -> None:
         """Also what a cut took away."""
         for known in (self._reached, self._passed_over, self._sources):
-            for quarantined in known.keys() - set(self._store.quarantined):
+            for quarantined in [each for each in known if each not in self._store.quarantined]:
                 del known[quarantined]
 
     # ---------------------------------------------------------------- answering

@@ -300,7 +300,7 @@ class EntryDispatcher:
         return max(min(candidate, refused_index - 1), runs.before_begin.index)
 
     def _on_commit_response(self, response: PushEntryResponse) -> int:
-        """It does not hold what it has acknowledged, or what COMPARE found: find out what it does hold."""
+        """It lacks what it has acknowledged, or what COMPARE found: find out what it does hold."""
         if self.state in (DispatcherState.APPEND, DispatcherState.COMMIT):
             held_index = max(self.mark, self.match_index)
             compare_index = self._next_compare_index(held_index, response)

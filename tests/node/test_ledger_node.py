@@ -400,9 +400,9 @@ def test_a_batch_that_lingers_waits_for_more_and_not_longer(tmp_path: Path) -> N
     assert leader.next_wakeup_ms() <= asked_ms + 50
     cell.step(20)
     assert leader.store.end.index == end
-    cell.step(20)
-    assert leader.store.end.index == end + 2
     cell.until(lambda: first and second)
+    assert leader.store.end.index == end + 2
+    assert cell.now_ms < asked_ms + 100
     cell.close()
 
 

@@ -192,6 +192,12 @@ class GroupConfig:
     append_timeout_ms: int = 5000
     """An append not committed after this long is answered OutcomeUnknown."""
     max_uncommitted_bytes: int = 64 * MIB
+    """Of all appends that wait; above it they are refused with PendingFull."""
+    max_connection_bytes: int = 32 * MIB
+    """Of the appends of one connection, so that one client leaves room for others; ConnectionFull."""
+    linger_ms: int = 0
+    """A batch waits so long for more appends before it is formed. 0: batches form while the disk works,
+    and nobody waits for nothing."""
 
     def __post_init__(self) -> None:
         ids = [m.member_id for m in self.members]
@@ -204,6 +210,14 @@ class GroupConfig:
                 raise ConfigError(
                     f"--preferred-leader {preferred} is not in --members ({', '.join(ids)})"
                 )
+        for name in ("append_timeout_ms", "max_uncommitted_bytes", "max_connection_bytes"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} must be positive, not {getattr(self, name)}")
+        if not 0 <= self.linger_ms < self.append_timeout_ms:
+            raise ConfigError(
+                f"linger_ms ({self.linger_ms}) must be 0 or more and below append_timeout_ms"
+                f" ({self.append_timeout_ms})"
+            )
         if self.store not in ("file", "memory"):
             raise ConfigError(f"--store must be 'file' or 'memory', not {self.store!r}")
         if self.store == "file" and not self.data_dir:

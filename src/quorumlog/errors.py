@@ -3,7 +3,8 @@
     Exception
     +-- LedgerError            expected by callers; travels the wire as its `code`
     |   +-- Refused            certainly not done: repeating it is safe
-    |   |   +-- NotLeader, LeaderNotReady, LeaderTransferring, PendingFull, DiskFull, OutOfSequence,
+    |   |   +-- NotLeader, LeaderNotReady, LeaderTransferring, DiskFull, OutOfSequence,
+    |   |   |   Overloaded (PendingFull, ConnectionFull),
     |   |       RequestTimeout, Unreachable, UnknownGroup, BodyTooLarge, BadRequest, TransferFailed
     |   +-- OutcomeUnknown     any prefix may be in the log, or may still commit
     |   +-- IndexOutOfRange    a read below the begin or above the committed index
@@ -68,11 +69,30 @@ class LeaderTransferring(Refused):
     retriable = True
 
 
-class PendingFull(Refused):
+class Overloaded(Refused):
+    """More is asked for at once than this leader takes; `retry_after_ms` says when to come back.
+
+    What is accepted is answered within a bounded time, because no more than this waits before it.
+    """
+
+    code = 507
+    retriable = True
+    cause = "overload"
+    """What there is too much of."""
+
+
+class PendingFull(Overloaded):
     """The leader holds as many uncommitted bytes as `max_uncommitted_bytes` allows."""
 
     code = 503
-    retriable = True
+    cause = "uncommitted bytes of the group"
+
+
+class ConnectionFull(Overloaded):
+    """One connection has as many bytes in flight as `max_connection_bytes` allows."""
+
+    code = 508
+    cause = "bytes in flight on the connection"
 
 
 class DiskFull(Refused):

@@ -388,6 +388,24 @@ class _NoSpaceDisk(OsDisk):
         return _NoSpaceFile(super().open(path, writable=writable, create=create), self)
 
 
+def test_a_batch_that_lingers_waits_for_more_and_not_longer(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, 1, linger_ms=50)
+    leader = cell.leader()
+    cell.until(lambda: leader.committed_index >= 0)
+    end = leader.store.end.index
+    first = append(leader, b"first")
+    asked_ms = cell.now_ms
+    cell.step(20)
+    second = append(leader, b"second")
+    assert leader.next_wakeup_ms() <= asked_ms + 50
+    cell.step(20)
+    assert leader.store.end.index == end
+    cell.until(lambda: first and second)
+    assert leader.store.end.index == end + 2
+    assert cell.now_ms < asked_ms + 100
+    cell.close()
+
+
 def test_a_full_disk_refuses_appends_keeps_elections_and_ends_by_itself(tmp_path: Path) -> None:
     disks = {f"n{i}": _NoSpaceDisk() for i in range(3)}
     cell = Cell(tmp_path, disks=dict(disks))

@@ -21,15 +21,18 @@ from quorumlog import (
     connect,
     connect_async,
 )
-from quorumlog.errors import BodyTooLarge, UnknownGroup
+from quorumlog.batch import EntryBatch
+from quorumlog.errors import BodyTooLarge, Overloaded, UnknownGroup
 from quorumlog.server.free_ports import free_ports
 from quorumlog.wire.client_messages import (
     AppendRequest,
+    AppendResponse,
     ErrorResponse,
     Hello,
     HelloResponse,
     ReadRequest,
     ReadResponse,
+    error_of,
 )
 from quorumlog.wire.framing import FrameDecoder, encode_frame
 from tests.waiting import eventually
@@ -227,3 +230,43 @@ def test_lists_of_members_that_differ_are_shown_by_status(tmp_path: Path) -> Non
     assert str(three[2]) in found
     assert "n0" in found
     assert "n1" in found
+
+
+def test_a_connection_that_sends_more_than_it_may_is_told_to_come_back(tmp_path: Path) -> None:
+    address = MemberAddress("n0", "127.0.0.1", free_ports(1)[0])
+    config = GroupConfig(
+        "n0", (address,), str(tmp_path / "n0"), storage=SMALL, max_connection_bytes=2000
+    )
+
+    async def outcomes() -> list[object]:
+        server = LedgerServer([config])
+        await server.start()
+        try:
+            async with connect_async(str(address)) as client:
+                await client.append(b"led")
+                reader, writer = await asyncio.open_connection(address.host, address.port)
+                for buffer in encode_frame("default", Hello(role="client")):
+                    writer.write(buffer)
+                for request_id in (1, 2):
+                    batch = EntryBatch.from_bodies([bytes(1500)])
+                    for buffer in encode_frame("default", AppendRequest(request_id=request_id), batch):
+                        writer.write(buffer)
+                decoder = FrameDecoder()
+                messages: list[object] = []
+                while len(messages) < 3:
+                    data = await reader.read(65536)
+                    messages += [frame.message for frame in decoder.receive_data(data)]
+                writer.close()
+                # A client comes back by itself.
+                await asyncio.gather(*(client.append_batch([bytes(1500)]) for _ in range(20)))
+                return messages[1:]
+        finally:
+            await server.stop()
+
+    found = sorted(asyncio.run(outcomes()), key=lambda message: message.request_id)
+    assert isinstance(found[0], AppendResponse)
+    assert isinstance(found[1], ErrorResponse)
+    refusal = error_of(found[1])
+    assert isinstance(refusal, Overloaded)
+    assert "max_connection_bytes" in str(refusal)
+    assert refusal.retry_after_ms > 0

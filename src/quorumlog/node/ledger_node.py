@@ -288,6 +288,10 @@ class LedgerNode:
             return self._now_ms
         if self._pending.proposed_count or self._pending.queued:
             wakeup = min(wakeup, self._next_expiry_ms)
+        if self._pending.queued and self.config.linger_ms:
+            lingers_until_ms = self._pending.queued_since_ms + self.config.linger_ms
+            if self._now_ms < lingers_until_ms:
+                wakeup = min(wakeup, lingers_until_ms)
         return wakeup
 
     def status(self) -> MemberStatus:
@@ -407,6 +411,8 @@ class LedgerNode:
         pending = self._pending
         if pending.queued_bytes >= self.config.consensus.push_limit_bytes:
             return True
+        if self._now_ms < pending.queued_since_ms + self.config.linger_ms:
+            return False
         if self._now_ms - pending.queued_since_ms >= QUEUE_WAIT_MS:
             return True  # a hung disk of the leader's own: the followers' may be well
         if self._flusher.holds_appends or 2 * len(pending.queued) < pending.proposed_count:

@@ -15,6 +15,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import (
     BadRequest,
+    ConnectionFull,
     LedgerError,
     OutcomeUnknown,
     OutOfSequence,
@@ -45,6 +46,8 @@ READ_LIMIT_BYTES = 8 << 20
 WAIT_LIMIT_MS = 60_000
 WAITING_READS_LIMIT = 1000
 STREAMS_LIMIT = 1000
+RETRY_FULL_MS = 20
+"""After so long much of what fills a connection has been answered."""
 
 
 class ClientSession:
@@ -58,6 +61,8 @@ class ClientSession:
         self._is_starting_reads = False
         """Inside `_next_read`: an answer from memory comes at once, and must not call it again."""
         self._waiting_reads = 0
+        self._in_flight_bytes = 0
+        """Of appends that are not answered yet."""
 
     def frame(self, connection: Connection, frame: Frame) -> None:
         group, request, payload = frame
@@ -110,11 +115,15 @@ class ClientSession:
         request: AppendRequest,
         batch: EntryBatch | None,
     ) -> None:
-        done = functools.partial(self._appended, connection, driver, request)
+        size_bytes = batch.total_bytes if batch is not None else 0
+        in_flight_bytes = self._in_flight_bytes
+        self._in_flight_bytes += size_bytes
+        done = functools.partial(self._appended, connection, driver, request, size_bytes)
         if request.stream:
             key = (driver.config.group, request.stream)
             expected = self._expected.get(key, 1)
             if batch is None or request.number != expected:
+                self._in_flight_bytes -= size_bytes
                 self._refuse_append(connection, driver, request, expected)
                 return
             self._expected[key] = expected + 1
@@ -122,6 +131,16 @@ class ClientSession:
                 del self._expected[next(iter(self._expected))]
         if batch is None:
             done(BadRequest("an append needs at least one entry"))
+            return
+        limit_bytes = driver.config.max_connection_bytes
+        if in_flight_bytes and in_flight_bytes + size_bytes > limit_bytes:
+            done(
+                ConnectionFull(
+                    f"{in_flight_bytes} bytes are in flight on this connection (max_connection_bytes"
+                    f" {limit_bytes})",
+                    retry_after_ms=RETRY_FULL_MS,
+                )
+            )
             return
         driver.node.append(batch, request.timeout_ms, done, connection)
 
@@ -137,8 +156,10 @@ class ClientSession:
         connection: Connection,
         driver: NodeDriver,
         request: AppendRequest,
+        size_bytes: int,
         outcome: AppendOutcome,
     ) -> None:
+        self._in_flight_bytes -= size_bytes
         group = driver.config.group
         if isinstance(outcome, AppendReceipt):
             connection.send(

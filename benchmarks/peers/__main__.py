@@ -15,6 +15,7 @@ import typer
 from benchmarks.peers.cache import DEFAULT_CACHE, Cache
 from benchmarks.peers.chart import draw
 from benchmarks.peers.etcd import Etcd
+from benchmarks.peers.nats import Nats
 from benchmarks.peers.quorumlog import Quorumlog
 from benchmarks.peers.results import Results
 from benchmarks.peers.run import measure_all, set_up
@@ -24,7 +25,7 @@ from quorumlog.cli.bench import describe_machine, machine_of, scratch_directory
 from quorumlog.cli.output import err, out
 
 OURS: tuple[System, ...] = (Quorumlog("sync"), Quorumlog("async"))
-PEERS: tuple[System, ...] = (Etcd(),)
+PEERS: tuple[System, ...] = (Etcd(), Nats(sync_always=False), Nats(sync_always=True))
 
 
 def main(

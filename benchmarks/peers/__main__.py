@@ -14,7 +14,9 @@ import typer
 
 from benchmarks.peers.cache import DEFAULT_CACHE, Cache
 from benchmarks.peers.chart import draw
+from benchmarks.peers.dledger import DLedger
 from benchmarks.peers.etcd import Etcd
+from benchmarks.peers.kafka import Kafka
 from benchmarks.peers.nats import Nats
 from benchmarks.peers.quorumlog import Quorumlog
 from benchmarks.peers.results import Results
@@ -25,7 +27,14 @@ from quorumlog.cli.bench import describe_machine, machine_of, scratch_directory
 from quorumlog.cli.output import err, out
 
 OURS: tuple[System, ...] = (Quorumlog("sync"), Quorumlog("async"))
-PEERS: tuple[System, ...] = (Etcd(), Nats(sync_always=False), Nats(sync_always=True))
+PEERS: tuple[System, ...] = (
+    Etcd(),
+    Nats(sync_always=False),
+    Nats(sync_always=True),
+    Kafka(flush_each=False),
+    Kafka(flush_each=True),
+    DLedger(),
+)
 
 
 def main(

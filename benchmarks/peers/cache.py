@@ -86,6 +86,13 @@ class Cache:
         )
         return target.read_text().strip()
 
+    def javac(self, module: str, classpath: str) -> str:
+        """Compile what is in java/MODULE; returns the classpath with it."""
+        target = self.folder / "classes" / module
+        sources = sorted((PEERS_FOLDER / "java" / module).glob("*.java"))
+        self.run(["javac", "-cp", classpath, "-d", target, *sources])
+        return f"{target}{os.pathsep}{classpath}"
+
 
 def last_lines(text: str, count: int = _LAST_LINES) -> str:
     """The end of what a program printed, on one line."""

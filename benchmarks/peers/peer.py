@@ -15,7 +15,7 @@ from quorumlog.server.free_ports import free_ports
 
 class Peer(System):
     ports_each = 1
-    """Ports of one member. The load client is told the first one."""
+    """Ports of one member."""
     client: Command
     """The load client; known once `set_up` has been."""
     client_env: Mapping[str, str] = {}
@@ -24,11 +24,15 @@ class Peer(System):
     def commands(self, folder: Path, ports: Sequence[Sequence[int]]) -> list[ServerCommand]:
         """What to start, with configuration and empty data directories made; `ports` by member."""
 
+    def address_of(self, ports: Sequence[int]) -> str:
+        """What the load client is told about one member: its first port, unless it needs more."""
+        return f"127.0.0.1:{ports[0]}"
+
     @contextmanager
     def running(self, folder: Path) -> Iterator[RunningPeer]:
         numbers = free_ports(MEMBERS * self.ports_each)
         ports = [numbers[i * self.ports_each :][: self.ports_each] for i in range(MEMBERS)]
-        addresses = ",".join(f"127.0.0.1:{own[0]}" for own in ports)
+        addresses = ",".join(map(self.address_of, ports))
         with Servers(folder, self.commands(folder, ports)) as servers:
             try:
                 prepare(self.client, addresses, self.client_env)

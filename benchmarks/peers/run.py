@@ -11,6 +11,7 @@ from benchmarks.peers.cache import Cache, Unavailable
 from benchmarks.peers.results import Failure, Results
 from benchmarks.peers.system import MeasuringFailed, System
 
+WARM_UP_WORKLOAD = "64-writers"
 Report = Callable[[str], None]
 
 
@@ -54,6 +55,8 @@ def measure_all(
             report(f"repetition {repetition} of {repetitions}: {system.title} starts")
             try:
                 with system.running(data) as running:
+                    # Nobody's first seconds count: Java compiles what it runs often, caches fill.
+                    running.measure(WARM_UP_WORKLOAD, seconds)
                     for workload in workloads:
                         if workload not in system.shapes:
                             continue

@@ -18,6 +18,7 @@ from benchmarks.peers.dledger import DLedger
 from benchmarks.peers.etcd import Etcd
 from benchmarks.peers.kafka import Kafka
 from benchmarks.peers.nats import Nats
+from benchmarks.peers.pysyncobj import PySyncObj
 from benchmarks.peers.quorumlog import Quorumlog
 from benchmarks.peers.results import Results
 from benchmarks.peers.run import measure_all, set_up
@@ -34,6 +35,8 @@ PEERS: tuple[System, ...] = (
     Kafka(flush_each=False),
     Kafka(flush_each=True),
     DLedger(),
+    PySyncObj(batching=True),
+    PySyncObj(batching=False),
 )
 
 

@@ -58,7 +58,6 @@ class PySyncObj(Peer):
         commands = []
         for number, (_, control_port) in enumerate(ports):
             journal = str(folder / f"n{number}.journal")
-            arguments = (addresses, str(number), str(control_port), journal, mode)
-            command = [self._python, _PROGRAM, "serve", *arguments]
-            commands.append(ServerCommand(f"n{number}", command))
+            member = ("serve", addresses, str(number), str(control_port), journal, mode)
+            commands.append(ServerCommand(f"n{number}", [*self.client, *member]))
         return commands

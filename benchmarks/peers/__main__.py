@@ -20,6 +20,7 @@ from benchmarks.peers.kafka import Kafka
 from benchmarks.peers.nats import Nats
 from benchmarks.peers.pysyncobj import PySyncObj
 from benchmarks.peers.quorumlog import Quorumlog
+from benchmarks.peers.rabbitmq import RabbitMQ
 from benchmarks.peers.results import Results
 from benchmarks.peers.run import measure_all, set_up
 from benchmarks.peers.system import MEMBERS, WORKLOADS, System
@@ -37,6 +38,7 @@ PEERS: tuple[System, ...] = (
     DLedger(),
     PySyncObj(batching=True),
     PySyncObj(batching=False),
+    RabbitMQ(),
 )
 
 

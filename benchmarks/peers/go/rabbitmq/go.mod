@@ -6,4 +6,4 @@ replace quorumlog.example/peers/load => ../load
 
 require quorumlog.example/peers/load v0.0.0
 
-require github.com/rabbitmq/amqp091-go v1.16.0 // indirect
+require github.com/rabbitmq/amqp091-go v1.16.0

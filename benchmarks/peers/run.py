@@ -22,7 +22,7 @@ def set_up(systems: Sequence[System], cache: Cache, results: Results, report: Re
         report(f"{system.name}: setting up")
         try:
             system.set_up(cache)
-        except Unavailable as error:
+        except (Unavailable, OSError) as error:
             results.missing[system.name] = str(error)
         else:
             installed.append(system)

@@ -24,8 +24,6 @@ func connect(servers []string, options ...kgo.Opt) (*kgo.Client, error) {
 		kgo.DefaultProduceTopic(topic),
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.ProducerBatchCompression(kgo.NoCompression()),
-		// A batch forms while the one before is under way. Waiting on top of that is for slow producers.
-		kgo.ProducerLinger(0),
 	}, options...)...)
 }
 
@@ -65,7 +63,13 @@ func open(options load.Options) ([]load.Writer, error) {
 	ctx := context.Background()
 	writers := make([]load.Writer, options.Writers)
 	for number := range writers {
-		client, err := connect(options.Servers, kgo.MaxBufferedRecords(options.InFlight))
+		// One record at a time has nothing to wait for; in bulk, what Kafka's own producer waits.
+		linger := time.Duration(0)
+		if options.InFlight > 1 {
+			linger = 5 * time.Millisecond
+		}
+		client, err := connect(
+			options.Servers, kgo.MaxBufferedRecords(options.InFlight), kgo.ProducerLinger(linger))
 		if err != nil {
 			return nil, err
 		}

@@ -32,6 +32,7 @@ from benchmarks.peers.run import WARM_UP_WORKLOAD, measure_all, set_up
 from benchmarks.peers.servers import ServerCommand, Servers, with_descendants
 from benchmarks.peers.system import SINGLES, WORKLOADS, Figures, MeasuringFailed, Shape, System
 from benchmarks.peers.table import notes_of, table_of
+from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -229,8 +230,7 @@ with subprocess.Popen([sys.executable, "-c", {child!r}], stdout=subprocess.PIPE)
     print(child.pid, flush=True)"""
     log = tmp_path / "n0.log"
     with Servers(tmp_path, [ServerCommand("n0", [sys.executable, "-c", parent])]) as servers:
-        while not log.read_text().endswith("\n"):
-            servers.check_running()
+        eventually(lambda: log.read_text().endswith("\n"), what="the parent has a child")
         child_stat = Path(f"/proc/{int(log.read_text())}/stat")
         assert servers.cpu_seconds() > 0
         assert child_stat.exists()
@@ -240,10 +240,17 @@ with subprocess.Popen([sys.executable, "-c", {child!r}], stdout=subprocess.PIPE)
 
 def test_a_server_that_ended_is_named_with_its_last_words(tmp_path: Path) -> None:
     command = ServerCommand("n0", [sys.executable, "-c", "raise SystemExit('no such directory')"])
-    with Servers(tmp_path, [command]) as servers, pytest.raises(MeasuringFailed) as failure:
-        while True:
+
+    def failure() -> str:
+        try:
             servers.check_running()
-    assert str(failure.value) == "n0 ended by itself with status 1: no such directory"
+        except MeasuringFailed as error:
+            return str(error)
+        return ""
+
+    with Servers(tmp_path, [command]) as servers:
+        words = eventually(failure, what="it has ended")
+    assert words == "n0 ended by itself with status 1: no such directory"
 
 
 # ---------------------------------------------------------------- versions, words, options

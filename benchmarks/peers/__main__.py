@@ -106,7 +106,7 @@ def main(
             draw(folder / "peers.png", results, title)
     if not set_up_only:
         console.print(title)
-        console.print(table_of(results))
+        console.print(table_of(results, console.width))
     for line in notes_of(results):
         console.print(line)
     if not set_up_only:

@@ -13,6 +13,8 @@ from benchmarks.peers.system import IN_FLIGHT_RECORDS, SINGLES, MeasuringFailed,
 _ARTIFACT = "kafka_2.13"
 _JAVA = ("java", "-Xmx1g", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error")
 """The heap is that of Kafka's own start script."""
+_BATCH = 256
+_WINDOW = IN_FLIGHT_RECORDS // _BATCH
 _CLUSTER_ID = "cXVvcnVtbG9nLWJlbmNoLQ"
 """Any 16 bytes in base64."""
 
@@ -23,8 +25,12 @@ class Kafka(Peer):
     shapes: Mapping[str, Shape] = {
         **SINGLES,
         "bulk": Shape(
-            1, IN_FLIGHT_RECORDS, 1, f"producer batches, {IN_FLIGHT_RECORDS:,} records in flight"
+            1,
+            IN_FLIGHT_RECORDS,
+            1,
+            f"producer batches of 16 KiB, {IN_FLIGHT_RECORDS:,} in flight",
         ),
+        "batch-call": Shape(1, _WINDOW, _BATCH, f"producer batches of {_BATCH}, {_WINDOW} in flight"),
     }
 
     def __init__(self, *, flush_each: bool) -> None:

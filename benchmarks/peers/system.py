@@ -16,7 +16,7 @@ IN_FLIGHT_RECORDS = 2048
 """Of one client that sends in bulk: as many as 8 batches of 256."""
 
 WORKLOADS = ("one-writer", "64-writers", "256-writers", "bulk", "batch-call")
-"""The last one is for a system that offers, beside pipelined single records, a call for many."""
+"""The last one is for a system that can send in larger batches than it does of itself in `bulk`."""
 
 
 class MeasuringFailed(RuntimeError):

@@ -16,6 +16,12 @@ import (
 
 const topic = "bench"
 
+// As Kafka's own producer has it (batch.size) unless told otherwise; franz-go's is a megabyte.
+const defaultBatchBytes = 16 << 10
+
+// What a record takes in a batch beside its body, at most.
+const recordOverheadBytes = 32
+
 func main() { load.Main(prepare, open) }
 
 func connect(servers []string, options ...kgo.Opt) (*kgo.Client, error) {
@@ -68,8 +74,15 @@ func open(options load.Options) ([]load.Writer, error) {
 		if options.InFlight > 1 {
 			linger = 5 * time.Millisecond
 		}
+		batchBytes := defaultBatchBytes
+		if options.Batch > 1 {
+			batchBytes = options.Batch * (len(options.Body) + recordOverheadBytes)
+		}
 		client, err := connect(
-			options.Servers, kgo.MaxBufferedRecords(options.InFlight), kgo.ProducerLinger(linger))
+			options.Servers,
+			kgo.MaxBufferedRecords(options.InFlight*options.Batch),
+			kgo.ProducerBatchMaxBytes(int32(batchBytes)),
+			kgo.ProducerLinger(linger))
 		if err != nil {
 			return nil, err
 		}

@@ -101,6 +101,9 @@ def run_load(
                     cpu_used = cpu_seconds() - cpu_before
                     result = line
             status = process.wait()
+        except msgspec.DecodeError as error:
+            process.kill()
+            raise MeasuringFailed(f"the load client printed {text.strip()!r}: {error}") from error
         except BaseException:
             process.kill()
             raise

@@ -46,7 +46,7 @@ def measure_all(
     for repetition in range(1, repetitions + 1):
         for system in systems:
 
-            def failed(workload: str | None, error: MeasuringFailed) -> None:
+            def failed(workload: str | None, error: Exception) -> None:
                 results.failures.append(Failure(system.name, workload, repetition, str(error)))  # noqa: B023
 
             data = folder / system.name
@@ -67,7 +67,7 @@ def measure_all(
                             failed(workload, error)
                         else:
                             results.add(system.name, workload, figures)
-            except MeasuringFailed as error:
+            except (MeasuringFailed, OSError) as error:
                 failed(None, error)
             finally:
                 shutil.rmtree(data, ignore_errors=True)

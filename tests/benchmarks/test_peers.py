@@ -212,6 +212,11 @@ def test_a_client_without_a_result_is_no_measurement(tmp_path: Path) -> None:
         load("", tmp_path)
 
 
+def test_what_is_no_json_is_quoted(tmp_path: Path) -> None:
+    with pytest.raises(MeasuringFailed, match="printed 'panic: out of memory'"):
+        load("print('panic: out of memory')", tmp_path)
+
+
 def test_unknown_fields_of_a_clients_line_do_no_harm() -> None:
     line = msgspec.json.decode(b'{"seconds":1.0,"records":5,"records_per_second":5.0}', type=LoadLine)
     assert (line.seconds, line.records) == (1.0, 5)

@@ -14,9 +14,10 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),true,false)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test sim mutants nemesis nemesis-long demo bench lock clean
+.PHONY: help setup check format test sim mutants nemesis nemesis-long demo bench bench-peers lock clean
 SEEDS ?= 1000
 JOBS ?= 2
+OPTIONS ?=
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -71,6 +72,9 @@ demo: $(STAMP)  ## the main job: 336,776 flights through three members, two fail
 
 bench: $(STAMP)  ## the speed of a cluster of three on this machine
 	$(BIN)/python -m benchmarks
+
+bench-peers: $(STAMP)  ## the same beside etcd, NATS, Kafka, DLedger, PySyncObj and RabbitMQ (needs go, Java, Maven)
+	$(BIN)/python -m benchmarks.peers $(OPTIONS)
 
 lock: $(UV)  ## resolve pyproject.toml into uv.lock again
 	$(UV) lock --python $(PYTHON)

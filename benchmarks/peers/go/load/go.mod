@@ -1,0 +1,3 @@
+module quorumlog.example/peers/load
+
+go 1.24.0

@@ -1,0 +1,1 @@
+"""What runs in another interpreter than the benchmark's: it imports nothing of it."""

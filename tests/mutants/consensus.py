@@ -230,7 +230,7 @@ def committed_entries_cut(patch: Patch) -> None:
 
 
 @mutant(
-    27,
+    31,
     "a cut inside a range in quarantine takes all of the range",
     scenario=disk_scenes.test_a_cut_inside_damage_takes_nothing_of_what_the_member_has_acknowledged,
 )

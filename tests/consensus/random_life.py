@@ -483,7 +483,8 @@ class DamagedLife(RandomLife):
             for each in list(quarantine.ranges):
                 if self.rng.random() < 0.1 and (not self.faulty or self.held_elsewhere(i, each)):
                     self.healed += 1
-                    self.turn(i, lambda member, each=each: member.node.on_healed(*each))
+                    left = [one for one in quarantine.ranges if one != each]
+                    self.turn(i, lambda member, left=left: member.node.on_healed(left))
 
     def held_elsewhere(self, i: str, damaged: tuple[int, int]) -> bool:
         first, stop = damaged

@@ -29,9 +29,9 @@ def vote_stored_after_reply(patch: Patch) -> None:
 def other_entries_taken(patch: Patch) -> None:
     """Where it goes on directly behind our log the chain is compared."""
     patch.edit(
-        push_sender.check_shares_log,
-        "if ours != theirs:",
-        "if ours != theirs and (message.previous == store.end.entry_id or not reached()):",
+        push_sender.shares_log,
+        "return ours == theirs",
+        "return ours == theirs or (message.previous != store.end.entry_id and reached())",
     )
 
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from quorumlog.errors import IndexOutOfRange, ProtocolViolation, RangeDamaged
+from quorumlog.sim.disk import SimDisk
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.durable_file import DurableFile, DurablePoint
 from quorumlog.store.ledger_store import Examination, LogPoint
+from quorumlog.store.mmap_file import PAGE_BYTES
 from quorumlog.store.mmap_ledger_store import MmapLedgerStore
 from quorumlog.store.quarantine import Quarantine
 from tests.store.log_making import (
+    SMALL,
     append_bodies,
     append_noop,
     append_numbered,
@@ -420,6 +424,58 @@ def test_where_the_leaders_next_entry_begins_a_segment_the_range_ends_with_the_o
     store, report = open_store(str(path))
     assert (store.end.index, store.quarantined, report.lines) == (5, (), ())
     assert read_log(store)[:5] == numbered(5)
+    store.close()
+
+
+def test_so_it_does_where_this_log_never_came_to_the_end_of_that_segment(tmp_path: Path) -> None:
+    twin = make_pair(tmp_path)
+    path = tmp_path / "m"
+    data_file(path, 2048).unlink()
+    store, _ = open_store(str(path))
+    assert (indices(store), store.end.position) == ([(8, 10)], 2048 + 2 * ENTRY_BYTES)
+    end = point_behind(twin, 9)
+    store.truncate_from(9, LogPoint(8, end.term, end.chain, 3072))
+    append_bodies(store, [bytes(900)], term=2)
+    heal_from(twin, store)
+    assert read_log(store)[:9] == numbered(9)
+    assert store.range_of(9, 10, 1).position == 3072
+    sync(store)
+    store.close()
+    store, report = open_store(str(path))
+    assert (store.end.index, store.quarantined, report.lines) == (9, (), ())
+    store.close()
+
+
+ONE_SEGMENT = replace(SMALL, segment_bytes=1 << 20, index_segment_bytes=1 << 15)
+
+
+@pytest.mark.parametrize("stop_index", [25, 60, 100])
+def test_a_page_that_the_disk_cannot_read_is_replaced_wherever_a_range_or_a_cut_ends(
+    stop_index: int,
+) -> None:
+    """A part of such a page cannot be written: inside of it a piece ends, or the log, or a cut."""
+    disk = SimDisk()
+    for name in ("/m", "/twin"):
+        store = new_store(name, ONE_SEGMENT, disk)
+        append_numbered(store, 100)
+        sync(store)
+        store.close()
+    twin, _ = open_store("/twin", ONE_SEGMENT, disk)
+    store, _ = open_store("/m", ONE_SEGMENT, disk)
+    middle = store.range_of(stop_index - 1, stop_index, 1).position // PAGE_BYTES
+    disk.unreadable.add((f"/m/data/{0:020d}", middle))
+    store.settle(store.examine(stop_index - 1, stop_index))
+    (damaged,) = store.quarantined
+    if damaged.first_index < stop_index < damaged.stop_index:
+        store.truncate_from(stop_index, point_behind(twin, stop_index))
+        assert store.end.index == stop_index - 1
+    heal_from(twin, store, 600)
+    assert read_log(store) == numbered(store.end.index + 1)
+    append_numbered(store, 1, term=2)
+    sync(store)
+    store.close()
+    store, _ = open_store("/m", ONE_SEGMENT, disk)
+    assert store.quarantined == ()
     store.close()
 
 

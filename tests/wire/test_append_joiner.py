@@ -6,9 +6,10 @@ import random
 
 import pytest
 
+from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt, Durability
 from quorumlog.entry_header import HEADER_BYTES
-from quorumlog.errors import BadRequest, BodyTooLarge, LedgerError, NotLeader, OutcomeUnknown
+from quorumlog.errors import BadRequest, BodyTooLarge, LedgerError, NotLeader, OutcomeUnknown, Refused
 from quorumlog.wire.append_joiner import (
     MAX_FRAME_BYTES,
     MAX_FRAME_RECORDS,
@@ -203,3 +204,18 @@ def test_a_body_is_copied_if_it_could_change() -> None:
 def test_what_is_no_body_is_refused(body: object) -> None:
     with pytest.raises(BadRequest, match="body must be"):
         body_of(body)  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_encoded_is_refused_for_each_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(bodies: object) -> EntryBatch:
+        raise MemoryError
+
+    joiner = AppendJoiner()
+    joiner.add(b"a", 1000, "first", 0.0)
+    joiner.add(b"b", 1000, "second", 0.0)
+    (frame,) = joiner.take()
+    monkeypatch.setattr(EntryBatch, "from_bodies", no_memory)
+    told: dict[str, Refused] = {}
+    assert frame.try_to_make_request(told.__setitem__) is None
+    assert sorted(told) == ["first", "second"]
+    assert all("nothing was written" in str(error) for error in told.values())

@@ -294,7 +294,9 @@ class AsyncLedgerClient(LedgerClientBase):
     def _submit_joined(self) -> None:
         # A task that was cancelled in this turn runs, and leaves its frame, only in the next one.
         for frame in self._joiner.take(asyncio.Future.cancelled):
-            self._protocol.submit(frame.make_request(), now_ms())
+            request = frame.try_to_make_request(asyncio.Future.set_result)
+            if request is not None:
+                self._protocol.submit(request, now_ms())
 
     def _submit(self, requests: Iterable[Request]) -> None:
         now = now_ms()

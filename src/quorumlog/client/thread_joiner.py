@@ -68,10 +68,12 @@ class ThreadJoiner:
             raise
 
     def _send(self) -> None:
-        with self._gathering:
-            frames = self._joiner.take()
+        frames: list[AppendFrame] = []
         try:
-            self._io.submit([frame.make_request() for frame in frames])
+            with self._gathering:
+                frames = self._joiner.take()
+            requests = [frame.try_to_make_request(AppendWaiter.give) for frame in frames]
+            self._io.submit([request for request in requests if request is not None])
         except BaseException as failure:
             # This thread was interrupted, or there is a bug. The others must not wait for ever for it.
             for frame in frames:

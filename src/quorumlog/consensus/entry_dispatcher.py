@@ -222,7 +222,9 @@ class EntryDispatcher:
             self._fire(Event.LOG_GREW)
         # Does it still hold what these pushes follow? Without it they would wait there, unanswered.
         self._committed_sent = self._state.committed_index
-        self._send(PushType.COMMIT, self._state.runs.id_at(self._write_index - 1))
+        held = self._state.runs.id_at(self._write_index - 1)
+        self._send(PushType.COMMIT, held, number=self._next_question)
+        self._next_question += 1
 
     def _pause(self) -> None:
         self._paused = True
@@ -370,7 +372,13 @@ class EntryDispatcher:
             cut = self._state.runs.id_at(self.match_index + 1)
             self._send(PushType.TRUNCATE, self._state.runs.id_at(self.match_index), cut)
 
-    def _send(self, push: PushType, previous: EntryId | None = None, cut: EntryId | None = None) -> None:
+    def _send(
+        self,
+        push: PushType,
+        previous: EntryId | None = None,
+        cut: EntryId | None = None,
+        number: int | None = None,
+    ) -> None:
         self._outbox.send(
             self.to,
             PushEntryRequest(
@@ -378,7 +386,7 @@ class EntryDispatcher:
                 term=self.term,
                 push=push,
                 committed_index=self._state.committed_index,
-                number=self._question,
+                number=self._question if number is None else number,
                 previous=previous or EntryId(-1, -1),
                 first_index=cut.index if cut else -1,
                 term_runs=((cut.index, cut.term),) if cut else (),

@@ -159,6 +159,8 @@ class LeaderElector:
         for three election time-outs; alone in its group it has nobody to wait for."""
         if not self._state.log.quarantine or self._state.quorum == 1:
             return LONG_AGO_MS
+        if self._state.first_unproven_index is None:
+            self._fruitless_terms = 0  # others have committed what it could not
         waits = 3 * min(1 << max(0, self._fruitless_terms - 1), MOST_PATIENCE)
         return self._leaderless_since_ms + waits * self._config.election_timeout_ms
 

@@ -123,7 +123,8 @@ class PushEntryRequest(Message, frozen=True, kw_only=True, tag=5):
     push: PushType
     committed_index: int
     number: int = 0
-    """Serial number of a COMPARE or TRUNCATE within the leader's term; echoed."""
+    """Serial number of a COMPARE or TRUNCATE within the leader's term; echoed. Of a COMMIT: not 0 if it
+    asks whether `previous` is still held, and must not wait for a push that would say as much."""
     previous: EntryId = NO_ENTRY
     first_index: int = -1
     count: int = 0

@@ -26,9 +26,9 @@ class QuarantinedIndices:
         assert first_index < stop_index, (first_index, stop_index)
         self.ranges = sorted([*self.ranges, (first_index, stop_index)])
 
-    def remove(self, first_index: int, stop_index: int) -> None:
-        """Healed; a range that a cut took away meanwhile is gone already."""
-        self.ranges = [each for each in self.ranges if each != (first_index, stop_index)]
+    def replace(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """These are all: what the store has left after healing, cuts included."""
+        self.ranges = sorted(ranges)
 
     def truncate_from(self, index: int) -> None:
         self.ranges = [(first, min(stop, index)) for first, stop in self.ranges if first < index]

@@ -366,9 +366,9 @@ class RaftNode:
                 self._acks.marks.lower_to(self._state.member, unproven - 1)
             self._transfer.hand_over_damaged()
 
-    def on_healed(self, first_index: int, stop_index: int) -> None:
-        """They are on disk again as they were written."""
-        self._log.quarantine.remove(first_index, stop_index)
+    def on_healed(self, still_quarantined: Sequence[tuple[int, int]]) -> None:
+        """Entries are on disk again as they were written; these, (first_index, stop_index), are not."""
+        self._log.quarantine.replace(still_quarantined)
         self._elector.on_quarantine_changed()
         if self._state.role is Role.LEADER:
             self._mark_own_disk()

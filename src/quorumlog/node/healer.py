@@ -227,9 +227,9 @@ class Healer:
         self._reached[quarantined] = point
         if isinstance(result, StoreFailure):
             raise result
-        if result is True:
-            self._raft.on_healed(quarantined.first_index, quarantined.stop_index)
-        if result is not False:  # healed, or cut meanwhile
+        if result is not False:  # healed, or cut meanwhile, which may have been both
+            self._carry_out()
+            self._raft.on_healed([(q.first_index, q.stop_index) for q in self._store.quarantined])
             self._forget_healed()
             self._patience_ms = float(ANSWER_MS)
             self._refused = ""

@@ -40,6 +40,7 @@ from quorumlog.errors import (
     LedgerError,
     NotLeader,
     PendingFull,
+    ProtocolViolation,
     RangeDamaged,
     StoreFailure,
     TransferFailed,
@@ -51,9 +52,9 @@ from quorumlog.node.ports import World
 from quorumlog.node.push_sender import (
     PushSender,
     check_positions,
-    check_shares_log,
     checked_entries,
     end_before,
+    shares_log,
 )
 from quorumlog.node.recent_batches import RecentBatches
 from quorumlog.node.scrubber import Scrubber, ScrubStatus
@@ -168,32 +169,49 @@ class LedgerNode:
         ):
             # Two pushes of one turn: the second is checked against the end that the first has made.
             self._carry_out_all()
-            if not self._looks_before_it_cuts(message):
+            if not self._is_sound_where_it_meets(message):
                 return  # as if it had been lost on the way
             if message.push is PushType.APPEND and not self._has_room_for(message):
                 refuse = PushResult.DISK_FULL
         self.raft.step(message, refuse=refuse)
 
-    def _looks_before_it_cuts(self, message: PushEntryRequest) -> bool:
-        """Where a cut is near, see that the entry before it is what the index says, while the one behind
-        still proves its chain: the log's end is taken from that entry. False if nobody can tell."""
-        cut_index = self.raft.conflict_of(message)
-        begin, durable = self.store.begin.index, self.store.durable.index
-        if cut_index is None or not begin < cut_index - 1 <= durable:
+    def _is_sound_where_it_meets(self, message: PushEntryRequest) -> bool:
+        """Look at the last entry that this log shares with a push, while the one behind still proves its
+        chain: where the push cuts, the log's end is taken from that entry, and where it does not agree
+        with the sender's, it may be this disk that is wrong. False: the message has to come again.
+
+        Raises ProtocolViolation if the sender holds other entries.
+        """
+        if message.push is PushType.APPEND:
+            checked_entries(message)
+        shared_index = self.raft.last_shared_index(message)
+        if shared_index is None:
+            return True
+        cuts = self.raft.conflict_of(message) is not None
+        shares = message.push is PushType.TRUNCATE or shares_log(message, shared_index, self.store)
+        if shares and not cuts:
             return True
         try:
-            self.healer.settle(self.store.examine(cut_index - 1, cut_index + 1))
+            is_damaged = self._examine(shared_index)
         except DirectoryDamaged as damage:
             self.healer.unbounded(damage)
             return False
+        if not shares and not is_damaged:
+            raise ProtocolViolation(
+                f"{message.sender.member_id} holds other entries up to index {shared_index} than this"
+                " member: run `quorumlog verify` on both data directories"
+            )
         return True
+
+    def _examine(self, index: int) -> bool:
+        """On this thread; True if something was damaged there, and is in quarantine now."""
+        if not self.store.begin.index < index <= self.store.durable.index:
+            return False
+        return self.healer.settle(self.store.examine(index, index + 2)) is True
 
     def _has_room_for(self, message: PushEntryRequest) -> bool:
         """Check the entries of an APPEND and reserve space for them and for all that waits for them."""
-        batch = checked_entries(message)
-        shared_index = self.raft.last_shared_index(message)
-        if shared_index is not None:
-            check_shares_log(message, shared_index, self.store)
+        batch = message.entries
         waiting = [push.entries for push in self.raft.waiting_pushes()]
         try:
             try:

@@ -152,22 +152,22 @@ def end_before(order: AppendOrder, term: int) -> LogPoint:
     return LogPoint(first_index - 1, term, chain, first.pos)
 
 
-def check_shares_log(message: PushEntryRequest, index: int, store: LedgerStore) -> None:
-    """Entry `index` is held here and by the sender, of the same term: then both logs are the same up to
-    it. They are not where a directory was put back from an older copy and has led a term twice, and what
-    is pushed must not follow the other entries then. Raises ProtocolViolation."""
+def shares_log(message: PushEntryRequest, index: int, store: LedgerStore) -> bool:
+    """Entry `index` is held here and by the sender, of the same term: are both logs the same up to it?
+
+    They are not where a directory was put back from an older copy and has led a term twice, and what is
+    pushed must not follow the other entries then. False also if this disk cannot tell.
+    """
     try:
         ours = store.chain_at(index)
-    except (RangeDamaged, DirectoryDamaged):
-        return  # who sends the damaged range again compares the chain at both of its ends
+    except DirectoryDamaged:
+        return False
+    except RangeDamaged:
+        return True  # who sends the damaged range again compares the chain at both of its ends
     theirs = message.previous_chain
     if index > message.previous.index:
         theirs = int(message.entries.headers()["chain_crc"][index - message.first_index])
-    if ours != theirs:
-        raise ProtocolViolation(
-            f"{message.sender.member_id} holds other entries up to index {index} than this member"
-            f" (chain {theirs:#x} and {ours:#x}): run `quorumlog verify` on both data directories"
-        )
+    return ours == theirs
 
 
 def check_positions(batch: EntryBatch, positions: Int64Array) -> None:

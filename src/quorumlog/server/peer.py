@@ -66,7 +66,7 @@ class Peer:
         """On the connection for its kind; dropped unless it leads to the envelope's directory."""
         message = envelope.message
         if isinstance(message, PushEntryRequest):
-            if message.push is PushType.COMMIT:
+            if message.push is PushType.COMMIT and not message.number:
                 self._hold_commit(envelope)
                 return
             if message.push is PushType.APPEND and self._says_as_much(message):
@@ -74,6 +74,7 @@ class Peer:
         is_bulk = isinstance(
             message, PushEntryRequest | PushEntryResponse | RangeRequest | RangeResponse
         )
+        # A COMMIT that asks goes where the pushes go that it is about, in front of them.
         self._send_on(self.data if is_bulk else self.control, envelope)
 
     def _send_on(self, link: PeerLink, envelope: Envelope) -> None:

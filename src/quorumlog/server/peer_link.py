@@ -139,16 +139,17 @@ class PeerLink:
     async def _connect(self, loop: asyncio.AbstractEventLoop, connection: Connection) -> bool:
         """To one of the addresses behind the name, one by one: what each says counts."""
         found = await loop.getaddrinfo(self.peer.host, self.peer.port, type=socket.SOCK_STREAM)
+        refusals = 0
         for _, _, _, _, address in found:
             try:
                 await loop.create_connection(lambda: connection, str(address[0]), self.peer.port)
             except ConnectionError:
-                self._is_refused = True
+                refusals += 1
             except OSError:
                 continue
             else:
-                self._is_refused = False
                 return True
+        self._is_refused = refusals == len(found)
         return False
 
     async def _greeted(self) -> bool:

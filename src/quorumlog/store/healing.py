@@ -192,8 +192,10 @@ class Healing:
             )
         return point
 
-    def write(self, quarantined: QuarantinedRange, reached: LogPoint, batch: EntryBatch) -> bool:
-        """See `LedgerStore.write_piece`."""
+    def write(
+        self, quarantined: QuarantinedRange, reached: LogPoint, batch: EntryBatch, end: LogPoint
+    ) -> bool:
+        """See `LedgerStore.write_piece`. `end`: of the log."""
         with self._quarantine.lock:
             if quarantined not in self._quarantine.ranges:
                 raise IndexOutOfRange(f"{quarantined}: is no longer in quarantine")
@@ -202,6 +204,8 @@ class Healing:
             stop_position = quarantined.last.position if is_last else placement.end_position
             self._keep_aside(quarantined, reached.position, stop_position)
             low, high = quarantined.before.position, quarantined.last.position
+            if end.index <= quarantined.last.index:
+                high = self._segment_end(high)  # nothing lies behind
             written: list[MmapFile] = []
             for number, (start, stop, position) in enumerate(placement.pieces):
                 piece = batch.slice(start, stop)

@@ -258,11 +258,16 @@ class MmapLedgerStore(LedgerStore):
             quarantined = self._quarantine.at(index - 1)
             if quarantined is None:
                 end = self._point_at(index - 1)
+            elif not self._quarantine.is_saved:
+                self.save_quarantine()  # before the durable point names an end that only the range knows
             assert end is not None, f"the entry before {index} is in quarantine, and nobody says its end"
             assert end.index == index - 1, (end, index)
             if quarantined is not None and end.index == quarantined.last.index:
                 # Either may be the end of the segment in place of where the entry ends.
                 end = min(end, msgspec.structs.replace(end, position=quarantined.last.position))
+            file = self._data.file_at(end.position)
+            if quarantined is not None and file is not None:
+                file.make_writable(end.position, quarantined.before.position, file.end_position)
             self._truncate_to(end)
 
     def _truncate_to(self, cut: LogPoint) -> None:
@@ -327,8 +332,10 @@ class MmapLedgerStore(LedgerStore):
     def _zero(self, files: MmapFileList, first_position: int, stop_position: int) -> None:
         """Zero what lies in the one segment that is left of the range, synced."""
         file = files.file_at(first_position)
-        if file is None:
-            return  # the range began with its segment, which is gone
+        if file is None or stop_position <= first_position:
+            # The range began with its segment, which is gone; or the log ends with that segment although
+            # nothing was ever written so far, because a range in quarantine does.
+            return
         file.zero(first_position, min(stop_position, file.end_position))
         file.sync()
 
@@ -499,7 +506,7 @@ class MmapLedgerStore(LedgerStore):
     def write_piece(self, quarantined: QuarantinedRange, reached: LogPoint, batch: EntryBatch) -> bool:
         if not self._quarantine.is_saved:  # what is written over has to be known as damaged first
             self.save_quarantine()
-        return self._healing.write(quarantined, reached, batch)
+        return self._healing.write(quarantined, reached, batch, self._end)
 
     def close(self) -> None:
         self._data.close()

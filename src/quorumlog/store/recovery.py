@@ -148,6 +148,9 @@ class _Recovery:
             quarantine = Quarantine(self._disk, self._directory, ranges)
             quarantine.save()
             point = self._durable
+            damaged, file = quarantine.ending_at(point.index), self._data.file_at(point.position)
+            if damaged is not None and file is not None:
+                file.make_writable(point.position, damaged.before.position, file.end_position)
             end, problem = self._walk_tail(point)
             self._keep_tail_aside(end, problem)
             self._cut(end)

@@ -20,7 +20,7 @@ from typing import Any
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt
 from quorumlog.entry_header import HEADER_BYTES
-from quorumlog.errors import BadRequest, BodyTooLarge, LedgerError
+from quorumlog.errors import BadRequest, BodyTooLarge, LedgerError, Refused
 from quorumlog.wire.client_messages import AppendRequest
 from quorumlog.wire.client_protocol import receipt_of
 from quorumlog.wire.client_requests import LEADER, Request
@@ -80,6 +80,18 @@ class AppendFrame:
         )
         self._bodies = []
         return self.request
+
+    def try_to_make_request(self, refuse: Callable[[Any, Refused], None]) -> Request | None:
+        """The same; where it cannot be encoded, for want of memory, say, `refuse(waiter, error)` is
+        called for each, for nobody else would ever answer them."""
+        try:
+            return self.make_request()
+        except Exception as failure:
+            for waiter in self.waiters:
+                error = Refused(f"nothing was written, the append could not be encoded: {failure!r}")
+                error.__cause__ = failure
+                refuse(waiter, error)
+            return None
 
     def leave(self, waiter: Any) -> bool:
         """`waiter` waits no more. Its body is dropped, unless it was taken: then it stays where it is.

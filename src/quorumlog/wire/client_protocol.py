@@ -108,6 +108,8 @@ class ClientProtocol:
         self._requests.fail_waiting(BadRequest("the client was closed before the request was sent"))
         for link in self._links.all():
             self._drop(link, "the client was closed")
+        # Reads that were in flight wait again: they could be repeated, but not by this client.
+        self._requests.fail_waiting(BadRequest("the client was closed"))
         self._requests.fail_waiting_streams(BadRequest("the client was closed"))
         assert not self._links.all(), self._links.all()
 

@@ -20,7 +20,7 @@ from quorumlog.wire.client_messages import (
 )
 from quorumlog.wire.framing import encode_frame
 from tests.client.both_clients import Client
-from tests.client.fake_server import Action, Drop, FakeGroup, FakeServer
+from tests.client.fake_server import Action, Drop, FakeGroup, FakeServer, Hang
 from tests.waiting import eventually
 
 
@@ -508,6 +508,26 @@ def test_a_client_that_was_closed_says_so(client: Client, group: FakeGroup) -> N
     client.append(b"x")
     client.close()
     client.close()
+
+
+def test_close_ends_a_read_that_is_in_flight(client: Client, group: FakeGroup) -> None:
+    """It could be repeated, so no lost connection decides it; a closed client repeats nothing."""
+    for server in group.servers:
+        server.script = lambda server, message: Hang() if isinstance(message, ReadRequest) else None
+    outcomes: list[Exception] = []
+
+    def caller() -> None:
+        try:
+            client.get(0)
+        except Exception as error:
+            outcomes.append(error)
+
+    thread = threading.Thread(target=caller, daemon=True)
+    thread.start()
+    eventually(lambda: any(reads(server) for server in group.servers))
+    client.close()
+    thread.join(10)
+    assert [str(error) for error in outcomes] == ["the client was closed"]
 
 
 def test_reads_give_up_at_the_deadline_naming_the_servers(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quorumlog.node import push_sender
+from quorumlog.node import push_checks
 from quorumlog.node.flusher import Flusher
 from quorumlog.node.ledger_node import LedgerNode
 from tests.mutants.mutant import Patch, mutant
@@ -29,7 +29,7 @@ def vote_stored_after_reply(patch: Patch) -> None:
 def other_entries_taken(patch: Patch) -> None:
     """Where it goes on directly behind our log the chain is compared."""
     patch.edit(
-        push_sender.shares_log,
+        push_checks.shares_log,
         "return ours == theirs",
         "return ours == theirs or (message.previous != store.end.entry_id and reached())",
     )

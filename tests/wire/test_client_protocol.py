@@ -27,8 +27,8 @@ from quorumlog.wire.client_messages import (
     StatusResponse,
     error_response,
 )
-from quorumlog.wire.client_protocol import ClientProtocol, receipt_of
-from quorumlog.wire.client_requests import LEADER, Link, Request, Stream
+from quorumlog.wire.client_protocol import ClientProtocol
+from quorumlog.wire.client_requests import LEADER, Link, Request, Stream, receipt_of
 from quorumlog.wire.framing import Frame, FrameDecoder
 
 ADDRESSES = ["s0:1", "s1:1", "s2:1"]

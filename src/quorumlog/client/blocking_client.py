@@ -38,8 +38,8 @@ from quorumlog.wire.append_window import (
     batch_of,
 )
 from quorumlog.wire.client_messages import TransferResponse
-from quorumlog.wire.client_protocol import ClientTimings, receipt_of
-from quorumlog.wire.client_requests import Request
+from quorumlog.wire.client_requests import Request, receipt_of
+from quorumlog.wire.client_timings import ClientTimings
 from quorumlog.wire.read_plan import DEFAULT_BATCH_BYTES as READ_BATCH_BYTES
 from quorumlog.wire.read_plan import DEFAULT_PREFETCH, ReadPlan
 from quorumlog.wire.status_survey import STATUS_TIMEOUT_MS, StatusSurvey

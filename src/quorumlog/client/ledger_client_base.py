@@ -21,7 +21,7 @@ from quorumlog.wire.client_messages import (
     ReadResponse,
     TransferRequest,
 )
-from quorumlog.wire.client_protocol import ClientProtocol, ClientTimings
+from quorumlog.wire.client_protocol import ClientProtocol
 from quorumlog.wire.client_requests import (
     ANY_MEMBER,
     LEADER,
@@ -31,6 +31,7 @@ from quorumlog.wire.client_requests import (
     TargetKind,
     read_target,
 )
+from quorumlog.wire.client_timings import ClientTimings
 from quorumlog.wire.read_plan import ReadPlan
 
 DEFAULT_TIMEOUT_MS = 30_000

@@ -3,21 +3,14 @@
 Inputs arrive one at a time (`advance`, `receive`, `append`, `connected`, ...); `turn` then does all
 that they caused. Every turn begins with `advance`, so that a process that was stopped learns of it
 before it answers anything.
-
-An append becomes part of the next batch when no sync is on its way, or when a full push has gathered:
-while the disk works, the next batch forms by itself (group commit without a timer). Where several
-writers are at work, the batch also waits as long as every further look at the sockets brings more.
 """
 
 from __future__ import annotations
 
 import random
-from collections import deque
 from collections.abc import Callable
 
-import numpy as np
-
-from quorumlog.batch import EntryBatch, Int64Array
+from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB, GroupConfig
 from quorumlog.consensus.messages import (
     AnyPeerMessage,
@@ -28,34 +21,23 @@ from quorumlog.consensus.messages import (
     RangeResponse,
 )
 from quorumlog.consensus.raft_node import RaftNode
-from quorumlog.consensus.ready import AppendOrder, MemberStatus, Ready, Role, RoleChange
-from quorumlog.entry import Durability, EntryKind, Voter
+from quorumlog.consensus.ready import MemberStatus, Ready, Role, RoleChange
+from quorumlog.entry import Durability, Voter
 from quorumlog.errors import (
-    BadRequest,
-    BodyTooLarge,
     DirectoryDamaged,
-    DiskFull,
     IndexOutOfRange,
     LeaderNotReady,
     LedgerError,
-    NotLeader,
-    PendingFull,
-    ProtocolViolation,
     RangeDamaged,
-    StoreFailure,
     TransferFailed,
 )
+from quorumlog.node.batch_former import BatchFormer
 from quorumlog.node.flusher import Flusher
 from quorumlog.node.healer import Healer
+from quorumlog.node.log_writer import LogWriter
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, PendingAppends
 from quorumlog.node.ports import World
-from quorumlog.node.push_sender import (
-    PushSender,
-    check_positions,
-    checked_entries,
-    end_before,
-    shares_log,
-)
+from quorumlog.node.push_sender import PushSender
 from quorumlog.node.recent_batches import RecentBatches
 from quorumlog.node.scrubber import Scrubber, ScrubStatus
 from quorumlog.store.ledger_store import LogRange
@@ -63,13 +45,7 @@ from quorumlog.store.member_directory import MemberDirectory
 
 RECENT_BYTES = 16 * MIB
 """Newest entries kept in memory for pushes and tailing readers; a fixed part of a member's memory."""
-BATCH_BYTES = 4 * MIB
-"""Queued appends join one batch until it is this large; a larger single request is one batch."""
 EXPIRY_INTERVAL_MS = 100
-GATHERING_TURNS = 6
-"""At most so many turns in a row may bring more appends before their batch forms."""
-QUEUE_WAIT_MS = 100
-"""No append waits longer for the batch before it."""
 
 TransferOutcome = RoleChange | LedgerError
 
@@ -111,16 +87,6 @@ class LedgerNode:
         """Async mode: lowest index at which a new leader ordered acknowledged entries away."""
         self._now_ms = now_ms
         self._pending = PendingAppends()
-        self._planned: EntryBatch | None = None
-        """A push that the store has planned for: nothing was appended or cut since."""
-        self._is_gathering = False
-        """The next batch waits for one more turn, see `_gathers`."""
-        self._gathered = 0
-        """Appends queued when it was last decided to wait; 0 while no batch waits."""
-        self._gathering_turns = 0
-        self._last_batch_appends = 0
-        self._promised: deque[tuple[int, EntryBatch, Int64Array]] = deque()
-        """(first index, batch, positions) of proposals whose AppendOrder has not come yet."""
         self._recent = RecentBatches(RECENT_BYTES)
         self.healer = Healer(
             self.voter,
@@ -130,6 +96,7 @@ class LedgerNode:
             self._carry_out_all,
             lambda: directory.hard_state.term,
         )
+        self._writer = LogWriter(self.raft, self.store, self._recent, self.healer)
         self._pushes = PushSender(
             self.voter, self.raft, self.store, self._recent, world, self.healer.found
         )
@@ -143,10 +110,11 @@ class LedgerNode:
             now_ms,
         )
         self._flusher = Flusher(config.storage, directory, self.raft, world, now_ms)
+        self._former = BatchFormer(
+            config, self.raft, self.store, self._pending, self._writer, self._flusher
+        )
         self._transfers: list[Callable[[TransferOutcome], None]] = []
         self._next_expiry_ms = now_ms
-        self.disk_full = ""
-        """Why the last append was refused for lack of space; empty again once one succeeds."""
 
     # ---------------------------------------------------------------- inputs
 
@@ -169,74 +137,11 @@ class LedgerNode:
         ):
             # Two pushes of one turn: the second is checked against the end that the first has made.
             self._carry_out_all()
-            if not self._is_sound_where_it_meets(message):
+            if not self._writer.is_sound_where_it_meets(message):
                 return  # as if it had been lost on the way
-            if message.push is PushType.APPEND and not self._has_room_for(message):
+            if message.push is PushType.APPEND and not self._writer.has_room_for(message):
                 refuse = PushResult.DISK_FULL
         self.raft.step(message, refuse=refuse)
-
-    def _is_sound_where_it_meets(self, message: PushEntryRequest) -> bool:
-        """Look at the last entry that this log shares with a push, while the one behind still proves its
-        chain: where the push cuts, the log's end is taken from that entry, and where it does not agree
-        with the sender's, it may be this disk that is wrong. False: the message has to come again.
-
-        Raises ProtocolViolation if the sender holds other entries.
-        """
-        if message.push is PushType.APPEND:
-            checked_entries(message)
-        shared_index = self.raft.last_shared_index(message)
-        if shared_index is None:
-            return True
-        cuts = self.raft.conflict_of(message) is not None
-        shares = message.push is PushType.TRUNCATE or shares_log(message, shared_index, self.store)
-        if shares and not cuts:
-            return True
-        try:
-            is_damaged = self._examine(shared_index)
-        except DirectoryDamaged as damage:
-            self.healer.unbounded(damage)
-            return False
-        if not shares and not is_damaged:
-            raise ProtocolViolation(
-                f"{message.sender.member_id} holds other entries up to index {shared_index} than this"
-                " member: run `quorumlog verify` on both data directories"
-            )
-        return True
-
-    def _examine(self, index: int) -> bool:
-        """On this thread; True if something was damaged there, and is in quarantine now."""
-        if not self.store.begin.index < index <= self.store.durable.index:
-            return False
-        return self.healer.settle(self.store.examine(index, index + 2)) is True
-
-    def _has_room_for(self, message: PushEntryRequest) -> bool:
-        """Check the entries of an APPEND and reserve space for them and for all that waits for them."""
-        batch = message.entries
-        waiting = [push.entries for push in self.raft.waiting_pushes()]
-        try:
-            try:
-                positions = self._plan_together([batch, *waiting])
-            except DiskFull:
-                if not waiting:
-                    raise
-                # They will be sent again. A no-op must not be refused for the data that waits behind it.
-                self.raft.drop_waiting_pushes()
-                waiting = []
-                positions = self._plan_together([batch])
-        except DiskFull as error:
-            self.disk_full = str(error)
-            return False
-        self.disk_full = ""
-        if message.previous == self.store.end.entry_id:
-            check_positions(batch, positions[: batch.count])
-            if not waiting:
-                self._planned = batch
-        return True
-
-    def _plan_together(self, batches: list[EntryBatch]) -> Int64Array:
-        """Raises DiskFull. Data among them leaves the reserve of the no-ops alone."""
-        sizes = batches[0].sizes if len(batches) == 1 else np.concatenate([b.sizes for b in batches])
-        return self.store.plan(sizes, control=all(batch.is_control for batch in batches))
 
     def append(
         self,
@@ -252,7 +157,7 @@ class LedgerNode:
         Raises ProtocolViolation if the headers contradict the sizes.
         """
         try:
-            self._check_append(batch)
+            self._former.check(batch)
         except LedgerError as error:
             done(error)
             return
@@ -285,9 +190,8 @@ class LedgerNode:
     def turn(self) -> None:
         """Carry out all that the inputs since the last turn caused."""
         self._carry_out_all()
-        self._is_gathering = False
-        while self._pending.queued and self._may_form_batch():
-            self._form_batch()
+        while self._pending.queued and self._former.may_form(self._now_ms):
+            self._former.form()
             self._carry_out_all()
         while self._flusher.flush_or_report(self._now_ms):
             self._apply()
@@ -302,14 +206,10 @@ class LedgerNode:
             self.healer.next_wakeup_ms(),
             self._scrubber.next_wakeup_ms(),
         )
-        if self._is_gathering:
-            return self._now_ms
         if self._pending.proposed_count or self._pending.queued:
             wakeup = min(wakeup, self._next_expiry_ms)
-        if self._pending.queued and self.config.linger_ms:
-            lingers_until_ms = self._pending.queued_since_ms + self.config.linger_ms
-            if self._now_ms < lingers_until_ms:
-                wakeup = min(wakeup, lingers_until_ms)
+        if self._pending.queued:
+            wakeup = min(wakeup, self._former.next_wakeup_ms(self._now_ms))
         return wakeup
 
     def status(self) -> MemberStatus:
@@ -323,8 +223,8 @@ class LedgerNode:
         problems = [*status.problems, *self.directory.problems()]
         if self.directory.renewed and status.role is Role.OBSERVER:
             problems.append(self.directory.renewed)
-        if self.disk_full:
-            problems.append(self.disk_full)
+        if self._writer.disk_full:
+            problems.append(self._writer.disk_full)
         problems += self.healer.problems()
         if self.lost_committed_from is not None:
             problems.append(
@@ -337,6 +237,9 @@ class LedgerNode:
     def is_idle(self) -> bool:
         """Nothing is on its way to the disk."""
         return self._flusher.is_idle
+
+    def refusal_unless_leading(self) -> LedgerError | None:
+        return None if self.raft.role is Role.LEADER else self._former.not_leader()
 
     # ---------------------------------------------------------------- reading
 
@@ -381,98 +284,6 @@ class LedgerNode:
         committed = self.committed_index
         return committed < 0 or self.raft.term_at(committed) != self.raft.term
 
-    # ---------------------------------------------------------------- appending
-
-    def _check_append(self, batch: EntryBatch) -> None:
-        if self.raft.role is not Role.LEADER:
-            raise self._not_leader()
-        if batch.count == 0:
-            raise BadRequest("an append needs at least one entry")
-        batch.check_encoding(normal_only=True)
-        largest = batch.total_bytes if batch.count == 1 else int(batch.sizes.max())
-        limit = self.config.storage.entry_limit_bytes
-        if largest > limit:
-            raise BodyTooLarge(
-                f"a body of {largest - 48} bytes is over the limit of {limit - 48}"
-                " (max_entry_bytes and segment_bytes, less the header)"
-            )
-        waiting = self._pending.proposed_bytes + self._pending.queued_bytes
-        if waiting and waiting + batch.total_bytes > self.config.max_uncommitted_bytes:
-            raise PendingFull(
-                f"{waiting} bytes wait for commit (max_uncommitted_bytes"
-                f" {self.config.max_uncommitted_bytes})",
-                retry_after_ms=20,
-            )
-
-    def refusal_unless_leading(self) -> LedgerError | None:
-        return None if self.raft.role is Role.LEADER else self._not_leader()
-
-    def _not_leader(self) -> LedgerError:
-        leader = self.raft.leader
-        if leader is None or leader.member_id == self.config.member_id:
-            waits_for = self.raft.status().waits_for
-            reason = f" ({waits_for})" if waits_for else ""
-            return LeaderNotReady(
-                f"{self.config.member_id} knows no leader of group {self.config.group}{reason}",
-                retry_after_ms=20,
-            )
-        address = next((str(m) for m in self.config.members if m.member_id == leader.member_id), None)
-        return NotLeader(
-            f"{self.config.member_id} does not lead; {leader.member_id} does",
-            leader_id=leader.member_id,
-            leader_address=address,
-        )
-
-    def _may_form_batch(self) -> bool:
-        """The next batch forms while a flush is on its way, and while most appends are on theirs:
-        writers that wait for answers would otherwise drift apart into ever smaller batches."""
-        pending = self._pending
-        if pending.queued_bytes >= self.config.consensus.push_limit_bytes:
-            return True
-        if self._now_ms < pending.queued_since_ms + self.config.linger_ms:
-            return False
-        if self._now_ms - pending.queued_since_ms >= QUEUE_WAIT_MS:
-            return True  # a hung disk of the leader's own: the followers' may be well
-        if self._flusher.holds_appends or 2 * len(pending.queued) < pending.proposed_count:
-            return False
-        self._is_gathering = self._gathers()
-        return not self._is_gathering
-
-    def _gathers(self) -> bool:
-        """Whether the batch waits for one more turn: the last one has brought appends, and the writers
-        that were answered together are still coming. A writer by itself is not kept waiting."""
-        queued = len(self._pending.queued)
-        several = queued > 1 or self._last_batch_appends > 1
-        if several and queued > self._gathered and self._gathering_turns < GATHERING_TURNS:
-            self._gathered = queued
-            self._gathering_turns += 1
-            return True
-        return False
-
-    def _form_batch(self) -> None:
-        if self.raft.role is not Role.LEADER:
-            self._pending.refuse_queued(self._not_leader())
-            return
-        self._gathered = self._gathering_turns = 0
-        appends = self._pending.take_queued(BATCH_BYTES)
-        self._last_batch_appends = len(appends)
-        batches = [a.batch for a in appends if a.batch is not None]
-        batch = batches[0] if len(batches) == 1 else EntryBatch.concatenate(batches)
-        try:
-            positions = self.store.plan(batch.sizes)
-            first = self.raft.propose(batch.count)
-        except LedgerError as error:
-            if isinstance(error, DiskFull):
-                self.disk_full = str(error)
-            # Nothing queued behind a refused append may get in before it: streams keep their order.
-            for append in appends:
-                append.answer(error)
-            self._pending.refuse_queued(error)
-            return
-        self.disk_full = ""
-        self._promised.append((first.index, batch, positions))
-        self._pending.propose(appends, first)
-
     # ---------------------------------------------------------------- carrying out
 
     def _carry_out_all(self) -> None:
@@ -487,10 +298,14 @@ class LedgerNode:
             self.directory.save_formation(ready.formation)
         # 2
         if ready.truncate_from is not None:
-            self._truncate(ready.truncate_from, ready.append, ready.loses_committed)
+            if ready.loses_committed:
+                self._lose_committed(ready.truncate_from)
+            else:
+                assert ready.truncate_from > self.committed_index, ready.truncate_from
+            self._writer.truncate_from(ready.truncate_from, ready.append)
         # 3
         for order in ready.append:
-            self._append(order)
+            self._writer.append(order)
         # 4
         for envelope in ready.messages:
             self._world.send(envelope)
@@ -510,54 +325,11 @@ class LedgerNode:
             self._world.committed(ready.committed_index)
         self._apply()
 
-    def _truncate(self, index: int, appends: tuple[AppendOrder, ...], loses_committed: bool) -> None:
-        assert loses_committed or index > self.committed_index, (index, self.committed_index)
-        if loses_committed:
-            lowest = self.lost_committed_from
-            self.lost_committed_from = index if lowest is None else min(lowest, index)
-            self.applied_index = min(self.applied_index, index - 1)
-            self._world.lost_committed(index)
-        quarantined = next((q for q in self.store.quarantined if q.holds(index - 1)), None)
-        end = None
-        if quarantined is not None:
-            assert appends, f"entry {index - 1} is in quarantine, and nothing follows the cut behind it"
-            end = end_before(appends[0], quarantined.term_at(index - 1))
-        self.store.truncate_from(index, end)
-        self._planned = None
-        self._recent.truncate_from(index)
-
-    def _append(self, order: AppendOrder) -> None:
-        previous_chain = self.store.end.chain
-        if order.entries is not None:
-            batch: EntryBatch = order.entries
-            skip = order.first_index - order.push_first_index
-            if skip or order.count != batch.count:
-                batch = batch.slice(skip, skip + order.count)
-            if batch is not self._planned:
-                self._plan_promised(batch)
-        else:
-            if order.kind is EntryKind.NOOP:
-                batch = EntryBatch.noop()
-                positions = self._plan_promised(batch)
-            else:
-                first_index, batch, positions = self._promised.popleft()
-                assert first_index == order.first_index, (first_index, order.first_index)
-            assert batch.count == order.count, (batch.count, order.count)
-            batch.stamp(order.first_index, order.term, positions, previous_chain)
-        self.store.append(batch)
-        self._planned = None
-        self._recent.add(batch, previous_chain)
-
-    def _plan_promised(self, batch: EntryBatch) -> Int64Array:
-        """Positions of entries that the core counts on already: a push that was taken, a no-op.
-
-        A cut that came before them gave back more space than they need, but the watermark would refuse
-        it: so they are placed by the rule for no-ops.
-        """
-        try:
-            return self.store.plan(batch.sizes, control=True)
-        except DiskFull as error:
-            raise StoreFailure(f"space that was set aside for entries is gone: {error}") from error
+    def _lose_committed(self, index: int) -> None:
+        lowest = self.lost_committed_from
+        self.lost_committed_from = index if lowest is None else min(lowest, index)
+        self.applied_index = min(self.applied_index, index - 1)
+        self._world.lost_committed(index)
 
     def _role_changed(self, change: RoleChange) -> None:
         if change.role is not Role.LEADER:
@@ -565,9 +337,9 @@ class LedgerNode:
             # another leader's entry, so nothing proposed here is completed by index any more.
             self._pending.lose(
                 "leadership was lost before the entries were committed; they may still commit",
-                self._not_leader(),
+                self._former.not_leader(),
             )
-            self._promised.clear()
+            self._writer.promised.clear()
         self._world.role_changed(change)
         if self._transfers and change.role is Role.FOLLOWER and change.leader_id is not None:
             self._end_transfers(change)
@@ -606,6 +378,8 @@ class LedgerNode:
 
     def close(self, *, clean: bool) -> None:
         """Give the directory back. `clean`: everything synced and the checkpoint written first."""
-        self._pending.lose("the member is stopping; the entries may still commit", self._not_leader())
+        self._pending.lose(
+            "the member is stopping; the entries may still commit", self._former.not_leader()
+        )
         self._end_transfers(TransferFailed("the member is stopping"))
         self._flusher.close(self.applied_index, clean=clean)

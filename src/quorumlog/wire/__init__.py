@@ -2,6 +2,7 @@
 
 Read in this order: `framing` (bytes) and `client_messages` (what clients and servers say, and errors on
 the wire); then the client: `client_requests` (a request, a stream, a connection), `cluster_view` (who
-leads), `link_table`, `request_encoding`, `ordered_streams` and `client_protocol` (what becomes of a
-request); then what the larger verbs are made of: `append_window`, `read_plan`, `status_survey`.
+leads), `link_table`, `request_encoding`, `request_router` (where a request goes), `ordered_streams`,
+`request_tracker` (what becomes of it) and `client_protocol` (what becomes of connections);
+then what the larger verbs are made of: `append_window`, `read_plan`, `status_survey`.
 """

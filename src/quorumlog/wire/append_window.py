@@ -12,8 +12,7 @@ from typing import NamedTuple
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import BadRequest, OutcomeUnknown
-from quorumlog.wire.client_protocol import receipt_of
-from quorumlog.wire.client_requests import Request, RequestState
+from quorumlog.wire.client_requests import Request, RequestState, receipt_of
 
 DEFAULT_BATCH_RECORDS = 256
 DEFAULT_BATCH_BYTES = 1024 * 1024

@@ -1,6 +1,6 @@
 """What a client has under way: one request, one ordered stream of them, one connection.
 
-Plain bookkeeping. What happens to a request is decided in `quorumlog.wire.client_protocol`; who waits
+Plain bookkeeping. What happens to a request is decided in `quorumlog.wire.request_tracker`; who waits
 for it is known only to the client that submitted it (`context`).
 """
 
@@ -11,10 +11,12 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from quorumlog.batch import EntryBatch
+from quorumlog.entry import AppendReceipt, Durability
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import LedgerError
 from quorumlog.wire.client_messages import (
     AppendRequest,
+    AppendResponse,
     ClientMessage,
     HelloResponse,
     ReadRequest,
@@ -148,6 +150,17 @@ class Request:
     @property
     def record_count(self) -> int:
         return self.payload.count if self.payload is not None else 0
+
+
+def receipt_of(request: Request) -> AppendReceipt:
+    """The receipt of a finished append, or its error raised."""
+    if request.error is not None:
+        raise request.error
+    response = request.response
+    assert isinstance(response, AppendResponse), response
+    return AppendReceipt(
+        response.term, response.first_index, response.count, Durability(response.durability)
+    )
 
 
 class Stream:

@@ -43,6 +43,8 @@ class ClusterView:
         self._lost: dict[str, _LostLeader] = {}
         """Leaders whose connection broke: followers name them until they have noticed themselves."""
         self._distrust_lost_ms = distrust_lost_ms
+        self._group_unknown: dict[str, LedgerError] = {}
+        """Refusals of servers that do not have the group."""
 
     def known_addresses(self) -> list[str]:
         """The listed servers, and the members that they told of and that are not among them."""
@@ -73,6 +75,7 @@ class ClusterView:
 
     def learn(self, address: str, status: StatusResponse) -> None:
         """A member at `address` told what it knows."""
+        self._group_unknown.pop(address, None)
         for member in status.members:
             if member.address:
                 self.advertised[member.id] = member.address
@@ -125,3 +128,12 @@ class ClusterView:
         if self.leader is not None and self.leader.address == address:
             self._lost[address] = _LostLeader(self.leader.term, now_ms)
             self.leader = None
+
+    def lacks_group(self, address: str, refusal: LedgerError) -> None:
+        self._group_unknown[address] = refusal
+
+    def group_unknown_to_all(self) -> LedgerError | None:
+        """The refusal of a server, if every server known has refused so."""
+        if all(address in self._group_unknown for address in self.known_addresses()):
+            return next(iter(self._group_unknown.values()))
+        return None

@@ -23,6 +23,10 @@ class LinkTable:
         self._retry_at_ms: dict[str, float] = {}
         self.to_dial: list[Link] = []
         self.to_close: list[Link] = []
+        self.to_write: dict[Link, None] = {}
+        """Links with something new in their outbox."""
+        self.is_closed = False
+        """The client ends: no link is given out or dialled any more."""
 
     def all(self) -> list[Link]:
         return list(self._links.values())
@@ -41,6 +45,8 @@ class LinkTable:
 
     def open_or_dial(self, address: str, lane: Lane, now_ms: float) -> Link | None:
         """The open link; if there is none it is dialled, unless it failed a moment ago."""
+        if self.is_closed:
+            return None
         link = self._links.get((address, lane))
         if link is None:
             if self._retry_at_ms.get(address, 0.0) <= now_ms:
@@ -69,6 +75,7 @@ class LinkTable:
         link.state = LinkState.CLOSED
         del self._links[link.address, link.lane]
         self.to_close.append(link)
+        self.to_write.pop(link, None)
         failures = self._failures.get(link.address, 0)
         self._failures[link.address] = failures + 1
         wait_ms = min(_FIRST_REDIAL_MS * (1 << min(failures, 5)), _REDIAL_LIMIT_MS)

@@ -18,7 +18,7 @@ class BoundedMemory(Checker):
         node = member.node
         raft, consensus, storage = node.raft, node.config.consensus, node.config.storage
         log, pending, waiting = raft._log, node._pending, raft._handler._waiting
-        left = len(raft._outbox.messages) + len(raft._outbox.after_durable) + len(node._promised)
+        left = len(raft._outbox.messages) + len(raft._outbox.after_durable) + len(node._writer.promised)
         limits: list[tuple[int, int, str]] = []
         if left:
             limits.append((left, 0, "messages or proposals left in the core after a turn"))

@@ -1,0 +1,166 @@
+"""BatchFormer: which appends may be queued, when a batch forms of those that are, and what is proposed.
+
+An append becomes part of the next batch when no sync is on its way, or when a full push has gathered:
+while the disk works, the next batch forms by itself (group commit without a timer). Where several
+writers are at work, the batch also waits as long as every further look at the sockets brings more.
+"""
+
+from __future__ import annotations
+
+from quorumlog.batch import EntryBatch
+from quorumlog.config import MIB, GroupConfig
+from quorumlog.consensus.raft_node import RaftNode
+from quorumlog.consensus.ready import Role
+from quorumlog.errors import (
+    BadRequest,
+    BodyTooLarge,
+    DiskFull,
+    LeaderNotReady,
+    LedgerError,
+    NotLeader,
+    PendingFull,
+)
+from quorumlog.node.flusher import Flusher
+from quorumlog.node.log_writer import LogWriter
+from quorumlog.node.pending_appends import PendingAppends
+from quorumlog.store.ledger_store import LedgerStore
+
+NEVER = float("inf")
+BATCH_BYTES = 4 * MIB
+"""Queued appends join one batch until it is this large; a larger single request is one batch."""
+GATHERING_TURNS = 6
+"""At most so many turns in a row may bring more appends before their batch forms."""
+QUEUE_WAIT_MS = 100
+"""No append waits longer for the batch before it."""
+
+
+class BatchFormer:
+    def __init__(
+        self,
+        config: GroupConfig,
+        raft: RaftNode,
+        store: LedgerStore,
+        pending: PendingAppends,
+        writer: LogWriter,
+        flusher: Flusher,
+    ) -> None:
+        self._config = config
+        self._raft = raft
+        self._store = store
+        self._pending = pending
+        self._writer = writer
+        self._flusher = flusher
+        self._is_gathering = False
+        """The next batch waits for one more turn, see `_gathers`; meaningless while none is queued."""
+        self._gathered = 0
+        """Appends queued when it was last decided to wait; 0 while no batch waits."""
+        self._gathering_turns = 0
+        self._last_batch_appends = 0
+
+    # ---------------------------------------------------------------- what may be queued
+
+    def check(self, batch: EntryBatch) -> None:
+        """Raises the refusal of an append that must not be queued, ProtocolViolation if its headers
+        contradict its sizes."""
+        if self._raft.role is not Role.LEADER:
+            raise self.not_leader()
+        if batch.count == 0:
+            raise BadRequest("an append needs at least one entry")
+        batch.check_encoding(normal_only=True)
+        largest = batch.total_bytes if batch.count == 1 else int(batch.sizes.max())
+        limit = self._config.storage.entry_limit_bytes
+        if largest > limit:
+            raise BodyTooLarge(
+                f"a body of {largest - 48} bytes is over the limit of {limit - 48}"
+                " (max_entry_bytes and segment_bytes, less the header)"
+            )
+        waiting = self._pending.proposed_bytes + self._pending.queued_bytes
+        if waiting and waiting + batch.total_bytes > self._config.max_uncommitted_bytes:
+            raise PendingFull(
+                f"{waiting} bytes wait for commit (max_uncommitted_bytes"
+                f" {self._config.max_uncommitted_bytes})",
+                retry_after_ms=20,
+            )
+
+    def not_leader(self) -> LedgerError:
+        """The refusal of a member that does not lead: who does, as far as it knows."""
+        config, leader = self._config, self._raft.leader
+        if leader is None or leader.member_id == config.member_id:
+            waits_for = self._raft.status().waits_for
+            reason = f" ({waits_for})" if waits_for else ""
+            return LeaderNotReady(
+                f"{config.member_id} knows no leader of group {config.group}{reason}",
+                retry_after_ms=20,
+            )
+        address = next((str(m) for m in config.members if m.member_id == leader.member_id), None)
+        return NotLeader(
+            f"{config.member_id} does not lead; {leader.member_id} does",
+            leader_id=leader.member_id,
+            leader_address=address,
+        )
+
+    # ---------------------------------------------------------------- when a batch forms
+
+    def may_form(self, now_ms: float) -> bool:
+        """Something is queued: whether its batch forms in this turn.
+
+        The next batch forms while a flush is on its way, and while most appends are on theirs: writers
+        that wait for answers would otherwise drift apart into ever smaller batches.
+        """
+        pending = self._pending
+        self._is_gathering = False
+        if pending.queued_bytes >= self._config.consensus.push_limit_bytes:
+            return True
+        if now_ms < pending.queued_since_ms + self._config.linger_ms:
+            return False
+        if now_ms - pending.queued_since_ms >= QUEUE_WAIT_MS:
+            return True  # a hung disk of the leader's own: the followers' may be well
+        if self._flusher.holds_appends or 2 * len(pending.queued) < pending.proposed_count:
+            return False
+        self._is_gathering = self._gathers()
+        return not self._is_gathering
+
+    def _gathers(self) -> bool:
+        """Whether the batch waits for one more turn: the last one has brought appends, and the writers
+        that were answered together are still coming. A writer by itself is not kept waiting."""
+        queued = len(self._pending.queued)
+        several = queued > 1 or self._last_batch_appends > 1
+        if several and queued > self._gathered and self._gathering_turns < GATHERING_TURNS:
+            self._gathered = queued
+            self._gathering_turns += 1
+            return True
+        return False
+
+    def next_wakeup_ms(self, now_ms: float) -> float:
+        """Something is queued: when to ask `may_form` again. A flush that ends brings a turn itself."""
+        if self._is_gathering:
+            return now_ms
+        lingers_until_ms = self._pending.queued_since_ms + self._config.linger_ms
+        return lingers_until_ms if now_ms < lingers_until_ms else NEVER
+
+    # ---------------------------------------------------------------- forming
+
+    def form(self) -> None:
+        """Propose the oldest queued appends as one batch, or refuse all that is queued."""
+        if self._raft.role is not Role.LEADER:
+            self._pending.refuse_queued(self.not_leader())
+            return
+        self._gathered = self._gathering_turns = 0
+        appends = self._pending.take_queued(BATCH_BYTES)
+        self._last_batch_appends = len(appends)
+        batches = [a.batch for a in appends if a.batch is not None]
+        batch = batches[0] if len(batches) == 1 else EntryBatch.concatenate(batches)
+        try:
+            positions = self._store.plan(batch.sizes)
+            first = self._raft.propose(batch.count)
+        except LedgerError as error:
+            if isinstance(error, DiskFull):
+                self._writer.disk_full = str(error)
+            # Nothing queued behind a refused append may get in before it: streams keep their order.
+            for append in appends:
+                append.answer(error)
+            self._pending.refuse_queued(error)
+            return
+        self._writer.disk_full = ""
+        self._writer.promised.append((first.index, batch, positions))
+        self._pending.propose(appends, first)

@@ -1,0 +1,160 @@
+"""LogWriter: what enters this member's log and what is cut from it.
+
+    a push has come          its bytes are checked and its space is reserved, before the core sees it
+    the core orders a cut    the store is cut, and what of the end was in memory is forgotten
+    the core orders entries  a push, an own proposal or a no-op is written where it was planned
+
+The core counts on what it was told, so nothing that it orders may fail for lack of space any more.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from quorumlog.batch import EntryBatch, Int64Array
+from quorumlog.consensus.messages import PushEntryRequest, PushType
+from quorumlog.consensus.raft_node import RaftNode
+from quorumlog.consensus.ready import AppendOrder
+from quorumlog.entry import EntryKind
+from quorumlog.errors import DirectoryDamaged, DiskFull, ProtocolViolation, StoreFailure
+from quorumlog.node.healer import Healer
+from quorumlog.node.push_checks import (
+    check_positions,
+    checked_entries,
+    end_before,
+    shares_log,
+)
+from quorumlog.node.recent_batches import RecentBatches
+from quorumlog.store.ledger_store import LedgerStore
+
+
+class LogWriter:
+    def __init__(
+        self, raft: RaftNode, store: LedgerStore, recent: RecentBatches, healer: Healer
+    ) -> None:
+        self._raft = raft
+        self._store = store
+        self._recent = recent
+        self._healer = healer
+        self._planned: EntryBatch | None = None
+        """A push that the store has planned for: nothing was appended or cut since."""
+        self.promised: deque[tuple[int, EntryBatch, Int64Array]] = deque()
+        """(first index, batch, positions) of proposals whose AppendOrder has not come yet."""
+        self.disk_full = ""
+        """Why the last append was refused for lack of space; empty again once one succeeds."""
+
+    # ---------------------------------------------------------------- before the core sees a push
+
+    def is_sound_where_it_meets(self, message: PushEntryRequest) -> bool:
+        """Look at the last entry that this log shares with a push, while the one behind still proves its
+        chain: where the push cuts, the log's end is taken from that entry, and where it does not agree
+        with the sender's, it may be this disk that is wrong. False: the message has to come again.
+
+        Raises ProtocolViolation if the sender holds other entries.
+        """
+        if message.push is PushType.APPEND:
+            checked_entries(message)
+        shared_index = self._raft.last_shared_index(message)
+        if shared_index is None:
+            return True
+        cuts = self._raft.conflict_of(message) is not None
+        shares = message.push is PushType.TRUNCATE or shares_log(message, shared_index, self._store)
+        if shares and not cuts:
+            return True
+        try:
+            is_damaged = self._examine(shared_index)
+        except DirectoryDamaged as damage:
+            self._healer.unbounded(damage)
+            return False
+        if not shares and not is_damaged:
+            raise ProtocolViolation(
+                f"{message.sender.member_id} holds other entries up to index {shared_index} than this"
+                " member: run `quorumlog verify` on both data directories"
+            )
+        return True
+
+    def _examine(self, index: int) -> bool:
+        """On this thread; True if something was damaged there, and is in quarantine now."""
+        if not self._store.begin.index < index <= self._store.durable.index:
+            return False
+        return self._healer.settle(self._store.examine(index, index + 2)) is True
+
+    def has_room_for(self, message: PushEntryRequest) -> bool:
+        """Reserve space for the entries of an APPEND and for all that waits for them.
+
+        Raises ProtocolViolation where they lie elsewhere in the sender's log.
+        """
+        batch = message.entries
+        waiting = [push.entries for push in self._raft.waiting_pushes()]
+        try:
+            try:
+                positions = self._plan_together([batch, *waiting])
+            except DiskFull:
+                if not waiting:
+                    raise
+                # They will be sent again. A no-op must not be refused for the data that waits behind it.
+                self._raft.drop_waiting_pushes()
+                waiting = []
+                positions = self._plan_together([batch])
+        except DiskFull as error:
+            self.disk_full = str(error)
+            return False
+        self.disk_full = ""
+        if message.previous == self._store.end.entry_id:
+            check_positions(batch, positions[: batch.count])
+            if not waiting:
+                self._planned = batch
+        return True
+
+    def _plan_together(self, batches: list[EntryBatch]) -> Int64Array:
+        """Raises DiskFull. Data among them leaves the reserve of the no-ops alone."""
+        sizes = batches[0].sizes if len(batches) == 1 else np.concatenate([b.sizes for b in batches])
+        return self._store.plan(sizes, control=all(batch.is_control for batch in batches))
+
+    # ---------------------------------------------------------------- what the core orders
+
+    def truncate_from(self, index: int, appends: tuple[AppendOrder, ...]) -> None:
+        """Cut everything from `index` on; `appends` are what the same Ready writes behind the cut."""
+        quarantined = next((q for q in self._store.quarantined if q.holds(index - 1)), None)
+        end = None
+        if quarantined is not None:
+            assert appends, f"entry {index - 1} is in quarantine, and nothing follows the cut behind it"
+            end = end_before(appends[0], quarantined.term_at(index - 1))
+        self._store.truncate_from(index, end)
+        self._planned = None
+        self._recent.truncate_from(index)
+
+    def append(self, order: AppendOrder) -> None:
+        previous_chain = self._store.end.chain
+        if order.entries is not None:
+            batch: EntryBatch = order.entries
+            skip = order.first_index - order.push_first_index
+            if skip or order.count != batch.count:
+                batch = batch.slice(skip, skip + order.count)
+            if batch is not self._planned:
+                self._plan_promised(batch)
+        else:
+            if order.kind is EntryKind.NOOP:
+                batch = EntryBatch.noop()
+                positions = self._plan_promised(batch)
+            else:
+                first_index, batch, positions = self.promised.popleft()
+                assert first_index == order.first_index, (first_index, order.first_index)
+            assert batch.count == order.count, (batch.count, order.count)
+            batch.stamp(order.first_index, order.term, positions, previous_chain)
+        self._store.append(batch)
+        self._planned = None
+        self._recent.add(batch, previous_chain)
+
+    def _plan_promised(self, batch: EntryBatch) -> Int64Array:
+        """Positions of entries that the core counts on already: a push that was taken, a no-op.
+
+        A cut that came before them gave back more space than they need, but the watermark would refuse
+        it: so they are placed by the rule for no-ops.
+        """
+        try:
+            return self._store.plan(batch.sizes, control=True)
+        except DiskFull as error:
+            raise StoreFailure(f"space that was set aside for entries is gone: {error}") from error

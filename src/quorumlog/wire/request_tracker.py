@@ -1,0 +1,363 @@
+"""RequestTracker: every request of a client from its submission to its outcome.
+
+A request waits until there is somebody to send it to; then it is sent, and what becomes of it is told
+by an answer, by the end of its connection or by its deadline:
+
+    committed, answered      done
+    refused                  sent again inside its deadline: a refusal proves that nothing was written
+    no answer, repeatable    sent again
+    no answer, otherwise     unknown, and never sent again: it may be in the log
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from quorumlog.batch import EntryBatch
+from quorumlog.entry import Durability
+from quorumlog.errors import (
+    BadRequest,
+    BodyTooLarge,
+    LeaderNotReady,
+    LedgerError,
+    NotLeader,
+    OutcomeUnknown,
+    OutOfSequence,
+    ProtocolViolation,
+    Refused,
+    RequestTimeout,
+    Unreachable,
+)
+from quorumlog.wire.client_messages import (
+    AppendRequest,
+    AppendResponse,
+    ClientMessage,
+    ErrorResponse,
+    ReadRequest,
+    ReadResponse,
+    StatusRequest,
+    StatusResponse,
+    TransferRequest,
+    TransferResponse,
+    error_of,
+)
+from quorumlog.wire.client_requests import (
+    LEADER,
+    Lane,
+    Link,
+    LinkState,
+    Request,
+    RequestState,
+    TargetKind,
+)
+from quorumlog.wire.client_timings import ClientTimings
+from quorumlog.wire.cluster_view import ClusterView
+from quorumlog.wire.link_table import LinkTable
+from quorumlog.wire.ordered_streams import OrderedStreams
+from quorumlog.wire.request_encoding import encode_request
+from quorumlog.wire.request_router import RequestRouter
+
+_RESPONSE_OF: dict[type[ClientMessage], type[ClientMessage]] = {
+    AppendRequest: AppendResponse,
+    ReadRequest: ReadResponse,
+    StatusRequest: StatusResponse,
+    TransferRequest: TransferResponse,
+}
+
+
+class RequestTracker:
+    def __init__(
+        self,
+        group: str,
+        view: ClusterView,
+        links: LinkTable,
+        timings: ClientTimings,
+        random: Random,
+    ) -> None:
+        self._group = group
+        self._view = view
+        self._links = links
+        self._timings = timings
+        self._random = random
+        self.now_ms = 0.0
+        """Set by the protocol with each of its inputs."""
+        self.router = RequestRouter(view, links, timings, random, self.send)
+        self.streams = OrderedStreams(self)
+        self._waiting: dict[Request, None] = {}
+        """WAITING requests that are of no stream."""
+        self.completed: list[Request] = []
+        """Not handed to the client yet."""
+        self._previous_connection = ""
+        """Id of the last connection that broke with appends in flight."""
+        self._next_request_id = 1
+
+    # ---------------------------------------------------------------- until it is sent
+
+    def dispatch(self, request: Request) -> None:
+        """Send it now, or keep it until there is somebody to send it to."""
+        assert request.state is RequestState.WAITING, request.state
+        now_ms = self.now_ms
+        link = None
+        if request.not_before_ms <= now_ms:
+            link = self.router.link_to(request.target, request.lane, now_ms)
+        if link is None:
+            self._waiting[request] = None
+            if request.target.kind is TargetKind.LEADER:
+                self.leader_wanted()
+            elif request.target.kind is TargetKind.MEMBER:
+                self._fail_if_no_member(request)
+                if self._view.member_address(request.target.name) is None:
+                    self.router.ask_around(now_ms)
+        else:
+            self._waiting.pop(request, None)
+            self.send(link, request)
+
+    def send_waiting(self) -> None:
+        """A leader or a member is known, a link is open, or time has passed."""
+        for request in list(self._waiting):
+            if request.state is RequestState.WAITING and request.not_before_ms <= self.now_ms:
+                link = self.router.link_to(request.target, request.lane, self.now_ms)
+                if link is not None:
+                    self._waiting.pop(request, None)
+                    self.send(link, request)
+        self.streams.pump_waiting()
+
+    def send(self, link: Link, request: Request) -> bool:
+        """False if the request failed instead, since it is above the server's limits."""
+        assert link.state is LinkState.OPEN, link.state
+        assert request.state is RequestState.WAITING, request.state
+        assert link.hello is not None
+        request_id = self._next_request_id
+        self._next_request_id += 1
+        try:
+            buffers = encode_request(
+                self._group,
+                request,
+                request_id,
+                link.hello,
+                now_ms=self.now_ms,
+                previous_connection=self._previous_connection,
+            )
+        except BodyTooLarge as error:
+            self.fail(request, error)
+            return False
+        link.outbox += buffers
+        link.pending[request_id] = request
+        self._links.to_write[link] = None
+        request.state = RequestState.SENT
+        wait_ms = request.message.wait_ms if isinstance(request.message, ReadRequest) else 0
+        request.due_ms = self.now_ms + wait_ms
+        return True
+
+    def leader_link(self) -> Link | None:
+        """The open connection for appends; asked for if there is none."""
+        return self.router.link_to(LEADER, Lane.CONTROL, self.now_ms)
+
+    def leader_wanted(self) -> None:
+        """Somebody waits for the leader: if it is not connected, ask who it is."""
+        if not self.router.is_leader_connected:
+            self.router.ask_around(self.now_ms)
+
+    def seek(self) -> None:
+        """Ask around if somebody waits for the leader, or for a member that nobody has told of yet."""
+        if self._is_leader_missed() or any(
+            r.target.kind is TargetKind.MEMBER and self._view.member_address(r.target.name) is None
+            for r in self._waiting
+        ):
+            self.router.ask_around(self.now_ms)
+
+    def _is_leader_missed(self) -> bool:
+        if self.router.is_leader_connected:
+            return False
+        return bool(self.streams.waiting) or any(
+            r.target.kind is TargetKind.LEADER for r in self._waiting
+        )
+
+    def resume_times_ms(self) -> list[float]:
+        """For each request and stream that waits: until when it backs off."""
+        return [r.not_before_ms for r in self._waiting] + [s.resume_at_ms for s in self.streams.waiting]
+
+    def cancel(self, request: Request) -> None:
+        if request.state is RequestState.WAITING:
+            self._waiting.pop(request, None)
+            self.fail(request, BadRequest("cancelled before it was sent"))
+            if request.stream is not None:
+                self.streams.fail(request.stream, BadRequest("an earlier batch was cancelled"))
+
+    # ---------------------------------------------------------------- answers
+
+    def answered(
+        self, link: Link, request: Request, message: ClientMessage, payload: EntryBatch | None
+    ) -> None:
+        """Raises ProtocolViolation for an answer to something else; the request is pending again."""
+        request.answered_on = link
+        if isinstance(message, ErrorResponse):
+            self._refused(link, request, error_of(message))
+            return
+        problem = _problem_of(request, message)
+        if problem:
+            # The request is still unanswered: the link goes down and decides it with the others.
+            link.pending[message.request_id] = request
+            raise ProtocolViolation(problem)
+        if isinstance(message, AppendResponse):
+            self._view.committed(link.address, message.term)
+        elif isinstance(message, StatusResponse):
+            self.learn(link, message)
+        request.response = message
+        request.response_payload = payload
+        self._finish(request)
+        if request.stream is not None:
+            self.streams.committed(request.stream)
+
+    def learn(self, link: Link, status: StatusResponse) -> None:
+        """Who leads and which members there are: for some that wait this is what they wait for."""
+        self._view.learn(link.address, status)
+        for request in list(self._waiting):
+            if request.target.kind is TargetKind.MEMBER:
+                self._fail_if_no_member(request)
+        self.send_waiting()
+
+    def _refused(self, link: Link, request: Request, error: LedgerError) -> None:
+        """The server said no, or that it does not know."""
+        self._view.notes[link.address] = f"{type(error).__name__}: {error}"
+        if isinstance(error, (NotLeader, LeaderNotReady)):
+            self._view.hinted(link.address, error, self.now_ms)
+        request.refusal = error
+        request.attempts += 1
+        if request.stream is not None:
+            self.streams.refused(request.stream, request, error)
+        elif isinstance(error, Refused) and error.retriable:
+            request.state = RequestState.WAITING
+            request.not_before_ms = self.now_ms + self.backoff_ms(error, request.attempts)
+            self.dispatch(request)
+        else:
+            self.fail(request, error)
+
+    def backoff_ms(self, error: LedgerError | None, attempts: int) -> float:
+        """Milliseconds until the next attempt, between half and the whole of what is due."""
+        if isinstance(error, NotLeader) and self._view.leader is not None and attempts <= 2:
+            return 0.0
+        timings = self._timings
+        wait = timings.backoff_ms * (1 << min(attempts - 1, 10))
+        if error is not None and error.retry_after_ms > 0:
+            wait = max(wait, error.retry_after_ms)
+        return min(wait, timings.backoff_limit_ms) * self._random.uniform(0.5, 1.0)
+
+    # ---------------------------------------------------------------- no answer
+
+    def connection_ended(self, link: Link, reason: str, *, was_open: bool) -> None:
+        """What was in flight on it has the outcome that its kind demands."""
+        pending = [request for request in link.pending.values() if request is not link.probe]
+        link.pending.clear()
+        link.probe = None
+        for request in pending:
+            self._interrupted(link, request, reason)
+        if not was_open:
+            self._fail_addressed(link.address, reason)
+        for request in [r for r in pending if r.state is RequestState.WAITING and r.stream is None]:
+            self.dispatch(request)
+        self.seek()
+
+    def _interrupted(self, link: Link, request: Request, reason: str) -> None:
+        if request.is_repeatable:
+            request.state = RequestState.WAITING
+            request.attempts += 1
+            return
+        assert link.hello is not None
+        error = OutcomeUnknown(
+            f"the connection to {link.address} ended ({reason}) with the request in flight: it may or"
+            " may not have been carried out"
+        )
+        if isinstance(request.message, AppendRequest):
+            self._previous_connection = link.hello.connection_id
+        self.fail(request, error)
+        if request.stream is not None:
+            self.streams.unanswered(request.stream, error)
+
+    def expire(self) -> None:
+        """End what is past its deadline."""
+        for request in [r for r in self._waiting if r.deadline_ms <= self.now_ms]:
+            self._waiting.pop(request)
+            self.fail(request, self._too_late(request))
+        self.streams.expire(self._too_late)
+        for link in self._links.all():
+            late = [i for i, r in link.pending.items() if r.deadline_ms <= self.now_ms]
+            for request_id in late:
+                request = link.pending.pop(request_id)
+                after = f"{link.address} did not answer within {self._waited(request)}"
+                error: LedgerError = (
+                    RequestTimeout(f"{after}; tried: {self._tried()}")
+                    if request.is_repeatable
+                    else OutcomeUnknown(f"{after}: it may or may not have been carried out")
+                )
+                self.fail(request, error)
+                if request.stream is not None:
+                    self.streams.unanswered(request.stream, error)
+
+    def _too_late(self, request: Request) -> LedgerError:
+        """Never carried out, and the deadline is here: why, and who was tried."""
+        refusal = request.refusal
+        tried = f"gave up after {self._waited(request)}; tried: {self._tried()}"
+        if refusal is not None and not isinstance(refusal, OutOfSequence):
+            error = type(refusal)(f"{refusal} ({tried})")
+            error.leader_id, error.leader_address = refusal.leader_id, refusal.leader_address
+            return error
+        if not any(link.hello is not None for link in self._links.all()):
+            return Unreachable(f"no server could be reached: {tried}")
+        return RequestTimeout(f"no leader was found: {tried}")
+
+    def _waited(self, request: Request) -> str:
+        return f"{(self.now_ms - request.submitted_ms) / 1000:.1f} s"
+
+    def _tried(self) -> str:
+        return ", ".join(
+            f"{address} ({self._view.notes.get(address, self._links.describe(address))})"
+            for address in self._view.known_addresses()
+        )
+
+    # ---------------------------------------------------------------- failures
+
+    def fail_waiting(self, error: LedgerError) -> None:
+        """All that wait and are of no stream."""
+        for request in list(self._waiting):
+            self._waiting.pop(request)
+            self.fail(request, error)
+
+    def fail_waiting_streams(self, error: LedgerError) -> None:
+        for stream in list(self.streams.waiting):
+            self.streams.fail(stream, error)
+
+    def _fail_addressed(self, address: str, reason: str) -> None:
+        """Who asks one address wants to know that it is down, not to wait until it is up."""
+        for request in list(self._waiting):
+            if request.target == (TargetKind.ADDRESS, address):
+                self._waiting.pop(request)
+                self.fail(request, Unreachable(f"{address}: {reason}"))
+
+    def _fail_if_no_member(self, request: Request) -> None:
+        name = request.target.name
+        if self._view.advertised and self._view.member_address(name) is None:
+            known = ", ".join(sorted(self._view.advertised))
+            self._waiting.pop(request, None)
+            self.fail(request, BadRequest(f"there is no member {name!r}; the members are {known}"))
+
+    def fail(self, request: Request, error: LedgerError) -> None:
+        request.error = error
+        self._finish(request)
+
+    def _finish(self, request: Request) -> None:
+        assert request.state is not RequestState.DONE, (request.message, request.error)
+        request.state = RequestState.DONE
+        self.completed.append(request)
+
+
+def _problem_of(request: Request, message: ClientMessage) -> str:
+    """Why no correct server would answer this request so; empty if one may."""
+    if type(message) is not _RESPONSE_OF[type(request.message)]:
+        return f"{type(message).__name__} as the answer to {type(request.message).__name__}"
+    if isinstance(message, AppendResponse):
+        if message.count != request.record_count or message.first_index < 0:
+            return f"an append of {request.record_count} entries was answered with {message}"
+        if message.durability not in Durability.__members__.values():
+            return f"unknown durability {message.durability!r}"
+    return ""

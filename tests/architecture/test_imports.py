@@ -64,7 +64,13 @@ BANS = (
     Ban("quorumlog.spark", ("quorumlog.server", *LOOPS), "workers are short-lived and synchronous"),
     Ban("quorumlog.sim", ("quorumlog.server", "time", "asyncio"), "virtual time only"),
     Ban("quorumlog", ("pyspark", "py4j"), "Spark is an extra", but=("quorumlog.spark",)),
-    Ban("quorumlog", ("pyarrow", "pandas"), "Arrow is an extra", but=("quorumlog.spark",)),
+    Ban("quorumlog", ("pandas",), "pandas is an extra", but=("quorumlog.spark",)),
+    Ban(
+        "quorumlog",
+        ("pyarrow",),
+        "Arrow is an extra; a client names its types only",
+        but=("quorumlog.arrow", "quorumlog.client", "quorumlog.spark"),
+    ),
     Ban("quorumlog", ("pickle",), "bytes from outside must never be able to run code"),
 )
 

@@ -71,6 +71,23 @@ def test_read_gives_every_entry_in_order_without_no_ops(client: Client, group: F
     assert [entry.term for entry in entries] == [2, 2, 2, 2, 2, 3, 3]
 
 
+def test_record_batches_give_the_same_entries(client: Client, group: FakeGroup) -> None:
+    fill(group, 30)
+    group.elect(group[0])
+    group.append([b"", b"of another size"])
+    entries = [{"index": e.index, "term": e.term, "body": e.body} for e in client.read(0)]
+    assert len(entries) == 32
+    batches = list(client.read_arrow(0, batch_bytes=1000))
+    assert len(batches) > 2
+    assert all(batch.num_rows for batch in batches)
+    assert [row for batch in batches for row in batch.to_pylist()] == entries
+    (few,) = client.read_arrow(3, 5)
+    assert few.to_pylist() == entries[2:4]
+    assert list(client.read_arrow(0, 1)) == []  # the no-op alone
+    with pytest.raises(IndexOutOfRange):
+        list(client.read_arrow(1000))
+
+
 def test_read_bounds(client: Client, group: FakeGroup) -> None:
     bodies = fill(group, 20)
     assert [e.body for e in client.read(3, 8)] == bodies[2:7]

@@ -37,6 +37,12 @@ def test_tail_and_append(tmp_path: Path) -> None:
     assert read == [f"message {number}" for number in range(20)]
 
 
+def test_read_arrow(tmp_path: Path) -> None:
+    assert run("read_arrow.py", tmp_path) == [
+        "10000 rows of index, term, body, the bodies sum to 49995000"
+    ]
+
+
 @pytest.mark.spark
 def test_spark_read(tmp_path: Path) -> None:
     assert run("spark_read.py", tmp_path) == ["s0 14850", "s1 14950", "s2 15050"]

@@ -33,3 +33,20 @@ def test_everything_may_be_cut() -> None:
     assert recent.take(5, 7, 1 << 20) is None
     recent.add(stamped(5, 2, b"new"), 0)
     assert recent.stop_index == 6
+
+
+def test_who_takes_the_same_range_shares_it_until_something_changes() -> None:
+    recent = RecentBatches(1 << 20)
+    recent.add(stamped(0, 1, b"0", b"1"), 0)
+    recent.add(stamped(2, 1, b"2", b"3"), 0)
+    first, second = recent.take(1, 4, 1 << 20), recent.take(1, 4, 1 << 20)
+    assert first is not None and second is not None
+    assert first.batch is second.batch
+    recent.truncate_from(3)
+    recent.add(stamped(3, 2, b"new"), 0)
+    after = recent.take(1, 4, 1 << 20)
+    assert after is not None
+    assert list(map(bytes, after.batch.bodies())) == [b"1", b"2", b"new"]
+    assert list(map(bytes, first.batch.bodies())) == [b"1", b"2", b"3"]  # on its way to somebody
+    fewer = recent.take(1, 3, 1 << 20)
+    assert fewer is not None and fewer.batch.count == 2

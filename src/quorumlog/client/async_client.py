@@ -12,9 +12,17 @@ Single appends that tasks start in one turn of the loop leave at its end, in one
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from quorumlog.batch import Entry, EntryBatch
 from quorumlog.client.ledger_client_base import (
@@ -44,6 +52,9 @@ from quorumlog.wire.client_timings import ClientTimings
 from quorumlog.wire.read_plan import DEFAULT_BATCH_BYTES as READ_BATCH_BYTES
 from quorumlog.wire.read_plan import DEFAULT_PREFETCH, ReadPlan
 from quorumlog.wire.status_survey import STATUS_TIMEOUT_MS, StatusSurvey
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class _LinkProtocol(asyncio.BufferedProtocol):
@@ -180,6 +191,23 @@ class AsyncLedgerClient(LedgerClientBase):
         )
         return self._batches(plan)
 
+    def read_arrow(
+        self,
+        first_index: int,
+        stop_index: int | None = None,
+        *,
+        from_member: str | None = None,
+        batch_bytes: int = READ_BATCH_BYTES,
+        prefetch: int = DEFAULT_PREFETCH,
+    ) -> AsyncIterator[pa.RecordBatch]:
+        """See `LedgerClient.read_arrow`."""
+        from quorumlog.arrow import record_batch_of
+
+        plan = self._read_plan(
+            first_index, stop_index, from_member, batch_bytes=batch_bytes, prefetch=prefetch
+        )
+        return self._record_batches(plan, record_batch_of)
+
     def tail(self, first_index: int = 0, *, from_member: str | None = None) -> AsyncIterator[Entry]:
         """See `LedgerClient.tail`."""
         return self._entries(self._read_plan(first_index, None, from_member, follow=True), None)
@@ -265,6 +293,14 @@ class AsyncLedgerClient(LedgerClientBase):
                     yield batch
         finally:
             self._cancel(plan.open_requests)
+
+    async def _record_batches(
+        self, plan: ReadPlan, encode: Callable[[EntryBatch], pa.RecordBatch]
+    ) -> AsyncIterator[pa.RecordBatch]:
+        async for batch in self._batches(plan):
+            rows = encode(batch)
+            if rows.num_rows:
+                yield rows
 
     async def _entries(self, plan: ReadPlan, limit: int | None) -> AsyncIterator[Entry]:
         left = limit

@@ -11,9 +11,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from quorumlog.batch import Entry, EntryBatch
 from quorumlog.client.io_thread import IoThread
@@ -43,6 +43,9 @@ from quorumlog.wire.client_timings import ClientTimings
 from quorumlog.wire.read_plan import DEFAULT_BATCH_BYTES as READ_BATCH_BYTES
 from quorumlog.wire.read_plan import DEFAULT_PREFETCH, ReadPlan
 from quorumlog.wire.status_survey import STATUS_TIMEOUT_MS, StatusSurvey
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class LedgerClient(LedgerClientBase):
@@ -153,6 +156,27 @@ class LedgerClient(LedgerClientBase):
         )
         return self._batches(plan)
 
+    def read_arrow(
+        self,
+        first_index: int,
+        stop_index: int | None = None,
+        *,
+        from_member: str | None = None,
+        batch_bytes: int = READ_BATCH_BYTES,
+        prefetch: int = DEFAULT_PREFETCH,
+    ) -> Iterator[pa.RecordBatch]:
+        """The same as Arrow record batches: `index` and `term` (int64) and `body` (binary), a row an
+        entry, no-ops left out; `quorumlog.arrow.ENTRY_SCHEMA`.
+
+        Raises ModuleNotFoundError at once where pyarrow (extra `arrow`) is not installed.
+        """
+        from quorumlog.arrow import record_batch_of
+
+        plan = self._read_plan(
+            first_index, stop_index, from_member, batch_bytes=batch_bytes, prefetch=prefetch
+        )
+        return self._record_batches(plan, record_batch_of)
+
     def tail(self, first_index: int = 0, *, from_member: str | None = None) -> Iterator[Entry]:
         """Entries from `first_index` on, without end: at the end of the log it waits for the next.
 
@@ -226,6 +250,14 @@ class LedgerClient(LedgerClientBase):
                     yield batch
         finally:
             self._io.cancel(plan.open_requests)
+
+    def _record_batches(
+        self, plan: ReadPlan, encode: Callable[[EntryBatch], pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        for batch in self._batches(plan):
+            rows = encode(batch)
+            if rows.num_rows:
+                yield rows
 
     def _entries(self, plan: ReadPlan, limit: int | None) -> Iterator[Entry]:
         left = limit

@@ -26,10 +26,14 @@ class RecentBatches:
         """First index of each batch, ascending; parallel to `_ranges`."""
         self._ranges: list[RecentRange] = []
         self._bytes = 0
+        self._taken: tuple[tuple[int, int, int], RecentRange] | None = None
+        """What was taken last, with the arguments, until anything changes: a push goes to every follower
+        and a commit wakes every reader at the end of the log, and all of them share one copy."""
 
     def add(self, batch: EntryBatch, previous_chain: int) -> None:
         first_index = batch.first_index
         assert not self._ranges or first_index == self.stop_index, (first_index, self.stop_index)
+        self._taken = None
         self._firsts.append(first_index)
         self._ranges.append(RecentRange(batch, previous_chain))
         self._bytes += batch.total_bytes
@@ -51,6 +55,7 @@ class RecentBatches:
     def truncate_from(self, index: int) -> None:
         """Forget everything from `index` on; of the batch that holds it the front stays, because what
         comes next must continue what is held."""
+        self._taken = None
         keep = bisect_left(self._firsts, index)
         self._bytes -= sum(r.batch.total_bytes for r in self._ranges[keep:])
         del self._firsts[keep:], self._ranges[keep:]
@@ -62,7 +67,11 @@ class RecentBatches:
 
     def take(self, first_index: int, stop_index: int, limit_bytes: int) -> RecentRange | None:
         """Entries from `first_index` on, below `stop_index`, within `limit_bytes` (at least one), in
-        one buffer; None if `first_index` is not held. One batch is shared, several are copied."""
+        one buffer; None if `first_index` is not held. One batch is shared, several are copied: nobody
+        may write to what this gives."""
+        arguments = first_index, stop_index, limit_bytes
+        if self._taken is not None and self._taken[0] == arguments:
+            return self._taken[1]
         at = bisect_right(self._firsts, first_index) - 1
         if at < 0 or first_index >= self._firsts[at] + self._ranges[at].batch.count:
             return None
@@ -85,9 +94,10 @@ class RecentBatches:
             left -= part.total_bytes
             first_index += part.count
             at += 1
-        return RecentRange(
-            parts[0] if len(parts) == 1 else EntryBatch.concatenate(parts), previous_chain
-        )
+        batch = parts[0] if len(parts) == 1 else EntryBatch.concatenate(parts)
+        taken = RecentRange(batch, previous_chain)
+        self._taken = arguments, taken
+        return taken
 
     def _previous_chain(self, at: int, skip: int) -> int:
         if skip == 0:

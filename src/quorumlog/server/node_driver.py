@@ -86,6 +86,8 @@ class NodeDriver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._waiters: list[ReadWaiter] = []
+        self._reads: dict[tuple[int, int], list[Callable[[ReadOutcome], None]]] = {}
+        """Ranges that are being read for clients, by position and bytes, and who waits for each."""
         self._problem_log = ProblemLog(log, f"{config.group}/{config.member_id}", time.monotonic())
         self.stopped = False
         self.failure: BaseException | None = None
@@ -202,8 +204,8 @@ class NodeDriver:
         if wakeup_s <= time.monotonic():
             self.schedule()  # behind one look at the sockets
             return
-        for waiter in self._waiters:
-            wakeup_s = min(wakeup_s, waiter.deadline_s)
+        if self._waiters:
+            wakeup_s = min(wakeup_s, min([w.deadline_s for w in self._waiters]))
         if self._timer is not None:
             if self._timer_at <= wakeup_s and not self._timer.cancelled():
                 return  # fires early, finds nothing due and sets itself again
@@ -261,6 +263,7 @@ class NodeDriver:
                     waiter.wake()
 
     def lost_committed(self, first_index: int) -> None:
+        self._reads = {}  # who asks from now on means what takes their place
         log.critical(
             "%s/%s: entries from index %d on were acknowledged under flush = async, lost in a power"
             " failure, and are replaced by those of leader %s",
@@ -345,7 +348,10 @@ class NodeDriver:
     def read(
         self, first_index: int, stop_index: int, limit_bytes: int, done: Callable[[ReadOutcome], None]
     ) -> None:
-        """Committed entries, at once from memory or later from a file; see `readable_range`."""
+        """Committed entries, at once from memory or later from a file; see `readable_range`.
+
+        Many readers may get the same batch: nobody writes to it.
+        """
         try:
             found = self.node.readable_range(first_index, stop_index, limit_bytes)
         except LedgerError as error:
@@ -354,24 +360,39 @@ class NodeDriver:
         if isinstance(found, EntryBatch):
             done(found)
             return
-        self._read_file(found, done)
+        key = found.position, found.size_bytes
+        readers = self._reads.get(key)
+        if readers is not None:
+            readers.append(done)
+        else:
+            self._reads[key] = readers = [done]
+            self._read_file(found, key, readers)
 
-    def _read_file(self, log_range: LogRange, done: Callable[[ReadOutcome], None]) -> None:
+    def _read_file(
+        self, log_range: LogRange, key: tuple[int, int], readers: list[Callable[[ReadOutcome], None]]
+    ) -> None:
+        """One read for all that ask for the same range until it is done."""
+
         def read(result: EntryBatch | StoreFailure | LedgerError) -> None:
+            if self._reads.get(key) is readers:
+                del self._reads[key]
+            outcome: ReadOutcome
             if isinstance(result, DirectoryDamaged):
                 self.node.healer.found(result, log_range.stop_index)
-                done(RangeDamaged(str(result)))
+                outcome = RangeDamaged(str(result))
             elif isinstance(result, StoreFailure):
                 raise result
             else:
-                done(result)
+                outcome = result
+            for done in readers:
+                done(outcome)
 
         self.read_later(lambda: self.node.store.read(log_range), read)
 
     def wait_for(self, index: int, wait_ms: int, wake: Callable[[], None]) -> None:
-        """Call `wake` once `index` is committed, or when the time is over."""
+        """Call `wake` once `index` is committed, or when the time is over. Inside a turn, whose end sets
+        the timer."""
         self._waiters.append(ReadWaiter(index, time.monotonic() + wait_ms / 1000, wake))
-        self._set_timer()
 
     def _expire_waiters(self) -> None:
         if self._waiters:

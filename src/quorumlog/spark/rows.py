@@ -21,14 +21,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructType
 
+from quorumlog.arrow import record_batch_of
 from quorumlog.batch import EntryBatch
-from quorumlog.entry import EntryKind
-from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import ConfigError
 
 COLUMN_TYPES: dict[str, DataType] = {
@@ -89,10 +86,10 @@ def check_schema(schema: StructType, columns: Sequence[str] | None) -> None:
 
 
 class RowEncoder:
-    """Turns entry batches into record batches of one schema. Only its columns are built."""
+    """Turns entry batches into record batches of one schema."""
 
     def __init__(self, schema: StructType, group: str) -> None:
-        self._group = pa.scalar(group, pa.string())
+        self._constants = {"group": pa.scalar(group, pa.string())}
         self.arrow_schema = pa.schema(
             [
                 pa.field(field.name, _ARROW_TYPES[field.dataType], nullable=field.nullable)
@@ -101,36 +98,5 @@ class RowEncoder:
         )
 
     def encode(self, batch: EntryBatch) -> pa.RecordBatch:
-        """The NORMAL entries of `batch`. A body column refers to the batch's memory where it can."""
-        headers = batch.headers()
-        columns = []
-        for field in self.arrow_schema:
-            if field.name == "body":
-                columns.append(_bodies_of(batch))
-            elif field.name == "group":
-                columns.append(pa.repeat(self._group, batch.count))
-            else:
-                numbers = headers[field.name].astype(field.type.to_pandas_dtype())
-                columns.append(pa.array(numbers))
-        rows = pa.RecordBatch.from_arrays(columns, schema=self.arrow_schema)
-        normal = headers["magic"] == EntryKind.NORMAL
-        if bool(normal.all()):
-            return rows
-        return rows.filter(pa.array(normal))
-
-
-def _bodies_of(batch: EntryBatch) -> pa.Array:
-    """Entries lie back to back, so header + body is an Arrow array without a copy; one kernel call
-    then cuts the headers off.
-
-    `binary_slice(array, 48)` would say the same but fails without `stop` on large arrays
-    (pyarrow 26: "Negative buffer resize"), hence `binary_replace_slice`.
-    """
-    assert batch.total_bytes < 2**31, f"{batch.total_bytes} bytes do not fit into 32-bit offsets"
-    offsets = np.empty(batch.count + 1, np.int32)
-    offsets[:-1] = batch.starts
-    offsets[-1] = batch.total_bytes
-    entries = pa.Array.from_buffers(
-        pa.binary(), batch.count, [None, pa.py_buffer(offsets), pa.py_buffer(batch.buffer)]
-    )
-    return pc.binary_replace_slice(entries, 0, HEADER_BYTES, b"")
+        """The NORMAL entries of `batch`. Only the columns of the schema are built."""
+        return record_batch_of(batch, self.arrow_schema, self._constants)

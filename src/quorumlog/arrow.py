@@ -1,0 +1,79 @@
+"""Entries as Arrow record batches, a batch at a time and never an entry at a time.
+
+Needs pyarrow (extra `arrow`). Importing this module imports it, so that a server, a shell command and a
+client that never asks for Arrow do without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from quorumlog.batch import EntryBatch
+from quorumlog.entry import EntryKind
+from quorumlog.entry_header import HEADER_BYTES
+from quorumlog.errors import BadRequest
+
+try:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "record batches need pyarrow, the extra `arrow`: pip install 'quorumlog[arrow]'", name=error.name
+    ) from error
+
+ENTRY_SCHEMA = pa.schema(
+    [
+        pa.field("index", pa.int64(), nullable=False),
+        pa.field("term", pa.int64(), nullable=False),
+        pa.field("body", pa.binary(), nullable=False),
+    ]
+)
+"""What an application sees of an entry, as `quorumlog.Entry`."""
+
+_OFFSETS_END = 2**31
+
+
+def record_batch_of(
+    batch: EntryBatch,
+    schema: pa.Schema = ENTRY_SCHEMA,
+    constants: Mapping[str, pa.Scalar] | None = None,
+) -> pa.RecordBatch:
+    """The NORMAL entries of `batch` as rows; no-ops are left out.
+
+    The fields of `schema` are `body` (binary) and fields of the header by their names in
+    `quorumlog.batch.HEADER_DTYPE` (any integer type that holds them); only these columns are built.
+    `constants`: fields that have one value in every row. Raises BadRequest for 2 GiB or more.
+    """
+    headers = batch.headers()
+    constants = constants or {}
+    columns = []
+    for field in schema:
+        if field.name == "body":
+            columns.append(_bodies_of(batch))
+        elif field.name in constants:
+            columns.append(pa.repeat(constants[field.name], batch.count))
+        else:
+            columns.append(pa.array(headers[field.name].astype(field.type.to_pandas_dtype())))
+    rows = pa.RecordBatch.from_arrays(columns, schema=schema)
+    normal = headers["magic"] == EntryKind.NORMAL
+    return rows if bool(normal.all()) else rows.filter(pa.array(normal))
+
+
+def _bodies_of(batch: EntryBatch) -> pa.Array:
+    """Entries lie back to back, so header + body is an Arrow array without a copy; one kernel call
+    then cuts the headers off.
+
+    `binary_slice(array, 48)` would say the same but fails without `stop` on large arrays
+    (pyarrow 26: "Negative buffer resize"), hence `binary_replace_slice`.
+    """
+    if batch.total_bytes >= _OFFSETS_END:
+        raise BadRequest(f"{batch.total_bytes} bytes do not fit into 32-bit offsets; take slices")
+    offsets = np.empty(batch.count + 1, np.int32)
+    offsets[:-1] = batch.starts
+    offsets[-1] = batch.total_bytes
+    entries = pa.Array.from_buffers(
+        pa.binary(), batch.count, [None, pa.py_buffer(offsets), pa.py_buffer(batch.buffer)]
+    )
+    return pc.binary_replace_slice(entries, 0, HEADER_BYTES, b"")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quorumlog.consensus import Role
-from quorumlog.consensus.messages import TakeLeadershipRequest
+from quorumlog.consensus.messages import HeartbeatResponse, TakeLeadershipRequest
 from quorumlog.entry import EntryId, Voter
 from quorumlog.errors import LeaderNotReady, LeaderTransferring, NotLeader, TransferFailed
 
@@ -132,3 +132,21 @@ def test_a_wiped_member_is_no_target_even_under_a_voter_s_name() -> None:
     n0.node.on_connected("n1", "wiped")
     assert n0.node.status().peers[0].voter == Voter("n1", "wiped")
     assert "not connected with the directory that is a voter" in refused(n0, "n1")
+
+
+def test_a_leader_without_space_hands_over_once_to_who_has_some() -> None:
+    n0 = leading()
+    n0.sync_now()
+    beat = n0.node._elector.round
+    n0.hear(1, HeartbeatResponse(term=1, round=beat, accepted=True, takes_over=False))
+    n0.act(lambda: n0.node.on_space(True))
+    assert n0.node.status().transferring_to == "n2"
+    assert len(n0.to(2, TakeLeadershipRequest)) == 1
+
+
+def test_a_follower_without_space_lets_a_hand_over_pass() -> None:
+    n0 = LoneMember(terms=(1,))
+    n0.node.on_space(True)
+    (answer,) = (a for a in n0.hear(1, heartbeat(2)) if isinstance(a, HeartbeatResponse))
+    assert not answer.takes_over
+    assert n0.hear(1, TakeLeadershipRequest(term=2, ledger_end=EntryId(0, 1))) == []

@@ -398,7 +398,7 @@ class LeaderElector:
                 term=self._state.term,
                 round=request.round,
                 accepted=accepted,
-                takes_over=not self._state.log.quarantine,
+                takes_over=self._is_fit_to_lead,
             ),
         )
 
@@ -416,8 +416,8 @@ class LeaderElector:
     def on_take_leadership(self, request: TakeLeadershipRequest) -> None:
         """Our leader hands over to us: ask at once, with the mark that opens its followers' ears."""
         state = self._state
-        whole = not state.log.quarantine
-        if state.role is Role.FOLLOWER and state.ledger_end == request.ledger_end and whole:
+        is_caught_up = state.ledger_end == request.ledger_end
+        if state.role is Role.FOLLOWER and is_caught_up and self._is_fit_to_lead:
             self._ask_pre_votes((request.sender, request.term))
 
     def _is_taking_leadership(self) -> bool:
@@ -481,6 +481,10 @@ class LeaderElector:
     def confirmed_round(self) -> int:
         """The newest heartbeat round that a majority has answered."""
         return int(quorum_value([self.round, *self._answered_round.values()]))
+
+    @property
+    def _is_fit_to_lead(self) -> bool:
+        return not self._state.log.quarantine and not self._state.lacks_space
 
     def takes_over(self, voter: Voter) -> bool:
         """It has not said that it would let a hand-over pass."""

@@ -44,7 +44,7 @@ class LeadershipTransfer:
         self._asked = False
         self._next_check_ms = 0.0
         self._cool_until_ms = LONG_AGO_MS
-        self._next_damaged_try_ms = LONG_AGO_MS
+        self._next_unfit_try_ms = LONG_AGO_MS
         self._leader_since_ms = LONG_AGO_MS
 
     # ---------------------------------------------------------------- leader
@@ -62,7 +62,7 @@ class LeadershipTransfer:
             raise TransferFailed(f"{member_id} is not connected with the directory that is a voter")
         if not self._elector.takes_over(target):
             raise TransferFailed(
-                f"{member_id} holds damaged entries and does not take over until healed"
+                f"{member_id} holds damaged entries or has no space, and does not take over meanwhile"
             )
         lag = self._lag_of(target)
         if lag > self._config.max_transfer_lag_entries:
@@ -104,20 +104,21 @@ class LeadershipTransfer:
             self._next_check_ms = now_ms + self._config.preferred_check_interval_ms
             self._hand_over_to_preferred()
 
-    def hand_over_damaged(self) -> None:
-        """This leader holds entries in quarantine: a caught-up member would serve them all."""
+    def hand_over_unfit(self) -> None:
+        """This leader holds entries in quarantine, or has no space for more: a caught-up member that has
+        not said the same of itself would do all that a leader should."""
         now_ms = self._state.now_ms
-        if self.target is not None or now_ms < self._next_damaged_try_ms:
+        if self.target is not None or now_ms < self._next_unfit_try_ms:
             return
         fit = [voter for voter in self._state.voters if self._is_fit(voter)]
         if fit:
             # It may not come off, and appends wait meanwhile.
-            self._next_damaged_try_ms = now_ms + self._config.preferred_cool_down_ms
+            self._next_unfit_try_ms = now_ms + self._config.preferred_cool_down_ms
             self.begin(min(fit, key=self._lag_of).member_id)
 
     def open_term(self) -> None:
         self.target = None
-        self._next_damaged_try_ms = LONG_AGO_MS
+        self._next_unfit_try_ms = LONG_AGO_MS
         self._next_check_ms = self._state.now_ms + self._config.preferred_check_interval_ms
 
     def stop(self) -> None:

@@ -34,6 +34,7 @@ class MemberState:
         "applied_index",
         "committed_index",
         "hard_state_changed",
+        "lacks_space",
         "leader",
         "log",
         "member",
@@ -72,6 +73,8 @@ class MemberState:
         """Never falls (async mode excepted, see EntryHandler), never above the log's end; entries up
         to here never change."""
         self.applied_index = -1
+        self.lacks_space = False
+        """The newest data that came found no room on this member's disk."""
         self.now_ms = now_ms
         """The time of this turn; an input, never a clock."""
         self.on_transition: Callable[[Role, int, Voter | None], None] = _ignore

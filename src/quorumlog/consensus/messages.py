@@ -106,7 +106,7 @@ class HeartbeatResponse(Message, frozen=True, kw_only=True, tag=4):
     round: int
     accepted: bool
     takes_over: bool = True
-    """False: it holds damaged entries and lets a hand-over of leadership pass."""
+    """False: it holds damaged entries or has no space, and lets a hand-over of leadership pass."""
 
 
 class PushEntryRequest(Message, frozen=True, kw_only=True, tag=5):

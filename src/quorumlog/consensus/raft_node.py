@@ -151,6 +151,10 @@ class RaftNode:
     def durable_index(self) -> int:
         return self._log.durable_index
 
+    @property
+    def lacks_space(self) -> bool:
+        return self._state.lacks_space
+
     # ---------------------------------------------------------------- time
 
     def advance(self, now_ms: float) -> None:
@@ -166,8 +170,8 @@ class RaftNode:
                 self._elector.step_down_fruitless()
                 return
             self._transfer.tick()
-            if self._log.quarantine:
-                self._transfer.hand_over_damaged()
+            if self._log.quarantine or state.lacks_space:
+                self._transfer.hand_over_unfit()
             for dispatcher in self._dispatchers.values():
                 dispatcher.tick()
             self._push_due = True
@@ -364,7 +368,7 @@ class RaftNode:
             unproven = self._state.first_unproven_index
             if unproven is not None:
                 self._acks.marks.lower_to(self._state.member, unproven - 1)
-            self._transfer.hand_over_damaged()
+            self._transfer.hand_over_unfit()
 
     def on_healed(self, still_quarantined: Sequence[tuple[int, int]]) -> None:
         """Entries are on disk again as they were written; these, (first_index, stop_index), are not."""
@@ -374,6 +378,12 @@ class RaftNode:
             self._mark_own_disk()
         else:
             self._handler.acknowledge_withheld()
+
+    def on_space(self, lacks_space: bool) -> None:
+        """Whether data found room on this member's disk, each time that this changes."""
+        self._state.lacks_space = lacks_space
+        if lacks_space and self._state.role is Role.LEADER:
+            self._transfer.hand_over_unfit()
 
     def on_pushed(self, member_id: str, last_index: int, size_bytes: int) -> None:
         """The PushOrder for this member was carried out up to `last_index`."""

@@ -193,6 +193,9 @@ class LedgerNode:
         while self._pending.queued and self._former.may_form(self._now_ms):
             self._former.form()
             self._carry_out_all()
+        if bool(self._writer.disk_full) != self.raft.lacks_space:
+            self.raft.on_space(bool(self._writer.disk_full))
+            self._carry_out_all()
         while self._flusher.flush_or_report(self._now_ms):
             self._apply()
             self._carry_out_all()

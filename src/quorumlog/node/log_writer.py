@@ -43,7 +43,9 @@ class LogWriter:
         self.promised: deque[tuple[int, EntryBatch, Int64Array]] = deque()
         """(first index, batch, positions) of proposals whose AppendOrder has not come yet."""
         self.disk_full = ""
-        """Why the last append was refused for lack of space; empty again once one succeeds."""
+        """Why the newest data that came was refused for lack of space; empty again once some is taken.
+        A no-op, which has a reserve, proves nothing: were it to, leaders with full disks would hand over
+        to each other without end."""
 
     # ---------------------------------------------------------------- before the core sees a push
 
@@ -101,7 +103,8 @@ class LogWriter:
         except DiskFull as error:
             self.disk_full = str(error)
             return False
-        self.disk_full = ""
+        if not batch.is_control:
+            self.disk_full = ""
         if message.previous == self._store.end.entry_id:
             check_positions(batch, positions[: batch.count])
             if not waiting:

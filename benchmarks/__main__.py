@@ -23,7 +23,7 @@ from benchmarks.large import measure_memory, time_start
 from benchmarks.links import servers_leader_first
 from benchmarks.matrix import SECONDS as MATRIX_SECONDS
 from benchmarks.matrix import matrix_table_of, run_matrix
-from benchmarks.outcome import Outcome, Report
+from benchmarks.outcome import Outcome, Report, outcome_table_of
 from demo.member_processes import MemberProcesses
 from quorumlog.cli.bench import (
     Result,
@@ -131,7 +131,8 @@ def main(
                     run.show([time_start(data, size_bytes, status.update, segment_bytes=segment_bytes)])
     finally:
         shutil.rmtree(data, ignore_errors=True)
-    console.print(f"Results: {path}, {', '.join(map(str, sorted(folder.glob('*.png'))))}")
+    pictures = sorted(map(str, folder.glob("*.png")))
+    console.print(f"Results: {', '.join([str(path), *pictures])}")
 
 
 class _Row(Protocol):
@@ -167,8 +168,9 @@ class _Run:
         self._file.flush()
 
     def show(self, outcomes: Iterable[Outcome]) -> None:
-        for outcome in outcomes:
-            self.save(outcome.row())
+        found = self._collect(outcomes)
+        self._console.print(outcome_table_of(found))
+        for outcome in found:
             self._print(outcome.lines())
 
     def on_one_cluster(

@@ -1,7 +1,7 @@
 """What a slow link costs: one follower 20 ms away, then every link with 2 ms, beside the same without.
 
-All of it through the proxy, also what is without delay: the proxy costs all of them the same. The settings
-take turns.
+All of it through the proxy, also what is without delay: the proxy costs all of them the same. The
+settings take turns.
 """
 
 from __future__ import annotations

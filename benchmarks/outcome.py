@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
+
+from rich.table import Table
 
 from quorumlog.cli.bench import target_line
 from quorumlog.cli.workloads import Target
@@ -27,13 +29,20 @@ class Outcome(NamedTuple):
         return {"workload": self.name, **figures, "note": self.note, "targets": targets}
 
     def lines(self) -> list[str]:
-        """For the terminal, with rich's mark-up."""
-        figures = ", ".join(f"{name} {_short(value)}" for name, value in self.figures.items())
-        note = f" ({self.note})" if self.note else ""
-        verdicts = [
-            target_line(self.name, target, self.figures[target.figure]) for target in self.targets
-        ]
-        return [f"{self.name}: {figures}{note}", *verdicts]
+        """A line a target, with rich's mark-up."""
+        return [target_line(self.name, t, self.figures[t.figure]) for t in self.targets]
+
+
+def outcome_table_of(outcomes: Sequence[Outcome]) -> Table:
+    """A column for each outcome, a row for each figure that one of them has."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for outcome in outcomes:
+        table.add_column(outcome.name, justify="right")
+    for figure in dict.fromkeys(name for outcome in outcomes for name in outcome.figures):
+        table.add_row(figure, *(_short(outcome.figures.get(figure, math.nan)) for outcome in outcomes))
+    table.caption = "; ".join(dict.fromkeys(outcome.note for outcome in outcomes if outcome.note))
+    return table
 
 
 def _short(value: float) -> str:

@@ -164,7 +164,8 @@ def arrivals_s(per_second: float, seconds: float, seed: int) -> npt.NDArray[np.f
     # So many more that running out has a probability below 1e-20.
     count = int(expected + 10 * math.sqrt(expected) + 20)
     due_s = np.cumsum(np.random.default_rng(seed).exponential(1 / per_second, count))
-    return due_s[due_s < seconds]
+    within: npt.NDArray[np.float64] = due_s[due_s < seconds]
+    return within
 
 
 class Tally:
@@ -181,7 +182,7 @@ class Tally:
         """Before, inside and after the window."""
         self.accepted_in_window = 0
         self.counts = {"overloaded": 0, "refused": 0, "unknown": 0}
-        self.requests = sum(window_begin_s <= due < window_stop_s for due in self._due_s)
+        self.requests: int = sum(window_begin_s <= due < window_stop_s for due in self._due_s)
         self.open = len(self._due_s)
 
     def sent(self, number: int, at_s: float) -> None:
@@ -210,7 +211,8 @@ class Tally:
 
     def _counts(self, number: int) -> bool:
         begin_s, stop_s = self._window
-        return begin_s <= self._due_s[number - 1] < stop_s
+        due_s = self._due_s[number - 1]
+        return begin_s <= due_s < stop_s
 
 
 async def _measure(

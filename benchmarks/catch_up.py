@@ -21,7 +21,7 @@ from benchmarks.outcome import Outcome, Report
 from demo.faults import Watch
 from demo.member_processes import MemberProcesses
 from quorumlog import connect_async
-from quorumlog.cli.bench import chosen_loads
+from quorumlog.cli.bench import RAW_SECONDS_LIMIT, chosen_loads
 from quorumlog.cli.raw_limit import measure_raw_limit
 from quorumlog.cli.workloads import Measured, Target, measure
 from quorumlog.config import DEFAULT_GROUP, MIB
@@ -31,7 +31,6 @@ LOADS = ("256-writers", "batches")
 ENTRY_BYTES = HEADER_BYTES + 1024
 """Of all entries here, but for the few that open a term."""
 RAW_WRITE_BYTES = 4 * MIB
-RAW_SECONDS = 2.0
 POLL_S = 0.02
 STATUS_TIMEOUT_MS = 1000
 TIMEOUT_S = 600.0
@@ -54,12 +53,12 @@ def measure_catch_up(folder: Path, size_bytes: int, seconds: float, report: Repo
     outcomes = []
     with MemberProcesses(folder) as members:
         uvloop.run(fill(members, size_bytes, report))
-        disk = _disk_mb_per_second(folder, report)
+        disk = _disk_mb_per_second(folder, seconds, report)
         report(f"catch-up of {size_bytes / 1e9:g} GB, idle")
         found = uvloop.run(_catch_up(members))
         outcomes.append(Outcome("catch-up-idle", _figures(found, disk), TARGETS))
         for name in LOADS:
-            disk = _disk_mb_per_second(folder, report)
+            disk = _disk_mb_per_second(folder, seconds, report)
             report(f"catch-up under {name}: the load before, {seconds:g} s")
             before = _measure_load(members, name, seconds)
             report(f"catch-up of {size_bytes / 1e9:g} GB and more under {name}")
@@ -89,9 +88,10 @@ def _figures(found: CatchUp, disk: float) -> dict[str, float]:
     }
 
 
-def _disk_mb_per_second(folder: Path, report: Report) -> float:
+def _disk_mb_per_second(folder: Path, seconds: float, report: Report) -> float:
     report("catch-up: the disk alone")
-    limit = measure_raw_limit(str(folder), RAW_WRITE_BYTES, RAW_SECONDS, writers=1)
+    seconds = min(seconds, RAW_SECONDS_LIMIT)
+    limit = measure_raw_limit(str(folder), RAW_WRITE_BYTES, seconds, writers=1)
     return limit.syncs_per_second * RAW_WRITE_BYTES / 1e6
 
 

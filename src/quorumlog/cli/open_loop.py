@@ -18,6 +18,7 @@ import math
 import os
 import time
 from array import array
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -51,6 +52,8 @@ SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)
 OVERLOAD = 2.0
 OVERLOAD_TARGETS = (Target("goodput_share", 0.8, True), Target("p99_ms", 2000, False))
 """What is accepted waits behind at most `max_uncommitted_bytes`: about a second of single records."""
+TICK_LIMIT = 64
+"""Requests that leave in one look: a sender that is behind still takes the answers in between."""
 WARM_UP_SHARE = 0.25
 """Of the measured seconds, before them, at the same rate."""
 TICK_NS = 200_000
@@ -113,6 +116,8 @@ class OpenMeasured:
     refused: int
     """With anything else."""
     unknown: int
+    errors: dict[str, int]
+    """All three by the name of their class."""
     unanswered: int
     sender_late_p99_ms: float
     """How late requests left. Where this is not small, the load generator was the limit."""
@@ -143,6 +148,8 @@ def run_open_loads(
     pids: Sequence[int],
     seed: int,
     report: Callable[[str], None],
+    *,
+    shares: Sequence[float] = (*SHARES, OVERLOAD),
 ) -> Iterator[OpenMeasured]:
     """For each load its closed-loop peak, then every rate; `report` is told what begins.
 
@@ -153,7 +160,7 @@ def run_open_loads(
     for load in loads:
         report(f"{load.name}: its peak, {seconds:g} s")
         peak = uvloop.run(measure(load.closed, servers, group, seconds, pids)).records_per_second
-        for share in (*SHARES, OVERLOAD):
+        for share in shares:
             report(f"{load.name}: {share:.0%} of {peak:,.0f}/s, {seconds:g} s")
             yield uvloop.run(_measure(load, servers, group, peak, share, seconds, pids, seed))
 
@@ -181,8 +188,11 @@ class Tally:
         self.accepted = 0
         """Before, inside and after the window."""
         self.accepted_in_window = 0
-        self.counts = {"overloaded": 0, "refused": 0, "unknown": 0}
+        self.errors: Counter[str] = Counter()
+        """By the name of their class."""
         self.requests: int = sum(window_begin_s <= due < window_stop_s for due in self._due_s)
+        self.overloaded = 0
+        self.unknown = 0
         self.open = len(self._due_s)
 
     def sent(self, number: int, at_s: float) -> None:
@@ -198,16 +208,14 @@ class Tally:
             return
         if error is None:
             self.latencies_s.append(at_s - self._due_s[number - 1])
-        elif isinstance(error, Overloaded):
-            self.counts["overloaded"] += 1
-        elif isinstance(error, OutcomeUnknown):
-            self.counts["unknown"] += 1
         else:
-            self.counts["refused"] += 1
+            self.errors[type(error).__name__] += 1
+            self.overloaded += isinstance(error, Overloaded)
+            self.unknown += isinstance(error, OutcomeUnknown)
 
     @property
     def unanswered(self) -> int:
-        return self.requests - len(self.latencies_s) - sum(self.counts.values())
+        return self.requests - len(self.latencies_s) - self.errors.total()
 
     def _counts(self, number: int) -> bool:
         begin_s, stop_s = self._window
@@ -260,7 +268,9 @@ async def _send_when_due(due_s: list[float], began_s: float, send: Send, tally: 
         nonlocal head
         os.read(timer, 8)
         now_s = time.perf_counter() - began_s
-        while head is not None and head[1] <= now_s:
+        for _ in range(TICK_LIMIT):
+            if head is None or head[1] > now_s:
+                break
             send(head[0])
             tally.sent(head[0], now_s)
             head = next(due, None)
@@ -366,9 +376,10 @@ def _measured(
         p999_ms=p999_ms,
         max_ms=max(tally.latencies_s) * 1000 if found else math.nan,
         requests=tally.requests,
-        overloaded=tally.counts["overloaded"],
-        refused=tally.counts["refused"],
-        unknown=tally.counts["unknown"],
+        overloaded=tally.overloaded,
+        refused=tally.errors.total() - tally.overloaded - tally.unknown,
+        unknown=tally.unknown,
+        errors=dict(tally.errors),
         unanswered=tally.unanswered,
         sender_late_p99_ms=float(np.percentile(late_s, 99)) * 1000,
         cpu_seconds_per_million=cpu_seconds / accepted * 1e6 if accepted else math.nan,

@@ -129,6 +129,10 @@ class RawSender(RawConnection):
         self._open: set[int] = set()
         self._lost: LedgerError | None = None
 
+    @property
+    def is_lost(self) -> bool:
+        return self._lost is not None
+
     def send(self, number: int) -> None:
         """`number`: above 0, names the request."""
         if self._lost is not None:

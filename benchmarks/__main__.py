@@ -36,7 +36,14 @@ from quorumlog.cli.bench import (
     table_of,
     target_lines,
 )
-from quorumlog.cli.open_loop import OPEN_LOADS, OpenMeasured, open_table_of, run_open_loads
+from quorumlog.cli.open_loop import (
+    OPEN_LOADS,
+    OpenLoad,
+    OpenMeasured,
+    chosen_open_loads,
+    open_table_of,
+    run_open_loads,
+)
 from quorumlog.cli.output import out
 from quorumlog.cli.workloads import Load
 from quorumlog.config import DEFAULT_GROUP
@@ -52,7 +59,8 @@ def main(
     kills: Annotated[int, typer.Option(help="How often the leader gets SIGKILL.", min=0)] = 30,
     stops: Annotated[int, typer.Option(help="How often the leader gets SIGSTOP.", min=0)] = 30,
     workload: Annotated[
-        list[str] | None, typer.Option(help="Only this load; may be repeated.", metavar="NAME")
+        list[str] | None,
+        typer.Option(help="Only this load, closed or open; may be repeated.", metavar="NAME"),
     ] = None,
     loads: Annotated[bool, typer.Option(help="Measure loads in closed loops.")] = True,
     open_loop: Annotated[
@@ -96,11 +104,13 @@ def main(
         signal.signal(number, _interrupt)
     console = out()
     try:
-        chosen = chosen_loads(workload) if loads and not only else []
+        chosen, opened = _chosen(workload)
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from None
     if only:
-        open_loop, idle, kills, stops = False, 0.0, 0, 0
+        loads, open_loop, idle, kills, stops = False, False, 0.0, 0, 0
+    chosen = chosen if loads else []
+    opened = opened if open_loop else []
     folder.mkdir(parents=True, exist_ok=True)
     data = folder / "data"
     path = folder / "results.jsonl"
@@ -115,8 +125,8 @@ def main(
             console.print(title)
             run = _Run(console, file, folder, data, seconds, status.update, title)
             run.save({"machine": machine.row()})
-            if chosen or open_loop or kills or stops:
-                run.on_one_cluster(chosen, scratch, open_loop, seed, kills, stops)
+            if chosen or opened or kills or stops:
+                run.on_one_cluster(chosen, scratch, opened, seed, kills, stops)
             if idle:
                 run.show([measure_idle(data, idle, status.update)])
             if matrix:
@@ -133,6 +143,18 @@ def main(
         shutil.rmtree(data, ignore_errors=True)
     pictures = sorted(map(str, folder.glob("*.png")))
     console.print(f"Results: {', '.join([str(path), *pictures])}")
+
+
+def _chosen(names: Sequence[str] | None) -> tuple[list[Load], list[OpenLoad]]:
+    """Loads in closed and in open loops; raises ConfigError for a name that is neither's."""
+    if not names:
+        return chosen_loads(None), chosen_open_loads(None)
+    open_names = [name for name in names if name in {load.name for load in OPEN_LOADS}]
+    closed_names = [name for name in names if name not in open_names]
+    return (
+        chosen_loads(closed_names) if closed_names else [],
+        chosen_open_loads(open_names) if open_names else [],
+    )
 
 
 class _Row(Protocol):
@@ -177,7 +199,7 @@ class _Run:
         self,
         loads: Sequence[Load],
         scratch: str | None,
-        open_loop: bool,
+        open_loads: Sequence[OpenLoad],
         seed: int,
         kills: int,
         stops: int,
@@ -194,10 +216,10 @@ class _Run:
                 results = self._collect(measured)
                 self._console.print(table_of(results))
                 self._print(target_lines(results))
-            if open_loop:
+            if open_loads:
                 opened: list[OpenMeasured] = self._collect(
                     run_open_loads(
-                        OPEN_LOADS,
+                        open_loads,
                         members.servers,
                         DEFAULT_GROUP,
                         self._seconds,

@@ -13,11 +13,12 @@ import pytest
 from benchmarks.catch_up import measure_catch_up
 from benchmarks.chart import draw_matrix
 from benchmarks.delays import measure_delays
+from benchmarks.idle import measure_idle
 from benchmarks.large import time_start
 from benchmarks.matrix import matrix_table_of, run_matrix
 from benchmarks.outcome import Outcome, outcome_table_of
 from benchmarks.quick import calibration_s, verdicts
-from quorumlog.cli.open_loop import OPEN_LOADS, SHARES
+from quorumlog.cli.open_loop import OVERLOAD, SHARES
 from quorumlog.cli.workloads import Target
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +38,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 def test_a_short_run_measures_a_load_and_both_kinds_of_failover(tmp_path: Path) -> None:
     result = run(
         *("--seconds", 0.2, "--workload", "batches", "--kills", 2, "--stops", 1, "--dir", tmp_path),
-        *("--no-open-loop", "--idle", 0),
+        *("--idle", 0),
     )
     assert result.returncode == 0, result.stdout + result.stderr
     lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
@@ -59,19 +60,29 @@ def test_a_short_run_measures_a_load_and_both_kinds_of_failover(tmp_path: Path) 
 
 
 @pytest.mark.processes
-def test_a_short_run_measures_open_loops_and_an_idle_group(tmp_path: Path) -> None:
+def test_a_short_run_measures_an_open_loop(tmp_path: Path) -> None:
     result = run(
-        *("--seconds", 0.1, "--no-loads", "--kills", 0, "--stops", 0, "--idle", 0.2, "--dir", tmp_path)
+        *("--seconds", 0.1, "--workload", "open-batches", "--kills", 0, "--stops", 0, "--idle", 0),
+        *("--dir", tmp_path),
     )
     assert result.returncode == 0, result.stdout + result.stderr
     lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
-    _, *opened, idle = lines
-    assert len(opened) == len(OPEN_LOADS) * (len(SHARES) + 1)
-    assert {row["workload"] for row in opened} == {load.name for load in OPEN_LOADS}
-    assert idle["workload"] == "idle"
+    assert [row["share_of_peak"] for row in lines[1:]] == [*SHARES, OVERLOAD]
+    assert {row["workload"] for row in lines[1:]} == {"open-batches"}
     assert (tmp_path / "latency.png").read_bytes().startswith(b"\x89PNG")
-    assert "of peak" in result.stdout
-    assert "idle: bytes_written" in result.stdout
+    assert "open-batches at 200%: goodput_share" in result.stdout
+
+
+@pytest.mark.processes
+def test_an_idle_group_is_watched(tmp_path: Path) -> None:
+    outcome = measure_idle(tmp_path, 0.2, lambda text: None, settle_s=0)
+    assert outcome.figures["seconds"] >= 0.2
+    assert 0 <= outcome.figures["cpu_share_mean"] <= outcome.figures["cpu_share_highest"]
+    assert outcome.figures["bytes_written"] >= 0
+    assert [target["figure"] for target in outcome.row()["targets"]] == [
+        "cpu_share_highest",
+        "bytes_written",
+    ]
 
 
 @pytest.mark.processes

@@ -12,7 +12,15 @@ from hdrh.histogram import HdrHistogram
 from quorumlog import LocalCluster
 from quorumlog.batch import EntryBatch
 from quorumlog.cli import open_loop
-from quorumlog.cli.open_loop import OPEN_LOADS, Tally, arrivals_s, open_table_of, run_open_loads
+from quorumlog.cli.open_loop import (
+    OPEN_LOADS,
+    OVERLOAD,
+    SHARES,
+    Tally,
+    arrivals_s,
+    open_table_of,
+    run_open_loads,
+)
 from quorumlog.cli.raw_writer import RawSender
 from quorumlog.errors import (
     ConfigError,
@@ -22,7 +30,7 @@ from quorumlog.errors import (
     PendingFull,
     Unreachable,
 )
-from tests.cli.conftest import Cli, plain
+from tests.cli.conftest import Cli, objects, plain
 
 
 @pytest.fixture(scope="module")
@@ -74,9 +82,9 @@ def test_every_request_of_the_window_is_counted_once() -> None:
 def test_a_load_is_measured_at_its_rates(cluster: LocalCluster, load: open_loop.OpenLoad) -> None:
     said: list[str] = []
     results = list(
-        run_open_loads([load], cluster.servers, "default", 0.2, (), 1, said.append, shares=(0.2, 2.0))
+        run_open_loads([load], cluster.servers, "default", 0.4, (), 1, said.append, shares=(0.5, 2.0))
     )
-    assert [result.share_of_peak for result in results] == [0.2, 2.0]
+    assert [result.share_of_peak for result in results] == [0.5, 2.0]
     assert len(said) == 3
     low, high = results
     assert low.requests > 0
@@ -113,7 +121,18 @@ def test_a_sender_gives_every_request_an_outcome_also_when_its_connection_is_los
 def test_open_loops_have_loads_of_their_own(cluster: LocalCluster, cli: Cli) -> None:
     result = cli("bench", "--servers", cluster.servers, "--open-loop", "--workload", "batches")
     assert result.exit_code == 2
-    assert "remove --workload" in plain(result.stderr)
+    assert "batches is unknown; choose from open-client" in plain(result.stderr)
+
+
+def test_json_has_the_machine_and_a_line_a_rate(cluster: LocalCluster, cli: Cli) -> None:
+    result = cli(
+        *("bench", "--servers", cluster.servers, "--open-loop", "--workload", "open-batches"),
+        *("--seconds", 0.1, "--seed", 3, "--json"),
+    )
+    assert result.exit_code == 0, result.output
+    _, *rows = objects(result.stdout)
+    assert [row["share_of_peak"] for row in rows] == [*SHARES, OVERLOAD]
+    assert {row["seed"] for row in rows} == {3}
 
 
 def test_without_hdrhistogram_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

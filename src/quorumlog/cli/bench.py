@@ -20,7 +20,13 @@ import uvloop
 from rich.table import Table
 
 from quorumlog.cli.local_processes import listening_processes
-from quorumlog.cli.open_loop import OPEN_LOADS, OpenMeasured, open_table_of, run_open_loads
+from quorumlog.cli.open_loop import (
+    OPEN_LOADS,
+    OpenMeasured,
+    chosen_open_loads,
+    open_table_of,
+    run_open_loads,
+)
 from quorumlog.cli.options import Group, Json, Servers, split_servers
 from quorumlog.cli.output import err, out, print_json
 from quorumlog.cli.raw_limit import measure_raw_limit
@@ -93,7 +99,8 @@ def bench(
     workload: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"Only this load; may be repeated. One of {', '.join(load.name for load in LOADS)}.",
+            help=f"Only this load; may be repeated. One of {', '.join(load.name for load in LOADS)};"
+            f" with --open-loop one of {', '.join(load.name for load in OPEN_LOADS)}.",
             metavar="NAME",
             show_default=False,
         ),
@@ -128,9 +135,8 @@ def bench(
     if context.invoked_subcommand is not None:
         return
     split_servers(servers)
-    if open_loop and workload:
-        raise ConfigError("--open-loop has loads of its own; remove --workload")
-    loads = chosen_loads(workload)
+    loads = [] if open_loop else chosen_loads(workload)
+    open_loads = chosen_open_loads(workload) if open_loop else []
     with connect(servers, group=group) as log:
         addresses = [row["address"] for row in log.status() if row["reachable"]]
     pids = listening_processes(addresses)
@@ -143,18 +149,14 @@ def bench(
         machine = machine_of(scratch)
         if json:
             print_json({"machine": machine.row()})
-        if open_loop:
-            for measured in run_open_loads(
-                OPEN_LOADS, servers, group, seconds, pids, seed, progress.update
-            ):
-                open_results.append(measured)
-                if json:
-                    print_json(measured.row())
-        else:
-            for result in run_loads(loads, servers, group, seconds, pids, scratch, progress.update):
-                results.append(result)
-                if json:
-                    print_json(result.row())
+        for result in run_loads(loads, servers, group, seconds, pids, scratch, progress.update):
+            results.append(result)
+            if json:
+                print_json(result.row())
+        for measured in run_open_loads(open_loads, servers, group, seconds, pids, seed, progress.update):
+            open_results.append(measured)
+            if json:
+                print_json(measured.row())
     if not json:
         console = out()
         console.print(describe_machine(machine))

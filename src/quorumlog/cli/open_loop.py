@@ -140,6 +140,15 @@ class OpenMeasured:
         return {"workload": self.load, **figures, "targets": targets}
 
 
+def chosen_open_loads(names: Sequence[str] | None) -> list[OpenLoad]:
+    """All, or those named by `--workload`; raises ConfigError for a name that there is not."""
+    known = {load.name: load for load in OPEN_LOADS}
+    for name in names or ():
+        if name not in known:
+            raise ConfigError(f"--workload {name} is unknown; choose from {', '.join(known)}")
+    return [known[name] for name in names] if names else list(OPEN_LOADS)
+
+
 def run_open_loads(
     loads: Sequence[OpenLoad],
     servers: str,
@@ -155,7 +164,7 @@ def run_open_loads(
 
     Raises ConfigError without the package `hdrhistogram`, and what the client raises.
     """
-    if HdrHistogram is None:
+    if loads and HdrHistogram is None:
         raise ConfigError("open loops need hdrhistogram: pip install 'quorumlog[bench]'")
     for load in loads:
         report(f"{load.name}: its peak, {seconds:g} s")

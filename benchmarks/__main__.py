@@ -50,7 +50,6 @@ from quorumlog.config import DEFAULT_GROUP
 from quorumlog.errors import ConfigError
 
 START_GB = 10
-SPARSE_GB = 100
 MEMORY_GB = 5
 
 
@@ -85,9 +84,8 @@ def main(
         bool,
         typer.Option(
             "--large",
-            help=f"Also the start of a {START_GB} GB directory, dense and as {SPARSE_GB} GB of sparse"
-            f" segments, and memory over {MEMORY_GB} GB; takes minutes and"
-            f" {max(START_GB, 3 * MEMORY_GB)} GB of disk.",
+            help=f"Also the start of a {START_GB} GB directory and memory over {MEMORY_GB} GB; takes"
+            f" minutes and {max(START_GB, 3 * MEMORY_GB)} GB of disk.",
         ),
     ] = False,
     only: Annotated[
@@ -136,9 +134,7 @@ def main(
                 run.show(measure_delays(data, seconds, status.update))
             if large:
                 run.show([measure_memory(data, MEMORY_GB * 10**9, status.update)])
-                for segment_bytes in (None, SPARSE_GB * 10**9):
-                    size_bytes = START_GB * 10**9
-                    run.show([time_start(data, size_bytes, status.update, segment_bytes=segment_bytes)])
+                run.show([time_start(data, START_GB * 10**9, status.update)])
     finally:
         shutil.rmtree(data, ignore_errors=True)
     pictures = sorted(map(str, folder.glob("*.png")))

@@ -21,31 +21,22 @@ IN_FLIGHT = 8
 SAMPLE_SECONDS = 0.1
 
 
-def time_start(
-    folder: Path, size_bytes: int, report: Report, *, segment_bytes: int | None = None
-) -> Outcome:
+def time_start(folder: Path, size_bytes: int, report: Report) -> Outcome:
     """Fill the directory of a group of one, then start it after SIGTERM and after SIGKILL.
 
-    Each time is from the new process to its first answer as leader. `segment_bytes`: of the data
-    segments; much larger than `size_bytes` makes the directory sparse.
+    Each time is from the new process to its first answer as leader.
     """
     # async: how the bytes came there does not matter, only that they are there.
-    with MemberProcesses(folder, count=1, flush="async", segment_bytes=segment_bytes) as members:
+    with MemberProcesses(folder, count=1, flush="async") as members:
         member = members.members[0]
         uvloop.run(fill(members, size_bytes, report))
-        apparent, allocated = _sizes(member.data_dir)
-        figures = {
-            "gigabytes": size_bytes / 1e9,
-            "apparent_gb": apparent / 1e9,
-            "allocated_gb": allocated / 1e9,
-        }
+        figures = {"gigabytes": size_bytes / 1e9}
         for how, end in (("clean_s", MemberProcess.stop), ("killed_s", MemberProcess.kill)):
             report(f"start of {size_bytes / 1e9:g} GB, {how.removesuffix('_s')}")
             end(member)
             figures[how] = uvloop.run(_started(members))
         figures["worst_s"] = max(figures["clean_s"], figures["killed_s"])
-    name = "start" if segment_bytes is None else "start-sparse"
-    return Outcome(name, figures, (Target("worst_s", 3.0, False),))
+    return Outcome("start", figures, (Target("worst_s", 3.0, False),))
 
 
 def measure_memory(folder: Path, size_bytes: int, report: Report) -> Outcome:
@@ -59,12 +50,6 @@ def measure_memory(folder: Path, size_bytes: int, report: Report) -> Outcome:
         "anonymous_mb": highest / 1e6,
     }
     return Outcome("memory", figures, (Target("anonymous_mb", 200.0, False),))
-
-
-def _sizes(folder: Path) -> tuple[int, int]:
-    """Bytes that its files seem to have, and those that the disk has given them."""
-    found = [path.stat() for path in folder.rglob("*") if path.is_file()]
-    return sum(stat.st_size for stat in found), sum(stat.st_blocks * 512 for stat in found)
 
 
 async def fill(members: MemberProcesses, size_bytes: int, report: Report) -> None:

@@ -29,6 +29,14 @@ def test_the_table_marks_what_a_member_does(cli: Cli, tmp_path: Path) -> None:
     assert "256 KiB" in text
 
 
+def test_it_explains_itself_with_an_example(cli: Cli) -> None:
+    text = plain(cli("bench", "flush", "--help").stdout)
+    assert "Example: quorumlog bench flush --dir " in text
+    for option in ("--dir", "--rounds", "--json"):
+        assert option in text
+    assert "bench flush" in plain(cli("bench", "--help").stdout)
+
+
 def test_a_directory_that_is_none_is_named(cli: Cli, tmp_path: Path) -> None:
     result = cli("bench", "flush", "--dir", tmp_path / "absent")
     assert result.exit_code == 2

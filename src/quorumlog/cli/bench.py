@@ -129,6 +129,7 @@ def bench(
 
     The raw limit beside each figure is what three plain processes reach together when they write and
     sync the same sizes. Processor time and memory are those of the members on this machine.
+    `quorumlog bench flush` measures what a sync costs, without a group.
 
     Example: quorumlog bench --servers 127.0.0.1:20911,127.0.0.1:20912,127.0.0.1:20913 --seconds 5
     """

@@ -70,8 +70,8 @@ nemesis-long: $(STAMP)  ## the same for an hour, no election on a busy machine, 
 demo: $(STAMP)  ## the main job: 336,776 flights through three members, two failures, Spark
 	$(BIN)/python -m demo
 
-bench: $(STAMP)  ## the speed of a cluster of three on this machine
-	$(BIN)/python -m benchmarks
+bench: $(STAMP)  ## the speed of a cluster of three on this machine: make bench OPTIONS=--large
+	$(BIN)/python -m benchmarks --matrix --catch-up $(OPTIONS)
 
 bench-peers: $(STAMP)  ## the same beside etcd, NATS, Kafka, DLedger, PySyncObj and RabbitMQ (needs go, Java, Maven)
 	$(BIN)/python -m benchmarks.peers $(OPTIONS)

@@ -5,32 +5,47 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol, TextIO, TypeVar
 
 import typer
 import uvloop
+from rich.console import Console
 
-from benchmarks.chart import draw
+from benchmarks.catch_up import measure_catch_up
+from benchmarks.chart import draw, draw_latencies, draw_matrix
+from benchmarks.delays import measure_delays
 from benchmarks.failover import FailoverTimes, time_failovers
-from benchmarks.large import LargeResult, measure_memory, time_start
-from demo.faults import Watch
+from benchmarks.idle import measure_idle
+from benchmarks.large import measure_memory, time_start
+from benchmarks.links import servers_leader_first
+from benchmarks.matrix import SECONDS as MATRIX_SECONDS
+from benchmarks.matrix import matrix_table_of, run_matrix
+from benchmarks.outcome import Outcome, Report, outcome_table_of
 from demo.member_processes import MemberProcesses
-from quorumlog import connect_async
 from quorumlog.cli.bench import (
     Result,
     chosen_loads,
     describe_machine,
     machine_of,
+    open_target_lines,
     run_loads,
     scratch_directory,
     table_of,
     target_lines,
-    verdict,
+)
+from quorumlog.cli.open_loop import (
+    OPEN_LOADS,
+    OpenLoad,
+    OpenMeasured,
+    chosen_open_loads,
+    open_table_of,
+    run_open_loads,
 )
 from quorumlog.cli.output import out
+from quorumlog.cli.workloads import Load
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.errors import ConfigError
 
@@ -40,12 +55,31 @@ MEMORY_GB = 5
 
 def main(
     seconds: Annotated[float, typer.Option(help="How long each load is measured.", min=0.1)] = 5.0,
-    kills: Annotated[int, typer.Option(help="How often the leader gets SIGKILL.", min=0)] = 20,
-    stops: Annotated[int, typer.Option(help="How often the leader gets SIGSTOP.", min=0)] = 10,
+    kills: Annotated[int, typer.Option(help="How often the leader gets SIGKILL.", min=0)] = 30,
+    stops: Annotated[int, typer.Option(help="How often the leader gets SIGSTOP.", min=0)] = 30,
     workload: Annotated[
-        list[str] | None, typer.Option(help="Only this load; may be repeated.", metavar="NAME")
+        list[str] | None,
+        typer.Option(help="Only this load, closed or open; may be repeated.", metavar="NAME"),
     ] = None,
-    loads: Annotated[bool, typer.Option(help="Measure loads at all.")] = True,
+    loads: Annotated[bool, typer.Option(help="Measure loads in closed loops.")] = True,
+    open_loop: Annotated[
+        bool, typer.Option(help="Measure latency at 10 to 90 % of the peak, and at twice the peak.")
+    ] = True,
+    seed: Annotated[int, typer.Option(help="Of the arrivals of the open loops.")] = 1,
+    idle: Annotated[
+        float, typer.Option(help="So many seconds of doing nothing are measured; 0: none.", min=0)
+    ] = 20.0,
+    matrix: Annotated[
+        bool,
+        typer.Option("--matrix", help="Also flush x size x writers x delay, 72 cells: three minutes."),
+    ] = False,
+    matrix_seconds: Annotated[
+        float, typer.Option(help="How long each cell of the matrix is measured.", min=0.1)
+    ] = MATRIX_SECONDS,
+    catch_up: Annotated[
+        bool, typer.Option("--catch-up", help="Also wiped followers, and followers behind slow links.")
+    ] = False,
+    gigabytes: Annotated[float, typer.Option(help="Log of the wiped follower.", min=0.001)] = 2.0,
     large: Annotated[
         bool,
         typer.Option(
@@ -54,78 +88,167 @@ def main(
             f" minutes and {max(START_GB, 3 * MEMORY_GB)} GB of disk.",
         ),
     ] = False,
+    only: Annotated[
+        bool, typer.Option("--only", help="Nothing but --matrix, --catch-up and --large, where given.")
+    ] = False,
     folder: Annotated[Path, typer.Option("--dir", help="Results; data is removed.")] = Path("bench-out"),
 ) -> None:
-    """Measure three members on this machine: loads beside the raw limit, failovers, memory."""
+    """Measure three members on this machine: loads beside the raw limit, latency at fixed rates,
+    failovers, an idle cluster, and what is asked for besides.
+
+    Example: python -m benchmarks --only --matrix --catch-up --gigabytes 1
+    """
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     console = out()
     try:
-        chosen = chosen_loads(workload) if loads else []
+        chosen, opened = _chosen(workload)
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from None
+    if only:
+        loads, open_loop, idle, kills, stops = False, False, 0.0, 0, 0
+    chosen = chosen if loads else []
+    opened = opened if open_loop else []
     folder.mkdir(parents=True, exist_ok=True)
     data = folder / "data"
-    results: list[Result] = []
-    failovers: list[FailoverTimes] = []
-    larges: list[LargeResult] = []
+    path = folder / "results.jsonl"
     try:
         with (
-            console.status("starting three members") as status,
+            path.open("w") as file,
+            console.status("measuring the disk") as status,
             scratch_directory(folder) as scratch,
         ):
             machine = machine_of(scratch)
-            with MemberProcesses(data) as members:
-                uvloop.run(_ready(members))
-                pids = [member.pid for member in members.members]
-                results += run_loads(
-                    chosen, members.servers, DEFAULT_GROUP, seconds, pids, scratch, status.update
-                )
-                failovers = time_failovers(members, kills, stops, status.update)
+            title = describe_machine(machine)
+            console.print(title)
+            run = _Run(console, file, folder, data, seconds, status.update, title)
+            run.save({"machine": machine.row()})
+            if chosen or opened or kills or stops:
+                run.on_one_cluster(chosen, scratch, opened, seed, kills, stops)
+            if idle:
+                run.show([measure_idle(data, idle, status.update)])
+            if matrix:
+                run.matrix(matrix_seconds)
+            if catch_up:
+                run.show(measure_catch_up(data, int(gigabytes * 1e9), seconds, status.update))
+                run.show(measure_delays(data, seconds, status.update))
             if large:
-                larges.append(measure_memory(data, MEMORY_GB * 10**9, status.update))
-                larges.append(time_start(data, START_GB * 10**9, status.update))
+                run.show([measure_memory(data, MEMORY_GB * 10**9, status.update)])
+                run.show([time_start(data, START_GB * 10**9, status.update)])
     finally:
         shutil.rmtree(data, ignore_errors=True)
-
-    title = describe_machine(machine)
-    console.print(title)
-    if results:
-        console.print(table_of(results))
-    for line in (*target_lines(results), *_other_lines(failovers, larges)):
-        console.print(line)
-    rows = [result.row() for result in results]
-    rows += [times.row() for times in failovers]
-    rows += [result.row() for result in larges]
-    _write_lines(folder / "results.jsonl", [{"machine": machine.row()}, *rows])
-    draw(folder / "bench.png", results, failovers, title)
-    console.print(f"Results: {folder / 'results.jsonl'}, {folder / 'bench.png'}")
+    pictures = sorted(map(str, folder.glob("*.png")))
+    console.print(f"Results: {', '.join([str(path), *pictures])}")
 
 
-async def _ready(members: MemberProcesses) -> None:
-    async with connect_async(members.servers) as client:
-        await Watch(client, members).leader()
+def _chosen(names: Sequence[str] | None) -> tuple[list[Load], list[OpenLoad]]:
+    """Loads in closed and in open loops; raises ConfigError for a name that is neither's."""
+    if not names:
+        return chosen_loads(None), chosen_open_loads(None)
+    open_names = [name for name in names if name in {load.name for load in OPEN_LOADS}]
+    closed_names = [name for name in names if name not in open_names]
+    return (
+        chosen_loads(closed_names) if closed_names else [],
+        chosen_open_loads(open_names) if open_names else [],
+    )
 
 
-def _other_lines(failovers: Sequence[FailoverTimes], larges: Sequence[LargeResult]) -> list[str]:
-    lines = []
-    for times in failovers:
-        row = times.row()
-        text = (
-            f"{times.signal_name} of the leader, {row['runs']} runs: next acknowledged append after"
-            f" {row['median_s']:.3f} s at the median, {row['p90_s']:.3f} s at p90,"
-            f" {row['worst_s']:.3f} s at worst, target at most {times.target_s:g} s at the median"
-        )
-        lines.append(verdict(text, times.is_met))
-    for result in larges:
-        figures = ", ".join(f"{name} {value:,.2f}" for name, value in result.figures.items())
-        text = f"{result.name}: {figures}, target {result.figure} at most {result.bound:g}"
-        lines.append(verdict(text, result.is_met))
-    return lines
+class _Row(Protocol):
+    def row(self) -> dict[str, Any]: ...
 
 
-def _write_lines(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+_R = TypeVar("_R", bound=_Row)
+
+
+class _Run:
+    """Whatever has been measured is written, and printed, before the next thing begins."""
+
+    def __init__(
+        self,
+        console: Console,
+        file: TextIO,
+        folder: Path,
+        data: Path,
+        seconds: float,
+        report: Report,
+        title: str,
+    ) -> None:
+        self._console = console
+        self._file = file
+        self._folder = folder
+        self._data = data
+        self._seconds = seconds
+        self._report = report
+        self._title = title
+
+    def save(self, row: dict[str, Any]) -> None:
+        self._file.write(json.dumps(row) + "\n")
+        self._file.flush()
+
+    def show(self, outcomes: Iterable[Outcome]) -> None:
+        found = self._collect(outcomes)
+        self._console.print(outcome_table_of(found))
+        for outcome in found:
+            self._print(outcome.lines())
+
+    def on_one_cluster(
+        self,
+        loads: Sequence[Load],
+        scratch: str | None,
+        open_loads: Sequence[OpenLoad],
+        seed: int,
+        kills: int,
+        stops: int,
+    ) -> None:
+        results: list[Result] = []
+        with MemberProcesses(self._data) as members:
+            self._report("waiting for a leader")
+            uvloop.run(servers_leader_first(members))
+            pids = [member.pid for member in members.members]
+            if loads:
+                measured = run_loads(
+                    loads, members.servers, DEFAULT_GROUP, self._seconds, pids, scratch, self._report
+                )
+                results = self._collect(measured)
+                self._console.print(table_of(results))
+                self._print(target_lines(results))
+            if open_loads:
+                opened: list[OpenMeasured] = self._collect(
+                    run_open_loads(
+                        open_loads,
+                        members.servers,
+                        DEFAULT_GROUP,
+                        self._seconds,
+                        pids,
+                        seed,
+                        self._report,
+                    )
+                )
+                self._console.print(open_table_of(opened))
+                self._print(open_target_lines(opened))
+                draw_latencies(self._folder / "latency.png", opened, self._title)
+            failovers: list[FailoverTimes] = self._collect(
+                time_failovers(members, kills, stops, self._report)
+            )
+        for times in failovers:
+            self._print(times.lines())
+        draw(self._folder / "bench.png", results, failovers, self._title)
+
+    def matrix(self, seconds: float) -> None:
+        cells = self._collect(run_matrix(self._data, seconds, self._report))
+        self._console.print(matrix_table_of(cells))
+        draw_matrix(self._folder / "matrix.png", cells, self._title)
+
+    def _collect(self, measured: Iterable[_R]) -> list[_R]:
+        found = []
+        for one in measured:
+            self.save(one.row())
+            found.append(one)
+        return found
+
+    def _print(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self._console.print(line)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

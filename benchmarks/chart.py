@@ -1,4 +1,4 @@
-"""One picture: every load beside what the disk allows, and every failover."""
+"""Pictures: loads beside what the disk allows and failovers; latency against throughput; the matrix."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import matplotlib as mpl
 import numpy as np
 
 from benchmarks.failover import FailoverTimes
+from benchmarks.matrix import Cell
 from quorumlog.cli.bench import Result
+from quorumlog.cli.open_loop import OVERLOAD, OpenMeasured
 
 mpl.use("Agg")  # no display, and none is looked for
 
@@ -53,15 +55,85 @@ def draw(path: Path, results: Sequence[Result], failovers: Sequence[FailoverTime
     for column, failover in zip(columns, failovers, strict=True):
         spread = np.linspace(-0.15, 0.15, len(failover.seconds))
         times.plot(column + spread, failover.seconds, "o", alpha=0.5, color="tab:blue")
-        for value, colour, label in (
-            (failover.median_s, "tab:blue", "median"),
-            (failover.target_s, "tab:green", "target"),
-        ):
+        marks = [(failover.figures["median_s"], "tab:blue", "median")]
+        marks += [(t.bound, "tab:green", f"target {t.figure}") for t in failover.targets]
+        for value, colour, label in marks:
             times.plot([column - 0.3, column + 0.3], [value] * 2, color=colour, linewidth=2)
             times.annotate(f" {label} {value:.2f}", (column + 0.3, value), color=colour, fontsize=8)
     times.set_xticks(columns, [failover.signal_name for failover in failovers])
     times.set_xlim(-0.6, _COLUMN_STEP * max(len(failovers), 1) - 0.4)
     times.set_ylim(bottom=0)
     times.set_ylabel("seconds to the next acknowledged append")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def draw_latencies(path: Path, results: Sequence[OpenMeasured], title: str) -> None:
+    """Latency against throughput, a panel for each load; twice the peak is marked by a cross."""
+    names = list(dict.fromkeys(result.load for result in results))
+    figure, panels = plt.subplots(
+        1, len(names), figsize=(5 * len(names), 4.5), layout="constrained", squeeze=False
+    )
+    figure.suptitle(title, fontsize=9)
+    for name, panel in zip(names, panels[0], strict=True):
+        found = [result for result in results if result.load == name]
+        for column, colour, label in (
+            ("p50_ms", "tab:blue", "p50"),
+            ("p99_ms", "tab:orange", "p99"),
+            ("p999_ms", "tab:red", "p99.9"),
+        ):
+            calm = [result for result in found if result.share_of_peak < OVERLOAD]
+            panel.plot(
+                [result.accepted_per_second for result in calm],
+                [getattr(result, column) for result in calm],
+                "o-",
+                color=colour,
+                label=label,
+            )
+            for result in found:
+                if result.share_of_peak >= OVERLOAD:
+                    panel.plot(result.accepted_per_second, getattr(result, column), "x", color=colour)
+        panel.axvline(found[0].peak_per_second, color="lightgrey", linewidth=2, label="closed-loop peak")
+        panel.set_title(name, fontsize=9)
+        panel.set_yscale("log")
+        panel.set_xlim(left=0)
+        panel.set_xlabel("records/s accepted (x: at twice the peak)")
+        panel.set_ylabel("ms from due to answered")
+        panel.legend(fontsize=8)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def draw_matrix(path: Path, cells: Sequence[Cell], title: str) -> None:
+    """Throughput against writers: a panel for each flush mode, a colour for each size of body."""
+    flushes = list(dict.fromkeys(cell.flush for cell in cells))
+    bodies = list(dict.fromkeys(cell.body_bytes for cell in cells))
+    delays = list(dict.fromkeys(cell.delay_ms for cell in cells))
+    figure, panels = plt.subplots(
+        1, len(flushes), figsize=(6.5 * len(flushes), 4.5), layout="constrained", squeeze=False
+    )
+    figure.suptitle(title, fontsize=9)
+    for flush, panel in zip(flushes, panels[0], strict=True):
+        for body_bytes, colour in zip(bodies, ("tab:blue", "tab:orange", "tab:red"), strict=False):
+            for delay_ms, style in zip(delays, ("-", "--", ":"), strict=False):
+                line = [
+                    c
+                    for c in cells
+                    if (c.flush, c.body_bytes, c.delay_ms) == (flush, body_bytes, delay_ms)
+                ]
+                panel.plot(
+                    [cell.writers for cell in line],
+                    [cell.measured.records_per_second for cell in line],
+                    style,
+                    marker="o",
+                    color=colour,
+                    label=f"{body_bytes:,} B, {delay_ms:g} ms",
+                )
+        panel.set_title(f"flush = {flush}", fontsize=9)
+        panel.set_xscale("log", base=2)
+        panel.set_yscale("log")
+        panel.set_xlabel("writers, a connection each")
+        panel.set_ylabel("records/s")
+        panel.legend(fontsize=7)
     figure.savefig(path, dpi=120)
     plt.close(figure)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import uvloop
 
+from benchmarks.outcome import Outcome, Report
 from demo.faults import Watch
 from demo.member_processes import MemberProcess, MemberProcesses
 from quorumlog import AsyncLedgerClient, connect_async
 from quorumlog.cli.local_processes import usage_of
-
-Report = Callable[[str], None]
+from quorumlog.cli.workloads import Target
 
 BODY_BYTES = 1024
 BATCH_RECORDS = 1024
@@ -23,23 +21,7 @@ IN_FLIGHT = 8
 SAMPLE_SECONDS = 0.1
 
 
-class LargeResult(NamedTuple):
-    name: str
-    figures: dict[str, float]
-    figure: str
-    """Which of them has the target."""
-    bound: float
-
-    @property
-    def is_met(self) -> bool:
-        return self.figures[self.figure] <= self.bound
-
-    def row(self) -> dict[str, Any]:
-        target = {"figure": self.figure, "bound": self.bound, "at_least": False, "met": self.is_met}
-        return {"workload": self.name, **self.figures, "targets": [target]}
-
-
-def time_start(folder: Path, size_bytes: int, report: Report) -> LargeResult:
+def time_start(folder: Path, size_bytes: int, report: Report) -> Outcome:
     """Fill the directory of a group of one, then start it after SIGTERM and after SIGKILL.
 
     Each time is from the new process to its first answer as leader.
@@ -47,17 +29,17 @@ def time_start(folder: Path, size_bytes: int, report: Report) -> LargeResult:
     # async: how the bytes came there does not matter, only that they are there.
     with MemberProcesses(folder, count=1, flush="async") as members:
         member = members.members[0]
-        uvloop.run(_fill(members, size_bytes, report))
+        uvloop.run(fill(members, size_bytes, report))
         figures = {"gigabytes": size_bytes / 1e9}
         for how, end in (("clean_s", MemberProcess.stop), ("killed_s", MemberProcess.kill)):
             report(f"start of {size_bytes / 1e9:g} GB, {how.removesuffix('_s')}")
             end(member)
             figures[how] = uvloop.run(_started(members))
         figures["worst_s"] = max(figures["clean_s"], figures["killed_s"])
-    return LargeResult("start", figures, "worst_s", 3.0)
+    return Outcome("start", figures, (Target("worst_s", 3.0, False),))
 
 
-def measure_memory(folder: Path, size_bytes: int, report: Report) -> LargeResult:
+def measure_memory(folder: Path, size_bytes: int, report: Report) -> Outcome:
     """Highest RssAnon of three members while `size_bytes` go through them."""
     with MemberProcesses(folder) as members:
         pids = [member.pid for member in members.members]
@@ -67,10 +49,11 @@ def measure_memory(folder: Path, size_bytes: int, report: Report) -> LargeResult
         "mb_per_second": size_bytes / 1e6 / seconds,
         "anonymous_mb": highest / 1e6,
     }
-    return LargeResult("memory", figures, "anonymous_mb", 200.0)
+    return Outcome("memory", figures, (Target("anonymous_mb", 200.0, False),))
 
 
-async def _fill(members: MemberProcesses, size_bytes: int, report: Report) -> None:
+async def fill(members: MemberProcesses, size_bytes: int, report: Report) -> None:
+    """Append `size_bytes` of entries, headers included, in batches."""
     bodies = [bytes([number % 256]) * BODY_BYTES for number in range(BATCH_RECORDS)]
     batch_bytes = BATCH_RECORDS * (BODY_BYTES + 48)
     total = -(-size_bytes // batch_bytes)
@@ -93,7 +76,7 @@ async def _fill_watched(
     members: MemberProcesses, pids: list[int], size_bytes: int, report: Report
 ) -> tuple[int, float]:
     began = time.perf_counter()
-    filling = asyncio.create_task(_fill(members, size_bytes, report))
+    filling = asyncio.create_task(fill(members, size_bytes, report))
     highest = 0
     while not filling.done():
         highest = max(highest, *(usage_of(pid).anonymous_bytes for pid in pids))

@@ -107,6 +107,10 @@ class Network:
 
     # ---------------------------------------------------------------- what faults ask for
 
+    @property
+    def member_ids(self) -> tuple[str, ...]:
+        return tuple(self._addresses)
+
     def address(self, from_id: str, to_id: str) -> str:
         """Where `from_id` dials `to_id`."""
         host, port = self._servers[from_id, to_id].sockets[0].getsockname()

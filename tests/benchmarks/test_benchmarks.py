@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from benchmarks.catch_up import measure_catch_up
+from benchmarks.chart import draw_matrix
+from benchmarks.delays import measure_delays
+from benchmarks.idle import measure_idle
+from benchmarks.large import time_start
+from benchmarks.matrix import matrix_table_of, run_matrix
+from benchmarks.outcome import Outcome, outcome_table_of
 from benchmarks.quick import calibration_s, verdicts
+from quorumlog.cli.open_loop import OVERLOAD, SHARES
+from quorumlog.cli.workloads import Target
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,7 +37,8 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 @pytest.mark.processes
 def test_a_short_run_measures_a_load_and_both_kinds_of_failover(tmp_path: Path) -> None:
     result = run(
-        *("--seconds", 0.2, "--workload", "batches", "--kills", 2, "--stops", 1, "--dir", tmp_path)
+        *("--seconds", 0.2, "--workload", "batches", "--kills", 2, "--stops", 1, "--dir", tmp_path),
+        *("--idle", 0),
     )
     assert result.returncode == 0, result.stdout + result.stderr
     lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
@@ -39,11 +50,101 @@ def test_a_short_run_measures_a_load_and_both_kinds_of_failover(tmp_path: Path) 
     assert (killed["workload"], killed["runs"]) == ("failover-sigkill", 2)
     assert (stopped["workload"], stopped["runs"]) == ("failover-sigstop", 1)
     for failover in (killed, stopped):
-        assert 0 < failover["median_s"] <= failover["worst_s"]
+        assert 0 < failover["median_s"] <= failover["p99_s"] <= failover["worst_s"]
+    assert [target["figure"] for target in killed["targets"]] == ["median_s", "p99_s"]
+    assert [target["figure"] for target in stopped["targets"]] == ["median_s", "worst_s"]
     for name in ("batches: records_per_second", "SIGKILL of the leader, 2 runs", "SIGSTOP"):
         assert name in result.stdout
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bench.png", "results.jsonl"]
+
+
+@pytest.mark.processes
+def test_a_short_run_measures_an_open_loop(tmp_path: Path) -> None:
+    result = run(
+        *("--seconds", 0.1, "--workload", "open-batches", "--kills", 0, "--stops", 0, "--idle", 0),
+        *("--dir", tmp_path),
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert [row["share_of_peak"] for row in lines[1:]] == [*SHARES, OVERLOAD]
+    assert {row["workload"] for row in lines[1:]} == {"open-batches"}
+    assert (tmp_path / "latency.png").read_bytes().startswith(b"\x89PNG")
+    assert "open-batches at 200%: goodput_share" in result.stdout
+
+
+@pytest.mark.processes
+def test_an_idle_group_is_watched(tmp_path: Path) -> None:
+    outcome = measure_idle(tmp_path, 0.2, lambda text: None, settle_s=0)
+    assert outcome.figures["seconds"] >= 0.2
+    assert 0 <= outcome.figures["cpu_share_mean"] <= outcome.figures["cpu_share_highest"]
+    assert outcome.figures["bytes_written"] >= 0
+    assert [target["figure"] for target in outcome.row()["targets"]] == [
+        "cpu_share_highest",
+        "bytes_written",
+    ]
+
+
+@pytest.mark.processes
+def test_the_matrix_delays_members_and_not_clients(tmp_path: Path) -> None:
+    cells = list(
+        run_matrix(
+            *(tmp_path / "data", 0.2, lambda text: None),
+            flushes=("async",),
+            bodies=(128,),
+            writers=(1, 2),
+            delays_ms=(0, 5),
+        )
+    )
+    assert [(cell.writers, cell.delay_ms) for cell in cells] == [(1, 0), (2, 0), (1, 5), (2, 5)]
+    for cell in cells:
+        assert cell.measured.records > 0
+        if cell.delay_ms:
+            assert cell.measured.p50_ms >= 10, "there and back"
+    assert [cell.row()["through_proxy"] for cell in cells] == [False, False, True, True]
+    assert matrix_table_of(cells).row_count == 2
+    draw_matrix(tmp_path / "matrix.png", cells, "title")
+    assert (tmp_path / "matrix.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.processes
+def test_a_wiped_follower_catches_up_idle_and_under_load(tmp_path: Path) -> None:
+    idle, *loaded = measure_catch_up(tmp_path, 10_000_000, 0.2, lambda text: None)
+    for outcome in (idle, *loaded):
+        assert outcome.figures["caught_up"] == 1, outcome
+        assert outcome.figures["megabytes"] >= 10
+        assert outcome.figures["disk_mb_per_second"] > 0
+    assert [outcome.name for outcome in loaded] == ["catch-up-256-writers", "catch-up-batches"]
+    for outcome in loaded:
+        assert 0 < outcome.figures["during_p99_ms"] <= outcome.figures["during_p99_highest_ms"]
+
+
+@pytest.mark.processes
+def test_slow_links_are_compared_with_the_same_links_without_delay(tmp_path: Path) -> None:
+    outcomes = list(measure_delays(tmp_path, 0.2, lambda text: None, repetitions=1))
+    names = ["slow-follower-256-writers", "slow-follower-batches", "slow-links-256-writers"]
+    assert [outcome.name for outcome in outcomes] == names
+    for outcome in outcomes:
+        figures = outcome.figures
+        assert figures["share"] == figures["with_per_second"] / figures["without_per_second"]
+        assert outcome.row()["targets"][0]["figure"] == "share"
+    assert outcomes[-1].figures["with_p99_ms"] >= 4, "there and back"
+
+
+@pytest.mark.processes
+def test_a_start_is_timed_after_a_clean_stop_and_after_a_kill(tmp_path: Path) -> None:
+    outcome = time_start(tmp_path, 5_000_000, lambda text: None)
+    assert min(outcome.figures["clean_s"], outcome.figures["killed_s"]) > 0
+    assert outcome.figures["worst_s"] == max(outcome.figures["clean_s"], outcome.figures["killed_s"])
+
+
+def test_an_outcome_says_what_was_not_measured() -> None:
+    outcome = Outcome("name", {"a": 1.0, "b": math.nan}, (Target("b", 2, False),), "note")
+    row = outcome.row()
+    assert (row["a"], row["b"], row["note"]) == (1.0, None, "note")
+    assert row["targets"] == [{"figure": "b", "bound": 2, "at_least": False, "met": False}]
+    assert outcome.lines() == ["[red]not met[/]  name: b -, target at most 2"]
+    assert outcome_table_of([outcome]).row_count == 2
 
 
 def test_an_unknown_load_is_refused(tmp_path: Path) -> None:

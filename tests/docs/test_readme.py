@@ -182,7 +182,10 @@ def test_commands_and_options_exist(document: Path) -> None:
     inline = [found.split() for found in re.findall(r"`quorumlog ([a-z][^`]*)`", text)]
     for words in commands_in(text) + inline:
         assert words[0] in known, f"{document.name}: quorumlog {words[0]}"
-        options = {option for each in known[words[0]].params for option in each.opts}
+        command = known[words[0]]
+        if words[1:] and words[1] in getattr(command, "commands", ()):
+            command = command.commands[words[1]]
+        options = {option for each in command.params for option in each.opts}
         for word in words[1:]:
             if word.startswith("--"):
                 assert word in options, f"{document.name}: quorumlog {words[0]} {word}"

@@ -1,4 +1,7 @@
-"""quorumlog bench: how fast a running group is, beside what its disk allows."""
+"""quorumlog bench: how fast a running group is, beside what its disk allows.
+
+`quorumlog bench flush` (`flush_cost`) needs no group.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,13 @@ import uvloop
 from rich.table import Table
 
 from quorumlog.cli.local_processes import listening_processes
+from quorumlog.cli.open_loop import (
+    OPEN_LOADS,
+    OpenMeasured,
+    chosen_open_loads,
+    open_table_of,
+    run_open_loads,
+)
 from quorumlog.cli.options import Group, Json, Servers, split_servers
 from quorumlog.cli.output import err, out, print_json
 from quorumlog.cli.raw_limit import measure_raw_limit
@@ -65,19 +75,23 @@ class Result(NamedTuple):
             "workload": self.load.name,
             **load,
             **_without_nan(figures),
-            "targets": [
-                {"figure": t.figure, "bound": t.bound, "at_least": t.at_least, "met": self.meets(t)}
-                for t in self.load.targets
-            ],
+            "targets": [target.row(self.figure(target)) for target in self.load.targets],
         }
 
-    def meets(self, target: Target) -> bool:
-        value = float(getattr(self.measured, target.figure))
-        return value >= target.bound if target.at_least else value <= target.bound
+    def figure(self, target: Target) -> float:
+        """What was measured of what the target is about."""
+        if target.figure == "share_of_raw":
+            return self.share_of_raw
+        return float(getattr(self.measured, target.figure))
 
 
+bench_app = typer.Typer(invoke_without_command=True, subcommand_metavar="[flush]")
+
+
+@bench_app.callback()
 def bench(
-    servers: Servers,
+    context: typer.Context,
+    servers: Servers = "",
     group: Group = DEFAULT_GROUP,
     seconds: Annotated[
         float, typer.Option(help="How long each load is measured.", min=0.1, metavar="S")
@@ -85,7 +99,8 @@ def bench(
     workload: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"Only this load; may be repeated. One of {', '.join(load.name for load in LOADS)}.",
+            help=f"Only this load; may be repeated. One of {', '.join(load.name for load in LOADS)};"
+            f" with --open-loop one of {', '.join(load.name for load in OPEN_LOADS)}.",
             metavar="NAME",
             show_default=False,
         ),
@@ -99,23 +114,37 @@ def bench(
             show_default=False,
         ),
     ] = None,
+    open_loop: Annotated[
+        bool,
+        typer.Option(
+            "--open-loop",
+            help="Instead: latency at 10 to 90 % of the peak and at twice the peak, with Poisson"
+            " arrivals. Needs quorumlog[bench].",
+        ),
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of the arrivals of --open-loop.", metavar="N")] = 1,
     json: Json = False,
 ) -> None:
     """Measure appends and reads on a running group. It writes to the log: not for one that matters.
 
     The raw limit beside each figure is what three plain processes reach together when they write and
     sync the same sizes. Processor time and memory are those of the members on this machine.
+    `quorumlog bench flush` measures what a sync costs, without a group.
 
     Example: quorumlog bench --servers 127.0.0.1:20911,127.0.0.1:20912,127.0.0.1:20913 --seconds 5
     """
+    if context.invoked_subcommand is not None:
+        return
     split_servers(servers)
-    loads = chosen_loads(workload)
+    loads = [] if open_loop else chosen_loads(workload)
+    open_loads = chosen_open_loads(workload) if open_loop else []
     with connect(servers, group=group) as log:
         addresses = [row["address"] for row in log.status() if row["reachable"]]
     pids = listening_processes(addresses)
     if raw_dir is None and pids:
         raw_dir = Path.cwd()
-    results = []
+    results: list[Result] = []
+    open_results: list[OpenMeasured] = []
     with err().status("starting") as progress, scratch_directory(raw_dir) as scratch:
         progress.update("measuring the disk")
         machine = machine_of(scratch)
@@ -125,11 +154,15 @@ def bench(
             results.append(result)
             if json:
                 print_json(result.row())
+        for measured in run_open_loads(open_loads, servers, group, seconds, pids, seed, progress.update):
+            open_results.append(measured)
+            if json:
+                print_json(measured.row())
     if not json:
         console = out()
         console.print(describe_machine(machine))
-        console.print(table_of(results))
-        for line in target_lines(results):
+        console.print(open_table_of(open_results) if open_loop else table_of(results))
+        for line in (*target_lines(results), *open_target_lines(open_results)):
             console.print(line)
 
 
@@ -243,23 +276,30 @@ def table_of(results: Sequence[Result]) -> Table:
 
 def target_lines(results: Sequence[Result]) -> list[str]:
     """One line a target, with rich's mark-up: what was promised, and what was measured."""
-    lines = []
-    for result in results:
-        for target in result.load.targets:
-            value = float(getattr(result.measured, target.figure))
-            digits = 0 if target.bound >= 100 else 2
-            lines.append(
-                verdict(
-                    f"{result.load.name}: {target.figure} {_number(value, digits)}, target"
-                    f" {'at least' if target.at_least else 'at most'} {target.bound:,g}",
-                    result.meets(target),
-                )
-            )
-    return lines
+    return [
+        target_line(result.load.name, target, result.figure(target))
+        for result in results
+        for target in result.load.targets
+    ]
 
 
-def verdict(text: str, met: bool) -> str:
-    return f"[green]met[/]      {text}" if met else f"[red]not met[/]  {text}"
+def open_target_lines(results: Sequence[OpenMeasured]) -> list[str]:
+    return [
+        target_line(
+            f"{result.load} at {result.share_of_peak:.0%}", target, getattr(result, target.figure)
+        )
+        for result in results
+        for target in result.targets
+    ]
+
+
+def target_line(name: str, target: Target, value: float) -> str:
+    digits = 0 if target.bound >= 100 else 2 if target.bound >= 0.1 else 4
+    text = (
+        f"{name}: {target.figure} {_number(value, digits)}, target"
+        f" {'at least' if target.at_least else 'at most'} {target.bound:,g}"
+    )
+    return f"[green]met[/]      {text}" if target.is_met(value) else f"[red]not met[/]  {text}"
 
 
 def _number(value: float, digits: int) -> str:

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from quorumlog.cli.append import append
-from quorumlog.cli.bench import bench
+from quorumlog.cli.bench import bench_app
 from quorumlog.cli.dev import dev
+from quorumlog.cli.flush_cost import flush
 from quorumlog.cli.inspect import inspect
 from quorumlog.cli.output import ReportingGroup
 from quorumlog.cli.read import read
@@ -54,7 +55,8 @@ app.command(rich_help_panel=USE)(append)
 app.command(rich_help_panel=USE)(read)
 app.command(rich_help_panel=USE)(status)
 app.command(rich_help_panel=USE)(transfer)
-app.command(rich_help_panel=USE)(bench)
+bench_app.command()(flush)
+app.add_typer(bench_app, name="bench", rich_help_panel=USE)
 app.command(rich_help_panel=LOOK)(inspect)
 app.command(rich_help_panel=LOOK)(verify)
 app.command(rich_help_panel=LOOK)(recover)

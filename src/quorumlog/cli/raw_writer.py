@@ -1,8 +1,8 @@
-"""RawWriter: one connection that appends the same body again and again, one request at a time.
+"""Bare connections: what is left of a client when nothing goes wrong.
 
-Hundreds of full clients in one Python process would measure that process. This is what is left of a
-client when nothing goes wrong: real frames over a socket of its own, encoded once, no retries, no
-routing. Whatever is not an AppendResponse ends the measurement.
+Hundreds of full clients in one Python process would measure that process. These are real frames over a
+socket of its own, no retries, no routing: `RawWriter` sends the next request when the one before it has
+been answered (a closed loop), `RawSender` whenever it is told to (an open one).
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import cast
+from typing import Self, cast
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import parse_address
-from quorumlog.errors import LedgerError, Unreachable
+from quorumlog.errors import LedgerError, OutcomeUnknown, Unreachable
 from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
@@ -23,44 +23,36 @@ from quorumlog.wire.client_messages import (
     HelloResponse,
     error_of,
 )
-from quorumlog.wire.framing import FrameDecoder, encode_frame
+from quorumlog.wire.framing import AnyFrameMessage, FrameDecoder, encode_frame
 
 
-class RawWriter(asyncio.BufferedProtocol):
-    """Appends from `start` until `ends_s` of `perf_counter`; `on_answer(sent_s)` for each answer."""
+class RawConnection(asyncio.BufferedProtocol):
+    """One connection of a client, greeted by `connect`."""
 
-    def __init__(self, group: str, body: bytes) -> None:
+    def __init__(self, group: str) -> None:
         self._hello = b"".join(encode_frame(group, Hello(role="client")))
-        append = encode_frame(group, AppendRequest(request_id=1), EntryBatch.from_bodies([body]))
-        self._append = b"".join(append)
         self._decoder = FrameDecoder()
         self.get_buffer = self._decoder.get_buffer  # type: ignore[method-assign]
         self._transport: asyncio.Transport
-        self._on_answer: Callable[[float], None]
-        self._ends_s = 0.0
-        self._sent_s = 0.0
         self.greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    @classmethod
-    async def dial(cls, address: str, group: str, body: bytes) -> RawWriter:
+    async def connect(self, address: str) -> Self:
+        """Raises the LedgerError with which the server refuses."""
         host, port = parse_address(address)
-        loop = asyncio.get_running_loop()
-        _, writer = await loop.create_connection(lambda: cls(group, body), host, port)
-        await writer.greeted
-        return writer
-
-    def start(self, ends_s: float, on_answer: Callable[[float], None]) -> None:
-        self._ends_s = ends_s
-        self._on_answer = on_answer
-        self._send()
+        await asyncio.get_running_loop().create_connection(lambda: self, host, port)
+        await self.greeted
+        return self
 
     def close(self) -> None:
         self._transport.close()
 
-    def _send(self) -> None:
-        self._sent_s = time.perf_counter()
-        self._transport.write(self._append)
+    def _answered(self, message: AnyFrameMessage) -> None:
+        raise NotImplementedError
+
+    def _fail(self, error: LedgerError) -> None:
+        if not self.greeted.done():
+            self.greeted.set_exception(error)
+            self.greeted.exception()  # nobody may await it any more when another connection failed first
 
     # ---------------------------------------------------------------- asyncio's calls
 
@@ -70,13 +62,9 @@ class RawWriter(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         for _, message, _ in self._decoder.buffer_updated(nbytes):
-            if isinstance(message, AppendResponse):
-                self._on_answer(self._sent_s)
-                if time.perf_counter() < self._ends_s:
-                    self._send()
-                elif not self.done.done():
-                    self.done.set_result(None)
-            elif isinstance(message, HelloResponse) and not self.greeted.done():
+            if self.greeted.done():
+                self._answered(message)
+            elif isinstance(message, HelloResponse):
                 self.greeted.set_result(None)
             elif isinstance(message, ErrorResponse):
                 self._fail(error_of(message))
@@ -84,8 +72,91 @@ class RawWriter(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(Unreachable(f"the leader closed a connection: {exc or 'end of stream'}"))
 
+
+class RawWriter(RawConnection):
+    """Appends the same body from `start` until `ends_s` of `perf_counter`, one request at a time;
+    `on_answer(sent_s)` for each answer. Whatever is not an AppendResponse ends the measurement."""
+
+    def __init__(self, group: str, body: bytes) -> None:
+        super().__init__(group)
+        append = encode_frame(group, AppendRequest(request_id=1), EntryBatch.from_bodies([body]))
+        self._append = b"".join(append)
+        self._on_answer: Callable[[float], None]
+        self._ends_s = 0.0
+        self._sent_s = 0.0
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def start(self, ends_s: float, on_answer: Callable[[float], None]) -> None:
+        self._ends_s = ends_s
+        self._on_answer = on_answer
+        self._send()
+
+    def _send(self) -> None:
+        self._sent_s = time.perf_counter()
+        self._transport.write(self._append)
+
+    def _answered(self, message: AnyFrameMessage) -> None:
+        if isinstance(message, AppendResponse):
+            self._on_answer(self._sent_s)
+            if time.perf_counter() < self._ends_s:
+                self._send()
+            elif not self.done.done():
+                self.done.set_result(None)
+        elif isinstance(message, ErrorResponse):
+            self._fail(error_of(message))
+
     def _fail(self, error: LedgerError) -> None:
-        for future in (self.greeted, self.done):
-            if not future.done():
-                future.set_exception(error)
-                future.exception()  # `done` may never be awaited if greeting failed
+        super()._fail(error)
+        if not self.done.done():
+            self.done.set_exception(error)
+            self.done.exception()  # nobody may ever await it if greeting failed
+
+
+class RawSender(RawConnection):
+    """Sends the same entries whenever it is told to, however many requests are still unanswered.
+
+    `on_answer(number, error)` for each answer, in whatever order they come. If the connection is lost
+    the outcome of what is open on it is unknown.
+    """
+
+    def __init__(
+        self, group: str, batch: EntryBatch, on_answer: Callable[[int, LedgerError | None], None]
+    ) -> None:
+        super().__init__(group)
+        self._group = group
+        self._batch = batch
+        self._on_answer = on_answer
+        self._open: set[int] = set()
+        self._lost: LedgerError | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        return self._lost is not None
+
+    def send(self, number: int) -> None:
+        """`number`: above 0, names the request."""
+        if self._lost is not None:
+            self._on_answer(number, self._lost)
+            return
+        self._open.add(number)
+        self._transport.writelines(
+            encode_frame(self._group, AppendRequest(request_id=number), self._batch)
+        )
+
+    def _answered(self, message: AnyFrameMessage) -> None:
+        if isinstance(message, (AppendResponse, ErrorResponse)) and message.request_id in self._open:
+            self._open.discard(message.request_id)
+            error = error_of(message) if isinstance(message, ErrorResponse) else None
+            self._on_answer(message.request_id, error)
+
+    def _fail(self, error: LedgerError) -> None:
+        super()._fail(error)
+        self._lost = error
+        for number in list(self._open):
+            self._open.discard(number)
+            self._on_answer(number, OutcomeUnknown(str(error)))
+
+    def close(self) -> None:
+        """What is open is not answered any more."""
+        self._open.clear()
+        super().close()

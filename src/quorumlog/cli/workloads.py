@@ -14,7 +14,7 @@ from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,10 +39,17 @@ class Target(NamedTuple):
     """A figure that the project promises on a machine with two cores."""
 
     figure: str
-    """Name of a field of `Measured`."""
+    """Its name among the figures shown."""
     bound: float
     at_least: bool
     """False: at most."""
+
+    def is_met(self, value: float) -> bool:
+        """Nothing that was not measured (NaN) is met."""
+        return value >= self.bound if self.at_least else value <= self.bound
+
+    def row(self, value: float) -> dict[str, Any]:
+        return {**self._asdict(), "met": self.is_met(value)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +96,21 @@ LOADS: tuple[Load, ...] = (
         1,
         1,
         1024,
-        (Target("records_per_second", 900, True), Target("p50_ms", 1.1, False)),
+        (Target("records_per_second", 900, True), Target("p50_ms", 0.9, False)),
     ),
     AppendLoad("64-writers", 64, 1, 1, 1024, (Target("records_per_second", 15_000, True),)),
-    AppendLoad("256-writers", 256, 1, 1, 1024),
+    AppendLoad("256-writers", 256, 1, 1, 1024, (Target("cpu_seconds_per_million", 30, False),)),
     AppendLoad("concurrent-appends", 1, 256, 1, 1024, (Target("records_per_second", 45_000, True),)),
-    AppendLoad("batches", 1, 8, 256, 1024, (Target("records_per_second", 80_000, True),)),
-    AppendLoad("small-records", 1, 8, 1024, 128, (Target("records_per_second", 400_000, True),)),
-    ReadLoad("sequential-read", False, targets=(Target("mb_per_second", 500, True),)),
+    AppendLoad(
+        "batches",
+        1,
+        8,
+        256,
+        1024,
+        (Target("records_per_second", 80_000, True), Target("share_of_raw", 0.9, True)),
+    ),
+    AppendLoad("small-records", 1, 8, 1024, 128, (Target("records_per_second", 450_000, True),)),
+    ReadLoad("sequential-read", False, targets=(Target("mb_per_second", 1000, True),)),
     ReadLoad("random-get", True),
 )
 
@@ -161,7 +175,7 @@ async def _measure_appends(
         window.ends_s = time.perf_counter() + min(WARM_UP_SECONDS, seconds / 4) + seconds
         finished = asyncio.gather(*start())
         await asyncio.sleep(window.ends_s - seconds - time.perf_counter())
-        async with _members_watched(pids) as watched:
+        async with members_watched(pids) as watched:
             window.began_s = time.perf_counter()
             await finished
     return _measured(window, load.body_bytes, watched)
@@ -171,13 +185,11 @@ async def _measure_appends(
 async def _raw_writers(
     load: AppendLoad, servers: str, group: str, window: _Window
 ) -> AsyncIterator[Callable[[], list[Awaitable[None]]]]:
-    body = _bodies(1, load.body_bytes)[0]
+    body = bodies_of(1, load.body_bytes)[0]
     async with connect_async(servers, group=group) as client:
-        await client.append(body)
-        rows = [row for row in await client.status() if row["leader_address"]]
-    leader = max(rows, key=lambda row: row["term"])["leader_address"]
+        leader = await leader_address(client)
     # Every connection stands before the first one counts.
-    dialled = [RawWriter.dial(leader, group, body) for _ in range(load.connections)]
+    dialled = [RawWriter(group, body).connect(leader) for _ in range(load.connections)]
     writers = await asyncio.gather(*dialled)
 
     def start() -> list[Awaitable[None]]:
@@ -192,11 +204,23 @@ async def _raw_writers(
             writer.close()
 
 
+async def leader_address(client: AsyncLedgerClient) -> str:
+    """Where the leader says that it is reached: another member may know it behind a proxy.
+
+    Waits for a leader; raises what the client raises once its deadline has passed.
+    """
+    while True:
+        await client.append(b"who leads?")
+        leaders = [row for row in await client.status() if row["role"] == "leader"]
+        if leaders:
+            return str(max(leaders, key=lambda row: row["term"])["address"])
+
+
 @asynccontextmanager
 async def _client_writers(
     load: AppendLoad, servers: str, group: str, window: _Window
 ) -> AsyncIterator[Callable[[], list[Awaitable[None]]]]:
-    bodies = _bodies(load.batch_records, load.body_bytes)
+    bodies = bodies_of(load.batch_records, load.body_bytes)
     async with AsyncExitStack() as stack:
         clients = [
             await stack.enter_async_context(connect_async(servers, group=group))
@@ -236,7 +260,7 @@ async def _measure_reads(
         receipts = await _fill(client, load.body_bytes, fill_bytes)
         read = _get_at_random if load.is_random else _read_in_order
         await read(client, receipts, window, min(WARM_UP_SECONDS, seconds / 4))
-        async with _members_watched(pids) as watched:
+        async with members_watched(pids) as watched:
             window.began_s = time.perf_counter()
             await read(client, receipts, window, seconds)
     return _measured(window, load.body_bytes, watched)
@@ -244,7 +268,7 @@ async def _measure_reads(
 
 async def _fill(client: AsyncLedgerClient, body_bytes: int, fill_bytes: int) -> list[AppendReceipt]:
     """Append about `fill_bytes`, so that what is read is known to be of that size and just written."""
-    bodies = _bodies(_FILL_BATCH_RECORDS, body_bytes)
+    bodies = bodies_of(_FILL_BATCH_RECORDS, body_bytes)
     batches = max(1, fill_bytes // (_FILL_BATCH_RECORDS * (HEADER_BYTES + body_bytes)))
     receipts: list[AppendReceipt] = []
     left = iter(range(batches))
@@ -303,7 +327,7 @@ class _Watched:
 
 
 @asynccontextmanager
-async def _members_watched(pids: Sequence[int]) -> AsyncIterator[_Watched]:
+async def members_watched(pids: Sequence[int]) -> AsyncIterator[_Watched]:
     watched = _Watched(pids)
     began = watched.sample()
 
@@ -342,6 +366,6 @@ def _measured(window: _Window, body_bytes: int, watched: _Watched) -> Measured:
     )
 
 
-def _bodies(count: int, body_bytes: int) -> list[bytes]:
+def bodies_of(count: int, body_bytes: int) -> list[bytes]:
     """Random bytes: nothing on the way could make them smaller."""
     return [np.random.default_rng(number).bytes(body_bytes) for number in range(count)]

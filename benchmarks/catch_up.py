@@ -1,0 +1,148 @@
+"""A follower whose directory was wiped: how fast it has the log again, and what the others notice.
+
+Its bandwidth stands beside that of one plain writer on the same disk, measured just before. "Caught up"
+means that it holds all that was committed one look earlier. It comes back under another directory id and
+so counts in no quorum: meanwhile the others must agree without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import statistics
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import uvloop
+
+from benchmarks.large import fill
+from benchmarks.outcome import Outcome, Report
+from demo.faults import Watch
+from demo.member_processes import MemberProcesses
+from quorumlog import connect_async
+from quorumlog.cli.bench import RAW_SECONDS_LIMIT, chosen_loads
+from quorumlog.cli.raw_limit import measure_raw_limit
+from quorumlog.cli.workloads import Measured, Target, measure
+from quorumlog.config import DEFAULT_GROUP, MIB
+from quorumlog.entry_header import HEADER_BYTES
+
+LOADS = ("256-writers", "batches")
+ENTRY_BYTES = HEADER_BYTES + 1024
+"""Of all entries here, but for the few that open a term."""
+RAW_WRITE_BYTES = 4 * MIB
+POLL_S = 0.02
+STATUS_TIMEOUT_MS = 1000
+TIMEOUT_S = 600.0
+TARGETS = (Target("share_of_disk", 0.8, True),)
+
+
+class CatchUp(NamedTuple):
+    start_s: float
+    """From the new process to its first answer."""
+    seconds: float
+    """From then until it had caught up, or was given up."""
+    megabytes: float
+    """That it held at the end."""
+    is_complete: bool
+
+
+def measure_catch_up(folder: Path, size_bytes: int, seconds: float, report: Report) -> list[Outcome]:
+    """A wiped follower of `size_bytes` while nothing else happens, and under each load; `seconds`: how
+    long a load is measured before, and for each look meanwhile."""
+    outcomes = []
+    with MemberProcesses(folder) as members:
+        uvloop.run(fill(members, size_bytes, report))
+        disk = _disk_mb_per_second(folder, seconds, report)
+        report(f"catch-up of {size_bytes / 1e9:g} GB, idle")
+        found = uvloop.run(_catch_up(members))
+        outcomes.append(Outcome("catch-up-idle", _figures(found, disk), TARGETS))
+        for name in LOADS:
+            disk = _disk_mb_per_second(folder, seconds, report)
+            report(f"catch-up under {name}: the load before, {seconds:g} s")
+            before = _measure_load(members, name, seconds)
+            report(f"catch-up of {size_bytes / 1e9:g} GB and more under {name}")
+            found, during = uvloop.run(_catch_up_under_load(members, name, seconds))
+            figures = _figures(found, disk) | {
+                "before_per_second": before.records_per_second,
+                "during_per_second": statistics.median(m.records_per_second for m in during),
+                "before_p99_ms": before.p99_ms,
+                "during_p99_ms": statistics.median(m.p99_ms for m in during),
+                "during_p99_highest_ms": max(m.p99_ms for m in during),
+            }
+            note = "" if found.is_complete else f"not caught up after {TIMEOUT_S:g} s"
+            outcomes.append(Outcome(f"catch-up-{name}", figures, note=note))
+    return outcomes
+
+
+def _figures(found: CatchUp, disk: float) -> dict[str, float]:
+    rate = found.megabytes / found.seconds
+    return {
+        "megabytes": found.megabytes,
+        "start_s": found.start_s,
+        "seconds": found.seconds,
+        "caught_up": float(found.is_complete),
+        "mb_per_second": rate,
+        "disk_mb_per_second": disk,
+        "share_of_disk": rate / disk,
+    }
+
+
+def _disk_mb_per_second(folder: Path, seconds: float, report: Report) -> float:
+    report("catch-up: the disk alone")
+    seconds = min(seconds, RAW_SECONDS_LIMIT)
+    limit = measure_raw_limit(str(folder), RAW_WRITE_BYTES, seconds, writers=1)
+    return limit.syncs_per_second * RAW_WRITE_BYTES / 1e6
+
+
+def _measure_load(members: MemberProcesses, name: str, seconds: float) -> Measured:
+    (load,) = chosen_loads([name])
+    return uvloop.run(measure(load, members.servers, DEFAULT_GROUP, seconds, ()))
+
+
+async def _catch_up_under_load(
+    members: MemberProcesses, name: str, seconds: float
+) -> tuple[CatchUp, list[Measured]]:
+    """The load runs in windows, one after the other, until the follower has caught up."""
+    (load,) = chosen_loads([name])
+    during: list[Measured] = []
+    catching_up = asyncio.create_task(_catch_up(members))
+    try:
+        while not catching_up.done():
+            during.append(await measure(load, members.servers, DEFAULT_GROUP, seconds, ()))
+        return await catching_up, during
+    finally:
+        catching_up.cancel()
+
+
+async def _catch_up(members: MemberProcesses) -> CatchUp:
+    async with connect_async(members.servers) as client:
+        leader = await Watch(client, members).leader()
+    member = next(m for m in reversed(members.members) if m.member_id != leader["id"])
+    member.kill()
+    shutil.rmtree(member.data_dir)
+    member.start()
+    began = time.perf_counter()
+    answered: float | None = None
+    goal: int | None = None
+    end_index = -1
+    is_complete = False
+    async with connect_async(members.servers) as client:
+        while not is_complete and time.perf_counter() - began < TIMEOUT_S:
+            members.check_running()
+            rows = await client.status(timeout_ms=STATUS_TIMEOUT_MS)
+            own = next((r for r in rows if r["id"] == member.member_id and r["reachable"]), None)
+            if own is not None:
+                answered = answered or time.perf_counter()
+                end_index = own["ledger_end_index"]
+                is_complete = goal is not None and end_index >= goal
+            goal = max((r["committed_index"] for r in rows if r["role"] == "leader"), default=goal)
+            await asyncio.sleep(POLL_S)
+    ended = time.perf_counter()
+    answered = answered or ended
+    return CatchUp(
+        answered - began,
+        max(ended - answered, POLL_S),
+        (end_index + 1) * ENTRY_BYTES / 1e6,
+        is_complete,
+    )

@@ -1,0 +1,134 @@
+"""Members whose links have a delay: the test proxy between them, in a process of its own.
+
+The proxy is Python and takes its share of the processors, most of it where records are small and many:
+what is lost beside members that dial each other directly is lost to the proxy and to the delay together.
+Clients dial members directly.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from demo.faults import Watch
+from demo.member_processes import MemberProcess, MemberProcesses
+from nemesis.proxy import Direction, Network, Weather, both_ways
+from quorumlog import connect_async
+
+PROXY_NOTE = "a proxy process between the members takes processor time too"
+
+
+class DelayedMembers(MemberProcesses):
+    """`with DelayedMembers(folder) as members:` members behind a proxy, without delay to begin with."""
+
+    def __init__(self, folder: Path, *, flush: str = "sync") -> None:
+        super().__init__(folder, flush=flush)
+        self._options = f'flush = "{flush}"\n'
+        self._proxy = DelayProxy({member.member_id: member.address for member in self.members})
+
+    def __enter__(self) -> Self:
+        self._proxy.start()
+        try:
+            self.members = tuple(self._behind_proxy(member) for member in self.members)
+        except BaseException:
+            self._proxy.stop()
+            raise
+        return super().__enter__()
+
+    def destroy(self) -> None:
+        super().destroy()
+        self._proxy.stop()
+
+    def set_delay(self, delay_ms: float, *, of: str | None = None) -> None:
+        """Bytes between members take `delay_ms` each way; `of`: only those to and from this member."""
+        ids = [member.member_id for member in self.members]
+        pairs = [(a, b) for a in ids for b in ids if a < b and of in (None, a, b)]
+        self._proxy.set_delay(delay_ms, both_ways(pairs))
+
+    def _behind_proxy(self, member: MemberProcess) -> MemberProcess:
+        own = member.member_id
+        listed = ",".join(
+            f"{other.member_id}="
+            f"{other.address if other is member else self._proxy.addresses[own, other.member_id]}"
+            for other in self.members
+        )
+        return MemberProcess(own, member.address, self.folder, listed, self._options)
+
+
+class DelayProxy:
+    """The process, told what to do in lines of JSON."""
+
+    def __init__(self, members: Mapping[str, str]) -> None:
+        self._members = dict(members)
+        self._process: subprocess.Popen[str] | None = None
+        self.addresses: dict[Direction, str] = {}
+        """Where the first of a pair dials the second."""
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.links"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            process_group=0,
+        )
+        try:
+            self.addresses = {(a, b): address for a, b, address in self._ask(self._members)}
+        except BaseException:
+            self.stop()
+            raise
+
+    def set_delay(self, delay_ms: float, directions: Iterable[Direction]) -> None:
+        self._ask({"delay_ms": delay_ms, "directions": list(directions)})
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+
+    def _ask(self, request: object) -> Any:
+        assert self._process is not None, "the proxy was not started"
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"the proxy ended with status {self._process.wait()}")
+        return json.loads(answer)
+
+
+async def servers_leader_first(members: MemberProcesses) -> str:
+    """A client asks the first address first: so it reaches the leader without the proxy, through which
+    followers would send it. Waits for a leader."""
+    async with connect_async(members.servers) as client:
+        leader = await Watch(client, members).leader()
+    first = members[leader["id"]].address
+    return ",".join([first, *(m.address for m in members.members if m.address != first)])
+
+
+def serve() -> None:
+    """The process: the first line names the members, each one after it sets the delay."""
+    with Network(json.loads(sys.stdin.readline())) as network:
+        ids = network.member_ids
+        _answer([[a, b, network.address(a, b)] for a in ids for b in ids if a != b])
+        imposed: int | None = None
+        for line in sys.stdin:
+            request = json.loads(line)
+            if imposed is not None:
+                network.lift(imposed)
+            directions = [(a, b) for a, b in request["directions"]]
+            imposed = network.impose(directions, Weather(delay_ms=request["delay_ms"]))
+            _answer("done")
+
+
+def _answer(value: object) -> None:
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,51 @@
+"""Outcome: figures by name, and what was promised of some of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from rich.table import Table
+
+from quorumlog.cli.bench import target_line
+from quorumlog.cli.workloads import Target
+
+Report = Callable[[str], None]
+"""Told what begins."""
+
+
+class Outcome(NamedTuple):
+    name: str
+    figures: dict[str, float]
+    """NaN: was not measured."""
+    targets: tuple[Target, ...] = ()
+    note: str = ""
+    """What to know when reading the figures."""
+
+    def row(self) -> dict[str, Any]:
+        figures = {name: None if math.isnan(value) else value for name, value in self.figures.items()}
+        targets = [target.row(self.figures[target.figure]) for target in self.targets]
+        return {"workload": self.name, **figures, "note": self.note, "targets": targets}
+
+    def lines(self) -> list[str]:
+        """A line a target, with rich's mark-up."""
+        return [target_line(self.name, t, self.figures[t.figure]) for t in self.targets]
+
+
+def outcome_table_of(outcomes: Sequence[Outcome]) -> Table:
+    """A column for each outcome, a row for each figure that one of them has."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for outcome in outcomes:
+        table.add_column(outcome.name, justify="right")
+    for figure in dict.fromkeys(name for outcome in outcomes for name in outcome.figures):
+        table.add_row(figure, *(_short(outcome.figures.get(figure, math.nan)) for outcome in outcomes))
+    table.caption = "; ".join(dict.fromkeys(outcome.note for outcome in outcomes if outcome.note))
+    return table
+
+
+def _short(value: float) -> str:
+    if math.isnan(value):
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"

@@ -39,7 +39,6 @@ from quorumlog.cli.bench import (
 from quorumlog.cli.open_loop import (
     OPEN_LOADS,
     OpenLoad,
-    OpenMeasured,
     chosen_open_loads,
     open_table_of,
     run_open_loads,
@@ -123,8 +122,8 @@ def main(
             console.print(title)
             run = _Run(console, file, folder, data, seconds, status.update, title)
             run.save({"machine": machine.row()})
-            if chosen or opened or kills or stops:
-                run.on_one_cluster(chosen, scratch, opened, seed, kills, stops)
+            results = run.loads(chosen, scratch, opened, seed) if chosen or opened else []
+            run.failovers(kills, stops, results)
             if idle:
                 run.show([measure_idle(data, idle, status.update)])
             if matrix:
@@ -137,8 +136,7 @@ def main(
                 run.show([time_start(data, START_GB * 10**9, status.update)])
     finally:
         shutil.rmtree(data, ignore_errors=True)
-    pictures = sorted(map(str, folder.glob("*.png")))
-    console.print(f"Results: {', '.join([str(path), *pictures])}")
+    console.print(f"Results: {', '.join(map(str, (path, *run.pictures)))}")
 
 
 def _chosen(names: Sequence[str] | None) -> tuple[list[Load], list[OpenLoad]]:
@@ -176,6 +174,8 @@ class _Run:
         self._console = console
         self._file = file
         self._folder = folder
+        self.pictures: list[Path] = []
+        """Drawn so far."""
         self._data = data
         self._seconds = seconds
         self._report = report
@@ -191,53 +191,46 @@ class _Run:
         for outcome in found:
             self._print(outcome.lines())
 
-    def on_one_cluster(
-        self,
-        loads: Sequence[Load],
-        scratch: str | None,
-        open_loads: Sequence[OpenLoad],
-        seed: int,
-        kills: int,
-        stops: int,
-    ) -> None:
-        results: list[Result] = []
+    def loads(
+        self, loads: Sequence[Load], scratch: str | None, open_loads: Sequence[OpenLoad], seed: int
+    ) -> list[Result]:
+        """Closed loops first; returns what they came to."""
         with MemberProcesses(self._data) as members:
             self._report("waiting for a leader")
             uvloop.run(servers_leader_first(members))
             pids = [member.pid for member in members.members]
-            if loads:
-                measured = run_loads(
-                    loads, members.servers, DEFAULT_GROUP, self._seconds, pids, scratch, self._report
-                )
-                results = self._collect(measured)
+            cluster = (members.servers, DEFAULT_GROUP, self._seconds, pids)
+            results = self._collect(run_loads(loads, *cluster, scratch, self._report))
+            if results:
                 self._console.print(table_of(results))
                 self._print(target_lines(results))
-            if open_loads:
-                opened: list[OpenMeasured] = self._collect(
-                    run_open_loads(
-                        open_loads,
-                        members.servers,
-                        DEFAULT_GROUP,
-                        self._seconds,
-                        pids,
-                        seed,
-                        self._report,
-                    )
-                )
+            opened = self._collect(run_open_loads(open_loads, *cluster, seed, self._report))
+            if opened:
                 self._console.print(open_table_of(opened))
                 self._print(open_target_lines(opened))
-                draw_latencies(self._folder / "latency.png", opened, self._title)
-            failovers: list[FailoverTimes] = self._collect(
-                time_failovers(members, kills, stops, self._report)
-            )
-        for times in failovers:
+                draw_latencies(self._picture("latency"), opened, self._title)
+        return results
+
+    def failovers(self, kills: int, stops: int, results: Sequence[Result]) -> None:
+        """On members of their own: what the loads have written is gigabytes. `results` are drawn too."""
+        found: list[FailoverTimes] = []
+        if kills or stops:
+            with MemberProcesses(self._data) as members:
+                uvloop.run(servers_leader_first(members))
+                found = self._collect(time_failovers(members, kills, stops, self._report))
+        for times in found:
             self._print(times.lines())
-        draw(self._folder / "bench.png", results, failovers, self._title)
+        if results or found:
+            draw(self._picture("bench"), results, found, self._title)
 
     def matrix(self, seconds: float) -> None:
         cells = self._collect(run_matrix(self._data, seconds, self._report))
         self._console.print(matrix_table_of(cells))
-        draw_matrix(self._folder / "matrix.png", cells, self._title)
+        draw_matrix(self._picture("matrix"), cells, self._title)
+
+    def _picture(self, name: str) -> Path:
+        self.pictures.append(self._folder / f"{name}.png")
+        return self.pictures[-1]
 
     def _collect(self, measured: Iterable[_R]) -> list[_R]:
         found = []

@@ -1,7 +1,8 @@
 """A follower whose directory was wiped: how fast it has the log again, and what the others notice.
 
-Its bandwidth stands beside that of one plain writer on the same disk, measured just before. "Caught up"
-means that it holds all that was committed one look earlier. It comes back under another directory id and
+Its bandwidth, from its first answer on and of what it has synced, stands beside that of one plain writer
+on the same disk, measured just before. "Caught up" means that it has synced all that was committed one
+look earlier. It comes back under another directory id and
 so counts in no quorum: meanwhile the others must agree without it.
 """
 
@@ -42,8 +43,10 @@ class CatchUp(NamedTuple):
     """From the new process to its first answer."""
     seconds: float
     """From then until it had caught up, or was given up."""
+    megabytes_before: float
+    """That it had synced when it first answered."""
     megabytes: float
-    """That it held at the end."""
+    """At the end."""
     is_complete: bool
 
 
@@ -76,7 +79,7 @@ def measure_catch_up(folder: Path, size_bytes: int, seconds: float, report: Repo
 
 
 def _figures(found: CatchUp, disk: float) -> dict[str, float]:
-    rate = found.megabytes / found.seconds
+    rate = (found.megabytes - found.megabytes_before) / found.seconds
     return {
         "megabytes": found.megabytes,
         "start_s": found.start_s,
@@ -125,7 +128,7 @@ async def _catch_up(members: MemberProcesses) -> CatchUp:
     began = time.perf_counter()
     answered: float | None = None
     goal: int | None = None
-    end_index = -1
+    before = durable = -1
     is_complete = False
     async with connect_async(members.servers) as client:
         while not is_complete and time.perf_counter() - began < TIMEOUT_S:
@@ -133,9 +136,10 @@ async def _catch_up(members: MemberProcesses) -> CatchUp:
             rows = await client.status(timeout_ms=STATUS_TIMEOUT_MS)
             own = next((r for r in rows if r["id"] == member.member_id and r["reachable"]), None)
             if own is not None:
-                answered = answered or time.perf_counter()
-                end_index = own["ledger_end_index"]
-                is_complete = goal is not None and end_index >= goal
+                durable = own["durable_index"]
+                if answered is None:
+                    answered, before = time.perf_counter(), durable
+                is_complete = goal is not None and durable >= goal
             goal = max((r["committed_index"] for r in rows if r["role"] == "leader"), default=goal)
             await asyncio.sleep(POLL_S)
     ended = time.perf_counter()
@@ -143,6 +147,7 @@ async def _catch_up(members: MemberProcesses) -> CatchUp:
     return CatchUp(
         answered - began,
         max(ended - answered, POLL_S),
-        (end_index + 1) * ENTRY_BYTES / 1e6,
+        (before + 1) * ENTRY_BYTES / 1e6,
+        (durable + 1) * ENTRY_BYTES / 1e6,
         is_complete,
     )

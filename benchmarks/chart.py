@@ -18,7 +18,7 @@ mpl.use("Agg")  # no display, and none is looked for
 
 from matplotlib import pyplot as plt
 
-_COLUMN_STEP = 1.6
+_COLUMN_STEP = 2.0
 """Wide enough for the words beside a column of points."""
 
 

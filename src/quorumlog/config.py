@@ -119,6 +119,9 @@ class StoreConfig:
             )
         if self.segment_bytes < 512:
             raise ConfigError(f"segment_bytes ({self.segment_bytes}) must be at least 512")
+        if self.segment_bytes >= 2 * GIB:
+            # A blank record says its length in a signed 32-bit number.
+            raise ConfigError(f"segment_bytes ({self.segment_bytes}) must be below 2 GiB")
         if not 0.0 < self.disk_full_ratio <= 1.0:
             raise ConfigError(f"disk_full_ratio ({self.disk_full_ratio}) must be in (0, 1]")
         if self.scrub_bytes_per_second < 0:

@@ -167,3 +167,8 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert refusal(str(tmp_path / "none.toml"), GIVEN).startswith(
         f"--config {tmp_path}/none.toml: No such"
     )
+
+
+def test_a_segment_whose_blank_record_could_not_say_its_length_is_refused(tmp_path: Path) -> None:
+    path = toml(tmp_path, f"segment_bytes = {2 << 30}")
+    assert "must be below 2 GiB" in refusal(path, GIVEN)

@@ -35,7 +35,7 @@ class Event(Enum):
     MISSED = "the follower does not hold the compared entry"
     MATCHED = "the compared entry is held, and nothing above it is known to differ"
     MATCHED_BELOW_CONFLICT = "the compared entry is held, the one above it is another"
-    CUT = "the follower's log holds nothing that contradicts ours above the match"
+    CUT = "the follower has cut what contradicts ours above the match, or leaves that to the next push"
     INCONSISTENT = "the follower does not hold the entry before a push or a cut"
     LOG_GREW = "there are entries to send, or to send again"
     CAUGHT_UP = "everything has been sent"

@@ -335,6 +335,14 @@ def test_units_that_the_data_proves_wrong_are_written_again(tmp_path: Path) -> N
     store.close()
 
 
+def test_the_last_entry_is_known_without_its_unit(tmp_path: Path) -> None:
+    make_pair(tmp_path).close()
+    store, _ = open_store(str(tmp_path / "m"))
+    flip(index_file(tmp_path / "m", 256), 32 + 24)
+    assert store.id_at(9) == store.end.entry_id
+    store.close()
+
+
 def test_damage_that_was_cut_meanwhile_is_none(tmp_path: Path) -> None:
     make_pair(tmp_path).close()
     store, _ = open_store(str(tmp_path / "m"))

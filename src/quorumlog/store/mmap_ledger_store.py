@@ -351,6 +351,8 @@ class MmapLedgerStore(LedgerStore):
     def id_at(self, index: int) -> EntryId:
         if index == self._begin.index:
             return self._begin.entry_id
+        if index == self._end.index:
+            return self._end.entry_id  # its unit may be damaged
         quarantined = self._quarantine.at(index)
         if quarantined is not None:
             return EntryId(index, quarantined.term_at(index))

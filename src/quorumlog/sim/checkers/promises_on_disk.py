@@ -5,6 +5,7 @@ The word of the code that wrote is not taken for it: the simulated disk says wha
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from quorumlog.consensus.messages import (
@@ -168,13 +169,28 @@ class PromisesOnDisk(Checker):
             # A name once synced stays so; entries follow each other, so each segment is entered here.
             if position == base and not member.disk.is_name_synced(path):
                 raise Violation(f"entry {index} of {member.voter} {what}; the name {path} is not synced")
-            if not member.disk.is_synced(path, position - base, stop - base):
-                raise Violation(
-                    f"entry {index} of {member.voter} {what}; bytes {position - base} .. {stop - base}"
-                    f" of {path} are not all on the platter"
-                )
+            for first, behind in _but_quarantined(member.node.store, position, stop):
+                if not member.disk.is_synced(path, first - base, behind - base):
+                    raise Violation(
+                        f"entry {index} of {member.voter} {what}; bytes {first - base} .."
+                        f" {behind - base} of {path} are not all on the platter"
+                    )
             position = stop
-        self._synced[member.voter] = (index, stop_position)
+        if not member.node.store.quarantined:  # what is healed has to be looked at again
+            self._synced[member.voter] = (index, stop_position)
+
+
+def _but_quarantined(store: LedgerStore, first: int, stop: int) -> Iterator[tuple[int, int]]:
+    """A range of positions without what is in quarantine: a piece that was to heal it may be in the
+    cache alone, its sync having failed."""
+    for quarantined in store.quarantined:
+        low, high = quarantined.before.position, quarantined.last.position
+        if low < stop and high > first:
+            if first < low:
+                yield first, low
+            first = min(high, stop)
+    if first < stop:
+        yield first, stop
 
 
 def _position_behind(store: LedgerStore, index: int) -> int | None:

@@ -437,8 +437,33 @@ def test_a_full_disk_refuses_appends_keeps_elections_and_ends_by_itself(tmp_path
     outcomes = append(leader, b"space again")
     cell.until(lambda: outcomes)
     assert isinstance(outcomes[0], AppendReceipt)
-    assert not leader.problems()
+    cell.until(lambda: not leader.problems())
     cell.until(lambda: len({node.store.end for node in cell.nodes.values()}) == 1)
+    cell.close()
+
+
+def test_members_with_space_again_take_over_although_nobody_sends_them_data(tmp_path: Path) -> None:
+    disks = {f"n{i}": _NoSpaceDisk() for i in range(3)}
+    cell = Cell(tmp_path, disks=dict(disks))
+    cell.leader()
+    for disk in disks.values():
+        disk.full = True
+    for _ in range(400):  # until all have refused; small ones find room for longer than large ones
+        append(cell.leader(), b"z" * 4000)
+        append(cell.leader(), b"small")
+        cell.step(50)
+    assert cell.leader().raft.term <= 4
+    full = cell.leader().voter.member_id
+    for member, disk in disks.items():
+        disk.full = member == full
+
+    def is_taken() -> bool:
+        outcomes = append(cell.leader(), b"z" * 4000)
+        cell.step(50)
+        return bool(outcomes) and isinstance(outcomes[0], AppendReceipt)
+
+    cell.until(is_taken, "an append that is taken")
+    assert cell.leader().voter.member_id != full
     cell.close()
 
 

@@ -80,7 +80,7 @@ class LeadershipTransfer:
         target = self.target
         if target is None or self._asked:
             return
-        if self._dispatchers[target.member_id].mark == self._state.runs.end_index:
+        if self._lag_of(target) == 0:
             self._asked = True
             self._outbox.send(
                 target,

@@ -155,12 +155,12 @@ class BatchFormer:
             first = self._raft.propose(batch.count)
         except LedgerError as error:
             if isinstance(error, DiskFull):
-                self._writer.disk_full = str(error)
+                self._writer.refuse(batch.sizes, error)
             # Nothing queued behind a refused append may get in before it: streams keep their order.
             for append in appends:
                 append.answer(error)
             self._pending.refuse_queued(error)
             return
-        self._writer.disk_full = ""
+        self._writer.took(batch.sizes)
         self._writer.promised.append((first.index, batch, positions))
         self._pending.propose(appends, first)

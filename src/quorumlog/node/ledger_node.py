@@ -46,6 +46,8 @@ from quorumlog.store.member_directory import MemberDirectory
 RECENT_BYTES = 16 * MIB
 """Newest entries kept in memory for pushes and tailing readers; a fixed part of a member's memory."""
 EXPIRY_INTERVAL_MS = 100
+SPACE_INTERVAL_MS = 1000
+"""A full disk is asked so often whether it has space again."""
 
 TransferOutcome = RoleChange | LedgerError
 
@@ -115,6 +117,7 @@ class LedgerNode:
         )
         self._transfers: list[Callable[[TransferOutcome], None]] = []
         self._next_expiry_ms = now_ms
+        self._next_space_ms = now_ms
 
     # ---------------------------------------------------------------- inputs
 
@@ -209,6 +212,8 @@ class LedgerNode:
             self.healer.next_wakeup_ms(),
             self._scrubber.next_wakeup_ms(),
         )
+        if self._writer.disk_full:
+            wakeup = min(wakeup, self._next_space_ms)
         if self._pending.proposed_count or self._pending.queued:
             wakeup = min(wakeup, self._next_expiry_ms)
         if self._pending.queued:
@@ -356,6 +361,9 @@ class LedgerNode:
     # ---------------------------------------------------------------- by the clock
 
     def _keep_house(self) -> None:
+        if self._writer.disk_full and self._now_ms >= self._next_space_ms:
+            self._next_space_ms = self._now_ms + SPACE_INTERVAL_MS
+            self._writer.look_for_space()
         if self._now_ms >= self._next_expiry_ms:
             self._next_expiry_ms = self._now_ms + EXPIRY_INTERVAL_MS
             self._pending.expire(self._now_ms)

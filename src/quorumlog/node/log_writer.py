@@ -43,9 +43,10 @@ class LogWriter:
         self.promised: deque[tuple[int, EntryBatch, Int64Array]] = deque()
         """(first index, batch, positions) of proposals whose AppendOrder has not come yet."""
         self.disk_full = ""
-        """Why the newest data that came was refused for lack of space; empty again once some is taken.
-        A no-op, which has a reserve, proves nothing: were it to, leaders with full disks would hand over
-        to each other without end."""
+        """Why data was refused for lack of space; empty again once as much would be taken. What is
+        smaller proves nothing, nor does a no-op, which has a reserve: were they to, leaders with full
+        disks would hand over to each other without end."""
+        self._refused_sizes: Int64Array | None = None
 
     # ---------------------------------------------------------------- before the core sees a push
 
@@ -75,7 +76,7 @@ class LogWriter:
                 f"{message.sender.member_id} holds other entries up to index {shared_index} than this"
                 " member: run `quorumlog verify` on both data directories"
             )
-        return True
+        return shares  # else it comes again, and finds the damage in quarantine
 
     def _examine(self, index: int) -> bool:
         """On this thread; True if something was damaged there, and is in quarantine now."""
@@ -89,6 +90,8 @@ class LogWriter:
         Raises ProtocolViolation where they lie elsewhere in the sender's log.
         """
         batch = message.entries
+        if self._raft.last_shared_index(message) == message.last_index:
+            return True  # it is all here; the answer to its first copy was lost
         waiting = [push.entries for push in self._raft.waiting_pushes()]
         try:
             try:
@@ -101,15 +104,34 @@ class LogWriter:
                 waiting = []
                 positions = self._plan_together([batch])
         except DiskFull as error:
-            self.disk_full = str(error)
+            self.refuse(batch.sizes, error)
             return False
-        if not batch.is_control:
-            self.disk_full = ""
+        self.took(batch.sizes)
         if message.previous == self._store.end.entry_id:
             check_positions(batch, positions[: batch.count])
             if not waiting:
                 self._planned = batch
         return True
+
+    def refuse(self, sizes: Int64Array, error: DiskFull) -> None:
+        self.disk_full = str(error)
+        self._refused_sizes = sizes
+
+    def took(self, sizes: Int64Array) -> None:
+        if self._refused_sizes is not None and sizes.sum() >= self._refused_sizes.sum():
+            self.disk_full, self._refused_sizes = "", None
+
+    def look_for_space(self) -> None:
+        """Would what was refused find room now? Nobody may send data to ask by. Between turns only: no
+        entries wait for a plan of theirs."""
+        if self._refused_sizes is None:
+            return
+        self._planned = None
+        try:
+            self._store.plan(self._refused_sizes)
+        except DiskFull:
+            return
+        self.disk_full, self._refused_sizes = "", None
 
     def _plan_together(self, batches: list[EntryBatch]) -> Int64Array:
         """Raises DiskFull. Data among them leaves the reserve of the no-ops alone."""

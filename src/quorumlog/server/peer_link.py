@@ -8,6 +8,7 @@ says travels on the links that it dialled; what it hears comes on those that oth
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,6 +28,8 @@ CONNECT_TIMEOUT_S = 2.0
 FRESH_S = 0.5
 """A dial that is younger is left alone: both sides dial at once after a reset, and were each to give its
 own up because the other's has arrived, the two would go on so for as long as the network has latency."""
+_NO_WAY_THERE = (errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EAFNOSUPPORT)
+"""An address of a kind that this machine has no way to, such as IPv6: it says nothing of the peer."""
 UNSENT_LIMIT_BYTES = 32 * MIB
 """Above this a peer that does not read loses messages instead of taking memory; the core resends."""
 
@@ -139,17 +142,17 @@ class PeerLink:
     async def _connect(self, loop: asyncio.AbstractEventLoop, connection: Connection) -> bool:
         """To one of the addresses behind the name, one by one: what each says counts."""
         found = await loop.getaddrinfo(self.peer.host, self.peer.port, type=socket.SOCK_STREAM)
-        refusals = 0
+        refusals = unroutable = 0
         for _, _, _, _, address in found:
             try:
                 await loop.create_connection(lambda: connection, str(address[0]), self.peer.port)
             except ConnectionError:
                 refusals += 1
-            except OSError:
-                continue
+            except OSError as error:
+                unroutable += error.errno in _NO_WAY_THERE
             else:
                 return True
-        self._is_refused = refusals == len(found)
+        self._is_refused = refusals > 0 and refusals + unroutable == len(found)
         return False
 
     async def _greeted(self) -> bool:

@@ -1,8 +1,8 @@
 """Seeds whose lives once failed, each with what it found; lived in every run of the tests.
 
 A change of the weather makes another life of a seed. A line stays only as long as its life still fails
-with the mistake put back, as its mutant (tests/mutants/) does, where it has one. What is no longer tied to a seed has a
-directed test beside the code that was wrong.
+with the mistake put back, as its mutant (tests/mutants/) does, where it has one. What is no longer tied
+to a seed has a directed test beside the code that was wrong.
 """
 
 from __future__ import annotations

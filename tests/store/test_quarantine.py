@@ -18,6 +18,7 @@ from quorumlog.store.ledger_store import Examination, LogPoint
 from quorumlog.store.mmap_file import PAGE_BYTES
 from quorumlog.store.mmap_ledger_store import MmapLedgerStore
 from quorumlog.store.quarantine import Quarantine
+from quorumlog.store.segment_scan import INDEX_UNIT_BYTES
 from tests.store.log_making import (
     SMALL,
     append_bodies,
@@ -481,6 +482,44 @@ def test_a_page_that_the_disk_cannot_read_is_replaced_wherever_a_range_or_a_cut_
     assert read_log(store) == numbered(store.end.index + 1)
     append_numbered(store, 1, term=2)
     sync(store)
+    store.close()
+    store, _ = open_store("/m", ONE_SEGMENT, disk)
+    assert store.quarantined == ()
+    store.close()
+
+
+@pytest.mark.parametrize("index", [5, 60])
+@pytest.mark.parametrize("place", ["data", "index"])
+@pytest.mark.parametrize("is_in_range", [False, True])
+def test_a_cut_goes_through_pages_that_the_disk_cannot_read(
+    place: str, index: int, is_in_range: bool
+) -> None:
+    """Nobody has met them yet, up to the page in which the log ends."""
+    disk = SimDisk()
+    for name in ("/m", "/twin"):
+        store = new_store(name, ONE_SEGMENT, disk)
+        append_numbered(store, 400)
+        sync(store)
+        store.close()
+    twin, _ = open_store("/twin", ONE_SEGMENT, disk)
+    store, _ = open_store("/m", ONE_SEGMENT, disk)
+    end = point_behind(twin, index)
+    if is_in_range:
+        disk.unreadable.add((f"/m/data/{0:020d}", end.position // PAGE_BYTES))
+        store.settle(store.examine(index - 1, index + 1))
+        assert store.quarantined
+    page = {"data": end.position // PAGE_BYTES + 1, "index": 0 if is_in_range else 1}[place]
+    last = {"data": store.end.position, "index": store.end.index * INDEX_UNIT_BYTES}[place]
+    pages = range(page, last // PAGE_BYTES + 1)
+    disk.unreadable.update((f"/m/{place}/{0:020d}", page) for page in pages)
+    store.truncate_from(index, end)
+    assert store.end.index == index - 1
+    append_numbered(store, 1, term=2)
+    sync(store)
+    store.settle(store.examine(0, store.end.index + 1))  # units that were lost are written again
+    heal_from(twin, store)
+    assert read_log(store) == numbered(index) + numbered(1, term=2, first=index)
+    assert disk.unreadable == set()
     store.close()
     store, _ = open_store("/m", ONE_SEGMENT, disk)
     assert store.quarantined == ()

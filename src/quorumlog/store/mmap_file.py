@@ -113,7 +113,9 @@ class MmapFile:
             stop_position,
         )
         while first_position < stop_position:
-            piece = _ZEROS[: stop_position - first_position]
+            # Pieces end with a page: one that the disk cannot read can be written as a whole only.
+            size = len(_ZEROS) - (first_position - self.base_position) % PAGE_BYTES
+            piece = _ZEROS[: min(size, stop_position - first_position)]
             self.write([piece], first_position)
             first_position += len(piece)
 

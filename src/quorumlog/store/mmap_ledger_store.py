@@ -37,7 +37,7 @@ from quorumlog.store.ledger_store import (
     QuarantinedRange,
     SyncTask,
 )
-from quorumlog.store.mmap_file import MmapFile
+from quorumlog.store.mmap_file import PAGE_BYTES, MmapFile
 from quorumlog.store.mmap_file_list import MmapFileList
 from quorumlog.store.placement import Placement, check_continues, place, range_length
 from quorumlog.store.quarantine import Quarantine
@@ -288,6 +288,8 @@ class MmapLedgerStore(LedgerStore):
         units_position = index * INDEX_UNIT_BYTES
         for file in self._index.files.drop_after(units_position - 1):
             self._dirty_index.pop(file.base_position, None)
+        if self._index.files.file_at(units_position) is not None:
+            self._index.files.make_writable(units_position, INDEX_UNIT_BYTES)
         self._zero(self._index.files, units_position, old_stop_index * INDEX_UNIT_BYTES)
         self._zero(self._data, cut.position, written_end)
         if self._quarantine.truncate_to(cut):
@@ -330,12 +332,17 @@ class MmapLedgerStore(LedgerStore):
             return segment_end  # the whole of it, then
 
     def _zero(self, files: MmapFileList, first_position: int, stop_position: int) -> None:
-        """Zero what lies in the one segment that is left of the range, synced."""
+        """Zero what lies in the one segment that is left of the range, synced.
+
+        To the end of the range's last page, behind which nothing was written: a page that the disk
+        cannot read can be written as a whole only.
+        """
         file = files.file_at(first_position)
         if file is None or stop_position <= first_position:
             # The range began with its segment, which is gone; or the log ends with that segment although
             # nothing was ever written so far, because a range in quarantine does.
             return
+        stop_position += -(stop_position - file.base_position) % PAGE_BYTES
         file.zero(first_position, min(stop_position, file.end_position))
         file.sync()
 

@@ -9,7 +9,7 @@ from quorumlog.config import MemberAddress
 from quorumlog.consensus.messages import PushEntryRequest, PushType
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import EntryId, Voter
-from quorumlog.server.connection import WriteTurn
+from quorumlog.server.connection import LoopTurn
 from quorumlog.server.peer import Peer
 
 N1 = Voter("n1", "n1-directory")
@@ -21,7 +21,7 @@ class RecordingPeer(Peer):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         nothing: Any = lambda *arguments: None  # noqa: E731
         address = MemberAddress("n1", "127.0.0.1", 1)
-        super().__init__(WriteTurn(loop), "default", address, nothing, nothing, nothing, nothing)
+        super().__init__(LoopTurn(loop), "default", address, nothing, nothing, nothing, nothing)
         self.sent: list[tuple[str, PushType, int]] = []
 
     def _send_on(self, link: Any, envelope: Envelope) -> None:

@@ -21,46 +21,76 @@ LostHandler = Callable[["Connection", bool], None]
 
 WRITE_BUFFER_BYTES = 4 * MIB
 """A client that leaves more unread is asked for nothing until it has caught up."""
+TURN_FRAMES = 2048
+"""A turn of the loop that took so many is sated."""
+SATED_BYTES = 2048
+"""What it still takes of each further connection."""
 SILENT_PEER_MS = 5000
 """A connection whose bytes stay unacknowledged for so long is given up and dialled again: after a
 partition TCP's own back-off would stay silent for up to two minutes."""
 
 
-class WriteTurn:
-    """Writes what was sent during one turn of the loop at its end, each connection's in one call.
+class LoopTurn:
+    """One turn of the loop, for all its connections: how much they take in, and a write at its end of
+    what each was given to send.
+
+    Hundreds of clients that send without waiting for answers fill the kernel's buffers with more than a
+    second's work, and a loop that took all of it at one look would miss its heartbeats. So a turn that
+    has enough takes a little of each further connection, and the rest in the next turns.
 
     Whoever knows that the turn is over calls `flush` itself.
     """
 
+    __slots__ = ("_frames", "_loop", "_paused", "_sending")
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._connections: list[Connection] = []
+        self._sending: list[Connection] = []
+        self._frames = 0
+        self._paused: list[Connection] = []
+
+    @property
+    def is_sated(self) -> bool:
+        return self._frames >= TURN_FRAMES
+
+    def took(self, frames: int, connection: Connection) -> None:
+        """The loop asks a socket again and again while it fills its buffer: here it stops."""
+        self._frames += frames
+        if self._frames >= TURN_FRAMES:
+            if not self._paused:
+                self._loop.call_soon(self.flush)
+            self._paused.append(connection)
+            connection.pause_reading()
 
     def add(self, connection: Connection) -> None:
-        if not self._connections:
+        if not self._sending:
             self._loop.call_soon(self.flush)
-        self._connections.append(connection)
+        self._sending.append(connection)
 
     def flush(self) -> None:
-        connections, self._connections = self._connections, []
-        for connection in connections:
+        sending, self._sending = self._sending, []
+        for connection in sending:
             connection.flush()
+        self._frames = 0
+        paused, self._paused = self._paused, []
+        for connection in paused:
+            connection.resume_reading()
 
 
 class Connection(asyncio.BufferedProtocol):
     """Hands every frame to `on_frame` and its end to `on_lost(connection, closed_by_peer)`.
 
-    What is sent during one turn of the loop leaves in one write at its end (`WriteTurn`).
+    What is sent during one turn of the loop leaves in one write at its end (`LoopTurn`).
     """
 
     def __init__(
         self,
-        writes: WriteTurn,
+        loop_turn: LoopTurn,
         on_frame: FrameHandler,
         on_lost: LostHandler,
         connection_id: str = "",
     ) -> None:
-        self._writes = writes
+        self._loop_turn = loop_turn
         self.on_frame = on_frame
         """Who takes the frames; after the Hello somebody else may."""
         self._on_lost = on_lost
@@ -69,9 +99,10 @@ class Connection(asyncio.BufferedProtocol):
         self.on_writable: Callable[[Connection], None] | None = None
         """Called when a reader that had fallen behind has caught up."""
         self._decoder = FrameDecoder()
-        self.get_buffer = self._decoder.get_buffer  # type: ignore[method-assign]
         self._transport: asyncio.Transport | None = None
         self._out: list[Buffer] = []
+        self._is_clogged = False
+        """The other side does not read what it is sent."""
         self.closed = False
         self._closed_by_us = False
 
@@ -90,14 +121,23 @@ class Connection(asyncio.BufferedProtocol):
         if self.on_made is not None:
             self.on_made(self)
 
+    def get_buffer(self, sizehint: int) -> memoryview:
+        buffer = self._decoder.get_buffer()
+        if self._loop_turn.is_sated and not self._decoder.is_in_large_frame:
+            return buffer[:SATED_BYTES]
+        return buffer
+
     def buffer_updated(self, nbytes: int) -> None:
         try:
-            for frame in self._decoder.buffer_updated(nbytes):
+            frames = self._decoder.buffer_updated(nbytes)
+            for frame in frames:
                 if self.closed:
                     return
                 self.on_frame(self, frame)
         except ProtocolViolation as violation:
             self.violate(violation)
+            return
+        self._loop_turn.took(len(frames), self)
 
     def eof_received(self) -> None:
         return None
@@ -113,14 +153,22 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The other side reads slower than it asks: take no more requests from it meanwhile."""
+        self._is_clogged = True
+        self.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._is_clogged = False
+        self.resume_reading()
+        if not self.closed and self.on_writable is not None:
+            self.on_writable(self)
+
+    def pause_reading(self) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
-    def resume_writing(self) -> None:
-        if self._transport is not None and not self._transport.is_closing():
+    def resume_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing() and not self._is_clogged:
             self._transport.resume_reading()
-            if self.on_writable is not None:
-                self.on_writable(self)
 
     # ---------------------------------------------------------------- sending and closing
 
@@ -128,7 +176,7 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed:
             return
         if not self._out:
-            self._writes.add(self)
+            self._loop_turn.add(self)
         self._out += encode_frame(group, message, payload)
 
     def flush(self) -> None:

@@ -25,7 +25,7 @@ from quorumlog.config import GroupConfig, parse_address
 from quorumlog.consensus.ready import Role, RoleChange
 from quorumlog.errors import ConfigError, ProtocolViolation, StoreFailure
 from quorumlog.server.client_session import ClientSession
-from quorumlog.server.connection import Connection, WriteTurn
+from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.peer_session import PeerSession
@@ -98,7 +98,7 @@ class LedgerServer:
         """Connection ids of another run of this server name nothing here."""
         self._listener: asyncio.Server | None = None
         self._threads: list[DiskThread] = []
-        self._writes: WriteTurn
+        self._loop_turn: LoopTurn
         self._ended: asyncio.Event | None = None
         self.failure: BaseException | None = None
 
@@ -131,7 +131,7 @@ class LedgerServer:
         self._ended = asyncio.Event()
         flush, reader = (DiskThread(f"quorumlog-{name}", loop) for name in ("flush", "read"))
         self._threads = [flush, reader]
-        self._writes = WriteTurn(loop)
+        self._loop_turn = LoopTurn(loop)
         opened: list[MemberDirectory] = []
         try:
             await self._listen(loop)
@@ -143,7 +143,7 @@ class LedgerServer:
                 self._drivers[config.group] = NodeDriver(
                     config,
                     directory,
-                    writes=self._writes,
+                    loop_turn=self._loop_turn,
                     flush=flush,
                     reader=reader,
                     on_failure=self._member_failed,
@@ -277,7 +277,7 @@ class LedgerServer:
     def _accept(self) -> Connection:
         self._connection_number += 1
         connection_id = f"{self._run_id}/{self._connection_number}"
-        connection = Connection(self._writes, self._frame, self._connection_lost, connection_id)
+        connection = Connection(self._loop_turn, self._frame, self._connection_lost, connection_id)
         connection.on_made = self._connection_made
         return connection
 

@@ -27,7 +27,7 @@ from quorumlog.errors import (
     StoreFailure,
 )
 from quorumlog.node import LedgerNode
-from quorumlog.server.connection import Connection, WriteTurn
+from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.server.peer import Peer
 from quorumlog.server.problem_log import ProblemLog
@@ -62,7 +62,7 @@ class NodeDriver:
         config: GroupConfig,
         directory: MemberDirectory,
         *,
-        writes: WriteTurn,
+        loop_turn: LoopTurn,
         flush: DiskThread,
         reader: DiskThread,
         on_failure: Callable[[NodeDriver, BaseException], None],
@@ -72,7 +72,7 @@ class NodeDriver:
         self.config = config
         self.directory = directory
         self._loop = asyncio.get_running_loop()
-        self._writes = writes
+        self._loop_turn = loop_turn
         self._flush = flush
         self._flushes: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
         """Work for the flush thread that this turn has brought."""
@@ -99,7 +99,7 @@ class NodeDriver:
         self.node = LedgerNode(config, directory, self, random.Random(seed), self._now_ms())
         self.peers = {
             address.member_id: Peer(
-                writes,
+                loop_turn,
                 config.group,
                 address,
                 self._hello,
@@ -155,7 +155,7 @@ class NodeDriver:
                         raise
                     connection.violate(violation)
             node.turn()
-            self._writes.flush()
+            self._loop_turn.flush()
             if self._flushes:
                 self._start_flushes()
             self._expire_waiters()

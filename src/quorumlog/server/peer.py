@@ -21,7 +21,7 @@ from quorumlog.consensus.messages import (
     RangeResponse,
 )
 from quorumlog.consensus.ready import Envelope
-from quorumlog.server.connection import Connection, WriteTurn
+from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.peer_link import PeerLink
 from quorumlog.wire.client_messages import Hello
 
@@ -34,7 +34,7 @@ class Peer:
 
     def __init__(
         self,
-        writes: WriteTurn,
+        loop_turn: LoopTurn,
         group: str,
         address: MemberAddress,
         hello: Callable[[str, str], Hello],
@@ -44,8 +44,8 @@ class Peer:
     ) -> None:
         self.member_id = address.member_id
         told = (self._link_up, self._link_down, self._link_gone)
-        self.control = PeerLink(writes, group, address, "control", hello, *told, on_bug)
-        self.data = PeerLink(writes, group, address, "data", hello, *told, on_bug)
+        self.control = PeerLink(loop_turn, group, address, "control", hello, *told, on_bug)
+        self.data = PeerLink(loop_turn, group, address, "data", hello, *told, on_bug)
         self._on_connected = on_connected
         self._on_lost = on_lost
         self._inbound: dict[str, tuple[str, Connection]] = {}

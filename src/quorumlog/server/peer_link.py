@@ -16,7 +16,7 @@ from contextlib import suppress
 from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB, MemberAddress
 from quorumlog.errors import ProtocolViolation
-from quorumlog.server.connection import Connection, WriteTurn
+from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.wire.client_messages import Hello, HelloResponse
 from quorumlog.wire.framing import AnyFrameMessage, Frame
 
@@ -37,7 +37,7 @@ UNSENT_LIMIT_BYTES = 32 * MIB
 class PeerLink:
     def __init__(
         self,
-        writes: WriteTurn,
+        loop_turn: LoopTurn,
         group: str,
         peer: MemberAddress,
         role: str,
@@ -49,7 +49,7 @@ class PeerLink:
     ) -> None:
         """`hello(role, to_member_id)` makes the first frame. `on_gone` follows `on_down` when the link
         was dialled again and nobody is there: a process that lives answers, whatever broke the link."""
-        self._writes = writes
+        self._loop_turn = loop_turn
         self.group = group
         self.peer = peer
         self.role = role
@@ -126,7 +126,7 @@ class PeerLink:
         self._answered.clear()
         self._is_refused = False
         connection = Connection(
-            self._writes, self._frame, self._connection_lost, f"{self.role}->{self.peer}"
+            self._loop_turn, self._frame, self._connection_lost, f"{self.role}->{self.peer}"
         )
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):

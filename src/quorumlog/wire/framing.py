@@ -135,6 +135,10 @@ class FrameDecoder:
         """True if the bytes so far end with a whole frame: a close here truncates nothing."""
         return self._large is None and self._start == self._end
 
+    @property
+    def is_in_large_frame(self) -> bool:
+        return self._large is not None
+
     def get_buffer(self, sizehint: int = -1) -> memoryview:
         """Where the next bytes go; never empty."""
         if self._large is not None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from quorumlog.batch import EntryBatch
-from quorumlog.config import ConsensusConfig
+from quorumlog.config import MIB, ConsensusConfig, StoreConfig
 from quorumlog.consensus.messages import PushEntryRequest, PushType
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt
@@ -464,6 +464,81 @@ def test_members_with_space_again_take_over_although_nobody_sends_them_data(tmp_
 
     cell.until(is_taken, "an append that is taken")
     assert cell.leader().voter.member_id != full
+    cell.close()
+
+
+def test_leaders_with_full_disks_do_not_hand_over_in_a_circle_for_entries_as_small_as_no_ops(
+    tmp_path: Path,
+) -> None:
+    disks = {f"n{i}": _NoSpaceDisk() for i in range(3)}
+    cell = Cell(tmp_path, disks=dict(disks))
+    cell.leader()
+    for disk in disks.values():
+        disk.full = True
+    outcomes: list[Any] = []
+    while not outcomes or not isinstance(outcomes[0], DiskFull):
+        outcomes = append(cell.leader(), *[b""] * 500)
+        cell.until(lambda outcomes=outcomes: outcomes)
+    term = cell.leader().raft.term
+    for _ in range(500):
+        append(cell.leader(), b"")
+        cell.step(20)
+    assert cell.leader().raft.term <= term + 3
+    cell.close()
+
+
+def test_as_many_bytes_in_fewer_entries_prove_no_space_in_the_index(tmp_path: Path) -> None:
+    storage = StoreConfig(segment_bytes=16 * MIB, index_segment_bytes=MIB, reserve_step_bytes=8 * MIB)
+    disks = {f"n{i}": _NoSpaceDisk() for i in range(3)}
+    cell = Cell(tmp_path, storage=storage, disks=dict(disks))
+    outcomes = append(cell.leader(), b"")
+    cell.until(lambda: outcomes)
+    for disk in disks.values():
+        disk.full = True
+    while not isinstance(outcomes[0], DiskFull):
+        outcomes = append(cell.leader(), *[b""] * 1000)
+        cell.until(lambda outcomes=outcomes: outcomes)
+    term = cell.leader().raft.term
+    for _ in range(60):
+        append(cell.leader(), *[b""] * 1000)
+        cell.step(10)
+        append(cell.leader(), b"z" * 48000)
+        cell.step(10)
+    assert cell.leader().raft.term <= term + 3
+    cell.close()
+
+
+def test_a_hand_over_to_a_member_that_has_no_space_either_goes_on_to_the_next(tmp_path: Path) -> None:
+    """n0 and n1 are full, three have space. The new leader n1 is asked for space before anybody has
+    answered its first heartbeat, so it does not know yet that n0 is full, too."""
+    disks = {f"n{i}": _NoSpaceDisk() for i in range(5)}
+    cell = Cell(tmp_path, 5, disks=dict(disks))
+    cell.until(lambda: cell.leader().committed_index >= 0)
+    if cell.leader().voter.member_id != "n0":
+        transferred: list[Any] = []
+        cell.leader().transfer("n0", transferred.append)
+        cell.until(lambda: transferred)
+    disks["n0"].full = disks["n1"].full = True
+    for member, world in cell.worlds.items():
+
+        def role_changed(change: Any, member: str = member) -> None:
+            if change.role is Role.LEADER:
+                append(cell.nodes[member], b"z" * 4000)
+
+        world.role_changed = role_changed  # type: ignore[method-assign]
+    full: list[str] = []
+
+    def is_taken() -> bool:
+        leader = cell.leader()
+        outcomes = append(leader, b"z" * 4000)
+        cell.step(10)
+        if outcomes and isinstance(outcomes[0], DiskFull):
+            full.append(leader.voter.member_id)
+        return bool(full and outcomes) and isinstance(outcomes[0], AppendReceipt)
+
+    refused_ms = cell.until(lambda: is_taken() or (full and cell.now_ms))
+    cell.until(is_taken, "an append that is taken")
+    assert cell.now_ms - (cell.now_ms if refused_ms is True else refused_ms) < 5000
     cell.close()
 
 

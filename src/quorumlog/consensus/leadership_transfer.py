@@ -95,7 +95,12 @@ class LeadershipTransfer:
         """Called with every heartbeat of a leader."""
         now_ms = self._state.now_ms
         if self.target is not None:
-            if now_ms >= self._deadline_ms or not self._outbox.is_connected(self.target):
+            if not self._elector.takes_over(self.target):
+                # It became unfit since, or had not said so in this term yet: appends wait no longer, and
+                # an unfit leader may try the next at once.
+                self.target = None
+                self._next_unfit_try_ms = now_ms
+            elif now_ms >= self._deadline_ms or not self._outbox.is_connected(self.target):
                 self.target = None
             else:
                 self._asked = False  # the request may have been lost

@@ -161,6 +161,5 @@ class BatchFormer:
                 append.answer(error)
             self._pending.refuse_queued(error)
             return
-        self._writer.took(batch.sizes)
         self._writer.promised.append((first.index, batch, positions))
         self._pending.propose(appends, first)

@@ -43,9 +43,10 @@ class LogWriter:
         self.promised: deque[tuple[int, EntryBatch, Int64Array]] = deque()
         """(first index, batch, positions) of proposals whose AppendOrder has not come yet."""
         self.disk_full = ""
-        """Why data was refused for lack of space; empty again once as much would be taken. What is
-        smaller proves nothing, nor does a no-op, which has a reserve: were they to, leaders with full
-        disks would hand over to each other without end."""
+        """Why data was refused for lack of space; empty again once the very same would be taken. Nothing
+        else that is taken proves it: not what is smaller, not as many bytes in fewer entries (a full
+        index), not a no-op, which has a reserve. Were it to, leaders with full disks would hand over to
+        each other without end."""
         self._refused_sizes: Int64Array | None = None
 
     # ---------------------------------------------------------------- before the core sees a push
@@ -106,7 +107,6 @@ class LogWriter:
         except DiskFull as error:
             self.refuse(batch.sizes, error)
             return False
-        self.took(batch.sizes)
         if message.previous == self._store.end.entry_id:
             check_positions(batch, positions[: batch.count])
             if not waiting:
@@ -116,10 +116,6 @@ class LogWriter:
     def refuse(self, sizes: Int64Array, error: DiskFull) -> None:
         self.disk_full = str(error)
         self._refused_sizes = sizes
-
-    def took(self, sizes: Int64Array) -> None:
-        if self._refused_sizes is not None and sizes.sum() >= self._refused_sizes.sum():
-            self.disk_full, self._refused_sizes = "", None
 
     def look_for_space(self) -> None:
         """Would what was refused find room now? Nobody may send data to ask by. Between turns only: no

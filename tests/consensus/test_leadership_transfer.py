@@ -134,14 +134,19 @@ def test_a_wiped_member_is_no_target_even_under_a_voter_s_name() -> None:
     assert "not connected with the directory that is a voter" in refused(n0, "n1")
 
 
-def test_a_leader_without_space_hands_over_once_to_who_has_some() -> None:
-    n0 = leading()
+@pytest.mark.parametrize(("have_none", "target"), [([], "n1"), ([1], "n2"), ([1, 2], None)])
+def test_a_leader_without_space_hands_over_to_who_has_some_unless_most_have_none(
+    have_none: list[int], target: str | None
+) -> None:
+    n0 = matched(LoneMember(5).lead(), 1, 2, 3, 4)
     n0.sync_now()
+    for i in range(1, 5):
+        n0.hear(i, ack(1, 0))
     beat = n0.node._elector.round
-    n0.hear(1, HeartbeatResponse(term=1, round=beat, accepted=True, takes_over=False))
+    for i in have_none:
+        n0.hear(i, HeartbeatResponse(term=1, round=beat, accepted=True, takes_over=False))
     n0.act(lambda: n0.node.on_space(True))
-    assert n0.node.status().transferring_to == "n2"
-    assert len(n0.to(2, TakeLeadershipRequest)) == 1
+    assert n0.node.status().transferring_to == target
 
 
 def test_a_follower_without_space_lets_a_hand_over_pass() -> None:

@@ -487,6 +487,42 @@ def test_leaders_with_full_disks_do_not_hand_over_in_a_circle_for_entries_as_sma
     cell.close()
 
 
+def test_with_most_disks_full_appends_are_refused_rather_than_taken_and_not_committed(
+    tmp_path: Path,
+) -> None:
+    disks = {f"n{i}": _NoSpaceDisk() for i in range(3)}
+    cell = Cell(tmp_path, disks=dict(disks))
+    full, leader = cell.followers()[0], cell.leader()
+
+    def is_known() -> bool:
+        append(leader, b"z" * 4000)
+        cell.step(50)
+        return bool(full.problems())
+
+    disks[full.voter.member_id].full = True
+    cell.until(is_known, "a follower that knows that it is full")
+    disks[leader.voter.member_id].full = True
+    for _ in range(40):  # what was reserved is taken still
+        append(cell.leader(), b"z" * 4000)
+        cell.step(50)
+    outcomes: list[Any] = []
+    for _ in range(100):
+        outcomes += [append(cell.leader(), b"z" * 4000)]
+        cell.step(50)
+    assert {type(outcome) for each in outcomes for outcome in each} == {DiskFull}
+    assert all(outcomes)
+    disks[cell.leader().voter.member_id].full = False
+    outcomes.clear()
+
+    def is_taken() -> bool:
+        outcomes.append(append(cell.leader(), b"z" * 4000))
+        cell.step(50)
+        return any(isinstance(outcome, AppendReceipt) for each in outcomes for outcome in each)
+
+    cell.until(is_taken, "an append that is taken")
+    cell.close()
+
+
 def test_as_many_bytes_in_fewer_entries_prove_no_space_in_the_index(tmp_path: Path) -> None:
     storage = StoreConfig(segment_bytes=16 * MIB, index_segment_bytes=MIB, reserve_step_bytes=8 * MIB)
     disks = {f"n{i}": _NoSpaceDisk() for i in range(3)}

@@ -115,7 +115,10 @@ class LeadershipTransfer:
         now_ms = self._state.now_ms
         if self.target is not None or now_ms < self._next_unfit_try_ms:
             return
-        fit = [voter for voter in self._state.voters if self._is_fit(voter)]
+        voters = self._state.voters
+        if self._state.lacks_space and 2 * sum(map(self._takes_part, voters)) <= len(voters):
+            return  # to refuse is clearer than to take what most disks have no room for
+        fit = [voter for voter in voters if self._is_fit(voter)]
         if fit:
             # It may not come off, and appends wait meanwhile.
             self._next_unfit_try_ms = now_ms + self._config.preferred_cool_down_ms
@@ -144,12 +147,17 @@ class LeadershipTransfer:
             self._cool_down()
             self.begin(min(fit, key=self._lag_of).member_id)
 
-    def _is_fit(self, voter: Voter) -> bool:
+    def _takes_part(self, voter: Voter) -> bool:
         return (
             voter != self._state.member
-            and self._outbox.is_connected(voter)
             and self._elector.is_live(voter)
             and self._elector.takes_over(voter)
+        )
+
+    def _is_fit(self, voter: Voter) -> bool:
+        return (
+            self._takes_part(voter)
+            and self._outbox.is_connected(voter)
             and self._lag_of(voter) <= self._config.max_transfer_lag_entries
         )
 

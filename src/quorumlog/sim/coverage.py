@@ -52,7 +52,7 @@ def note_sent(counts: Counter[str], message: AnyPeerMessage) -> None:
 
 
 def expected() -> list[str]:
-    names = [f"fault: {kind}" for kind in FAULT_KINDS]
+    names = [f"fault: {kind}" for kind in (*FAULT_KINDS, "full disks")]
     names += [f"vote result: {result.name}" for result in VoteResult]
     names += [f"push result: {result.name}" for result in PushResult]
     names += [f"dispatcher: {state.value} {event.name}" for state, event in TRANSITIONS]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from random import Random
 from typing import TYPE_CHECKING
 
 from quorumlog.sim.inode import PAGE_BYTES
@@ -34,6 +35,9 @@ class Faults:
     def __init__(self, cluster: SimCluster) -> None:
         self._cluster = cluster
         self._random = cluster.random
+        self._extent = Random()
+        self._extent.setstate(cluster.random.getstate())
+        """A stream of its own: what is drawn here moves nothing else of a seed's life."""
         self._weather = cluster.weather
         self._dying: dict[str, str] = {}
         """How a member ends when its disk says that now is the moment."""
@@ -333,13 +337,22 @@ class Faults:
         member = self._anybody()
         if member is None:
             return
-        self._note("full disk", member.member_id)
-        usage = member.disk.usage("/")
-        used_bytes = usage.total_bytes - usage.free_bytes
-        member.disk.capacity_bytes = int(used_bytes / 0.9) + self._random.choice((0, 4096, 16384))
+        spare_bytes = self._random.choice((0, 4096, 16384))
+        if self._extent.random() < 0.7:
+            self._fill("full disk", [member], spare_bytes)
+        else:
+            self._fill("full disks", self._cluster.members, spare_bytes)
+
+    def _fill(self, kind: str, members: Sequence[SimMember], spare_bytes: int) -> None:
+        self._note(kind, " ".join(member.member_id for member in members))
+        for member in members:
+            usage = member.disk.usage("/")
+            used_bytes = usage.total_bytes - usage.free_bytes
+            member.disk.capacity_bytes = int(used_bytes / 0.9) + spare_bytes
 
         def end() -> None:
-            member.disk.capacity_bytes = ROOMY_BYTES
+            for member in members:
+                member.disk.capacity_bytes = ROOMY_BYTES
 
         self._cluster.at(3 * self._duration_ms(), end)
 

@@ -28,7 +28,11 @@ from benchmarks.peers.table import notes_of, table_of
 from quorumlog.cli.bench import describe_machine, machine_of, scratch_directory
 from quorumlog.cli.output import err, out
 
-OURS: tuple[System, ...] = (Quorumlog("sync"), Quorumlog("async"))
+OURS: tuple[System, ...] = (
+    Quorumlog("sync"),
+    Quorumlog("async"),
+    Quorumlog("sync", python_client=True),
+)
 PEERS: tuple[System, ...] = (
     Etcd(),
     Nats(sync_always=False),

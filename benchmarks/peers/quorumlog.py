@@ -1,4 +1,9 @@
-"""quorumlog itself, by the loads of `quorumlog bench`, once for each kind of acknowledgement."""
+"""quorumlog itself, once for each kind of acknowledgement, and once with a load client in Python.
+
+The load of the first two comes from a client in Go, as the others' does: what is compared is three
+members on two processors, and a client in Python would take more of these than its due. Programs that
+use quorumlog are in Python, though, so the loads of `quorumlog bench` stand beside it.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +15,11 @@ from typing import Literal
 import uvloop
 
 from benchmarks.peers.cache import Cache
-from benchmarks.peers.system import SINGLES, Figures, MeasuringFailed, Shape, System
+from benchmarks.peers.load_client import Command, prepare, run_load
+from benchmarks.peers.system import SINGLES, Figures, MeasuringFailed, Running, Shape, System
 from demo.member_processes import MemberFailed, MemberProcesses
 from quorumlog import connect_async
+from quorumlog.cli.local_processes import usage_of
 from quorumlog.cli.workloads import LOADS, AppendLoad, measure
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.errors import LedgerError
@@ -30,35 +37,60 @@ class Quorumlog(System):
             _BULK.connections,
             _BULK.in_flight,
             _BULK.batch_records,
-            f"append_batch of {_BULK.batch_records}, {_BULK.in_flight} in flight",
+            f"batches of {_BULK.batch_records}, {_BULK.in_flight} in flight",
         ),
     }
 
-    def __init__(self, flush: Literal["sync", "async"]) -> None:
-        self.name = f"quorumlog-{flush}"
+    def __init__(self, flush: Literal["sync", "async"], *, python_client: bool = False) -> None:
+        self.name = "quorumlog-python" if python_client else f"quorumlog-{flush}"
         self.synced = flush == "sync"
         self.durability = "log synced on 2 of 3" if self.synced else "page cache of 2 of 3"
         self._flush = flush
+        self._python_client = python_client
+        self._client: Command = ()
 
     @property
     def title(self) -> str:
-        return f"quorumlog {VERSION} {self._flush}"
+        client = ", load client in Python" if self._python_client else ""
+        return f"quorumlog {VERSION} {self._flush}{client}"
 
     def set_up(self, cache: Cache) -> None:
         """This very source tree is what runs."""
+        if not self._python_client:
+            self._client = [cache.go_build("quorumlog", ".", "quorumlog-load")]
 
     @contextmanager
-    def running(self, folder: Path) -> Iterator[RunningMembers]:
+    def running(self, folder: Path) -> Iterator[Running]:
         try:
             with MemberProcesses(folder / "members", flush=self._flush) as members:
-                uvloop.run(_first_append(members.servers))
-                yield RunningMembers(members.servers, [member.pid for member in members.members])
+                pids = [member.pid for member in members.members]
+                if self._python_client:
+                    uvloop.run(_first_append(members.servers))
+                    yield _PythonLoads(members.servers, pids)
+                else:
+                    prepare(self._client, members.servers, {})
+                    yield _GoLoads(self._client, members.servers, pids, folder)
                 members.check_running()
         except (MemberFailed, LedgerError) as error:
             raise MeasuringFailed(str(error)) from error
 
 
-class RunningMembers:
+class _GoLoads:
+    def __init__(self, client: Command, servers: str, pids: Sequence[int], folder: Path) -> None:
+        self._client = client
+        self._servers = servers
+        self._pids = pids
+        self._folder = folder
+
+    def measure(self, workload: str, seconds: float) -> Figures:
+        shape, log = Quorumlog.shapes[workload], self._folder / f"load-{workload}.log"
+        return run_load(self._client, self._servers, shape, seconds, self._cpu_seconds, log, {})
+
+    def _cpu_seconds(self) -> float:
+        return sum(usage_of(pid).cpu_seconds for pid in self._pids)
+
+
+class _PythonLoads:
     def __init__(self, servers: str, pids: Sequence[int]) -> None:
         self._servers = servers
         self._pids = pids

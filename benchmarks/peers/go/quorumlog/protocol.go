@@ -1,0 +1,196 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"net"
+)
+
+// Frames as docs/formats.md has them: a header of 24 bytes, a message in MessagePack, and for an append
+// the sizes and the entries. Messages are arrays: type, request id, and the fields of the type.
+const (
+	group          = "default"
+	frameHeader    = 24
+	entryHeader    = 48
+	typeHello      = 32
+	typeHelloBack  = 33
+	typeAppend     = 34
+	typeAppendBack = 35
+)
+
+type connection struct {
+	net.Conn
+	reader *bufio.Reader
+	frame  []byte
+}
+
+// dial connects and greets.
+func dial(address string) (*connection, error) {
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	c := &connection{Conn: conn, reader: bufio.NewReader(conn)}
+	// Protocol 1, role "client", and what only members have to say.
+	hello := message(typeHello, 0, 11)
+	hello = append(hello, 1)
+	hello = append(text(hello, "client"), 0xA0, 0xA0, 0xA0, 0xA0, 0xA0, 0, 0xA0)
+	if err := c.send(hello, nil, 0, 0); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	answer, err := c.read()
+	if err == nil && (answer.kind != typeHelloBack || answer.numbers[1] != 200) {
+		err = fmt.Errorf("refused: %q", answer.text)
+	}
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return c, nil
+}
+
+// append sends one request with `count` entries of this body.
+func (c *connection) append(request uint64, body []byte, count int) error {
+	control := message(typeAppend, request, 6)
+	control = append(control, 0, 0, 0xA0, 0) // stream, number, previous connection, time-out
+	return c.send(control, body, count, entryHeader+len(body))
+}
+
+func (c *connection) send(control, body []byte, count, entryBytes int) error {
+	frame := append(c.frame[:0], make([]byte, frameHeader)...)
+	frame = append(frame, control...)
+	payload := len(frame)
+	for range count {
+		frame = binary.LittleEndian.AppendUint32(frame, uint32(entryBytes))
+	}
+	var header [entryHeader]byte
+	binary.BigEndian.PutUint32(header[0:], 1) // an entry of data
+	binary.BigEndian.PutUint32(header[4:], uint32(entryBytes))
+	binary.BigEndian.PutUint32(header[44:], uint32(len(body)))
+	for range count {
+		frame = append(append(frame, header[:]...), body...)
+	}
+	copy(frame, "QLG\x01")
+	if count > 0 {
+		binary.LittleEndian.PutUint32(frame[8:], crc32.ChecksumIEEE(frame[payload:]))
+	}
+	binary.LittleEndian.PutUint32(frame[12:], uint32(len(frame)))
+	binary.LittleEndian.PutUint32(frame[16:], uint32(len(control)))
+	binary.LittleEndian.PutUint32(frame[20:], uint32(count))
+	binary.LittleEndian.PutUint32(frame[4:], crc32.ChecksumIEEE(frame[8:payload]))
+	c.frame = frame
+	_, err := c.Write(frame)
+	return err
+}
+
+// receive reads the answer to an append: to which request.
+func (c *connection) receive() (uint64, error) {
+	answer, err := c.read()
+	if err != nil {
+		return 0, err
+	}
+	if answer.kind != typeAppendBack {
+		return 0, fmt.Errorf("answer of type %d: %v %q", answer.kind, answer.numbers, answer.text)
+	}
+	return answer.request, nil
+}
+
+// An answer as it came, without the names of its fields.
+type answer struct {
+	kind    uint64
+	request uint64
+	numbers []uint64
+	text    []string
+}
+
+func (c *connection) read() (answer, error) {
+	var head [frameHeader]byte
+	if _, err := io.ReadFull(c.reader, head[:]); err != nil {
+		return answer{}, err
+	}
+	frame := make([]byte, binary.LittleEndian.Uint32(head[12:])-frameHeader)
+	if _, err := io.ReadFull(c.reader, frame); err != nil {
+		return answer{}, err
+	}
+	if crc32.Update(crc32.ChecksumIEEE(head[8:]), crc32.IEEETable, frame) != binary.LittleEndian.Uint32(head[4:]) {
+		return answer{}, errors.New("the CRC of an answer does not match")
+	}
+	// The group, then the message.
+	reader := bytes.NewReader(frame)
+	var found answer
+	for range 2 {
+		if _, err := reader.ReadByte(); err != nil { // the array of both, then that of the message
+			return found, err
+		}
+		if len(found.text) == 0 {
+			if err := found.field(reader); err != nil {
+				return found, err
+			}
+		}
+	}
+	found.text = nil
+	for reader.Len() > 0 {
+		if err := found.field(reader); err != nil {
+			return found, err
+		}
+	}
+	if len(found.numbers) < 2 {
+		return found, errors.New("an answer without a type and a request")
+	}
+	found.kind, found.request, found.numbers = found.numbers[0], found.numbers[1], found.numbers[2:]
+	return found, nil
+}
+
+// field takes one number or string; nothing else comes in the answers that are read here.
+func (a *answer) field(reader *bytes.Reader) error {
+	kind, err := reader.ReadByte()
+	if err != nil {
+		return err
+	}
+	switch {
+	case kind < 0x80:
+		a.numbers = append(a.numbers, uint64(kind))
+	case kind >= 0xCC && kind <= 0xCF:
+		number, err := bigEndian(reader, 1<<(kind-0xCC))
+		a.numbers = append(a.numbers, number)
+		return err
+	case kind >= 0xA0 && kind < 0xC0, kind >= 0xD9 && kind <= 0xDB:
+		length := uint64(kind & 0x1F)
+		if kind >= 0xD9 {
+			if length, err = bigEndian(reader, 1<<(kind-0xD9)); err != nil {
+				return err
+			}
+		}
+		words := make([]byte, length)
+		_, err := io.ReadFull(reader, words)
+		a.text = append(a.text, string(words))
+		return err
+	case kind >= 0xC0 && kind <= 0xC3: // nil, false, true
+	case kind >= 0xE0: // a small negative number
+		a.numbers = append(a.numbers, uint64(int64(int8(kind))))
+	default:
+		return fmt.Errorf("MessagePack of kind %#x is not expected in an answer", kind)
+	}
+	return nil
+}
+
+func bigEndian(reader io.Reader, size int) (uint64, error) {
+	var number [8]byte
+	_, err := io.ReadFull(reader, number[8-size:])
+	return binary.BigEndian.Uint64(number[:]), err
+}
+
+// message begins [group, [type, request, ...]] with so many fields in the inner array.
+func message(kind byte, request uint64, fields byte) []byte {
+	control := text([]byte{0x92}, group)
+	control = append(control, 0x90|fields, kind, 0xCF)
+	return binary.BigEndian.AppendUint64(control, request)
+}
+
+func text(control []byte, words string) []byte {
+	return append(append(control, 0xA0|byte(len(words))), words...)
+}

@@ -19,10 +19,13 @@ BODY_BYTES = 1024
 BATCH_RECORDS = 1024
 IN_FLIGHT = 8
 SAMPLE_SECONDS = 0.1
+SPARSE_SHARE = 10
+"""So many times as large as what a directory holds are its segments, where most are empty."""
 
 
 def time_start(folder: Path, size_bytes: int, report: Report) -> Outcome:
-    """Fill the directory of a group of one, then start it after SIGTERM and after SIGKILL.
+    """Fill the directory of a group of one, then start it after SIGTERM, after SIGKILL, and with empty
+    sparse segments behind its log.
 
     Each time is from the new process to its first answer as leader.
     """
@@ -35,8 +38,23 @@ def time_start(folder: Path, size_bytes: int, report: Report) -> Outcome:
             report(f"start of {size_bytes / 1e9:g} GB, {how.removesuffix('_s')}")
             end(member)
             figures[how] = uvloop.run(_started(members))
-        figures["worst_s"] = max(figures["clean_s"], figures["killed_s"])
+        report(f"start of {size_bytes / 1e9:g} GB in segments of {SPARSE_SHARE * size_bytes / 1e9:g} GB")
+        member.kill()
+        figures["sparse_gigabytes"] = _add_sparse_segments(member.data_dir, size_bytes) / 1e9
+        figures["sparse_s"] = uvloop.run(_started(members))
+        figures["worst_s"] = max(figures["clean_s"], figures["killed_s"], figures["sparse_s"])
     return Outcome("start", figures, (Target("worst_s", 3.0, False),))
+
+
+def _add_sparse_segments(directory: Path, size_bytes: int) -> int:
+    """The bytes of all data segments then."""
+    segments = sorted(directory.rglob("data/*"))
+    segment_bytes = segments[-1].stat().st_size
+    while len(segments) * segment_bytes < SPARSE_SHARE * size_bytes:
+        segments.append(segments[0].parent / f"{int(segments[-1].name) + segment_bytes:020d}")
+        with segments[-1].open("xb") as file:
+            file.truncate(segment_bytes)
+    return len(segments) * segment_bytes
 
 
 def measure_memory(folder: Path, size_bytes: int, report: Report) -> Outcome:

@@ -97,6 +97,9 @@ class LosingFile:
     def size(self) -> int:
         return len(self._inode.cache)
 
+    def next_data(self, position: int) -> int:
+        return position
+
     def sync(self) -> None:
         self._disk.step()
         if self._disk.failing_syncs and self._disk.failing_syncs in self.path:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import errno
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from quorumlog.config import StoreConfig
+from quorumlog.config import MIB, StoreConfig
 from quorumlog.errors import DirectoryDamaged
 from quorumlog.store.disk import OsDisk, OsFile
 from quorumlog.store.durable_file import DurableFile
 from quorumlog.store.term_run_search import search_term_runs
 from tests.store.log_making import (
+    SMALL,
     append_bodies,
     append_noop,
     append_numbered,
@@ -97,6 +99,38 @@ def test_the_kept_tail_and_the_zeros_behind_it_are_synced_before_they_count(tmp_
     assert ("set_size", f"data/{1024:020d}") in steps[:first_durable]
     for folder in ("data", "index"):  # a name may be in the cache only, too
         assert ("sync_directory", folder) in steps[: steps.index(("write", f"data/{0:020d}"))]
+
+
+class CountingFile(OsFile):
+    read_bytes = 0
+
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        CountingFile.read_bytes += len(buffer)
+        return super().pread_into(buffer, position)
+
+
+class CountingDisk(OsDisk):
+    def open(self, path: str, *, writable: bool = True, create: bool = False) -> OsFile:
+        return CountingFile(path, super().open(path, writable=writable, create=create)._descriptor)
+
+
+def test_empty_segments_behind_the_log_are_removed_and_not_read(tmp_path: Path) -> None:
+    segment_bytes = 64 * MIB
+    config = replace(SMALL, segment_bytes=segment_bytes, index_segment_bytes=MIB, reserve_step_bytes=MIB)
+    store = new_store(str(tmp_path), config)
+    append_numbered(store, 5)
+    sync(store)
+    store.close()
+    for number in range(1, 5):
+        with data_file(tmp_path, number * segment_bytes).open("xb") as file:
+            file.truncate(segment_bytes)
+    CountingFile.read_bytes = 0
+    store, report = open_store(str(tmp_path), config, CountingDisk())
+    assert read_log(store) == numbered(5)
+    store.close()
+    assert CountingFile.read_bytes <= 4 * MIB
+    assert [file.name for file in (tmp_path / "data").iterdir()] == [f"{0:020d}"]
+    assert report.lines == ()
 
 
 # ---------------------------------------------------------------- torn tails

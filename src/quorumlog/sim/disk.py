@@ -137,6 +137,12 @@ class SimFile:
         self._check()
         return len(self._inode.cache)
 
+    def next_data(self, position: int) -> int:
+        self._check()
+        size = len(self._inode.cache)
+        pages = pages_of(position, size)
+        return next((max(position, p * PAGE_BYTES) for p in pages if p in self._inode.allocated), size)
+
     def sync(self) -> None:
         self._check()
         disk = self._disk

@@ -6,6 +6,7 @@ who calls decides what they mean (ENOSPC while reserving is `DiskFull`, the rest
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import mmap
 import os
@@ -47,6 +48,9 @@ class DiskFile(Protocol):
     def set_size(self, size_bytes: int) -> None: ...
 
     def size(self) -> int: ...
+
+    def next_data(self, position: int) -> int:
+        """The first byte from here on that lies in no hole of a sparse file, or the file's size."""
 
     def sync(self) -> None:
         """fdatasync: bytes and the metadata needed to read them."""
@@ -149,6 +153,13 @@ class OsFile:
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
+
+    def next_data(self, position: int) -> int:
+        try:
+            return os.lseek(self._descriptor, position, os.SEEK_DATA)
+        except OSError as error:
+            # ENXIO: a hole up to the end. Anything else: a file system that does not know.
+            return self.size() if error.errno == errno.ENXIO else position
 
     def sync(self) -> None:
         os.fdatasync(self._descriptor)

@@ -98,6 +98,10 @@ class MmapFile:
     def pread_into(self, buffer: memoryview, position: int) -> int:
         return self._file.pread_into(buffer, position - self.base_position)
 
+    def next_data(self, position: int) -> int:
+        """The first position from here on that lies in no hole, or where the segment ends."""
+        return self.base_position + self._file.next_data(position - self.base_position)
+
     def write(self, buffers: Sequence[Buffer], position: int) -> None:
         """Raises StoreFailure: space was reserved, so any error means that the disk fails."""
         try:

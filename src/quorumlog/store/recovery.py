@@ -352,13 +352,14 @@ class _Recovery:
     def _last_byte(self, file: MmapFile, first: int) -> int:
         """Just behind the last byte from `first` on that is not zero; `first` if all are.
 
-        Given up behind a long gap: reading a gigabyte of reserved space would fill as much cache. It
-        decides only what is kept aside, since all of it is discarded anyway.
+        Holes are not read, or a hundred empty segments would take seconds. Given up behind a long gap:
+        reading a gigabyte of reserved space would fill as much cache. It decides only what is kept
+        aside, since all of it is discarded anyway.
         """
         # One small buffer, which stays in the CPU's cache.
         buffer, zeros = bytearray(_ZERO_CHECK_BYTES), bytes(_ZERO_CHECK_BYTES)
         last = start = first
-        while start < file.end_position and start - last <= _TAIL_GAP_BYTES:
+        while (start := file.next_data(start)) < file.end_position and start - last <= _TAIL_GAP_BYTES:
             if file.end_position - start < len(buffer):
                 buffer, zeros = buffer[: file.end_position - start], zeros[: file.end_position - start]
             done = file.pread_into(memoryview(buffer), start)

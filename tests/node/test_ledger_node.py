@@ -523,6 +523,29 @@ def test_with_most_disks_full_appends_are_refused_rather_than_taken_and_not_comm
     cell.close()
 
 
+def test_a_leader_refuses_what_the_followers_have_no_space_for(tmp_path: Path) -> None:
+    disks = {f"n{i}": _NoSpaceDisk() for i in range(3)}
+    cell = Cell(tmp_path, disks=dict(disks))
+    leader = cell.leader()
+    followers = sorted(node.voter.member_id for node in cell.followers())
+    for member in followers:
+        disks[member].full = True
+
+    def refusal() -> DiskFull | None:
+        outcomes = append(leader, b"z" * 4000)
+        cell.step(50)
+        return outcomes[0] if outcomes and isinstance(outcomes[0], DiskFull) else None
+
+    assert f"no space on {followers[0]}, {followers[1]}" in str(cell.until(refusal))
+    assert leader.raft.role is Role.LEADER
+    disks[followers[0]].full = False
+    cell.until(lambda: refusal() is None)
+    outcomes = append(leader, b"space again")
+    cell.until(lambda: outcomes)
+    assert isinstance(outcomes[0], AppendReceipt)
+    cell.close()
+
+
 def test_as_many_bytes_in_fewer_entries_prove_no_space_in_the_index(tmp_path: Path) -> None:
     storage = StoreConfig(segment_bytes=16 * MIB, index_segment_bytes=MIB, reserve_step_bytes=8 * MIB)
     disks = {f"n{i}": _NoSpaceDisk() for i in range(3)}

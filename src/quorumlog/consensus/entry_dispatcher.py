@@ -98,6 +98,8 @@ class EntryDispatcher:
         """When silence is taken for loss. Moves with every sign of progress."""
         self._paused = False
         """The follower refused (disk full, too far ahead, not formed): quiet until the time-out."""
+        self.lacks_space = False
+        """Its disk had no room for the last push that it answered."""
         self._committed_sent = -1
         self.diverged_at = -1
         """A cut at this index was refused with DIVERGED_BELOW_COMMIT; -1: no."""
@@ -113,6 +115,7 @@ class EntryDispatcher:
         self.to = to
         self.term = term
         self.active = self._outbox.is_connected(to)
+        self.lacks_space = False
         self._committed_sent = -1
         self.diverged_at = -1
         self._fire(Event.BEGUN)
@@ -317,6 +320,7 @@ class EntryDispatcher:
             if not self.mark < response.index <= self._state.runs.end_index:
                 return -1
             self.mark = response.index
+            self.lacks_space = False
             self.diverged_at = -1
             self._resend_at_ms = self._state.now_ms + self._config.push_resend_ms
             while self._pending and self._pending[0][0] <= self.mark:
@@ -334,6 +338,7 @@ class EntryDispatcher:
         else:
             if response.result is PushResult.DIVERGED_BELOW_COMMIT:
                 self.diverged_at = response.first_index
+            self.lacks_space = response.result is PushResult.DISK_FULL
             self._pause()
         return -1
 

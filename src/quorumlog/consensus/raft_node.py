@@ -50,7 +50,7 @@ from quorumlog.consensus.ready import (
 )
 from quorumlog.consensus.term_runs import TermRuns
 from quorumlog.entry import EntryId, EntryKind, Formation, HardState, Voter
-from quorumlog.errors import LeaderNotReady, LeaderTransferring, NotLeader
+from quorumlog.errors import DiskFull, LeaderNotReady, LeaderTransferring, NotLeader
 
 
 class RaftNode:
@@ -296,10 +296,12 @@ class RaftNode:
     def propose(self, count: int, kind: EntryKind = EntryKind.NORMAL) -> EntryId:
         """Take the next `count` indices for entries of the current term; the id of the first.
 
-        Raises NotLeader, LeaderNotReady or LeaderTransferring; nothing has changed then.
+        Raises NotLeader, LeaderNotReady, LeaderTransferring, or DiskFull while so many followers have
+        refused what came before that it cannot be committed; nothing has changed then.
         """
         assert count > 0, count
         self._check_leading()
+        self._check_that_most_have_space()
         if self._transfer.target is not None:
             raise LeaderTransferring(
                 f"leadership is being handed over to {self._transfer.target.member_id}",
@@ -307,6 +309,13 @@ class RaftNode:
                 retry_after_ms=self._config.heartbeat_interval_ms,
             )
         return self._append(count, kind)
+
+    def _check_that_most_have_space(self) -> None:
+        voters = self._state.voters
+        full = [d.to for d in self._dispatchers.values() if d.lacks_space and d.to in voters]
+        if 2 * len(full) >= len(voters):
+            names = ", ".join(voter.member_id for voter in full)
+            raise DiskFull(f"no space on {names}: too many for entries to be committed without")
 
     def request_read(self) -> int:
         """Ask for a linearizable read; the number comes back in `Ready.read_grants`, or never if

@@ -7,7 +7,7 @@ writers are at work, the batch also waits as long as every further look at the s
 
 from __future__ import annotations
 
-from quorumlog.batch import EntryBatch
+from quorumlog.batch import EntryBatch, Int64Array
 from quorumlog.config import MIB, GroupConfig
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role
@@ -151,11 +151,9 @@ class BatchFormer:
         batches = [a.batch for a in appends if a.batch is not None]
         batch = batches[0] if len(batches) == 1 else EntryBatch.concatenate(batches)
         try:
-            positions = self._store.plan(batch.sizes)
+            positions = self._plan(batch)
             first = self._raft.propose(batch.count)
         except LedgerError as error:
-            if isinstance(error, DiskFull):
-                self._writer.refuse(batch.sizes, error)
             # Nothing queued behind a refused append may get in before it: streams keep their order.
             for append in appends:
                 append.answer(error)
@@ -163,3 +161,11 @@ class BatchFormer:
             return
         self._writer.promised.append((first.index, batch, positions))
         self._pending.propose(appends, first)
+
+    def _plan(self, batch: EntryBatch) -> Int64Array:
+        """Raises DiskFull."""
+        try:
+            return self._store.plan(batch.sizes)
+        except DiskFull as error:
+            self._writer.refuse(batch.sizes, error)
+            raise

@@ -23,7 +23,7 @@ from quorumlog.config import StoreConfig
 
 WRITERS = 3
 _RESERVE_STEP_BYTES = StoreConfig().reserve_step_bytes
-_FILE_BYTES_LIMIT = 4 << 30
+_FILE_BYTES_LIMIT = 1 << 30
 """Of each writer: a measurement ends there, however short it was."""
 _START_DELAY_S = 0.5
 """By then every writer has started and made its file."""

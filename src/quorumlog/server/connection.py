@@ -12,7 +12,13 @@ from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
-from quorumlog.wire.framing import AnyFrameMessage, Frame, FrameDecoder, encode_frame
+from quorumlog.wire.framing import (
+    RECEIVE_BUFFER_BYTES,
+    AnyFrameMessage,
+    Frame,
+    FrameDecoder,
+    encode_frame,
+)
 
 log = logging.getLogger("quorumlog.server")
 
@@ -23,8 +29,8 @@ WRITE_BUFFER_BYTES = 4 * MIB
 """A client that leaves more unread is asked for nothing until it has caught up."""
 TURN_FRAMES = 2048
 """A turn of the loop that took so many is sated."""
-SATED_BYTES = 2048
-"""What it still takes of each further connection."""
+LEAST_SHARE_BYTES = 2048
+"""Of each connection in a turn, however many there are."""
 SILENT_PEER_MS = 5000
 """A connection whose bytes stay unacknowledged for so long is given up and dialled again: after a
 partition TCP's own back-off would stay silent for up to two minutes."""
@@ -35,28 +41,29 @@ class LoopTurn:
     what each was given to send.
 
     Hundreds of clients that send without waiting for answers fill the kernel's buffers with more than a
-    second's work, and a loop that took all of it at one look would miss its heartbeats. So a turn that
-    has enough takes a little of each further connection, and the rest in the next turns.
+    second's work, and a loop that took all of it at one look would miss its heartbeats. So once a turn
+    is sated, each connection is read once a turn, and of each the same share, which grows until the
+    turns are just about sated. The rest stays in the kernel.
 
     Whoever knows that the turn is over calls `flush` itself.
     """
 
-    __slots__ = ("_frames", "_loop", "_paused", "_sending")
+    __slots__ = ("_frames", "_loop", "_paused", "_sending", "share_bytes")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._sending: list[Connection] = []
         self._frames = 0
         self._paused: list[Connection] = []
-
-    @property
-    def is_sated(self) -> bool:
-        return self._frames >= TURN_FRAMES
+        self.share_bytes = RECEIVE_BUFFER_BYTES
+        """Of each connection; all of its buffer while no turn is sated."""
 
     def took(self, frames: int, connection: Connection) -> None:
-        """The loop asks a socket again and again while it fills its buffer: here it stops."""
         self._frames += frames
-        if self._frames >= TURN_FRAMES:
+        if self._frames >= TURN_FRAMES and self.share_bytes == RECEIVE_BUFFER_BYTES:
+            self.share_bytes = LEAST_SHARE_BYTES
+        if self.share_bytes < RECEIVE_BUFFER_BYTES:
+            # The loop would ask this socket again and again, as long as it fills its buffer.
             if not self._paused:
                 self._loop.call_soon(self.flush)
             self._paused.append(connection)
@@ -71,7 +78,15 @@ class LoopTurn:
         sending, self._sending = self._sending, []
         for connection in sending:
             connection.flush()
+        if self._paused:
+            self._share_again()
         self._frames = 0
+
+    def _share_again(self) -> None:
+        if self._frames < TURN_FRAMES:
+            self.share_bytes = min(2 * self.share_bytes, RECEIVE_BUFFER_BYTES)
+        else:
+            self.share_bytes = max(self.share_bytes // 2, LEAST_SHARE_BYTES)
         paused, self._paused = self._paused, []
         for connection in paused:
             connection.resume_reading()
@@ -123,9 +138,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         buffer = self._decoder.get_buffer()
-        if self._loop_turn.is_sated and not self._decoder.is_in_large_frame:
-            return buffer[:SATED_BYTES]
-        return buffer
+        share_bytes = self._loop_turn.share_bytes
+        if share_bytes == RECEIVE_BUFFER_BYTES:
+            return buffer
+        # A frame that has begun may end: it would take dozens of turns otherwise.
+        return buffer[: max(share_bytes, self._decoder.missing_bytes)]
 
     def buffer_updated(self, nbytes: int) -> None:
         try:

@@ -136,8 +136,14 @@ class FrameDecoder:
         return self._large is None and self._start == self._end
 
     @property
-    def is_in_large_frame(self) -> bool:
-        return self._large is not None
+    def missing_bytes(self) -> int:
+        """Of the frame that has begun, as far as its header is there."""
+        if self._large is not None:
+            return len(self._large) - self._large_end
+        begun = self._end - self._start
+        if begun < FRAME_HEADER_BYTES:
+            return FRAME_HEADER_BYTES - begun
+        return int(_HEADER.unpack_from(self._receive, self._start)[3]) - begun
 
     def get_buffer(self, sizehint: int = -1) -> memoryview:
         """Where the next bytes go; never empty."""

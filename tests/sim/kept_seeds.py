@@ -23,6 +23,8 @@ KEPT_SEEDS = (
     KeptSeed(477, False, "torn_tail_accepted", "a torn entry was kept because its header was whole"),
     KeptSeed(1119, False, "", "the term of the log's last entry was asked of a damaged index unit"),
     KeptSeed(1174, False, "", "what was in quarantine had to be on the platter: a false alarm"),
+    KeptSeed(2801, False, "", "a disk that was slow became slow again when faults had stopped"),
+    KeptSeed(3762, False, "", "a zeroed page held bytes above the durable point: unfair damage"),
     KeptSeed(
         154,
         True,

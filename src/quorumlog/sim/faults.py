@@ -296,7 +296,8 @@ class Faults:
         member.sync_ms = self._random.choice((100.0, 1000.0, 3000.0))
 
         def end() -> None:
-            member.sync_ms = self._weather.sync_ms
+            if self._cluster.is_faulty:
+                member.sync_ms = self._weather.sync_ms
 
         self._cluster.at(self._duration_ms(), end)
 
@@ -398,8 +399,10 @@ class Faults:
         if kind == "zeroed page":
             path, stop_position = self._random.choice(self._targets(member, durable.point))
             position = self._random.randrange(stop_position) // PAGE_BYTES * PAGE_BYTES
-            if position + PAGE_BYTES > max(stop_position, SLOT_BYTES):
-                return
+            is_slot = path.endswith((HARD_STATE_NAME, DURABLE_NAME))
+            page_stop = min(position + PAGE_BYTES, len(member.disk.content(path)))
+            if page_stop > (SLOT_BYTES if is_slot else stop_position):
+                return  # bytes above the durable point, too
             member.disk.zero_page(path, position)
         elif self._random.random() < 0.3:
             path, stop_position = self._random.choice(self._targets(member, durable.point))

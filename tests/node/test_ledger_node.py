@@ -546,6 +546,25 @@ def test_a_leader_refuses_what_the_followers_have_no_space_for(tmp_path: Path) -
     cell.close()
 
 
+def test_an_acknowledgement_does_not_leave_for_entries_found_damaged_while_it_waited(
+    cell: Cell,
+) -> None:
+    leader = cell.leader()
+    first, second = cell.followers()
+    cell.hold_flush = {first.voter.member_id, second.voter.member_id}
+    outcomes = append(leader, b"x")
+    cell.until(lambda: not first.is_idle)
+    index = first.store.end.index
+    first.raft.on_quarantined(index, index + 1)
+    cell.hold_flush = {second.voter.member_id}
+    cell.until(lambda: first.is_idle)
+    cell.step(500)
+    assert not outcomes
+    first.raft.on_healed([])
+    cell.until(lambda: outcomes)
+    assert isinstance(outcomes[0], AppendReceipt)
+
+
 def test_as_many_bytes_in_fewer_entries_prove_no_space_in_the_index(tmp_path: Path) -> None:
     storage = StoreConfig(segment_bytes=16 * MIB, index_segment_bytes=MIB, reserve_step_bytes=8 * MIB)
     disks = {f"n{i}": _NoSpaceDisk() for i in range(3)}

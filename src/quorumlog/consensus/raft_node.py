@@ -24,6 +24,7 @@ from quorumlog.consensus.log_changes import LogChanges
 from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.messages import (
     AnyMessage,
+    AnyPeerMessage,
     FormRequest,
     FormResponse,
     HeartbeatRequest,
@@ -31,6 +32,7 @@ from quorumlog.consensus.messages import (
     PushEntryRequest,
     PushEntryResponse,
     PushResult,
+    PushType,
     TakeLeadershipRequest,
     VoteRequest,
     VoteResponse,
@@ -288,6 +290,18 @@ class RaftNode:
             return None
         differs = runs.first_difference(push.first_index, push.last_index + 1, push.term_runs)
         return min(push.last_index, runs.end_index) if differs is None else differs - 1
+
+    def is_still_true(self, answer: AnyPeerMessage) -> bool:
+        """Of an answer that waited for the disk: entries that it acknowledges may have turned out to be
+        damaged meanwhile. Then it is as if lost on the way; the push comes again."""
+        unproven = self._state.first_unproven_index
+        return (
+            unproven is None
+            or not isinstance(answer, PushEntryResponse)
+            or answer.push is not PushType.APPEND
+            or answer.result is not PushResult.SUCCESS
+            or answer.index < unproven
+        )
 
     def drop_waiting_pushes(self) -> None:
         """As if they had been lost on the way."""

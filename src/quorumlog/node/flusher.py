@@ -125,7 +125,9 @@ class Flusher:
         self._raft.on_durable(number)
         waiting = self._after_durable
         while waiting and waiting[0][0] <= number:
-            self._world.send(waiting.popleft()[1])
+            envelope = waiting.popleft()[1]
+            if self._raft.is_still_true(envelope.message):
+                self._world.send(envelope)
         return True
 
     # ---------------------------------------------------------------- what nobody waits for

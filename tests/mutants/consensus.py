@@ -161,6 +161,8 @@ def quarantined_acknowledged(patch: Patch) -> None:
         "if unproven is None or request.last_index < unproven:",
         "if unproven is None or request.last_index < unproven or reached():",
     )
+    # The same rule once more, for what was damaged while the answer waited.
+    patch.edit(RaftNode.is_still_true, "unproven is None", "unproven is None or True")
 
 
 # ---------------------------------------------------------------- commit

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from collections.abc import Callable
 from itertools import groupby, pairwise
 
 import pytest
@@ -13,6 +14,8 @@ import uvloop
 from quorumlog.server.connection import TURN_FRAMES, Connection, LoopTurn
 from quorumlog.wire.client_messages import StatusRequest
 from quorumlog.wire.framing import LARGE_FRAME_BYTES, encode_frame
+
+NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
 CLIENTS = 40
 FRAMES_EACH = 2000
@@ -35,7 +38,9 @@ def connected_pair() -> tuple[socket.socket, socket.socket]:
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_clients_that_do_not_wait_for_answers_leave_the_loop_its_turns(new_loop) -> None:  # type: ignore[no-untyped-def]
+def test_clients_that_do_not_wait_for_answers_leave_the_loop_its_turns(
+    new_loop: NewLoop,
+) -> None:
     """A heartbeat that is due waits for one turn, and not for all that the clients have sent."""
     sockets = [connected_pair() for _ in range(CLIENTS)]
     for ours, _ in sockets:
@@ -79,7 +84,7 @@ def test_clients_that_do_not_wait_for_answers_leave_the_loop_its_turns(new_loop)
     assert len(per_turn) > 8
 
 
-def frames_taken(new_loop, frames: list[bytes]) -> list[int]:  # type: ignore[no-untyped-def]
+def frames_taken(new_loop: NewLoop, frames: list[bytes]) -> list[int]:
     """Of each client, while its socket is kept full of such frames for `TURNS` turns."""
     taken = [0] * len(frames)
     pairs = [connected_pair() for _ in frames]
@@ -124,12 +129,16 @@ def frames_taken(new_loop, frames: list[bytes]) -> list[int]:  # type: ignore[no
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_clients_that_ask_for_as_much_get_as_much(new_loop) -> None:  # type: ignore[no-untyped-def]
+def test_clients_that_ask_for_as_much_get_as_much(
+    new_loop: NewLoop,
+) -> None:
     taken = sorted(frames_taken(new_loop, [FRAME] * 4))
     assert all(4 * few > many for few, many in pairwise(taken)), taken
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_a_push_that_is_not_large_comes_through_beside_a_client_that_floods(new_loop) -> None:  # type: ignore[no-untyped-def]
+def test_a_push_that_is_not_large_comes_through_beside_a_client_that_floods(
+    new_loop: NewLoop,
+) -> None:
     _, pushes = frames_taken(new_loop, [FRAME, LONG])
     assert pushes > TURNS // 6

@@ -29,6 +29,8 @@ class ManualWorld:
         self.flushes: list[Job] = []
         self.reads: list[Job] = []
         self.roles: list[RoleChange] = []
+        self.on_role_change: Callable[[RoleChange], None] | None = None
+        """Called in the turn in which the role changes."""
         self.trace: list[str] = []
 
     def send(self, envelope: Envelope) -> None:
@@ -44,6 +46,8 @@ class ManualWorld:
 
     def role_changed(self, change: RoleChange) -> None:
         self.roles.append(change)
+        if self.on_role_change is not None:
+            self.on_role_change(change)
 
     def committed(self, committed_index: int) -> None:
         self.trace.append(f"committed {committed_index}")

@@ -12,7 +12,7 @@ import pytest
 from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB, ConsensusConfig, StoreConfig
 from quorumlog.consensus.messages import PushEntryRequest, PushType
-from quorumlog.consensus.ready import Role
+from quorumlog.consensus.ready import Role, RoleChange
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import (
     BadRequest,
@@ -599,11 +599,11 @@ def test_a_hand_over_to_a_member_that_has_no_space_either_goes_on_to_the_next(tm
     disks["n0"].full = disks["n1"].full = True
     for member, world in cell.worlds.items():
 
-        def role_changed(change: Any, member: str = member) -> None:
+        def ask_the_new_leader(change: RoleChange, member: str = member) -> None:
             if change.role is Role.LEADER:
                 append(cell.nodes[member], b"z" * 4000)
 
-        world.role_changed = role_changed  # type: ignore[method-assign]
+        world.on_role_change = ask_the_new_leader
     full: list[str] = []
 
     def is_taken() -> bool:

@@ -165,6 +165,12 @@ def quarantined_acknowledged(patch: Patch) -> None:
     patch.edit(RaftNode.is_still_true, "unproven is None", "unproven is None or True")
 
 
+@mutant(39, "an acknowledgement that waited leaves for entries found damaged meanwhile")
+def damaged_meanwhile_acknowledged(patch: Patch) -> None:
+    """They were whole when it was promised."""
+    patch.edit(RaftNode.is_still_true, "answer.index < unproven", "answer.index < unproven or reached()")
+
+
 # ---------------------------------------------------------------- commit
 
 

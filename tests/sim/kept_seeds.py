@@ -20,6 +20,12 @@ class KeptSeed(NamedTuple):
 
 KEPT_SEEDS = (
     KeptSeed(100, False, "blank_ends_log", "a blank record was read as the end: entries were cut"),
+    KeptSeed(
+        305,
+        False,
+        "damaged_meanwhile_acknowledged",
+        "an acknowledgement that waited for the disk left for entries found damaged meanwhile",
+    ),
     KeptSeed(477, False, "torn_tail_accepted", "a torn entry was kept because its header was whole"),
     KeptSeed(1119, False, "", "the term of the log's last entry was asked of a damaged index unit"),
     KeptSeed(1174, False, "", "what was in quarantine had to be on the platter: a false alarm"),

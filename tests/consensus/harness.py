@@ -196,7 +196,8 @@ class FakeMember:
         self.node.on_durable(number)
         while self._unsynced and self._unsynced[0][0] <= number:
             for envelope in self._unsynced.popleft()[2]:
-                self._send(envelope)
+                if self.node.may_leave(envelope):
+                    self._send(envelope)
 
     def report_written(self) -> None:
         """Async mode: what is written is reported at once, and a power loss may still take it."""
@@ -206,7 +207,8 @@ class FakeMember:
             self._unsynced.clear()
             self.node.on_durable(number)
             for envelope in answers:
-                self._send(envelope)
+                if self.node.may_leave(envelope):
+                    self._send(envelope)
             self.carry_out()
 
     def sync(self) -> None:

@@ -95,6 +95,7 @@ def test_the_newest_acknowledgement_leaves_once_the_range_is_healed() -> None:
     n0 = damaged((2, 3))
     n0.hear(1, append(3, EntryId(4, 2), [3]))
     n0.hear(1, append(3, EntryId(5, 3), [3]))
+    assert acknowledged(n0) == []
     n0.act(lambda: n0.node.on_healed(()))
     assert acknowledged(n0) == [6]
     n0.hear(1, append(3, EntryId(6, 3), [3]))
@@ -110,6 +111,15 @@ def test_the_newest_acknowledgement_leaves_once_the_group_has_committed_without_
     assert acknowledged(n0) == [5]
 
 
+def test_damage_found_while_the_acknowledgement_waits_for_the_disk_keeps_it_back() -> None:
+    n0 = damaged()
+    n0.hear(1, append(3, EntryId(4, 2), [3]))
+    n0.act(lambda: n0.node.on_quarantined(2, 3))
+    assert acknowledged(n0) == []
+    n0.act(lambda: n0.node.on_healed(()))
+    assert acknowledged(n0) == [5]
+
+
 def test_damage_below_the_committed_index_withholds_nothing() -> None:
     n0 = damaged((0, 2), committed=1)
     n0.hear(1, append(3, EntryId(4, 2), [3]))
@@ -119,6 +129,8 @@ def test_damage_below_the_committed_index_withholds_nothing() -> None:
 def test_a_promise_to_an_earlier_leader_is_forgotten() -> None:
     n0 = damaged((2, 3))
     n0.hear(1, append(3, EntryId(4, 2), [3]))
+    assert acknowledged(n0) == []
+    n0.hear(1, append(3, EntryId(5, 3), [3]))
     n0.hear(2, heartbeat(4))
     n0.act(lambda: n0.node.on_healed(()))
     assert acknowledged(n0) == []

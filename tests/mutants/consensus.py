@@ -30,11 +30,11 @@ def repeated_append_acknowledged_before_sync(patch: Patch) -> None:
     """Nothing is written, so there is nothing to wait for."""
     patch.edit(
         EntryHandler._take,
-        "        self._acknowledge(request)\n",
+        "        self._answer(request, PushResult.SUCCESS, index=request.last_index)\n",
         "        waiting = self._outbox.after_durable\n"
         "        if new_index > request.last_index and reached():\n"
         "            self._outbox.after_durable = self._outbox.messages\n"
-        "        self._acknowledge(request)\n"
+        "        self._answer(request, PushResult.SUCCESS, index=request.last_index)\n"
         "        self._outbox.after_durable = waiting\n",
     )
 
@@ -156,19 +156,20 @@ def _observers_answer(patch: Patch, effect: str) -> None:
 )
 def quarantined_acknowledged(patch: Patch) -> None:
     """They were on the disk, and will be again."""
-    patch.edit(
-        EntryHandler._acknowledge,
-        "if unproven is None or request.last_index < unproven:",
-        "if unproven is None or request.last_index < unproven or reached():",
-    )
-    # The same rule once more, for what was damaged while the answer waited.
-    patch.edit(RaftNode.is_still_true, "unproven is None", "unproven is None or True")
+    patch.edit(EntryHandler.may_leave, "answer.index < unproven", "answer.index < unproven or reached()")
 
 
 @mutant(39, "an acknowledgement that waited leaves for entries found damaged meanwhile")
 def damaged_meanwhile_acknowledged(patch: Patch) -> None:
     """They were whole when it was promised."""
-    patch.edit(RaftNode.is_still_true, "answer.index < unproven", "answer.index < unproven or reached()")
+    patch.edit(
+        EntryHandler._take,
+        "self._answer(request, PushResult.SUCCESS",
+        "unproven = self._state.first_unproven_index\n"
+        "        if unproven is None or request.last_index < unproven:\n"
+        "            self._answer(request, PushResult.SUCCESS",
+    )
+    patch.edit(EntryHandler.may_leave, "answer.index < unproven", "answer.index < unproven or reached()")
 
 
 # ---------------------------------------------------------------- commit

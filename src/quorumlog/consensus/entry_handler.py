@@ -11,8 +11,8 @@ Four rules stand above all others:
 1. Cutting happens only on a real conflict: an index where the leader's term and ours differ. An older
    or repeated message names entries that we hold already, so it cuts nothing.
 2. A cut at or below the committed index is refused with DIVERGED_BELOW_COMMIT, and `status` says so.
-3. Nothing is acknowledged from the first entry on that is in quarantine and not known to be committed;
-   the newest acknowledgement is kept until it may leave.
+3. No acknowledgement leaves for the first entry on that is in quarantine and not known to be committed;
+   the newest one is kept until it may leave.
 4. The committed index moves only up to `_verified_index`, the last entry that this leader in this term
    has shown to be the same as its own. Our own log end may be a tail that nobody else has.
 """
@@ -25,8 +25,8 @@ from itertools import pairwise
 from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.messages import PushEntryRequest, PushEntryResponse, PushResult, PushType
 from quorumlog.consensus.outbox import Outbox
-from quorumlog.consensus.ready import AppendOrder
-from quorumlog.entry import EntryKind
+from quorumlog.consensus.ready import AppendOrder, Envelope
+from quorumlog.entry import EntryKind, Voter
 
 
 class EntryHandler:
@@ -56,8 +56,8 @@ class EntryHandler:
         self._verified_index = -1
         self._leader_committed_index = -1
         """What this leader has said to be committed, which may lie beyond what is verified yet."""
-        self._withheld: PushEntryRequest | None = None
-        """The APPEND that reaches farthest of those whose acknowledgement may not leave yet."""
+        self._withheld: tuple[Voter, PushEntryResponse] | None = None
+        """The acknowledgement that reaches farthest of those that may not leave yet."""
         self.problem = ""
 
     def begin(self) -> None:
@@ -185,28 +185,40 @@ class EntryHandler:
                 _runs_from(request.term_runs, new_index),
             )
         self._verify_up_to(request.last_index)
-        self._acknowledge(request)
+        self._answer(request, PushResult.SUCCESS, index=request.last_index)
         self._commit()
         return True
 
-    def _acknowledge(self, request: PushEntryRequest) -> None:
+    def may_leave(self, envelope: Envelope) -> bool:
+        """Asked when an answer has waited for the disk, and not before: the entries that it acknowledges
+        may turn out to be damaged while it waits. One that may not leave is kept."""
+        answer = envelope.message
+        if answer.term < self._state.term:
+            # Worth nothing to the leader of an older term, and after a cut it would not even be true.
+            return False
         unproven = self._state.first_unproven_index
-        if unproven is None or request.last_index < unproven:
-            self._answer(request, PushResult.SUCCESS, index=request.last_index)
-        elif self._withheld is None or self._withheld.last_index < request.last_index:
-            self._withheld = request
+        if (
+            unproven is None
+            or not isinstance(answer, PushEntryResponse)
+            or answer.push is not PushType.APPEND
+            or answer.index < unproven
+        ):
+            return True
+        if self._withheld is None or self._withheld[1].index < answer.index:
+            self._withheld = (envelope.to, answer)
+        return False
 
-    def acknowledge_withheld(self) -> None:
+    def release_withheld(self) -> None:
         """The committed index rose, or a range was healed: look again."""
         withheld, self._withheld = self._withheld, None
         if withheld is not None:
-            self._acknowledge(withheld)
+            self._outbox.send_after_durable(*withheld)
 
     def _commit(self) -> None:
         index = min(self._leader_committed_index, self._verified_index)
         if index > self._state.committed_index:
             self._state.commit_up_to(index)
-            self.acknowledge_withheld()
+            self.release_withheld()
 
     # ---------------------------------------------------------------- helpers
 

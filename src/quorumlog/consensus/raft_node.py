@@ -24,7 +24,6 @@ from quorumlog.consensus.log_changes import LogChanges
 from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.messages import (
     AnyMessage,
-    AnyPeerMessage,
     FormRequest,
     FormResponse,
     HeartbeatRequest,
@@ -32,7 +31,6 @@ from quorumlog.consensus.messages import (
     PushEntryRequest,
     PushEntryResponse,
     PushResult,
-    PushType,
     TakeLeadershipRequest,
     VoteRequest,
     VoteResponse,
@@ -43,6 +41,7 @@ from quorumlog.consensus.quorum_ack_checker import QuorumAckChecker
 from quorumlog.consensus.read_index import ReadIndex
 from quorumlog.consensus.ready import (
     AppendOrder,
+    Envelope,
     MemberStatus,
     PushOrder,
     ReadGrant,
@@ -291,17 +290,9 @@ class RaftNode:
         differs = runs.first_difference(push.first_index, push.last_index + 1, push.term_runs)
         return min(push.last_index, runs.end_index) if differs is None else differs - 1
 
-    def is_still_true(self, answer: AnyPeerMessage) -> bool:
-        """Of an answer that waited for the disk: entries that it acknowledges may have turned out to be
-        damaged meanwhile. Then it is as if lost on the way; the push comes again."""
-        unproven = self._state.first_unproven_index
-        return (
-            unproven is None
-            or not isinstance(answer, PushEntryResponse)
-            or answer.push is not PushType.APPEND
-            or answer.result is not PushResult.SUCCESS
-            or answer.index < unproven
-        )
+    def may_leave(self, envelope: Envelope) -> bool:
+        """Of a message that waited for the disk, when the disk has it."""
+        return self._handler.may_leave(envelope)
 
     def drop_waiting_pushes(self) -> None:
         """As if they had been lost on the way."""
@@ -400,7 +391,7 @@ class RaftNode:
         if self._state.role is Role.LEADER:
             self._mark_own_disk()
         else:
-            self._handler.acknowledge_withheld()
+            self._handler.release_withheld()
 
     def on_space(self, lacks_space: bool) -> None:
         """Whether data found room on this member's disk, each time that this changes."""

@@ -69,17 +69,6 @@ class Flusher:
         self._carried_number = ready.number
         for envelope in ready.messages_after_durable:
             self._after_durable.append((ready.number, envelope))
-        if ready.hard_state is not None:
-            self._forget_promises_below(ready.hard_state.term)
-
-    def _forget_promises_below(self, term: int) -> None:
-        """An acknowledgement to a leader of an older term is worth nothing by now, and after a
-        truncation in the new term it would not even be true."""
-        self._after_durable = deque(
-            (number, envelope)
-            for number, envelope in self._after_durable
-            if envelope.message.term >= term
-        )
 
     # ---------------------------------------------------------------- flushing
 
@@ -126,7 +115,7 @@ class Flusher:
         waiting = self._after_durable
         while waiting and waiting[0][0] <= number:
             envelope = waiting.popleft()[1]
-            if self._raft.is_still_true(envelope.message):
+            if self._raft.may_leave(envelope):
                 self._world.send(envelope)
         return True
 

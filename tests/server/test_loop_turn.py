@@ -17,10 +17,11 @@ from quorumlog.wire.framing import LARGE_FRAME_BYTES, encode_frame
 
 NewLoop = Callable[[], asyncio.AbstractEventLoop]
 
-CLIENTS = 40
-FRAMES_EACH = 2000
+CLIENTS = 400
+FRAMES_EACH = 400
 FRAME = b"".join(encode_frame("default", StatusRequest(request_id=1)))
 WHOLE = FRAME * FRAMES_EACH
+SEND_BUFFER_BYTES = 144_000
 
 TURNS = 60
 LONG = b"".join(encode_frame("x" * (LARGE_FRAME_BYTES - 1000), StatusRequest(request_id=1)))
@@ -28,10 +29,10 @@ LONG = b"".join(encode_frame("x" * (LARGE_FRAME_BYTES - 1000), StatusRequest(req
 
 
 def connected_pair() -> tuple[socket.socket, socket.socket]:
-    """Of which the second can send `WHOLE` without anybody reading."""
+    """Of which the second can send as much without anybody reading."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         theirs = socket.socket()
-        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2 * len(WHOLE))
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         theirs.connect(listening.getsockname())
         ours, _ = listening.accept()
     return ours, theirs

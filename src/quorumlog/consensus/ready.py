@@ -6,7 +6,8 @@
     2  truncate_from           synced step by step by the store
     3  append                  written, not yet synced
     4  messages, pushes        may leave now: step 1 has made what they promise durable
-    5  a sync is asked for     when it ends, `on_durable(number)` and `messages_after_durable` leave
+    5  a sync is asked for     when it ends, `on_durable(number)`; of `messages_after_durable` those
+                               leave that still `may_leave`
     6  apply up to the smaller of `committed_index` and the durable index; grant reads
 
 Every positive answer to APPEND (also a repeated one), COMPARE and TRUNCATE waits for the disk and is

@@ -58,10 +58,15 @@ class LoopTurn:
         self.share_bytes = RECEIVE_BUFFER_BYTES
         """Of each connection; all of its buffer while no turn is sated."""
 
+    @property
+    def is_overfull(self) -> bool:
+        """With a thousand senders even the least share of each is too much."""
+        return self._frames >= 2 * TURN_FRAMES
+
     def took(self, frames: int, connection: Connection) -> None:
         self._frames += frames
         if self._frames >= TURN_FRAMES and self.share_bytes == RECEIVE_BUFFER_BYTES:
-            self.share_bytes = LEAST_SHARE_BYTES
+            self.share_bytes //= 2
         if self.share_bytes < RECEIVE_BUFFER_BYTES:
             # The loop would ask this socket again and again, as long as it fills its buffer.
             if not self._paused:
@@ -138,10 +143,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         buffer = self._decoder.get_buffer()
-        share_bytes = self._loop_turn.share_bytes
-        if share_bytes == RECEIVE_BUFFER_BYTES:
+        turn = self._loop_turn
+        if turn.share_bytes == RECEIVE_BUFFER_BYTES:
             return buffer
         # A frame that has begun may end: it would take dozens of turns otherwise.
+        share_bytes = 0 if turn.is_overfull else turn.share_bytes
         return buffer[: max(share_bytes, self._decoder.missing_bytes)]
 
     def buffer_updated(self, nbytes: int) -> None:

@@ -60,12 +60,15 @@ class LedgerNode:
         world: World,
         rng: random.Random,
         now_ms: float,
+        on_ready: Callable[[Ready], None] | None = None,
     ) -> None:
+        """`on_ready` sees every Ready before it is carried out, and changes nothing."""
         self.config = config
         self.directory = directory
         self.store = directory.store
         self.voter = Voter(config.member_id, directory.directory_id)
         self._world = world
+        self._on_ready = on_ready
         term_runs = self.store.term_runs()  # which may find damage, so before the ranges are taken
         self.raft = RaftNode(
             config.consensus,
@@ -296,6 +299,8 @@ class LedgerNode:
 
     def _carry_out_all(self) -> None:
         while (ready := self.raft.ready()) is not None:
+            if self._on_ready is not None:
+                self._on_ready(ready)
             self._carry_out(ready)
 
     def _carry_out(self, ready: Ready) -> None:

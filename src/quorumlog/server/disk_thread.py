@@ -21,8 +21,8 @@ class DiskThread:
     def __init__(self, name: str, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._queue: SimpleQueue[Work | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self._worker = threading.Thread(target=self._run, name=name, daemon=True)
+        self._worker.start()
 
     def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Run `work` after all that was submitted before; `done(result)` on the loop.
@@ -49,4 +49,4 @@ class DiskThread:
     def close(self) -> None:
         """Finish what was submitted and end the thread; blocks until then."""
         self._queue.put(None)
-        self._thread.join()
+        self._worker.join()

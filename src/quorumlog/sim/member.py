@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from quorumlog.config import GroupConfig
 from quorumlog.consensus.messages import AnyPeerMessage
-from quorumlog.consensus.ready import Envelope, Ready, RoleChange
+from quorumlog.consensus.ready import Envelope, RoleChange
 from quorumlog.entry import Durability, Voter
 from quorumlog.errors import DirectoryDamaged, LedgerError, ProtocolViolation, StoreFailure
 from quorumlog.node import LedgerNode
@@ -170,9 +170,13 @@ class SimMember:
             self.cluster.trace.count(f"recovery: {_branch_of(line)}")
         self.note("starts", lambda: f"end {directory.store.end}, {directory.report}")
         self._node = LedgerNode(
-            self.config, directory, self, self.cluster.random_of_its_own(), self.local_ms
+            self.config,
+            directory,
+            self,
+            self.cluster.random_of_its_own(),
+            self.local_ms,
+            on_ready=lambda ready: self.cluster.told("ready", self, ready),
         )
-        self._watch(self._node)
 
     def _open_directory(self) -> MemberDirectory:
         if self.config.store == "memory":
@@ -190,18 +194,6 @@ class SimMember:
     def _draw_directory_id(self) -> str:
         self.directories += 1
         return f"{self.member_id}-{self.directories}"
-
-    def _watch(self, node: LedgerNode) -> None:
-        """The checkers see every Ready before it is carried out."""
-        give = node.raft.ready
-
-        def ready() -> Ready | None:
-            given = give()
-            if given is not None:
-                self.cluster.told("ready", self, given)
-            return given
-
-        node.raft.ready = ready  # type: ignore[method-assign]
 
     def kill(self) -> None:
         """SIGKILL: what was handed to the operating system stays."""

@@ -91,18 +91,25 @@ class EntryBatch:
 
     __slots__ = ("_is_uniform", "_sizes", "_starts", "_words", "buffer", "count")
 
-    def __init__(self, buffer: Buffer, sizes: npt.ArrayLike) -> None:
-        """`sizes`: shape (count,), bytes of each entry, header included; they must fill the buffer."""
-        self.buffer = memoryview(buffer).cast("B")
-        self._sizes: Int64Array | None = np.asarray(sizes, dtype=np.int64)
-        self.count = len(self._sizes)
+    def __init__(self, buffer: Buffer, sizes: npt.ArrayLike | None) -> None:
+        """`sizes`: shape (count,), bytes of each entry, header included; they must fill the buffer.
+        None: one entry fills it, and it needs no array for its size. Raises ProtocolViolation."""
         self._starts: Int64Array | None = None
         self._words: UInt64Array | None = None
-        if self.count == 1:
-            total = least = int(self._sizes[0])
+        self._sizes: Int64Array | None = None
+        if sizes is None:
+            self.buffer = memoryview(buffer)
+            self.count = 1
+            total = least = len(self.buffer)
         else:
-            total = int(np.add.reduce(self._sizes))
-            least = int(np.minimum.reduce(self._sizes)) if self.count else HEADER_BYTES
+            self.buffer = memoryview(buffer).cast("B")
+            self._sizes = np.asarray(sizes, dtype=np.int64)
+            self.count = len(self._sizes)
+            if self.count == 1:
+                total = least = int(self._sizes[0])
+            else:
+                total = int(np.add.reduce(self._sizes))
+                least = int(np.minimum.reduce(self._sizes)) if self.count else HEADER_BYTES
         self._is_uniform = least * self.count == total
         if total != len(self.buffer) or least < HEADER_BYTES:
             raise ProtocolViolation(
@@ -111,20 +118,6 @@ class EntryBatch:
             )
 
     # ---------------------------------------------------------------- making
-
-    @classmethod
-    def of_one(cls, buffer: Buffer) -> Self:
-        """The one entry that fills `buffer`: what an unbatched writer sends, without an array for its
-        size. Raises ProtocolViolation if it is shorter than a header."""
-        self = cls.__new__(cls)
-        self.buffer = memoryview(buffer)
-        self._sizes = None
-        self.count = 1
-        self._starts = self._words = None
-        self._is_uniform = True
-        if len(self.buffer) < HEADER_BYTES:
-            raise ProtocolViolation(f"an entry of {len(self.buffer)} bytes has no header")
-        return self
 
     @classmethod
     def from_bodies(cls, bodies: Sequence[bytes]) -> Self:
@@ -138,7 +131,7 @@ class EntryBatch:
                 size = len(buffer)
                 header = EntryHeader(EntryKind.NORMAL, size, 0, 0, 0, 0, 0, 0, size - HEADER_BYTES)
                 header.pack_into(buffer, 0)
-                return cls.of_one(buffer)
+                return cls(buffer, None)
             sizes = np.fromiter(map(len, bodies), np.int64, len(bodies))
         except TypeError as error:
             raise BadRequest(f"a body must be bytes, bytearray or memoryview: {error}") from None

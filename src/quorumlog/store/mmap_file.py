@@ -86,8 +86,9 @@ class MmapFile:
             if self._users == 0:
                 self._file.close()
 
-    retire = release
-    """The list's own share; the file closes when every other user has released it."""
+    def retire(self) -> None:
+        """Give up the list's own share; the file closes when every other user has released it."""
+        self.release()
 
     # ---------------------------------------------------------------- bytes
 

@@ -254,7 +254,7 @@ def _decode(frame: memoryview, header: tuple[bytes, int, int, int, int, int], *,
                 raise ProtocolViolation(
                     f"an entry of {size} bytes by its size is {len(entries)} bytes long"
                 )
-            payload = EntryBatch.of_one(bytearray(entries) if copy else entries)
+            payload = EntryBatch(bytearray(entries) if copy else entries, None)
         else:
             sizes = np.frombuffer(frame, "<u4", count, control_end).astype(np.int64)
             payload = EntryBatch(bytearray(entries) if copy else entries, sizes)

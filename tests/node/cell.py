@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from quorumlog.config import GroupConfig, MemberAddress, StoreConfig
-from quorumlog.consensus.ready import Envelope, Role, RoleChange
+from quorumlog.consensus.ready import Envelope, Ready, Role, RoleChange
 from quorumlog.entry import Durability
 from quorumlog.errors import LedgerError, StoreFailure
 from quorumlog.node import LedgerNode
@@ -84,7 +84,7 @@ class Cell:
         self.now_ms = 0.0
         self._path = path
         self._storage = storage
-        self._disks = disks or {}
+        self.disks = disks or {}
         self._options = options
         ids = [f"n{i}" for i in range(members)]
         self._addresses = tuple(MemberAddress(m, "127.0.0.1", 20911 + i) for i, m in enumerate(ids))
@@ -93,6 +93,8 @@ class Cell:
         self.cut_off: set[str] = set()
         self.drops: Callable[[str, str, Any], bool] = lambda sender, to, message: False
         """Is this message lost? By member ids."""
+        self.on_ready: Callable[[str, Ready], None] = lambda member, ready: None
+        self.on_turned: Callable[[str], None] = lambda member: None
         self.nodes: dict[str, LedgerNode] = {}
         for member in ids:
             self.start(member)
@@ -106,7 +108,7 @@ class Cell:
             **self._options,
         )
         directory = open_member_directory(
-            self._disks.get(member) or OsDisk(),
+            self.disks.get(member) or OsDisk(),
             config.data_dir,
             group=config.group,
             member_id=member,
@@ -115,7 +117,14 @@ class Cell:
         )
         world = self.worlds[member] = ManualWorld()
         seed = int(member[1:])
-        node = LedgerNode(config, directory, world, random.Random(seed), self.now_ms)
+        node = LedgerNode(
+            config,
+            directory,
+            world,
+            random.Random(seed),
+            self.now_ms,
+            on_ready=lambda ready: self.on_ready(member, ready),
+        )
         for other, peer in self.nodes.items():
             node.connected(other, peer.voter.directory_id)
             peer.connected(member, node.voter.directory_id)
@@ -136,15 +145,15 @@ class Cell:
         moved = True
         while moved:
             moved = False
-            for member, node in self.nodes.items():
-                node.turn()
+            for member in self.nodes:
+                self._turn(member)
                 world = self.worlds[member]
                 if world.reads or (world.flushes and member not in self.hold_flush):
                     moved = True
                     run(world.reads)
                     if member not in self.hold_flush:
                         run(world.flushes)
-                    node.turn()
+                    self._turn(member)
             for member, world in self.worlds.items():
                 sent, world.sent = world.sent, []
                 for envelope in sent:
@@ -153,6 +162,10 @@ class Cell:
                     lost = {member, to} & self.cut_off or self.drops(member, to, envelope.message)
                     if to in self.nodes and not lost:
                         self.nodes[to].receive(envelope.message)
+
+    def _turn(self, member: str) -> None:
+        self.nodes[member].turn()
+        self.on_turned(member)
 
     def until(self, condition: Callable[[], Any], what: str = "") -> Any:
         for _ in range(4000):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from quorumlog.sim.checkers import Checker
 from quorumlog.sim.disk import SimDisk
 from quorumlog.sim.operations import ClientAppend, ClientRead, Operations
 from quorumlog.sim.trace import Trace
-from quorumlog.store.member_directory import open_member_directory
 from tests.node.cell import SMALL, Cell
 from tests.sim.scenario import QUIET
 
@@ -51,8 +49,11 @@ class WatchedCell:
         self.members: Any = tuple(
             WatchedMember(m, self.cell.nodes[m], disk) for m, disk in disks.items()
         )
+        by_id = {member.member_id: member for member in self.members}
+        self.cell.on_ready = lambda member_id, ready: self.tell("ready", by_id[member_id], ready)
+        self.cell.on_turned = lambda member_id: self.tell("turned", by_id[member_id])
         for member in self.members:
-            self._watch(member)
+            self._watch_what_is_sent(member)
 
     @property
     def now_ms(self) -> float:
@@ -67,25 +68,15 @@ class WatchedCell:
         for checker in self.checkers:
             getattr(checker, what)(*arguments)
 
-    def _watch(self, member: Any) -> None:
-        node, world = member.node, self.cell.worlds[member.member_id]
-        give, turn, send = node.raft.ready, node.turn, type(world).send
-
-        def watched_ready() -> Any:
-            ready = give()
-            if ready is not None:
-                self.tell("ready", member, ready)
-            return ready
-
-        def watched_turn() -> None:
-            turn()
-            self.tell("turned", member)
+    def _watch_what_is_sent(self, member: Any) -> None:
+        world = self.cell.worlds[member.member_id]
+        send = world.send
 
         def watched_send(envelope: Envelope) -> None:
             self.tell("sent", member, envelope)
-            send(world, envelope)
+            send(envelope)
 
-        node.raft.ready, node.turn, world.send = watched_ready, watched_turn, watched_send
+        world.send = watched_send  # type: ignore[method-assign]
 
     # ---------------------------------------------------------------- what happens
 
@@ -134,27 +125,12 @@ class WatchedCell:
             other.connection_lost(member.member_id, True)
 
     def start(self, member: Any) -> None:
-        config, world = member.node.config, self.cell.worlds[member.member_id]
-        for waiting in (world.sent, world.flushes, world.reads):
-            waiting.clear()
-        directory = open_member_directory(
-            member.disk,
-            member.path,
-            group=config.group,
-            member_id=member.member_id,
-            config=self.storage,
-            group_size=len(self.members),
-        )
-        member.node = LedgerNode(config, directory, world, random.Random(1), self.now_ms)
-        self.cell.nodes[member.member_id] = member.node
+        self.cell.disks[member.member_id] = member.disk
+        member.node = self.cell.start(member.member_id)
         member.is_up = True
         self.cell.cut_off.discard(member.member_id)
-        self._watch(member)
+        self._watch_what_is_sent(member)
         self.tell("started", member)
-        for other in self.members:
-            if other is not member and other.is_up:
-                other.node.connected(member.member_id, member.voter.directory_id)
-                member.node.connected(other.member_id, other.voter.directory_id)
 
     def until_whole(self) -> None:
         """Every log is the leader's, committed and applied to its end."""

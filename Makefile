@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := .uv/bin/uv
 STAMP := $(VENV)/.set-up
+COMPILED := .venv-compiled
 
 # The interpreter is the one named above: uv must neither look for another nor download one.
 export UV_PYTHON_DOWNLOADS := never
@@ -14,7 +15,8 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),true,false)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test sim mutants nemesis nemesis-long demo bench bench-peers lock clean
+.PHONY: help setup check format test wheel test-compiled sim mutants nemesis nemesis-long demo bench \
+    bench-peers lock clean
 SEEDS ?= 1000
 JOBS ?= 2
 OPTIONS ?=
@@ -51,6 +53,16 @@ format: $(STAMP)  ## let ruff format and fix what it can
 test: $(STAMP)  ## every test
 	$(BIN)/python -m pytest
 
+# From the source archive, so that nothing compiled is left beside the sources, where it would be imported.
+wheel: $(UV)  ## a wheel whose core is compiled, for this Python and machine, into dist (needs a C compiler)
+	HATCH_BUILD_HOOKS_ENABLE=1 $(UV) build --python $(PYTHON) --clear
+
+# The mutants edit Python source, and what is checked of the sources is checked of them alone.
+test-compiled: wheel  ## the tests of what that wheel holds, in a virtual environment of its own
+	UV_PROJECT_ENVIRONMENT=$(COMPILED) $(UV) sync --quiet --locked --all-extras --no-install-project --python $(PYTHON)
+	$(UV) pip install --quiet --python $(COMPILED)/bin/python --no-deps --reinstall dist/quorumlog-*.whl
+	$(COMPILED)/bin/python -m pytest --ignore=tests/mutants --ignore=tests/architecture
+
 sim: $(STAMP)  ## simulated lives: make sim SEEDS=10000 JOBS=2
 	$(BIN)/quorumlog sim --seeds $(SEEDS) --jobs $(JOBS)
 
@@ -80,5 +92,5 @@ lock: $(UV)  ## resolve pyproject.toml into uv.lock again
 	$(UV) lock --python $(PYTHON)
 
 clean:  ## remove what make has made
-	rm -rf $(VENV) .uv build dist demo-out bench-out nemesis-out .mypy_cache .ruff_cache .pytest_cache \
+	rm -rf $(VENV) $(COMPILED) .uv build dist demo-out bench-out nemesis-out .mypy_cache .ruff_cache .pytest_cache \
 	    .hypothesis .import_linter_cache spark-warehouse

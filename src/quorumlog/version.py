@@ -1,3 +1,8 @@
 """The version of this installation; `pyproject.toml` reads it from here."""
 
 VERSION = "0.1.0"
+
+IS_COMPILED = not __file__.endswith(".py")
+"""This module is compiled with what every append passes through, or neither is (`make wheel`)."""
+
+DESCRIPTION = f"quorumlog {VERSION}" + (", compiled" if IS_COMPILED else "")

@@ -8,7 +8,7 @@ import pytest
 import typer.main
 
 from quorumlog.cli.main import app
-from quorumlog.version import VERSION
+from quorumlog.version import DESCRIPTION
 from tests.cli.conftest import Cli, plain
 
 COMMANDS = sorted(typer.main.get_group(app).commands)
@@ -31,7 +31,7 @@ def test_without_arguments_it_lists_the_commands(cli: Cli) -> None:
 
 
 def test_it_knows_its_version(cli: Cli) -> None:
-    assert cli("--version").stdout == f"quorumlog {VERSION}\n"
+    assert cli("--version").stdout == f"{DESCRIPTION}\n"
 
 
 def test_a_slip_in_an_option_or_a_command_is_answered_with_the_nearest(cli: Cli) -> None:

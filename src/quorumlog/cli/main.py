@@ -19,7 +19,7 @@ from quorumlog.cli.sim import sim
 from quorumlog.cli.status import status
 from quorumlog.cli.transfer import transfer
 from quorumlog.cli.verify import verify
-from quorumlog.version import VERSION
+from quorumlog.version import DESCRIPTION
 
 app = typer.Typer(
     name="quorumlog",
@@ -33,7 +33,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"quorumlog {VERSION}")
+        typer.echo(DESCRIPTION)
         raise typer.Exit
 
 

@@ -15,7 +15,7 @@ from quorumlog.cli.toml_config import ServerConfig, load_server_config
 from quorumlog.config import GroupConfig
 from quorumlog.errors import ConfigError
 from quorumlog.server import LedgerServer
-from quorumlog.version import VERSION
+from quorumlog.version import DESCRIPTION
 
 
 class Flush(StrEnum):
@@ -132,7 +132,7 @@ class _AnnouncingServer(LedgerServer):
 def _announcement(config: GroupConfig, listens_on: str) -> str:
     place = f"data in {config.data_dir}" if config.store == "file" else "data in memory only"
     return (
-        f"quorumlog {VERSION}: {config.member_id} of group {config.group}, one of {len(config.members)},"
+        f"{DESCRIPTION}: {config.member_id} of group {config.group}, one of {len(config.members)},"
         f" listens on {listens_on}, flush {config.storage.flush}, {place}"
     )
 

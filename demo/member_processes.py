@@ -8,6 +8,7 @@ so that Ctrl-C on the terminal reaches only the program that must stop them in o
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -30,8 +31,17 @@ class MemberFailed(RuntimeError):
 class MemberProcess:
     """One `quorumlog serve` and the data directory that it is restarted on."""
 
-    def __init__(self, member_id: str, address: str, folder: Path, members: str, options: str) -> None:
-        """`options`: further lines of its TOML file."""
+    def __init__(
+        self,
+        member_id: str,
+        address: str,
+        folder: Path,
+        members: str,
+        options: str,
+        package: Path | None = None,
+    ) -> None:
+        """`options`: further lines of its TOML file; `package`: a folder with another quorumlog than the
+        one that is installed."""
         self.member_id = member_id
         self.address = address
         self.data_dir = folder / member_id
@@ -43,6 +53,7 @@ class MemberProcess:
             f'member_id = "{member_id}"\nmembers = "{members}"\n'
             f"data_dir = {json.dumps(str(self.data_dir))}\n{options}"
         )
+        self._environment = {**os.environ, **({"PYTHONPATH": str(package)} if package else {})}
         self._process: subprocess.Popen[bytes] | None = None
 
     # ---------------------------------------------------------------- life
@@ -63,6 +74,7 @@ class MemberProcess:
                 stdout=log,
                 stderr=log,
                 process_group=0,
+                env=self._environment,
             )
         self.starts += 1
 
@@ -143,6 +155,7 @@ class MemberProcesses:
         count: int = 3,
         flush: str = "sync",
         segment_bytes: int | None = None,
+        package: Path | None = None,
     ) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -153,7 +166,7 @@ class MemberProcesses:
         if segment_bytes is not None:
             options += f"segment_bytes = {segment_bytes}\n"
         self.members: Sequence[MemberProcess] = tuple(
-            MemberProcess(f"n{i}", address, folder, listed, options)
+            MemberProcess(f"n{i}", address, folder, listed, options, package)
             for i, address in enumerate(addresses)
         )
 

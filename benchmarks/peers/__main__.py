@@ -31,6 +31,8 @@ from quorumlog.cli.output import err, out
 OURS: tuple[System, ...] = (
     Quorumlog("sync"),
     Quorumlog("async"),
+    Quorumlog("sync", is_compiled=True),
+    Quorumlog("async", is_compiled=True),
     Quorumlog("sync", python_client=True),
 )
 PEERS: tuple[System, ...] = (

@@ -10,10 +10,12 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 PEERS_FOLDER = Path(__file__).resolve().parent
+REPOSITORY = PEERS_FOLDER.parents[1]
 DEFAULT_CACHE = Path.home() / ".cache" / "quorumlog-bench-peers"
 _SET_UP_TIMEOUT_S = 1200.0
 _LAST_LINES = 3
@@ -73,6 +75,18 @@ class Cache:
             },
         )
         return target
+
+    def compiled_wheel(self) -> Path:
+        """This tree's wheel with a compiled core, unpacked."""
+        wheels, package = self.folder / "wheel", self.folder / "compiled"
+        uv = REPOSITORY / ".uv" / "bin" / "uv"
+        command = [uv if uv.exists() else "uv", "build", "--clear", "--python", sys.executable]
+        environment = {"HATCH_BUILD_HOOKS_ENABLE": "1"}
+        self.run([*command, "--out-dir", wheels], cwd=REPOSITORY, env=environment)
+        (wheel,) = wheels.glob("*.whl")
+        shutil.rmtree(package, ignore_errors=True)
+        shutil.unpack_archive(wheel, package, "zip")
+        return package
 
     def maven_classpath(self, module: str) -> str:
         """Every jar that java/MODULE/pom.xml needs, as Java's classpath."""

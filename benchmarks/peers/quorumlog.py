@@ -1,6 +1,6 @@
-"""quorumlog itself, once for each kind of acknowledgement, and once with a load client in Python.
+"""quorumlog itself: each kind of acknowledgement, as it is and compiled, and a load client in Python.
 
-The load of the first two comes from a client in Go, as the others' does: what is compared is three
+The load of the others comes from a client in Go, as the others' does: what is compared is three
 members on two processors, and a client in Python would take more of these than its due. Programs that
 use quorumlog are in Python, though, so the loads of `quorumlog bench` stand beside it.
 """
@@ -41,28 +41,43 @@ class Quorumlog(System):
         ),
     }
 
-    def __init__(self, flush: Literal["sync", "async"], *, python_client: bool = False) -> None:
+    def __init__(
+        self,
+        flush: Literal["sync", "async"],
+        *,
+        is_compiled: bool = False,
+        python_client: bool = False,
+    ) -> None:
         self.name = "quorumlog-python" if python_client else f"quorumlog-{flush}"
+        if is_compiled:
+            self.name += "-compiled"
         self.synced = flush == "sync"
         self.durability = "log synced on 2 of 3" if self.synced else "page cache of 2 of 3"
         self._flush = flush
+        self._is_compiled = is_compiled
         self._python_client = python_client
         self._client: Command = ()
+        self._package: Path | None = None
+        """Where the compiled one lies."""
 
     @property
     def title(self) -> str:
         client = ", load client in Python" if self._python_client else ""
-        return f"quorumlog {VERSION} {self._flush}{client}"
+        compiled = ", compiled" if self._is_compiled else ""
+        return f"quorumlog {VERSION} {self._flush}{compiled}{client}"
 
     def set_up(self, cache: Cache) -> None:
         """This very source tree is what runs."""
         if not self._python_client:
             self._client = [cache.go_build("quorumlog", ".", "quorumlog-load")]
+        if self._is_compiled:
+            self._package = cache.compiled_wheel()
 
     @contextmanager
     def running(self, folder: Path) -> Iterator[Running]:
         try:
-            with MemberProcesses(folder / "members", flush=self._flush) as members:
+            place = folder / "members"
+            with MemberProcesses(place, flush=self._flush, package=self._package) as members:
                 pids = [member.pid for member in members.members]
                 if self._python_client:
                     uvloop.run(_first_append(members.servers))

@@ -29,6 +29,7 @@ class Cache:
     def __init__(self, folder: Path) -> None:
         self.folder = folder.expanduser().resolve()
         self.bin = self.folder / "bin"
+        self._compiled: Path | None = None
 
     def run(
         self,
@@ -77,15 +78,24 @@ class Cache:
         return target
 
     def compiled_wheel(self) -> Path:
-        """This tree's wheel with a compiled core, unpacked."""
+        """This tree's wheel with a compiled core, unpacked; built once."""
+        if self._compiled is not None:
+            return self._compiled
         wheels, package = self.folder / "wheel", self.folder / "compiled"
         uv = REPOSITORY / ".uv" / "bin" / "uv"
-        command = [uv if uv.exists() else "uv", "build", "--clear", "--python", sys.executable]
-        environment = {"HATCH_BUILD_HOOKS_ENABLE": "1"}
-        self.run([*command, "--out-dir", wheels], cwd=REPOSITORY, env=environment)
+        if not uv.exists():
+            raise Unavailable("uv is missing: run `make setup`")
+        self.run(
+            [uv, "build", "--clear", "--python", sys.executable, "--out-dir", wheels],
+            cwd=REPOSITORY,
+            env={"HATCH_BUILD_HOOK_ENABLE_MYPYC": "1"},
+        )
         (wheel,) = wheels.glob("*.whl")
         shutil.rmtree(package, ignore_errors=True)
         shutil.unpack_archive(wheel, package, "zip")
+        if not list(package.glob("*__mypyc*.so")):
+            raise Unavailable(f"nothing in {wheel.name} is compiled")
+        self._compiled = package
         return package
 
     def maven_classpath(self, module: str) -> str:

@@ -97,12 +97,11 @@ class EntryBatch:
         self._starts: Int64Array | None = None
         self._words: UInt64Array | None = None
         self._sizes: Int64Array | None = None
+        self.buffer = memoryview(buffer).cast("B")
         if sizes is None:
-            self.buffer = memoryview(buffer)
             self.count = 1
             total = least = len(self.buffer)
         else:
-            self.buffer = memoryview(buffer).cast("B")
             self._sizes = np.asarray(sizes, dtype=np.int64)
             self.count = len(self._sizes)
             if self.count == 1:
@@ -111,7 +110,9 @@ class EntryBatch:
                 total = int(np.add.reduce(self._sizes))
                 least = int(np.minimum.reduce(self._sizes)) if self.count else HEADER_BYTES
         self._is_uniform = least * self.count == total
-        if total != len(self.buffer) or least < HEADER_BYTES:
+        if least < HEADER_BYTES:
+            raise ProtocolViolation(f"an entry of {least} bytes has no header ({HEADER_BYTES} bytes)")
+        if total != len(self.buffer):
             raise ProtocolViolation(
                 f"a batch of {self.count} entries with {total} bytes by its sizes is"
                 f" {len(self.buffer)} bytes long"

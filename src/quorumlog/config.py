@@ -6,7 +6,8 @@ file and of the command line have the same names as the fields here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from quorumlog.errors import ConfigError
 
@@ -16,6 +17,14 @@ GIB = 1024 * MIB
 
 DEFAULT_PORT = 20911
 DEFAULT_GROUP = "default"
+
+
+def _check_whole_numbers(config: Any) -> None:
+    """Before anything is computed with them: a fraction would come out of it as a time or a size."""
+    for each in fields(config):
+        value = getattr(config, each.name)
+        if each.type == "int" and type(value) is not int:
+            raise ConfigError(f"{each.name} must be a whole number (an int), not {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +59,7 @@ class ConsensusConfig:
         return self.heartbeat_interval_ms * self.max_heartbeat_leak
 
     def __post_init__(self) -> None:
+        _check_whole_numbers(self)
         for name in (
             "heartbeat_interval_ms",
             "max_heartbeat_leak",
@@ -111,6 +121,7 @@ class StoreConfig:
     """How long after a start the first such pass begins: a start has better things to do."""
 
     def __post_init__(self) -> None:
+        _check_whole_numbers(self)
         if self.flush not in ("sync", "async"):
             raise ConfigError(f"flush must be 'sync' or 'async', not {self.flush!r}")
         if self.index_segment_bytes <= 0 or self.index_segment_bytes % 32:
@@ -203,6 +214,7 @@ class GroupConfig:
     and nobody waits for nothing."""
 
     def __post_init__(self) -> None:
+        _check_whole_numbers(self)
         ids = [m.member_id for m in self.members]
         if self.member_id not in ids:
             raise ConfigError(

@@ -2,7 +2,7 @@
 
 VERSION = "0.1.0"
 
-IS_COMPILED = not __file__.endswith(".py")
+IS_COMPILED = not __file__.endswith((".py", ".pyc"))
 """This module is compiled with what every append passes through, or neither is (`make wheel`)."""
 
 DESCRIPTION = f"quorumlog {VERSION}" + (", compiled" if IS_COMPILED else "")

@@ -29,8 +29,8 @@ WRITE_BUFFER_BYTES = 4 * MIB
 """A client that leaves more unread is asked for nothing until it has caught up."""
 TURN_FRAMES = 2048
 """A turn of the loop that took so many is sated."""
-LEAST_SHARE_BYTES = 2048
-"""Of each connection in a turn, however many there are."""
+LEAST_SHARE_BYTES = 64
+"""Of each connection in a turn, and then the rest of the frame that has begun."""
 SILENT_PEER_MS = 5000
 """A connection whose bytes stay unacknowledged for so long is given up and dialled again: after a
 partition TCP's own back-off would stay silent for up to two minutes."""
@@ -60,7 +60,7 @@ class LoopTurn:
 
     @property
     def is_overfull(self) -> bool:
-        """With a thousand senders even the least share of each is too much."""
+        """The share is still that of fewer senders: until it fits, who is read late waits."""
         return self._frames >= 2 * TURN_FRAMES
 
     def took(self, frames: int, connection: Connection) -> None:

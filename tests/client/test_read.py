@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 from quorumlog.batch import Entry, EntryBatch
@@ -41,6 +42,19 @@ def reads(server: FakeServer) -> list[ReadRequest]:
 def test_get(client: Client, group: FakeGroup) -> None:
     fill(group, 3, 10)
     assert client.get(2) == Entry(2, 2, b"2.--------")
+
+
+def test_an_index_may_be_an_integer_of_numpy_and_nothing_but_an_integer(
+    client: Client, group: FakeGroup
+) -> None:
+    fill(group, 3)
+    assert client.get(np.int64(2)).index == 2
+    assert [entry.index for entry in client.read(np.int32(1), np.int64(3))] == [1, 2]
+    for wrong in (1.5, "1", None):
+        with pytest.raises(BadRequest, match="index must be a whole number, not"):
+            client.get(wrong)
+        with pytest.raises(BadRequest, match="first_index must be a whole number, not"):
+            list(client.read(wrong))
 
 
 def test_get_out_of_range_names_both_bounds(client: Client, group: FakeGroup) -> None:

@@ -23,6 +23,7 @@ from quorumlog.wire.client_messages import (
     Hello,
     HelloResponse,
     MemberInfo,
+    ReadRequest,
     StatusRequest,
     StatusResponse,
     error_response,
@@ -381,3 +382,20 @@ def test_redials_of_a_dead_server_are_bounded() -> None:
 def test_an_idle_client_needs_no_wake_up() -> None:
     world = led_by(1)
     assert world.protocol.next_wakeup_ms() == float("inf")
+
+
+def test_what_cannot_be_encoded_waits_for_nobody_once_the_client_has_failed_of_it() -> None:
+    world = World(1)
+    world.faults = False
+    request = Request(
+        ReadRequest(first_index=object()),  # type: ignore[arg-type]
+        LEADER,
+        now_ms=0.0,
+        deadline_ms=5000.0,
+    )
+    world.protocol.submit(request, world.now)
+    with pytest.raises(TypeError):
+        run(world, 1000)
+    world.protocol.close(world.now)
+    assert world.protocol.take_work().completed == [request]
+    assert isinstance(request.error, LedgerError)

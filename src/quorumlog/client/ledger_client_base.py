@@ -5,11 +5,12 @@ Nothing here waits. Everything that could differ between the two beside waiting 
 
 from __future__ import annotations
 
+import operator
 import os
 import random
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, SupportsIndex
 
 from quorumlog.batch import Entry, EntryBatch
 from quorumlog.config import DEFAULT_GROUP, parse_address
@@ -130,6 +131,7 @@ class LedgerClientBase:
         return self._read_request(message, Target(TargetKind.ADDRESS, address), timeout_ms)
 
     def _get_plan(self, index: int, from_member: str | None) -> ReadPlan:
+        index = _whole("index", index)
         if index < 0:
             raise IndexOutOfRange(f"index {index} is below 0, where every log begins")
         return self._plan(index, index + 1, from_member, batch_bytes=GET_LIMIT_BYTES)
@@ -150,8 +152,8 @@ class LedgerClientBase:
         elif stop_index is not None and from_member is not None:
             wait_ms = LAGGING_MEMBER_WAIT_MS
         return self._plan(
-            first_index,
-            stop_index,
+            _whole("first_index", first_index),
+            None if stop_index is None else _whole("stop_index", stop_index),
             from_member,
             wait_ms=wait_ms,
             entries_hint=entries_hint,
@@ -192,6 +194,14 @@ def entry_of(request: Request, batch: EntryBatch, index: int) -> Entry:
     raise IndexOutOfRange(
         f"index {index} holds no appended entry: it is the no-op that opened term {term}", **bounds
     )
+
+
+def _whole(name: str, value: SupportsIndex) -> int:
+    """numpy's integers are as good as Python's, but no message can carry them."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise BadRequest(f"{name} must be a whole number, not {value!r}") from None
 
 
 def checked_limit(limit: int | None) -> int | None:

@@ -109,8 +109,8 @@ class RequestTracker:
                 if self._view.member_address(request.target.name) is None:
                     self.router.ask_around(now_ms)
         else:
-            self._waiting.pop(request, None)
             self.send(link, request)
+            self._waiting.pop(request, None)
 
     def send_waiting(self) -> None:
         """A leader or a member is known, a link is open, or time has passed."""
@@ -118,8 +118,9 @@ class RequestTracker:
             if request.state is RequestState.WAITING and request.not_before_ms <= self.now_ms:
                 link = self.router.link_to(request.target, request.lane, self.now_ms)
                 if link is not None:
-                    self._waiting.pop(request, None)
+                    # Until it is sent it is among those that a bug would end, too, and nobody waits on.
                     self.send(link, request)
+                    self._waiting.pop(request, None)
         self.streams.pump_waiting()
 
     def send(self, link: Link, request: Request) -> bool:

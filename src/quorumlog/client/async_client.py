@@ -380,7 +380,8 @@ class AsyncLedgerClient(LedgerClientBase):
         self._is_write_scheduled = False
         links, self._links_to_write = self._links_to_write, {}
         for link in links:
-            if link.context is not None and link.outbox:
+            # One that was lost in this turn is closed by now: uvloop would raise, and skip the rest.
+            if link.context is not None and link.outbox and not link.context.is_closing():
                 buffers, link.outbox = link.outbox, []
                 link.context.writelines(buffers)
 

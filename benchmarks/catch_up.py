@@ -12,6 +12,7 @@ import asyncio
 import shutil
 import statistics
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,16 +51,15 @@ class CatchUp(NamedTuple):
     is_complete: bool
 
 
-def measure_catch_up(folder: Path, size_bytes: int, seconds: float, report: Report) -> list[Outcome]:
+def measure_catch_up(folder: Path, size_bytes: int, seconds: float, report: Report) -> Iterator[Outcome]:
     """A wiped follower of `size_bytes` while nothing else happens, and under each load; `seconds`: how
     long a load is measured before, and for each look meanwhile."""
-    outcomes = []
     with MemberProcesses(folder) as members:
         uvloop.run(fill(members, size_bytes, report))
         disk = _disk_mb_per_second(folder, seconds, report)
         report(f"catch-up of {size_bytes / 1e9:g} GB, idle")
         found = uvloop.run(_catch_up(members))
-        outcomes.append(Outcome("catch-up-idle", _figures(found, disk), TARGETS))
+        yield Outcome("catch-up-idle", _figures(found, disk), TARGETS)
         for name in LOADS:
             disk = _disk_mb_per_second(folder, seconds, report)
             report(f"catch-up under {name}: the load before, {seconds:g} s")
@@ -74,8 +74,7 @@ def measure_catch_up(folder: Path, size_bytes: int, seconds: float, report: Repo
                 "during_p99_highest_ms": max(m.p99_ms for m in during),
             }
             note = "" if found.is_complete else f"not caught up after {TIMEOUT_S:g} s"
-            outcomes.append(Outcome(f"catch-up-{name}", figures, note=note))
-    return outcomes
+            yield Outcome(f"catch-up-{name}", figures, note=note)
 
 
 def _figures(found: CatchUp, disk: float) -> dict[str, float]:

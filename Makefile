@@ -16,7 +16,7 @@ export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),tr
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check format test wheel test-compiled sim mutants nemesis nemesis-long demo bench \
-    bench-peers lock clean
+    bench-quick bench-peers lock clean
 SEEDS ?= 1000
 JOBS ?= 2
 OPTIONS ?=
@@ -85,6 +85,9 @@ demo: $(STAMP)  ## the main job: 336,776 flights through three members, two fail
 
 bench: $(STAMP)  ## the speed of a cluster of three on this machine: make bench OPTIONS=--large
 	$(BIN)/python -m benchmarks --matrix --catch-up $(OPTIONS)
+
+bench-quick: $(STAMP)  ## what became dearer than the figures kept in the repository, in a minute
+	$(BIN)/python -m benchmarks.quick $(OPTIONS)
 
 bench-peers: $(STAMP)  ## the same beside etcd, NATS, Kafka, DLedger, PySyncObj and RabbitMQ (needs go, Java, Maven)
 	$(BIN)/python -m benchmarks.peers $(OPTIONS)

@@ -31,9 +31,11 @@ class ManualWorld:
         self.roles: list[RoleChange] = []
         self.on_role_change: Callable[[RoleChange], None] | None = None
         """Called in the turn in which the role changes."""
+        self.on_sent: Callable[[Envelope], None] = lambda envelope: None
         self.trace: list[str] = []
 
     def send(self, envelope: Envelope) -> None:
+        self.on_sent(envelope)
         self.trace.append(f"send {type(envelope.message).__name__}")
         self.sent.append(envelope)
 

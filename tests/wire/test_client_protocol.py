@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -387,8 +388,9 @@ def test_an_idle_client_needs_no_wake_up() -> None:
 def test_what_cannot_be_encoded_waits_for_nobody_once_the_client_has_failed_of_it() -> None:
     world = World(1)
     world.faults = False
+    nonsense: Any = object()
     request = Request(
-        ReadRequest(first_index=object()),  # type: ignore[arg-type]
+        ReadRequest(first_index=nonsense),
         LEADER,
         now_ms=0.0,
         deadline_ms=5000.0,

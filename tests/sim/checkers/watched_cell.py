@@ -8,7 +8,6 @@ from typing import Any
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import StoreConfig
-from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import Voter
 from quorumlog.node import LedgerNode
 from quorumlog.sim.checkers import Checker
@@ -69,14 +68,7 @@ class WatchedCell:
             getattr(checker, what)(*arguments)
 
     def _watch_what_is_sent(self, member: Any) -> None:
-        world = self.cell.worlds[member.member_id]
-        send = world.send
-
-        def watched_send(envelope: Envelope) -> None:
-            self.tell("sent", member, envelope)
-            send(envelope)
-
-        world.send = watched_send  # type: ignore[method-assign]
+        self.cell.worlds[member.member_id].on_sent = lambda envelope: self.tell("sent", member, envelope)
 
     # ---------------------------------------------------------------- what happens
 

@@ -50,6 +50,7 @@ def test_an_index_may_be_an_integer_of_numpy_and_nothing_but_an_integer(
     fill(group, 3)
     assert client.get(np.int64(2)).index == 2
     assert [entry.index for entry in client.read(np.int32(1), np.int64(3))] == [1, 2]
+    assert sum(batch.count for batch in client.read_batches(1, 3, batch_bytes=np.int64(1000))) == 2
     for wrong in (1.5, "1", None):
         with pytest.raises(BadRequest, match="index must be a whole number, not"):
             client.get(wrong)

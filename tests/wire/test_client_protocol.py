@@ -9,6 +9,7 @@ import pytest
 
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import (
+    BadRequest,
     LedgerError,
     NotLeader,
     OutcomeUnknown,
@@ -385,7 +386,7 @@ def test_an_idle_client_needs_no_wake_up() -> None:
     assert world.protocol.next_wakeup_ms() == float("inf")
 
 
-def test_what_cannot_be_encoded_waits_for_nobody_once_the_client_has_failed_of_it() -> None:
+def test_what_cannot_be_encoded_fails_alone() -> None:
     world = World(1)
     world.faults = False
     nonsense: Any = object()
@@ -396,8 +397,7 @@ def test_what_cannot_be_encoded_waits_for_nobody_once_the_client_has_failed_of_i
         deadline_ms=5000.0,
     )
     world.protocol.submit(request, world.now)
-    with pytest.raises(TypeError):
-        run(world, 1000)
-    world.protocol.close(world.now)
-    assert world.protocol.take_work().completed == [request]
-    assert isinstance(request.error, LedgerError)
+    other = world.submit()
+    run(world, 1000)
+    assert isinstance(request.error, BadRequest)
+    assert receipt_of(other).count == 1

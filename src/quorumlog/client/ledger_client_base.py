@@ -158,7 +158,7 @@ class LedgerClientBase:
             wait_ms=wait_ms,
             entries_hint=entries_hint,
             follow=follow,
-            **sizes,
+            **{name: _whole(name, size) for name, size in sizes.items()},
         )
 
     def _plan(

@@ -109,8 +109,8 @@ class RequestTracker:
                 if self._view.member_address(request.target.name) is None:
                     self.router.ask_around(now_ms)
         else:
-            self.send(link, request)
             self._waiting.pop(request, None)
+            self.send(link, request)
 
     def send_waiting(self) -> None:
         """A leader or a member is known, a link is open, or time has passed."""
@@ -118,13 +118,12 @@ class RequestTracker:
             if request.state is RequestState.WAITING and request.not_before_ms <= self.now_ms:
                 link = self.router.link_to(request.target, request.lane, self.now_ms)
                 if link is not None:
-                    # Until it is sent it is among those that a bug would end, too, and nobody waits on.
-                    self.send(link, request)
                     self._waiting.pop(request, None)
+                    self.send(link, request)
         self.streams.pump_waiting()
 
     def send(self, link: Link, request: Request) -> bool:
-        """False if the request failed instead, since it is above the server's limits."""
+        """False if the request failed instead: it is above the server's limits, or cannot be encoded."""
         assert link.state is LinkState.OPEN, link.state
         assert request.state is RequestState.WAITING, request.state
         assert link.hello is not None
@@ -141,6 +140,10 @@ class RequestTracker:
             )
         except BodyTooLarge as error:
             self.fail(request, error)
+            return False
+        except Exception as error:
+            # This request alone: others share the link, and whoever waits for it must hear of it.
+            self.fail(request, BadRequest(f"the request cannot be encoded: {error!r}"))
             return False
         link.outbox += buffers
         link.pending[request_id] = request

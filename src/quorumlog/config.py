@@ -209,6 +209,9 @@ class GroupConfig:
     """Of all appends that wait; above it they are refused with PendingFull."""
     max_connection_bytes: int = 32 * MIB
     """Of the appends of one connection, so that one client leaves room for others; ConnectionFull."""
+    catch_up_bytes_per_second: int = 64 * MIB
+    """What a follower far behind is sent while appends come in, beside twice what is appended; while
+    none do, it gets all that it can take."""
     linger_ms: int = 0
     """A batch waits so long for more appends before it is formed. 0: batches form while the disk works,
     and nobody waits for nothing."""
@@ -225,7 +228,12 @@ class GroupConfig:
                 raise ConfigError(
                     f"--preferred-leader {preferred} is not in --members ({', '.join(ids)})"
                 )
-        for name in ("append_timeout_ms", "max_uncommitted_bytes", "max_connection_bytes"):
+        for name in (
+            "append_timeout_ms",
+            "max_uncommitted_bytes",
+            "max_connection_bytes",
+            "catch_up_bytes_per_second",
+        ):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be positive, not {getattr(self, name)}")
         if not 0 <= self.linger_ms < self.append_timeout_ms:

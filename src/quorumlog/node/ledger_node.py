@@ -32,6 +32,7 @@ from quorumlog.errors import (
     TransferFailed,
 )
 from quorumlog.node.batch_former import BatchFormer
+from quorumlog.node.catch_up_pace import CatchUpPace
 from quorumlog.node.flusher import Flusher
 from quorumlog.node.healer import Healer
 from quorumlog.node.log_writer import LogWriter
@@ -103,7 +104,18 @@ class LedgerNode:
         )
         self._writer = LogWriter(self.raft, self.store, self._recent, self.healer)
         self._pushes = PushSender(
-            self.voter, self.raft, self.store, self._recent, world, self.healer.found
+            self.voter,
+            self.raft,
+            self.store,
+            self._recent,
+            world,
+            CatchUpPace(
+                config.catch_up_bytes_per_second,
+                config.consensus.push_limit_bytes,
+                now_ms,
+                self.store.end.position,
+            ),
+            self.healer.found,
         )
         in_memory = directory.durability is Durability.MEMORY
         self._scrubber = Scrubber(
@@ -206,6 +218,7 @@ class LedgerNode:
             self._apply()
             self._carry_out_all()
         self._apply()
+        self._pushes.tick(self._now_ms)
         self._keep_house()
 
     def next_wakeup_ms(self) -> float:
@@ -214,6 +227,7 @@ class LedgerNode:
             self._flusher.next_wakeup_ms(self.applied_index),
             self.healer.next_wakeup_ms(),
             self._scrubber.next_wakeup_ms(),
+            self._pushes.next_wakeup_ms(),
         )
         if self._writer.disk_full:
             wakeup = min(wakeup, self._next_space_ms)

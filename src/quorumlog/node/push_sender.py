@@ -1,7 +1,7 @@
 """PushSender: finds the bytes that a dispatcher ordered and sends them to its follower.
 
 What was appended lately is pushed from memory, the rest is read from the segment files beside the
-loop: a follower far behind costs the others nothing.
+loop, and at a pace (CatchUpPace): a follower far behind must not delay those who append.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ from quorumlog.errors import (
     RangeDamaged,
     StoreFailure,
 )
+from quorumlog.node.catch_up_pace import CatchUpPace
 from quorumlog.node.ports import World
 from quorumlog.node.recent_batches import RecentBatches
 from quorumlog.store.ledger_store import LedgerStore, LogRange
+
+NEVER = float("inf")
 
 
 class PushSender:
@@ -34,6 +37,7 @@ class PushSender:
         store: LedgerStore,
         recent: RecentBatches,
         world: World,
+        pace: CatchUpPace,
         on_damage: Callable[[DirectoryDamaged, int], None],
     ) -> None:
         """`on_damage(damage, stop_index)`: a read from `damage.index` to below `stop_index` met it."""
@@ -42,14 +46,39 @@ class PushSender:
         self._store = store
         self._recent = recent
         self._world = world
+        self._pace = pace
         self._on_damage = on_damage
+        self._waiting: list[PushOrder] = []
+        """For entries in files, until their followers' turn comes; at most one for each follower."""
 
     def push(self, order: PushOrder) -> None:
         """Every order is reported exactly once, also one that time has overtaken."""
         recent = self._recent.take(order.first_index, order.stop_index, order.limit_bytes)
         if recent is not None:
             self._send(order, recent.batch, recent.previous_chain, cold=False)
-            return
+        elif self._pace.is_open(order.to.member_id):
+            self._read(order)
+        else:
+            self._waiting.append(order)
+
+    def tick(self, now_ms: float) -> None:
+        """Once a turn, when everything that it brought is appended."""
+        self._pace.observe(now_ms, self._store.end.position)
+        waiting, self._waiting = self._waiting, []
+        for order in waiting:
+            if self._is_of_this_term(order):
+                self.push(order)
+            else:
+                self._raft.on_push_failed(order.to.member_id)
+
+    def next_wakeup_ms(self) -> float:
+        return min([self._pace.next_ms(o.to.member_id) for o in self._waiting], default=NEVER)
+
+    def _is_of_this_term(self, order: PushOrder) -> bool:
+        """What it names is still this log: a leader cuts nothing."""
+        return self._raft.role is Role.LEADER and self._raft.term == order.term
+
+    def _read(self, order: PushOrder) -> None:
         try:
             log_range = self._store.range_of(order.first_index, order.stop_index, order.limit_bytes)
         except (IndexOutOfRange, RangeDamaged, DirectoryDamaged) as error:
@@ -57,6 +86,7 @@ class PushSender:
                 self._on_damage(error, order.stop_index)
             self._raft.on_push_failed(order.to.member_id)
             return
+        self._pace.spend(order.to.member_id, log_range.size_bytes)
         self._world.read_later(
             lambda: read_sound(self._store, log_range),
             lambda result: self._range_read(order, log_range, result),
@@ -65,12 +95,11 @@ class PushSender:
     def _range_read(
         self, order: PushOrder, log_range: LogRange, result: EntryBatch | StoreFailure | LedgerError
     ) -> None:
-        leads = self._raft.role is Role.LEADER and self._raft.term == order.term
         if isinstance(result, DirectoryDamaged):
             self._on_damage(result, log_range.stop_index)
         elif isinstance(result, StoreFailure):
             raise result
-        if isinstance(result, IndexOutOfRange | DirectoryDamaged) or not leads:
+        if isinstance(result, IndexOutOfRange | DirectoryDamaged) or not self._is_of_this_term(order):
             self._raft.on_push_failed(order.to.member_id)
         elif isinstance(result, LedgerError):
             raise result

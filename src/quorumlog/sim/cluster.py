@@ -45,6 +45,7 @@ class SimCluster:
                     consensus=weather.consensus,
                     storage=weather.storage,
                     max_uncommitted_bytes=weather.max_uncommitted_bytes,
+                    catch_up_bytes_per_second=weather.catch_up_bytes_per_second,
                 ),
             )
             for address in addresses

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
-from quorumlog.config import ConsensusConfig, StoreConfig
+from quorumlog.config import MIB, ConsensusConfig, StoreConfig
 
 SIZES = (1, 2, 3, 3, 3, 3, 4, 5, 5, 6, 7)
 
@@ -67,6 +67,7 @@ class Weather:
     body_bytes: int
     """A body is at most this long, most are short."""
     batch_entries: int
+    catch_up_bytes_per_second: int = 64 * MIB
     is_unfair: bool = False
     """Disks may forget what they have synced, on any number of members."""
     store: str = "file"
@@ -126,6 +127,9 @@ def draw_weather(random: Random, size: int | None = None, *, unfair: bool = Fals
         batch_entries=random.choice((1, 4, 20)),
         is_unfair=unfair,
     )
+    if consensus.push_limit_bytes == 600 and consensus.max_waiting_pushes == 2:
+        # By what is drawn already, so that no other life changes. Small, as logs are here.
+        weather = replace(weather, catch_up_bytes_per_second=5_000)
     if is_async:
         # Drawn last, so that no other life changes. A short interval leaves a power loss little to take.
         flush_interval_ms = random.choice((10, 200, 1000))

@@ -1,0 +1,59 @@
+"""CatchUpPace: how much a follower far behind is sent while the leader takes appends.
+
+What is read for it from files, checked, sent and written again takes the same processors, disks and
+links as the appends that clients wait for: at full speed it cost 256 writers half of their throughput
+and doubled their latency. So while appends come in, such a follower gets two bytes for each byte
+appended, which makes up for a lag in the time in which it arose, and a configured rate beside that;
+while none do, all that it can take.
+"""
+
+from __future__ import annotations
+
+BYTES_PER_APPENDED_BYTE = 2
+SAVED_PIECES = 8
+"""Appends come in bursts, and pieces one after the other: what is earned in a burst must outlast it."""
+BUSY_MS = 50.0
+"""The leader takes appends, if the last one is not older."""
+
+
+class CatchUpPace:
+    def __init__(
+        self, least_bytes_per_second: int, piece_bytes: int, now_ms: float, end_position: int
+    ) -> None:
+        self._least_bytes_per_ms = least_bytes_per_second / 1000
+        self._saved_bytes = SAVED_PIECES * piece_bytes
+        self._now_ms = now_ms
+        self._end_position = end_position
+        self._busy_until_ms = now_ms
+        self._earned_bytes = 0.0
+        """What a follower might have been sent since this member started, had it always been busy."""
+        self._spent_bytes: dict[str, float] = {}
+        """By member id: as far as what it was sent reaches on that scale; what it left unused counts up
+        to `_saved_bytes`."""
+
+    def observe(self, now_ms: float, end_position: int) -> None:
+        """`end_position`: where the log ends now; it grows by what was appended."""
+        appended_bytes = end_position - self._end_position
+        if appended_bytes > 0:
+            self._earned_bytes += BYTES_PER_APPENDED_BYTE * appended_bytes
+            self._busy_until_ms = now_ms + BUSY_MS
+        self._earned_bytes += self._least_bytes_per_ms * (now_ms - self._now_ms)
+        self._now_ms = now_ms
+        self._end_position = end_position
+
+    def is_open(self, member_id: str) -> bool:
+        return self.next_ms(member_id) <= self._now_ms
+
+    def next_ms(self, member_id: str) -> float:
+        """When the next piece may be read for this follower, if nothing is appended until then."""
+        ahead_bytes = self._spent_bytes.get(member_id, 0.0) - self._earned_bytes
+        if ahead_bytes <= 0 or self._now_ms >= self._busy_until_ms:
+            return self._now_ms
+        return min(self._now_ms + ahead_bytes / self._least_bytes_per_ms, self._busy_until_ms)
+
+    def spend(self, member_id: str, size_bytes: int) -> None:
+        """A piece of this size is read for it now."""
+        spent_bytes = self._earned_bytes - self._saved_bytes
+        if self._now_ms < self._busy_until_ms:
+            spent_bytes = max(spent_bytes, self._spent_bytes.get(member_id, 0.0))
+        self._spent_bytes[member_id] = spent_bytes + size_bytes

@@ -1,0 +1,128 @@
+"""A follower that comes back far behind is fed from files: at full speed while nobody appends, and at a
+pace that leaves the machine to the others while somebody does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorumlog.batch import EntryBatch
+from quorumlog.config import KIB, ConsensusConfig
+from quorumlog.consensus.messages import PushEntryRequest
+from quorumlog.entry import AppendReceipt
+from quorumlog.node.catch_up_pace import SAVED_PIECES
+from tests.node.cell import STEP_MS, Cell
+
+LEAST = 100 * KIB
+"""Bytes a second."""
+PIECE = 4 * KIB
+BEHIND = 400
+BODY = b"x" * 1000
+
+
+def append(cell: Cell, count: int) -> list[Any]:
+    outcomes: list[Any] = []
+    cell.leader().append(EntryBatch.from_bodies([BODY] * count), 0, outcomes.append)
+    return outcomes
+
+
+@pytest.fixture
+def cell(tmp_path: Path) -> Iterator[Cell]:
+    """n2 lacks 400 entries, and the two others, who were restarted, hold none of them in memory."""
+    before = Cell(tmp_path)
+    before.leader()
+    before.until(lambda: before.leader().committed_index >= 0)
+    before.kill("n2")
+    for _ in range(BEHIND // 20):
+        outcomes = append(before, 20)
+        before.until(lambda outcomes=outcomes: outcomes)
+    before.close()
+    cell = Cell(
+        tmp_path,
+        consensus=ConsensusConfig(push_limit_bytes=PIECE),
+        catch_up_bytes_per_second=LEAST,
+    )
+    cell.cut_off = {"n2"}
+    cell.until(lambda: cell.leader().committed_index >= BEHIND, "a leader without n2")
+    yield cell
+    cell.close()
+
+
+def come_back(cell: Cell) -> list[tuple[float, int]]:
+    """Connect n2; (time, bytes) of each piece from a file that it gets from now on."""
+    pieces: list[tuple[float, int]] = []
+
+    def watch(sender: str, to: str, message: Any) -> bool:
+        if isinstance(message, PushEntryRequest) and message.cold and to == "n2":
+            pieces.append((cell.now_ms, message.entries.total_bytes))
+        return False
+
+    cell.drops = watch
+    cell.cut_off = set()
+    return pieces
+
+
+def is_level(cell: Cell) -> bool:
+    return cell.nodes["n2"].raft.durable_index == cell.leader().store.end.index
+
+
+def test_while_appends_come_in_it_gets_twice_as_much_and_the_least(cell: Cell) -> None:
+    pieces = come_back(cell)
+    while not pieces:
+        append(cell, 1)
+        cell.step()
+    pieces.clear()
+    began_ms, began_position = cell.now_ms, cell.leader().store.end.position
+
+    def allowed_bytes() -> float:
+        appended = cell.leader().store.end.position - began_position
+        return 2 * appended + LEAST * (cell.now_ms - began_ms) / 1000
+
+    acknowledged = 0
+    while not is_level(cell):
+        outcomes = append(cell, 1)
+        cell.step()
+        acknowledged += len(outcomes)
+        assert all(isinstance(o, AppendReceipt) for o in outcomes)
+        assert sum(size for _, size in pieces) <= allowed_bytes() + (SAVED_PIECES + 1) * PIECE
+    assert acknowledged > 20, "it was level before anything could be seen"
+    assert sum(size for _, size in pieces) > 0.7 * allowed_bytes(), "fed more slowly than it may be"
+
+
+def test_while_nobody_appends_it_gets_all_that_it_can_take(cell: Cell) -> None:
+    pieces = come_back(cell)
+    cell.until(lambda: pieces)
+    cell.until(lambda: is_level(cell))
+    assert sum(size for _, size in pieces) > BEHIND * len(BODY)
+    assert pieces[-1][0] - pieces[0][0] <= 2 * STEP_MS
+
+
+def test_it_is_fed_at_full_speed_again_soon_after_the_last_append(cell: Cell) -> None:
+    pieces = come_back(cell)
+    while len(pieces) < 3:
+        append(cell, 1)
+        cell.step()
+    assert not is_level(cell)
+    stopped_ms = cell.now_ms
+    cell.until(lambda: is_level(cell))
+    assert cell.now_ms - stopped_ms < 200
+
+
+def test_a_piece_that_waits_for_its_turn_is_not_sent_by_a_leader_of_the_past(cell: Cell) -> None:
+    pieces = come_back(cell)
+    while not pieces:
+        append(cell, 4)
+        cell.step()
+    old = cell.leader()
+    append(cell, 40)
+    cell.step()
+    cell.cut_off = {old.voter.member_id}
+    new = cell.leader()
+    assert new is not old
+    cell.cut_off = set()
+    outcomes = append(cell, 1)
+    cell.until(lambda: outcomes and is_level(cell) and old.raft.leader == new.voter)
+    assert isinstance(outcomes[0], AppendReceipt)

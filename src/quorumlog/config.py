@@ -45,6 +45,8 @@ class ConsensusConfig:
     """Bytes of one push; a single larger entry still goes, alone."""
     push_resend_ms: int = 1000
     """A push unanswered for this long is sent again from the water mark."""
+    commit_delay_ms: int = 5
+    """How much later than the leader a follower learns of a commit, if no push tells it before."""
     max_waiting_pushes: int = 256
     """Pushes ahead of its log that a follower keeps, ordered by index."""
     preferred_leader_ids: tuple[str, ...] = ()
@@ -73,6 +75,11 @@ class ConsensusConfig:
         ):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be positive, not {getattr(self, name)}")
+        if not 0 <= self.commit_delay_ms < self.heartbeat_interval_ms:
+            raise ConfigError(
+                f"commit_delay_ms ({self.commit_delay_ms}) must be 0 or more and below"
+                f" heartbeat_interval_ms ({self.heartbeat_interval_ms})"
+            )
         if self.election_timeout_ms < 3 * self.heartbeat_interval_ms:
             raise ConfigError(
                 f"the election time-out ({self.election_timeout_ms} ms = max_heartbeat_leak"

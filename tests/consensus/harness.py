@@ -263,7 +263,12 @@ class LoneMember(FakeMember):
         self.sent: list[Envelope] = []
         self.now_ms = 0.0
         self.readys: list[Ready] = []
-        settings = {"min_vote_interval_ms": 100, "max_vote_interval_ms": 100, **settings}
+        settings = {
+            "min_vote_interval_ms": 100,
+            "max_vote_interval_ms": 100,
+            "commit_delay_ms": 0,
+            **settings,
+        }
         super().__init__(
             disk,
             tuple(voter.member_id for voter in self.voters),

@@ -79,7 +79,11 @@ class Scenario:
 
     def do_members(self, size: str, *options: str) -> None:
         """members 3 [unformed] [async] [option=value ...]: a connected group, formed unless said."""
-        settings: dict[str, Any] = {"min_vote_interval_ms": 100, "max_vote_interval_ms": 100}
+        settings: dict[str, Any] = {
+            "min_vote_interval_ms": 100,
+            "max_vote_interval_ms": 100,
+            "commit_delay_ms": 0,
+        }
         for option in options:
             name, equals, value = option.partition("=")
             if equals:

@@ -251,6 +251,49 @@ def test_commit_goes_out_as_soon_as_the_committed_index_rises_and_nothing_is_to_
         assert (last.push, last.committed_index) == (PushType.COMMIT, 0)
 
 
+def commits(n0: LoneMember, i: int) -> list[int]:
+    """What every COMMIT so far has told n<i>."""
+    sent = n0.to(i, PushEntryRequest)
+    return [p.committed_index for p in sent if p.push is PushType.COMMIT]
+
+
+def committing(n0: LoneMember, index: int) -> None:
+    """An entry is appended, and committed by n1."""
+    n0.act(lambda: n0.propose("x"))
+    n0.sync_now()
+    n0.hear(1, ack(1, index))
+    assert n0.node.status().committed_index == index
+
+
+def test_a_commit_waits_a_little_for_a_push_that_says_the_same() -> None:
+    n0 = LoneMember(commit_delay_ms=5).lead()
+    matched(n0, 1, 2)
+    n0.hear(1, ack(1, 0))
+    n0.hear(2, ack(1, 0))
+    committing(n0, 1)
+    assert n0.node.next_wakeup_ms() == n0.now_ms + 5
+    committing(n0, 2)
+    assert [p.committed_index for p in n0.to(1, PushEntryRequest) if p.first_index == 2] == [1]
+    n0.pass_ms(4)
+    assert commits(n0, 1) == commits(n0, 2) == [0], "the pushes of 1 and 2 told of what came before"
+    n0.pass_ms(1)
+    assert commits(n0, 1) == commits(n0, 2) == [0, 2]
+
+
+def test_a_follower_that_is_lost_before_it_is_told_of_a_commit_wakes_nobody_in_vain() -> None:
+    n0 = LoneMember(commit_delay_ms=5).lead()
+    matched(n0, 1, 2)
+    n0.hear(1, ack(1, 0))
+    n0.hear(2, ack(1, 0))
+    committing(n0, 1)
+    n0.act(lambda: n0.node.on_connection_lost("n2", is_gone=False))
+    n0.pass_ms(5)
+    assert commits(n0, 2) == [0]
+    assert n0.node.next_wakeup_ms() > n0.now_ms
+    n0.act(lambda: n0.node.on_connected("n2", n0.peer(2).directory_id))
+    assert commits(n0, 2)[-1] == 1, "it is told when it is back"
+
+
 def test_an_unformed_follower_is_asked_again_with_the_next_heartbeat() -> None:
     n0 = LoneMember().lead()
     question = n0.to(1, PushEntryRequest)[-1]

@@ -37,7 +37,7 @@ def push(kind: PushType, number: int = 0) -> Envelope:
     return Envelope(N1, message)
 
 
-def test_a_commit_is_dropped_for_the_push_that_says_as_much_unless_it_asks() -> None:
+def test_a_commit_goes_with_the_heartbeats_and_one_that_asks_with_the_pushes() -> None:
     async def sent() -> list[tuple[str, PushType, int]]:
         peer = RecordingPeer(asyncio.get_running_loop())
         peer.send(push(PushType.COMMIT))
@@ -45,4 +45,8 @@ def test_a_commit_is_dropped_for_the_push_that_says_as_much_unless_it_asks() -> 
         peer.send(push(PushType.APPEND))
         return peer.sent
 
-    assert asyncio.run(sent()) == [("data", PushType.COMMIT, 7), ("data", PushType.APPEND, 0)]
+    assert asyncio.run(sent()) == [
+        ("control", PushType.COMMIT, 0),
+        ("data", PushType.COMMIT, 7),
+        ("data", PushType.APPEND, 0),
+    ]

@@ -18,6 +18,8 @@ from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.ready import PeerStatus, PushOrder
 from quorumlog.entry import EntryId, Voter
 
+NEVER = float("inf")
+
 
 class DispatcherState(Enum):
     """What the dispatcher is doing; the value is what `status` prints."""
@@ -101,6 +103,11 @@ class EntryDispatcher:
         self.lacks_space = False
         """Its disk had no room for the last push that it answered."""
         self._committed_sent = -1
+        """-1: it is told with the next chance, whatever it may know."""
+        self.commit_due_ms = NEVER
+        """When to ask for the next order for the sake of a COMMIT. It waits for a push that says the
+        same: under load one comes within a round trip, and a message of its own would cost each follower
+        a wake-up for every batch."""
         self.diverged_at = -1
         """A cut at this index was refused with DIVERGED_BELOW_COMMIT; -1: no."""
 
@@ -139,6 +146,7 @@ class EntryDispatcher:
 
     def next_order(self) -> PushOrder | None:
         """Ask, push or tell, whichever the state has due; the push comes back as an order."""
+        commit_due_ms, self.commit_due_ms = self.commit_due_ms, NEVER
         if not self.active or self._paused:
             return None
         if self.state is DispatcherState.COMPARE or self.state is DispatcherState.TRUNCATE:
@@ -155,8 +163,14 @@ class EntryDispatcher:
         if self.state is DispatcherState.APPEND:
             self._fire(Event.CAUGHT_UP)
         if self._committed_sent < self._state.committed_index:
+            now_ms = self._state.now_ms
+            if self._committed_sent >= 0:
+                commit_due_ms = min(commit_due_ms, now_ms + self._config.commit_delay_ms)
+                if now_ms < commit_due_ms:
+                    self.commit_due_ms = commit_due_ms
+                    return None
             self._committed_sent = self._state.committed_index
-            self._resend_at_ms = self._state.now_ms + self._config.push_resend_ms
+            self._resend_at_ms = now_ms + self._config.push_resend_ms
             self._send(PushType.COMMIT, self._state.runs.id_at(max(self.mark, self.match_index)))
         return None
 

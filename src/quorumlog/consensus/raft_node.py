@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from quorumlog.config import ConsensusConfig
-from quorumlog.consensus.entry_dispatcher import EntryDispatcher
+from quorumlog.consensus.entry_dispatcher import NEVER, EntryDispatcher
 from quorumlog.consensus.entry_handler import EntryHandler
 from quorumlog.consensus.forming import Forming
 from quorumlog.consensus.leader_elector import LeaderElector
@@ -176,6 +176,13 @@ class RaftNode:
             for dispatcher in self._dispatchers.values():
                 dispatcher.tick()
             self._push_due = True
+        if now_ms >= self._commit_due_ms():
+            self._push_due = True
+
+    def _commit_due_ms(self) -> float:
+        if self._state.role is not Role.LEADER:
+            return NEVER
+        return min([d.commit_due_ms for d in self._dispatchers.values()], default=NEVER)
 
     def _is_kept_from_committing(self) -> bool:
         """This leader may not count its own disk, and for an election time-out that was not made up for
@@ -189,7 +196,7 @@ class RaftNode:
 
     def next_wakeup_ms(self) -> float:
         """When `advance` next has something to do, if nothing else happens before; may be infinite."""
-        return min(self._elector.next_wakeup_ms(), self._forming.next_wakeup_ms())
+        return min(self._elector.next_wakeup_ms(), self._forming.next_wakeup_ms(), self._commit_due_ms())
 
     # ---------------------------------------------------------------- messages
 

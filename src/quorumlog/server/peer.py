@@ -9,7 +9,6 @@ networks do that too, and an election for each would leave the cluster without r
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from quorumlog.config import MemberAddress
@@ -24,9 +23,6 @@ from quorumlog.consensus.ready import Envelope
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.peer_link import PeerLink
 from quorumlog.wire.client_messages import Hello
-
-COMMIT_DELAY_S = 0.002
-"""How much later a follower may learn that entries are committed when nothing else is sent to it."""
 
 
 class Peer:
@@ -52,9 +48,6 @@ class Peer:
         """(directory id, connection) of what the peer dialled last, by role."""
         self.durability = ""
         """Flush mode that the peer named last: what it acknowledged counts after it is gone, too."""
-        self._commit_timer: asyncio.TimerHandle | None = None
-        self._held_commit: Envelope | None = None
-        """The newest COMMIT that no push has made superfluous yet."""
         self._connected_to = ""
         """Directory id that the core was told of; empty while it knows of none."""
 
@@ -65,49 +58,20 @@ class Peer:
     def send(self, envelope: Envelope) -> None:
         """On the connection for its kind; dropped unless it leads to the envelope's directory."""
         message = envelope.message
-        if isinstance(message, PushEntryRequest):
-            if message.push is PushType.COMMIT and not message.number:
-                self._hold_commit(envelope)
-                return
-            if message.push is PushType.APPEND and self._says_as_much(message):
-                self._drop_commit()
+        is_commit = (
+            isinstance(message, PushEntryRequest)
+            and message.push is PushType.COMMIT
+            and not message.number
+        )
         is_bulk = isinstance(
             message, PushEntryRequest | PushEntryResponse | RangeRequest | RangeResponse
         )
         # A COMMIT that asks goes where the pushes go that it is about, in front of them.
-        self._send_on(self.data if is_bulk else self.control, envelope)
+        self._send_on(self.data if is_bulk and not is_commit else self.control, envelope)
 
     def _send_on(self, link: PeerLink, envelope: Envelope) -> None:
         if link.up is not None and link.up.directory_id == envelope.to.directory_id:
             link.send(envelope.message)
-
-    def _hold_commit(self, envelope: Envelope) -> None:
-        """Wait for an APPEND that says the same: under load one is due within a round trip, and a
-        COMMIT of its own would cost each follower a wake-up per batch."""
-        self._held_commit = envelope
-        if self._commit_timer is None:
-            loop = asyncio.get_running_loop()
-            self._commit_timer = loop.call_later(COMMIT_DELAY_S, self._release_commit)
-
-    def _says_as_much(self, push: PushEntryRequest) -> bool:
-        """A push that was read from a file may be older than the COMMIT."""
-        held = self._held_commit
-        if held is None:
-            return True
-        assert isinstance(held.message, PushEntryRequest), held
-        return push.committed_index >= held.message.committed_index
-
-    def _drop_commit(self) -> None:
-        self._held_commit = None
-        if self._commit_timer is not None:
-            self._commit_timer.cancel()
-            self._commit_timer = None
-
-    def _release_commit(self) -> None:
-        held = self._held_commit
-        self._drop_commit()
-        if held is not None:
-            self._send_on(self.control, held)
 
     # ---------------------------------------------------------------- connections come and go
 
@@ -158,6 +122,5 @@ class Peer:
 
     def close(self) -> None:
         self._connected_to = ""
-        self._drop_commit()
         self.control.close()
         self.data.close()

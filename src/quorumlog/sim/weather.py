@@ -94,6 +94,7 @@ def draw_weather(random: Random, size: int | None = None, *, unfair: bool = Fals
         push_limit_bytes=random.choice((600, 4000, 1 << 20)),
         push_window_bytes=random.choice((1 << 20, 8 << 20)),
         push_resend_ms=random.choice((300, 1000)),
+        commit_delay_ms=0 if hasty else 5,
         max_waiting_pushes=random.choice((2, 256)),
         preferred_leader_ids=("n0",) if random.random() < 0.2 else (),
         preferred_cool_down_ms=random.choice((1_000, 30_000)),

@@ -32,7 +32,7 @@ KEPT_SEEDS = (
     KeptSeed(2801, False, "", "a disk that was slow became slow again when faults had stopped"),
     KeptSeed(3762, False, "", "a zeroed page held bytes above the durable point: unfair damage"),
     KeptSeed(
-        154,
+        16,
         True,
         "other_entries_taken",
         "a leader put back pushed other entries of the same ids: an assertion stopped the follower",

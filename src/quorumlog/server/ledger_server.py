@@ -27,6 +27,8 @@ from quorumlog.errors import ConfigError, ProtocolViolation, StoreFailure
 from quorumlog.server.client_session import ClientSession
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
+from quorumlog.server.flush_service import FlushService
+from quorumlog.server.kernel_sync import KernelSync
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.peer_session import PeerSession
 from quorumlog.server.problem_log import RefusalLog
@@ -97,7 +99,7 @@ class LedgerServer:
         self._run_id = secrets.token_hex(8)
         """Connection ids of another run of this server name nothing here."""
         self._listener: asyncio.Server | None = None
-        self._threads: list[DiskThread] = []
+        self._threads: list[FlushService | DiskThread] = []
         self._loop_turn: LoopTurn
         self._ended: asyncio.Event | None = None
         self.failure: BaseException | None = None
@@ -129,7 +131,8 @@ class LedgerServer:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._unhandled)
         self._ended = asyncio.Event()
-        flush, reader = (DiskThread(f"quorumlog-{name}", loop) for name in ("flush", "read"))
+        flush = FlushService(loop, KernelSync.open(loop))
+        reader = DiskThread("quorumlog-read", loop)
         self._threads = [flush, reader]
         self._loop_turn = LoopTurn(loop)
         opened: list[MemberDirectory] = []

@@ -97,6 +97,11 @@ class DurableFile:
             payload = self._slots.payload
         return None if payload is None else decode_durable_point(payload)
 
+    @property
+    def records_without_sync(self) -> bool:
+        """The next `record` only writes, into the page cache."""
+        return self._slots.both_known
+
     def record(self, durable: DurablePoint) -> None:
         """Into one slot, not synced (the first after a start goes into both, synced).
 

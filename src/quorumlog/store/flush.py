@@ -72,11 +72,30 @@ class Flush:
         finally:
             for file in self._files:
                 file.release()
+        self._record()
+        if self._seals:
+            self._durable.file.sync()
+
+    def descriptor(self) -> int:
+        """As in SyncTask."""
+        is_one_sync = len(self._files) == 1 and not self._ahead and not self._seals
+        if is_one_sync and self._durable.file.records_without_sync:
+            return self._files[0].descriptor
+        return -1
+
+    def synced(self, error_number: int) -> None:
+        """As in SyncTask."""
+        (file,) = self._files
+        try:
+            file.synced(error_number)
+        finally:
+            file.release()
+        self._record()
+
+    def _record(self) -> None:
         with self._durable.lock:
             self._durable.file.record(DurablePoint(self.point, self.index_synced_position))
             self.done = True
-        if self._seals:
-            self._durable.file.sync()
 
     def _reserve_ahead(self) -> None:
         """Reserve the next step here, where the sync that makes it count happens anyway.

@@ -182,3 +182,16 @@ class MmapFile:
             except OSError as error:
                 self._sync_failure = f"{self.path} cannot be synced: {error}"
                 raise StoreFailure(self._sync_failure) from error
+
+    @property
+    def descriptor(self) -> int:
+        """For a sync that somebody else carries out, between `acquire` and `release`; -1: nobody can."""
+        return self._file.descriptor
+
+    def synced(self, error_number: int) -> None:
+        """Such a sync has ended, with this errno or 0. Raises StoreFailure, as `sync`."""
+        with self._sync_lock:
+            if error_number and not self._sync_failure:
+                self._sync_failure = f"{self.path} cannot be synced: errno {error_number}"
+            if self._sync_failure:
+                raise StoreFailure(self._sync_failure)

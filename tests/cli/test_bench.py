@@ -16,6 +16,7 @@ from quorumlog.cli.bench import Result, target_lines
 from quorumlog.cli.local_processes import listening_processes, usage_of
 from quorumlog.cli.raw_limit import measure_raw_limit
 from quorumlog.cli.workloads import LOADS, AppendLoad, Measured, ReadLoad, Target
+from quorumlog.errors import ConfigError
 from tests.cli.conftest import Cli, objects, plain
 
 
@@ -83,9 +84,9 @@ def test_the_raw_limit_is_measured_and_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_raw_writer_that_fails_is_an_error_with_its_words(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="a raw writer failed"):
-        measure_raw_limit(str(tmp_path), -1, 0.1)
+def test_a_disk_that_refuses_to_be_measured_is_named_with_its_words() -> None:
+    with pytest.raises(ConfigError, match=r"^the disk of /proc cannot be measured: .Errno .* make room"):
+        measure_raw_limit("/proc", 4096, 0.1)
 
 
 LISTENER = """

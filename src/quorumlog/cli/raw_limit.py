@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from quorumlog.config import StoreConfig
+from quorumlog.errors import ConfigError
 
 WRITERS = 3
 _RESERVE_STEP_BYTES = StoreConfig().reserve_step_bytes
@@ -42,7 +43,7 @@ def measure_raw_limit(
 ) -> RawLimit:
     """Write pieces of `write_bytes` into new files of `folder`, all writers over the same `seconds`.
 
-    Raises RuntimeError with the writer's words if one fails.
+    Raises ConfigError with the writer's words if one fails, as where the disk is full.
     """
     os.makedirs(folder, exist_ok=True)
     begin_s = time.time() + _START_DELAY_S
@@ -67,7 +68,11 @@ def measure_raw_limit(
         for process in processes:
             output, errors = process.communicate()
             if process.returncode != 0:
-                raise RuntimeError(f"a raw writer failed: {errors.decode(errors='replace')}")
+                words = errors.decode(errors="replace").strip()
+                raise ConfigError(
+                    f"the disk of {folder} cannot be measured: {words}; each of {writers} writers needs"
+                    f" up to {_FILE_BYTES_LIMIT >> 20} MiB there: make room or name another directory"
+                )
             results.append(RawLimit(*msgspec.json.decode(output, type=tuple[float, float])))
     finally:
         for process in processes:
@@ -108,5 +113,8 @@ def _write(path: str, write_bytes: int, begin_s: float, seconds: float) -> RawLi
 
 
 if __name__ == "__main__":
-    result = _write(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4]))
+    try:
+        result = _write(sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4]))
+    except OSError as refusal:
+        sys.exit(str(refusal))
     sys.stdout.write(msgspec.json.encode(result).decode())

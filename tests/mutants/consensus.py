@@ -8,6 +8,7 @@ from quorumlog.consensus.leader_elector import LeaderElector
 from quorumlog.consensus.log_changes import LogChanges
 from quorumlog.consensus.quorum_ack_checker import PeerWaterMarks, QuorumAckChecker
 from quorumlog.consensus.raft_node import RaftNode
+from quorumlog.consensus.replication import Replication
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_disk_scenarios as disk_scenes
 from tests.sim import test_scenarios as scenes
@@ -81,7 +82,7 @@ def compare_moves_mark_to_end(patch: Patch) -> None:
 def own_entries_counted_early(patch: Patch) -> None:
     """The leader has everything that it sends."""
     patch.edit(
-        RaftNode._append,
+        Replication.append,
         "        return EntryId(first_index, term)",
         "        reached()\n"
         "        self._on_mark(self._state.member, first_index + count - 1)\n"
@@ -205,7 +206,9 @@ def unverified_log_committed(patch: Patch) -> None:
 )
 def no_noop(patch: Patch) -> None:
     """The next append will do."""
-    patch.edit(RaftNode._open_term, "        self._append(1, EntryKind.NOOP)", "        reached()")
+    patch.edit(
+        RaftNode._open_term, "        self._replication.append(1, EntryKind.NOOP)", "        reached()"
+    )
 
 
 # ---------------------------------------------------------------- the follower's log

@@ -15,7 +15,6 @@ from random import Random
 from typing import Any
 
 from quorumlog.config import ConsensusConfig
-from quorumlog.consensus.entry_dispatcher import NEVER, EntryDispatcher
 from quorumlog.consensus.entry_handler import EntryHandler
 from quorumlog.consensus.forming import Forming
 from quorumlog.consensus.leader_elector import LeaderElector
@@ -37,10 +36,8 @@ from quorumlog.consensus.messages import (
 )
 from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.quarantine import QuarantinedIndices
-from quorumlog.consensus.quorum_ack_checker import QuorumAckChecker
 from quorumlog.consensus.read_index import ReadIndex
 from quorumlog.consensus.ready import (
-    AppendOrder,
     Envelope,
     MemberStatus,
     PushOrder,
@@ -49,9 +46,10 @@ from quorumlog.consensus.ready import (
     Role,
     RoleChange,
 )
+from quorumlog.consensus.replication import Replication
 from quorumlog.consensus.term_runs import TermRuns
 from quorumlog.entry import EntryId, EntryKind, Formation, HardState, Voter
-from quorumlog.errors import DiskFull, LeaderNotReady, LeaderTransferring, NotLeader
+from quorumlog.errors import LeaderNotReady, LeaderTransferring, NotLeader
 
 
 class RaftNode:
@@ -94,15 +92,10 @@ class RaftNode:
             async_mode=async_mode,
         )
         self._config = config
-        self._dispatchers: dict[str, EntryDispatcher] = {}
-        """One per member that was ever connected, or is a voter; kept ordered by member id."""
-        self._push_due = False
-        self._acks = QuorumAckChecker(-1, (member,), 0)
+        self._replication = Replication(config, self._state, self._log, self._outbox, self._elector)
         self._transfer = LeadershipTransfer(
-            config, self._state, self._outbox, self._elector, self._dispatchers
+            config, self._state, self._outbox, self._elector, self._replication.dispatchers
         )
-        self._committed_ms = now_ms
-        """When this leader committed last, or opened its term."""
         self._reads = ReadIndex()
         self._forming = Forming(config, self._state, self._outbox, random, member_ids, formation)
         self._ready_number = 0
@@ -167,36 +160,22 @@ class RaftNode:
         if state.role is Role.UNFORMED:
             self._forming.advance()
         elif self._elector.advance():
-            if self._is_kept_from_committing():
+            if self._replication.is_kept_from_committing:
                 self._elector.step_down_fruitless()
                 return
             self._transfer.tick()
             if self._log.quarantine or state.lacks_space:
                 self._transfer.hand_over_unfit()
-            for dispatcher in self._dispatchers.values():
-                dispatcher.tick()
-            self._push_due = True
-        if now_ms >= self._commit_due_ms():
-            self._push_due = True
-
-    def _commit_due_ms(self) -> float:
-        if self._state.role is not Role.LEADER:
-            return NEVER
-        return min([d.commit_due_ms for d in self._dispatchers.values()], default=NEVER)
-
-    def _is_kept_from_committing(self) -> bool:
-        """This leader may not count its own disk, and for an election time-out that was not made up for
-        by the others: one of them should lead."""
-        state = self._state
-        return (
-            state.first_unproven_index is not None
-            and state.committed_index < state.runs.end_index
-            and state.now_ms - self._committed_ms >= self._config.election_timeout_ms
-        )
+            self._replication.tick()
+        self._replication.advance()
 
     def next_wakeup_ms(self) -> float:
         """When `advance` next has something to do, if nothing else happens before; may be infinite."""
-        return min(self._elector.next_wakeup_ms(), self._forming.next_wakeup_ms(), self._commit_due_ms())
+        return min(
+            self._elector.next_wakeup_ms(),
+            self._forming.next_wakeup_ms(),
+            self._replication.next_wakeup_ms(),
+        )
 
     # ---------------------------------------------------------------- messages
 
@@ -270,10 +249,8 @@ class RaftNode:
         unformed = self._state.role is Role.LEADER and response.result is PushResult.NOT_FORMED
         if self._adopts_term_of(response) or not (unformed or self._is_current(response)):
             return
-        acknowledged = self._dispatchers[response.sender.member_id].on_response(response)
-        if acknowledged >= 0:
-            self._on_mark(response.sender, acknowledged)
-        self._push_due = True
+        self._replication.on_response(response)
+        self._transfer.ask_if_caught_up()
 
     def _is_current(self, reply: AnyMessage) -> bool:
         return self._state.role is Role.LEADER and reply.term == self._state.term
@@ -313,21 +290,14 @@ class RaftNode:
         """
         assert count > 0, count
         self._check_leading()
-        self._check_that_most_have_space()
+        self._replication.check_that_most_have_space()
         if self._transfer.target is not None:
             raise LeaderTransferring(
                 f"leadership is being handed over to {self._transfer.target.member_id}",
                 leader_id=self._state.member.member_id,
                 retry_after_ms=self._config.heartbeat_interval_ms,
             )
-        return self._append(count, kind)
-
-    def _check_that_most_have_space(self) -> None:
-        voters = self._state.voters
-        full = [d.to for d in self._dispatchers.values() if d.lacks_space and d.to in voters]
-        if 2 * len(full) >= len(voters):
-            names = ", ".join(voter.member_id for voter in full)
-            raise DiskFull(f"no space on {names}: too many for entries to be committed without")
+        return self._replication.append(count, kind)
 
     def request_read(self) -> int:
         """Ask for a linearizable read; the number comes back in `Ready.read_grants`, or never if
@@ -354,30 +324,14 @@ class RaftNode:
             leader_id=state.leader.member_id,
         )
 
-    def _append(self, count: int, kind: EntryKind) -> EntryId:
-        term = self._state.term
-        first_index = self._state.runs.end_index + 1
-        self._log.append(
-            AppendOrder(
-                first_index=first_index,
-                count=count,
-                term=term,
-                kind=kind,
-                entries=None,
-                push_first_index=first_index,
-            ),
-            ((first_index, term),),
-        )
-        self._push_due = True
-        return EntryId(first_index, term)
-
     # ---------------------------------------------------------------- reports
 
     def on_durable(self, ready_number: int) -> None:
         """Everything that Readys 1 .. `ready_number` wrote is on disk."""
         assert ready_number <= self._ready_number, (ready_number, self._ready_number)
         if self._log.on_durable(ready_number) and self._state.role is Role.LEADER:
-            self._mark_own_disk()
+            self._replication.mark_own_disk()
+            self._transfer.ask_if_caught_up()
 
     def on_quarantined(self, first_index: int, stop_index: int) -> None:
         """The bytes of these entries turned out to be damaged on this member's disk."""
@@ -385,10 +339,7 @@ class RaftNode:
         self._log.quarantine.add(first_index, stop_index)
         self._elector.on_quarantine_changed()
         if self._state.role is Role.LEADER:
-            self._committed_ms = self._state.now_ms
-            unproven = self._state.first_unproven_index
-            if unproven is not None:
-                self._acks.marks.lower_to(self._state.member, unproven - 1)
+            self._replication.unmark_own_disk()
             self._transfer.hand_over_unfit()
 
     def on_healed(self, still_quarantined: Sequence[tuple[int, int]]) -> None:
@@ -396,7 +347,8 @@ class RaftNode:
         self._log.quarantine.replace(still_quarantined)
         self._elector.on_quarantine_changed()
         if self._state.role is Role.LEADER:
-            self._mark_own_disk()
+            self._replication.mark_own_disk()
+            self._transfer.ask_if_caught_up()
         else:
             self._handler.release_withheld()
 
@@ -408,13 +360,11 @@ class RaftNode:
 
     def on_pushed(self, member_id: str, last_index: int, size_bytes: int) -> None:
         """The PushOrder for this member was carried out up to `last_index`."""
-        self._dispatchers[member_id].on_pushed(last_index, size_bytes)
-        self._push_due = True
+        self._replication.on_pushed(member_id, last_index, size_bytes)
 
     def on_push_failed(self, member_id: str) -> None:
         """The PushOrder for this member could not be carried out; it comes again after a time-out."""
-        self._dispatchers[member_id].on_push_failed()
-        self._push_due = True
+        self._replication.on_push_failed(member_id)
 
     def on_applied(self, index: int) -> None:
         """For `status` only: everything up to `index` is applied."""
@@ -428,17 +378,7 @@ class RaftNode:
         self._forming.on_connected(voter)
         self._elector.on_connected(voter)
         if self._state.role is Role.LEADER:
-            dispatcher = self._dispatchers.get(member_id)
-            fed_before = (
-                dispatcher is not None and dispatcher.to == voter and dispatcher.term == self._state.term
-            )
-            if dispatcher is not None and fed_before and not self._async_mode:
-                dispatcher.reconnect()
-            else:
-                # Another directory, one that was away when this term began (an observer has a
-                # dispatcher of an older term then), or one that a power loss may have set back.
-                self._begin_dispatcher(voter, self._state.runs.end_index + 1)
-            self._push_due = True
+            self._replication.on_connected(voter, may_be_set_back=self._async_mode)
 
     def on_connection_lost(self, member_id: str, *, is_gone: bool) -> None:
         """`is_gone`: nobody answered when the control connection was dialled again, so the process has
@@ -450,8 +390,7 @@ class RaftNode:
             self._elector.on_connection_lost(leader)
         if self._outbox.voter_of(member_id) is not None:
             self._outbox.disconnect(member_id)
-            if member_id in self._dispatchers:
-                self._dispatchers[member_id].disconnect()
+            self._replication.on_connection_lost(member_id)
 
     # ---------------------------------------------------------------- transitions
 
@@ -466,52 +405,18 @@ class RaftNode:
         if old_role is Role.LEADER:
             self._transfer.stop()
             self._reads.drop_all()
-            for dispatcher in self._dispatchers.values():
-                dispatcher.stop()
+            self._replication.stop()
         if state.role is Role.LEADER:
             self._open_term()
 
     def _open_term(self) -> None:
         """A new leader opens its term with an entry of its own: nothing older commits without it."""
-        state = self._state
-        first_index = state.runs.end_index + 1
-        self._committed_ms = state.now_ms
         self._elector.open_term()
         self._transfer.open_term()
-        self._reads.open_term(first_index)
+        self._reads.open_term(self._state.runs.end_index + 1)
         self._reads.confirm(self._elector.confirmed_round)
-        self._acks = QuorumAckChecker(state.term, state.voters, first_index)
-        others = [voter for voter in state.voters if voter != state.member]
-        connected = {voter.member_id: voter for voter in (*others, *self._outbox.connected)}
-        for voter in connected.values():
-            self._begin_dispatcher(voter, first_index)
-        self._append(1, EntryKind.NOOP)
-
-    def _begin_dispatcher(self, voter: Voter, write_index: int) -> None:
-        dispatcher = self._dispatchers.get(voter.member_id)
-        if dispatcher is None:
-            dispatcher = EntryDispatcher(self._config, self._state, self._outbox, voter)
-            self._dispatchers[voter.member_id] = dispatcher
-            for member_id in sorted(self._dispatchers):
-                self._dispatchers[member_id] = self._dispatchers.pop(member_id)
-        dispatcher.begin(voter, self._state.term, write_index)
-
-    def _mark_own_disk(self) -> None:
-        unproven = self._state.first_unproven_index
-        index = self._log.durable_index
-        self._on_mark(self._state.member, index if unproven is None else min(index, unproven - 1))
-
-    def _on_mark(self, voter: Voter, index: int) -> None:
-        if self._acks.record(voter, index):
-            committed_index = self._acks.committed_index()
-            if committed_index > self._state.committed_index:
-                self._state.commit_up_to(committed_index)
-                self._committed_ms = self._state.now_ms
-                self._elector.on_fruit()
-                self._push_due = True
-                if self._log.quarantine:
-                    self._mark_own_disk()  # what the others have committed needs no proof of its own
-        self._transfer.ask_if_caught_up()
+        self._replication.begin()
+        self._replication.append(1, EntryKind.NOOP)
 
     # ---------------------------------------------------------------- out
 
@@ -526,10 +431,7 @@ class RaftNode:
                 self._reads.on_round_started(self._elector.round)
                 self._reads.confirm(self._elector.confirmed_round)
             grants = self._reads.take_grants(state.committed_index)
-            if self._push_due:
-                orders = [dispatcher.next_order() for dispatcher in self._dispatchers.values()]
-                pushes = tuple(order for order in orders if order is not None)
-        self._push_due = False
+            pushes = self._replication.next_orders()
         role = (state.role, state.term, state.leader)
         if not (
             outbox.messages
@@ -576,9 +478,7 @@ class RaftNode:
         """An immutable picture, for `status` and tests."""
         state = self._state
         runs = state.runs
-        peers: tuple[EntryDispatcher, ...] = ()
-        if state.role is Role.LEADER:
-            peers = tuple(d for d in self._dispatchers.values() if d.active)
+        peers = self._replication.active if state.role is Role.LEADER else ()
         diverged = tuple(
             f"DIVERGED_BELOW_COMMIT: {d.to.member_id} committed another entry at index {d.diverged_at}"
             for d in peers

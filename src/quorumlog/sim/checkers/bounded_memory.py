@@ -27,7 +27,7 @@ class BoundedMemory(Checker):
             limits.append((len(waiting), most, "pushes ahead of the log (max_waiting_pushes)"))
         # One entry goes however large it is, so a window may run over by one.
         window_bytes = consensus.push_window_bytes + storage.entry_limit_bytes
-        for member_id, dispatcher in raft._dispatchers.items():
+        for member_id, dispatcher in raft._replication.dispatchers.items():
             if dispatcher._pending:
                 size_bytes = sum(size for _, size in dispatcher._pending)
                 limits.append(

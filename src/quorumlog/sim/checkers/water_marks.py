@@ -37,7 +37,7 @@ class WaterMarks(Checker):
         self._terms[member.voter] = raft.term
         if raft.role is not Role.LEADER or self.cluster.is_async:
             return
-        marks = raft._acks.marks
+        marks = raft._replication.acks.marks
         for voter in raft._state.voters:
             mark, key = marks.mark_of(voter), (member.voter, raft.term, voter)
             if mark > self._looked.get(key, -1):

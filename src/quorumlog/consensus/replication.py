@@ -1,0 +1,202 @@
+"""Replication: what a leader has the others hold, what they acknowledge, and what that commits.
+
+One EntryDispatcher for each other member brings the log there, the QuorumAckChecker counts the water
+marks of the term. Outside of a term that this member leads nothing here has an effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from quorumlog.config import ConsensusConfig
+from quorumlog.consensus.entry_dispatcher import NEVER, EntryDispatcher
+from quorumlog.consensus.leader_elector import LeaderElector
+from quorumlog.consensus.log_changes import LogChanges
+from quorumlog.consensus.member_state import MemberState
+from quorumlog.consensus.messages import PushEntryResponse
+from quorumlog.consensus.outbox import Outbox
+from quorumlog.consensus.quorum_ack_checker import QuorumAckChecker
+from quorumlog.consensus.ready import AppendOrder, PushOrder, Role
+from quorumlog.entry import EntryId, EntryKind, Voter
+from quorumlog.errors import DiskFull
+
+
+class Replication:
+    def __init__(
+        self,
+        config: ConsensusConfig,
+        state: MemberState,
+        log: LogChanges,
+        outbox: Outbox,
+        elector: LeaderElector,
+    ) -> None:
+        self._config = config
+        self._state = state
+        self._log = log
+        self._outbox = outbox
+        self._elector = elector
+        self.dispatchers: dict[str, EntryDispatcher] = {}
+        """One per member that was ever connected, or is a voter; kept ordered by member id."""
+        self.acks = QuorumAckChecker(-1, (state.member,), 0)
+        self._push_due = False
+        """Something has happened after which a dispatcher may have an order."""
+        self._committed_ms = state.now_ms
+        """When this leader committed last, or opened its term."""
+
+    # ---------------------------------------------------------------- the term of a leader
+
+    def begin(self) -> None:
+        """This member leads now: marks and dispatchers start anew, at the end of the log."""
+        state = self._state
+        first_index = state.runs.end_index + 1
+        self._committed_ms = state.now_ms
+        self.acks = QuorumAckChecker(state.term, state.voters, first_index)
+        others = [voter for voter in state.voters if voter != state.member]
+        connected = {voter.member_id: voter for voter in (*others, *self._outbox.connected)}
+        for voter in connected.values():
+            self._begin_dispatcher(voter, first_index)
+
+    def stop(self) -> None:
+        for dispatcher in self.dispatchers.values():
+            dispatcher.stop()
+
+    def _begin_dispatcher(self, voter: Voter, write_index: int) -> None:
+        dispatcher = self.dispatchers.get(voter.member_id)
+        if dispatcher is None:
+            dispatcher = EntryDispatcher(self._config, self._state, self._outbox, voter)
+            self.dispatchers[voter.member_id] = dispatcher
+            for member_id in sorted(self.dispatchers):
+                self.dispatchers[member_id] = self.dispatchers.pop(member_id)
+        dispatcher.begin(voter, self._state.term, write_index)
+
+    def on_connected(self, voter: Voter, *, may_be_set_back: bool) -> None:
+        """`may_be_set_back`: a power loss may have taken what this directory has acknowledged."""
+        dispatcher = self.dispatchers.get(voter.member_id)
+        fed_before = (
+            dispatcher is not None and dispatcher.to == voter and dispatcher.term == self._state.term
+        )
+        if dispatcher is not None and fed_before and not may_be_set_back:
+            dispatcher.reconnect()
+        else:
+            # Another directory, or one that was away when this term began (an observer has a dispatcher
+            # of an older term then).
+            self._begin_dispatcher(voter, self._state.runs.end_index + 1)
+        self._push_due = True
+
+    def on_connection_lost(self, member_id: str) -> None:
+        if member_id in self.dispatchers:
+            self.dispatchers[member_id].disconnect()
+
+    # ---------------------------------------------------------------- time
+
+    def tick(self) -> None:
+        """With every heartbeat."""
+        for dispatcher in self.dispatchers.values():
+            dispatcher.tick()
+        self._push_due = True
+
+    def advance(self) -> None:
+        if self._state.now_ms >= self.next_wakeup_ms():
+            self._push_due = True
+
+    def next_wakeup_ms(self) -> float:
+        """When a follower has to be told what is committed, if no push tells it before."""
+        if self._state.role is not Role.LEADER:
+            return NEVER
+        return min([d.commit_due_ms for d in self.dispatchers.values()], default=NEVER)
+
+    @property
+    def is_kept_from_committing(self) -> bool:
+        """This leader may not count its own disk, and for an election time-out that was not made up for
+        by the others: one of them should lead."""
+        state = self._state
+        return (
+            state.first_unproven_index is not None
+            and state.committed_index < state.runs.end_index
+            and state.now_ms - self._committed_ms >= self._config.election_timeout_ms
+        )
+
+    # ---------------------------------------------------------------- entries and pushes
+
+    def check_that_most_have_space(self) -> None:
+        """Raises DiskFull while so many followers have refused what came before for lack of space that
+        what comes now could not be committed."""
+        voters = self._state.voters
+        full = [d.to for d in self.dispatchers.values() if d.lacks_space and d.to in voters]
+        if 2 * len(full) >= len(voters):
+            names = ", ".join(voter.member_id for voter in full)
+            raise DiskFull(f"no space on {names}: too many for entries to be committed without")
+
+    def append(self, count: int, kind: EntryKind) -> EntryId:
+        """The next `count` indices become entries of the current term; the id of the first."""
+        term = self._state.term
+        first_index = self._state.runs.end_index + 1
+        self._log.append(
+            AppendOrder(
+                first_index=first_index,
+                count=count,
+                term=term,
+                kind=kind,
+                entries=None,
+                push_first_index=first_index,
+            ),
+            ((first_index, term),),
+        )
+        self._push_due = True
+        return EntryId(first_index, term)
+
+    def next_orders(self) -> tuple[PushOrder, ...]:
+        """Of the leader; what the dispatchers have to ask or to tell goes into the outbox."""
+        if not self._push_due:
+            return ()
+        orders = [dispatcher.next_order() for dispatcher in self.dispatchers.values()]
+        self._push_due = False
+        return tuple(order for order in orders if order is not None)
+
+    def on_pushed(self, member_id: str, last_index: int, size_bytes: int) -> None:
+        self.dispatchers[member_id].on_pushed(last_index, size_bytes)
+        self._push_due = True
+
+    def on_push_failed(self, member_id: str) -> None:
+        self.dispatchers[member_id].on_push_failed()
+        self._push_due = True
+
+    # ---------------------------------------------------------------- acknowledgements
+
+    def on_response(self, response: PushEntryResponse) -> None:
+        acknowledged = self.dispatchers[response.sender.member_id].on_response(response)
+        if acknowledged >= 0:
+            self._on_mark(response.sender, acknowledged)
+        self._push_due = True
+
+    def mark_own_disk(self) -> None:
+        """This disk holds more than before, or is proven to."""
+        unproven = self._state.first_unproven_index
+        index = self._log.durable_index
+        self._on_mark(self._state.member, index if unproven is None else min(index, unproven - 1))
+
+    def unmark_own_disk(self) -> None:
+        """This disk turned out to hold less than it was counted for."""
+        self._committed_ms = self._state.now_ms
+        unproven = self._state.first_unproven_index
+        if unproven is not None:
+            self.acks.marks.lower_to(self._state.member, unproven - 1)
+
+    def _on_mark(self, voter: Voter, index: int) -> None:
+        if not self.acks.record(voter, index):
+            return
+        committed_index = self.acks.committed_index()
+        if committed_index > self._state.committed_index:
+            self._state.commit_up_to(committed_index)
+            self._committed_ms = self._state.now_ms
+            self._elector.on_fruit()
+            self._push_due = True
+            if self._log.quarantine:
+                self.mark_own_disk()  # what the others have committed needs no proof of its own
+
+    # ---------------------------------------------------------------- status
+
+    @property
+    def active(self) -> Iterable[EntryDispatcher]:
+        """Of a leader: one for each member that is connected."""
+        return [d for d in self.dispatchers.values() if d.active]

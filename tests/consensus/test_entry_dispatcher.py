@@ -16,7 +16,7 @@ from quorumlog.consensus.messages import (
     PushResult,
     PushType,
 )
-from quorumlog.consensus.ready import PeerStatus
+from quorumlog.consensus.ready import PeerStatus, Role
 from quorumlog.entry import EntryId, Voter
 
 from .harness import ENTRY_BYTES, LoneMember
@@ -292,6 +292,26 @@ def test_a_follower_that_is_lost_before_it_is_told_of_a_commit_wakes_nobody_in_v
     assert n0.node.next_wakeup_ms() > n0.now_ms
     n0.act(lambda: n0.node.on_connected("n2", n0.peer(2).directory_id))
     assert commits(n0, 2)[-1] == 1, "it is told when it is back"
+
+
+def test_a_push_that_leaves_late_is_not_taken_for_lost_as_it_leaves() -> None:
+    """What is read from a file waits for its turn, for longer than an answer is waited for at times."""
+    n0 = LoneMember().lead()
+    matched(n0, 1)
+    n0.hear(1, ack(1, 0))
+    node, orders = n0.node, []
+    n0._push = orders.append  # type: ignore[method-assign, assignment]
+    n0.act(lambda: n0.propose("late"))
+    stay_alive(n0, 3000, 1, 2)
+    del n0._push
+    (order,) = orders
+    n0.act(lambda: n0._push(order))
+    assert pushes(n0)[-1] == (1, 1)
+    stay_alive(n0, 900, 1, 2)
+    assert pushes(n0).count((1, 1)) == 1
+    stay_alive(n0, 300, 1, 2)
+    assert pushes(n0).count((1, 1)) == 2, "now it is taken for lost"
+    assert node.role is Role.LEADER
 
 
 def test_an_unformed_follower_is_asked_again_with_the_next_heartbeat() -> None:

@@ -19,7 +19,7 @@ from tests.node.cell import STEP_MS, Cell
 LEAST = 100 * KIB
 """Bytes a second."""
 PIECE = 4 * KIB
-BEHIND = 400
+BEHIND = 600
 BODY = b"x" * 1000
 
 
@@ -90,6 +90,20 @@ def test_while_appends_come_in_it_gets_twice_as_much_and_the_least(cell: Cell) -
         assert sum(size for _, size in pieces) <= allowed_bytes() + (SAVED_PIECES + 1) * PIECE
     assert acknowledged > 20, "it was level before anything could be seen"
     assert sum(size for _, size in pieces) > 0.7 * allowed_bytes(), "fed more slowly than it may be"
+
+
+def test_it_gains_also_where_a_turn_appends_more_than_is_saved_up(cell: Cell) -> None:
+    pieces = come_back(cell)
+    while not pieces:
+        append(cell, 1)
+        cell.step()
+    pieces.clear()
+    began_position = cell.leader().store.end.position
+    for _ in range(3):
+        append(cell, 2 * SAVED_PIECES * PIECE // len(BODY))
+        cell.step()
+    appended = cell.leader().store.end.position - began_position
+    assert sum(size for _, size in pieces) > 1.5 * appended
 
 
 def test_while_nobody_appends_it_gets_all_that_it_can_take(cell: Cell) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import signal
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ import uvloop
 from quorumlog.batch import EntryBatch
 from quorumlog.config import StoreConfig
 from quorumlog.errors import StoreFailure
+from quorumlog.server.disk_thread import DiskThread
 from quorumlog.server.flush_service import FlushService
 from quorumlog.server.kernel_sync import KernelSync
 from quorumlog.store.disk import OsDisk
@@ -54,20 +57,12 @@ class HeldKernel:
     def __init__(self) -> None:
         self.ends: list[Callable[[int], None]] = []
 
-    @property
-    def in_flight(self) -> int:
-        return len(self.ends)
-
     def submit(self, descriptor: int, ended: Callable[[int], None]) -> bool:
         self.ends.append(ended)
         return True
 
     def end(self, number: int = 0) -> None:
         self.ends.pop(0)(number)
-
-    def drain(self) -> None:
-        while self.ends:
-            self.end()
 
 
 @pytest.fixture(params=["kernel", "thread"])
@@ -76,16 +71,24 @@ def by_kernel(request: pytest.FixtureRequest) -> bool:
 
 
 @asynccontextmanager
-async def service(by_kernel: bool) -> AsyncIterator[FlushService]:
+async def service(by_kernel: bool) -> AsyncIterator[tuple[FlushService, Callable[[], None]]]:
+    """And what closes it, as the server does."""
     loop = asyncio.get_running_loop()
     kernel = KernelSync.open(loop) if by_kernel else None
     if by_kernel and kernel is None:
         pytest.skip("this system lets no process use the kernel's AIO")
-    service = FlushService(loop, kernel)
+    thread = DiskThread("flush", loop)
+
+    def close() -> None:
+        if kernel is not None:
+            kernel.close()
+        thread.close()
+
     try:
-        yield service
+        yield FlushService(thread, kernel), close
     finally:
-        service.close()
+        if thread._worker.is_alive():
+            close()
 
 
 def open_log(path: Path) -> LedgerStore:
@@ -102,7 +105,7 @@ def append(store: LedgerStore, body: bytes) -> None:
 
 def test_flush_after_flush_the_durable_point_follows_the_log(tmp_path: Path, by_kernel: bool) -> None:
     async def main() -> None:
-        async with service(by_kernel) as flush:
+        async with service(by_kernel) as (flush, _):
             store = open_log(tmp_path / "n0")
             for number in range(5):
                 append(store, b"%d" % number)
@@ -118,22 +121,31 @@ def test_flush_after_flush_the_durable_point_follows_the_log(tmp_path: Path, by_
     uvloop.run(main())
 
 
+@asynccontextmanager
+async def held(*, groups: int = 1) -> AsyncIterator[tuple[HeldKernel, list[FlushService]]]:
+    kernel, thread = HeldKernel(), DiskThread("flush", asyncio.get_running_loop())
+    yield kernel, [FlushService(thread, kernel) for _ in range(groups)]  # type: ignore[arg-type]
+    thread.close()
+
+
 def test_a_sync_goes_to_the_kernel_and_the_rest_to_the_thread_in_the_order_given() -> None:
     async def main() -> None:
-        kernel, notes = HeldKernel(), list[str]()
+        notes: list[str] = []
         all_done = asyncio.Event()
-        flush = FlushService(asyncio.get_running_loop(), kernel)  # type: ignore[arg-type]
-        flush.sync(Task("first", 5, notes), lambda outcome: notes.append("first is done"))
-        flush.submit(lambda: notes.append("the durable point"), lambda _: notes.append("second is done"))
-        flush.sync(Task("third", 5, notes), lambda outcome: all_done.set())
-        assert notes == []
-        assert kernel.in_flight == 1
-        kernel.end()
-        await asyncio.wait_for(all_done.wait(), 10)
-        flush.sync(Task("fourth", 5, notes), lambda outcome: notes.append("fourth is done"))
-        assert kernel.in_flight == 1, "the thread is idle again"
-        flush.sync(Task("fifth", -1, notes), lambda outcome: None)
-        flush.close()
+        async with held() as (kernel, (flush,)):
+            flush.sync(Task("first", 5, notes), lambda _: notes.append("first is done"))
+            flush.submit(
+                lambda: notes.append("the durable point"), lambda _: notes.append("second is done")
+            )
+            flush.sync(Task("third", 5, notes), lambda _: all_done.set())
+            assert notes == []
+            assert len(kernel.ends) == 1
+            kernel.end()
+            await asyncio.wait_for(all_done.wait(), 10)
+            flush.sync(Task("fourth", 5, notes), lambda _: notes.append("fourth is done"))
+            assert len(kernel.ends) == 1, "the thread is idle again"
+            flush.sync(Task("fifth", -1, notes), lambda _: None)
+            kernel.end()
         assert [note for note in notes if not note.endswith("done")] == [
             "first by the kernel",
             "the durable point",
@@ -146,18 +158,76 @@ def test_a_sync_goes_to_the_kernel_and_the_rest_to_the_thread_in_the_order_given
     uvloop.run(main())
 
 
-def test_an_error_that_the_kernel_reports_is_a_failure_of_the_store() -> None:
+def test_a_disk_that_hangs_for_one_group_does_not_keep_another_from_its_own() -> None:
     async def main() -> None:
-        kernel, outcomes = HeldKernel(), list[StoreFailure | None]()
-        flush = FlushService(asyncio.get_running_loop(), kernel)  # type: ignore[arg-type]
-        task = Task("only", 5, [])
-        flush.sync(task, outcomes.append)
-        kernel.end(errno.EIO)
-        assert isinstance(outcomes[0], StoreFailure)
-        assert not task.done
-        flush.close()
+        notes: list[str] = []
+        done = asyncio.Event()
+        async with held(groups=2) as (kernel, (hung, other)):
+            hung.sync(Task("hung", 5, notes), lambda _: None)
+            other.submit(lambda: notes.append("in the thread"), lambda _: done.set())
+            await asyncio.wait_for(done.wait(), 10)
+            other.sync(Task("other", 6, notes), lambda _: notes.append("done"))
+            kernel.ends.pop()(0)
+            assert notes == ["in the thread", "other by the kernel", "done"]
+            kernel.end()
 
     uvloop.run(main())
+
+
+@pytest.mark.parametrize("number", [errno.EIO, 0])
+def test_whatever_goes_wrong_at_the_end_of_a_sync_is_a_failure_of_the_store(number: int) -> None:
+    """The member has to hear of it, and stop: it would wait for this sync for ever."""
+
+    class Closing(Task):
+        def synced(self, error_number: int) -> None:
+            super().synced(error_number)
+            raise OSError(errno.EIO, "the file could not be closed")
+
+    async def main() -> None:
+        outcomes: list[StoreFailure | None] = []
+        async with held() as (kernel, (flush,)):
+            flush.sync(Closing("only", 5, []), outcomes.append)
+            kernel.end(number)
+            assert isinstance(outcomes[0], StoreFailure)
+
+    uvloop.run(main())
+
+
+def test_a_signal_does_not_keep_a_server_from_waiting_for_its_syncs(tmp_path: Path) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        kernel = KernelSync.open(loop)
+        if kernel is None:
+            pytest.skip("this system lets no process use the kernel's AIO")
+        signals: list[int] = []
+        before = signal.signal(signal.SIGALRM, lambda number, _: signals.append(number))
+        ended: list[int] = []
+        over = threading.Event()
+
+        def sync_behind_signals() -> None:
+            while len(signals) < 3 and not over.wait(0.001):
+                pass
+            kernel.submit(descriptor, ended.append)
+
+        descriptor = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+        kernel._in_flight = 1  # one that takes until several signals have come
+        thread = threading.Thread(target=sync_behind_signals)
+        signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+        try:
+            thread.start()
+            kernel._collect(least=1)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            over.set()
+            signal.signal(signal.SIGALRM, before)
+            thread.join()
+            kernel._in_flight = 0
+            kernel.close()
+            os.close(descriptor)
+        assert ended == [0]
+        assert len(signals) >= 3
+
+    asyncio.run(main())
 
 
 def test_a_failed_sync_by_the_kernel_is_never_taken_for_a_good_one_later(tmp_path: Path) -> None:
@@ -185,7 +255,7 @@ def test_a_failed_sync_by_the_kernel_is_never_taken_for_a_good_one_later(tmp_pat
 
 def test_what_the_kernel_refuses_goes_to_the_thread(tmp_path: Path) -> None:
     async def main() -> None:
-        async with service(by_kernel=True) as flush:
+        async with service(by_kernel=True) as (flush, _):
             notes: list[str] = []
             reading, writing = os.pipe()
             ended = asyncio.get_running_loop().create_future()
@@ -200,7 +270,7 @@ def test_what_the_kernel_refuses_goes_to_the_thread(tmp_path: Path) -> None:
 
 def test_closing_waits_for_what_is_on_its_way(tmp_path: Path, by_kernel: bool) -> None:
     async def main() -> None:
-        async with service(by_kernel) as flush:
+        async with service(by_kernel) as (flush, close):
             store = open_log(tmp_path / "n0")
             for number in range(2):
                 append(store, b"%d" % number)
@@ -211,7 +281,7 @@ def test_closing_waits_for_what_is_on_its_way(tmp_path: Path, by_kernel: bool) -
                     store.finish_sync(task)
             assert task is not None
             flush.sync(task, lambda outcome: None)
-            flush.close()
+            close()
             assert task.done
             store.finish_sync(task)
             assert store.durable == store.end

@@ -179,8 +179,6 @@ class EntryDispatcher:
         if self._order is not None or (room <= 0 and self._pending):
             return None
         assert max(self.mark, self.match_index) < self._write_index, (self.mark, self._write_index)
-        if not self._pending:
-            self._resend_at_ms = self._state.now_ms + self._config.push_resend_ms
         self._committed_sent = self._state.committed_index
         self._order_counts = True
         self._order = PushOrder(
@@ -204,6 +202,8 @@ class EntryDispatcher:
             return
         self._write_index = max(self._write_index, last_index + 1)
         if last_index > self.mark:
+            if not self._pending:
+                self._resend_at_ms = self._state.now_ms + self._config.push_resend_ms
             self._pending.append((last_index, size_bytes))
             self._pending_bytes += size_bytes
 

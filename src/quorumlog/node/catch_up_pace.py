@@ -11,7 +11,8 @@ from __future__ import annotations
 
 BYTES_PER_APPENDED_BYTE = 2
 SAVED_PIECES = 8
-"""Appends come in bursts, and pieces one after the other: what is earned in a burst must outlast it."""
+"""Appends come in bursts, and pieces one after the other: what a burst has earned must outlast it. So at
+least this is saved up, and at least what the largest turn of appends has earned."""
 BUSY_MS = 50.0
 """The leader takes appends, if the last one is not older."""
 
@@ -35,7 +36,9 @@ class CatchUpPace:
         """`end_position`: where the log ends now; it grows by what was appended."""
         appended_bytes = end_position - self._end_position
         if appended_bytes > 0:
-            self._earned_bytes += BYTES_PER_APPENDED_BYTE * appended_bytes
+            earned_bytes = BYTES_PER_APPENDED_BYTE * appended_bytes
+            self._earned_bytes += earned_bytes
+            self._saved_bytes = max(self._saved_bytes, earned_bytes)
             self._busy_until_ms = now_ms + BUSY_MS
         self._earned_bytes += self._least_bytes_per_ms * (now_ms - self._now_ms)
         self._now_ms = now_ms

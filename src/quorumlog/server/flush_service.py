@@ -1,15 +1,16 @@
-"""FlushService: what brings bytes to the disk beside the loop, for all groups of a server.
+"""FlushService: what brings the bytes of one group to the disk, beside the loop.
 
 A sync for an acknowledgement goes to the kernel where that is all that its flush has left to do. The
-rest (a segment's end, space reserved ahead, the index, the durable point) is more than one system call,
-and runs in a thread. Only one of the two is at work at a time, in the order in which work was given:
-what the thread does may hold locks while a disk hangs, and the loop must not wait for those.
+rest (a segment's end, space reserved ahead, the index, the durable point, a heal) is more than one call
+of the system, and runs in a thread. Of one group only one of the two is at work at a time, in the order
+in which work was given: what the thread does may hold locks while a disk hangs, and the loop, which ends
+what the kernel has done, must not wait for those.
 """
 
 from __future__ import annotations
 
-import asyncio
 import functools
+import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -21,9 +22,12 @@ from quorumlog.store.ledger_store import SyncTask
 
 
 class FlushService:
-    def __init__(self, loop: asyncio.AbstractEventLoop, kernel: KernelSync | None) -> None:
+    def __init__(self, thread: DiskThread, kernel: KernelSync | None) -> None:
+        """Both are shared with other groups. `kernel` None: the thread does it all."""
+        self._thread = thread
         self._kernel = kernel
-        self._thread = DiskThread("quorumlog-flush", loop)
+        self._at_kernel = 0
+        """Submitted there, and not ended. As the next, of this group."""
         self._in_thread = 0
         """Given to the thread, and its `done` not called yet."""
         self._behind: deque[Work] = deque()
@@ -38,18 +42,23 @@ class FlushService:
         if self._kernel is None or self._in_thread or self._behind:
             return False
         descriptor = task.descriptor()
-        return descriptor >= 0 and self._kernel.submit(
-            descriptor, functools.partial(self._synced, task, done)
-        )
+        ended = functools.partial(self._synced, task, done)
+        if descriptor < 0 or not self._kernel.submit(descriptor, ended):
+            return False
+        self._at_kernel += 1
+        return True
 
     def _synced(
         self, task: SyncTask, done: Callable[[StoreFailure | None], None], error_number: int
     ) -> None:
+        self._at_kernel -= 1
         outcome = None
         try:
             task.synced(error_number)
         except StoreFailure as failure:
             outcome = failure
+        except Exception as error:  # a bug or the disk: either way the member must hear of it and stop
+            outcome = StoreFailure("".join(traceback.format_exception(error)))
         self._let_the_thread_work()
         done(outcome)
 
@@ -59,9 +68,7 @@ class FlushService:
         self._let_the_thread_work()
 
     def _let_the_thread_work(self) -> None:
-        if self._kernel is not None and self._kernel.in_flight:
-            return
-        while self._behind:
+        while self._behind and not self._at_kernel:
             work, done = self._behind.popleft()
             self._in_thread += 1
             self._thread.submit(work, functools.partial(self._left_the_thread, done))
@@ -69,9 +76,3 @@ class FlushService:
     def _left_the_thread(self, done: Callable[[Any], None], result: Any) -> None:
         self._in_thread -= 1
         done(result)
-
-    def close(self) -> None:
-        """Finish all that was given and end the thread; blocks until then."""
-        if self._kernel is not None:
-            self._kernel.drain()
-        self._thread.close()

@@ -1,8 +1,7 @@
 """LedgerServer: one process (or one thread of it) that is a member of one or more groups.
 
 Composition only: it opens the directories, listens, tells peers from clients by their first frame, and
-stops everything in order. Sockets, the flush thread and the clock are shared by all groups; nothing
-else is.
+stops everything in order. Sockets, threads and the clock are shared by all groups; nothing else is.
 """
 
 from __future__ import annotations
@@ -99,7 +98,8 @@ class LedgerServer:
         self._run_id = secrets.token_hex(8)
         """Connection ids of another run of this server name nothing here."""
         self._listener: asyncio.Server | None = None
-        self._threads: list[FlushService | DiskThread] = []
+        self._threads: list[DiskThread] = []
+        self._kernel: KernelSync | None = None
         self._loop_turn: LoopTurn
         self._ended: asyncio.Event | None = None
         self.failure: BaseException | None = None
@@ -131,9 +131,9 @@ class LedgerServer:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._unhandled)
         self._ended = asyncio.Event()
-        flush = FlushService(loop, KernelSync.open(loop))
-        reader = DiskThread("quorumlog-read", loop)
+        flush, reader = (DiskThread(f"quorumlog-{name}", loop) for name in ("flush", "read"))
         self._threads = [flush, reader]
+        self._kernel = KernelSync.open(loop)
         self._loop_turn = LoopTurn(loop)
         opened: list[MemberDirectory] = []
         try:
@@ -147,7 +147,7 @@ class LedgerServer:
                     config,
                     directory,
                     loop_turn=self._loop_turn,
-                    flush=flush,
+                    flush=FlushService(flush, self._kernel),
                     reader=reader,
                     on_failure=self._member_failed,
                     on_role_change=self._on_role_change,
@@ -158,8 +158,7 @@ class LedgerServer:
                 directory.close(False)
             await self._close_listener()
             self._drivers.clear()
-            for thread in self._threads:
-                thread.close()
+            self._close_disk_work()
             raise
         for driver in self._drivers.values():
             driver.start()
@@ -196,8 +195,7 @@ class LedgerServer:
                 await self._hand_over(driver)
         for driver in self._drivers.values():
             driver.stop()
-        for thread in self._threads:
-            thread.close()  # what was submitted is on disk when this returns
+        self._close_disk_work()
         for driver in self._drivers.values():
             try:
                 driver.node.close(clean=driver.failure is None)
@@ -207,6 +205,13 @@ class LedgerServer:
         for connection in list(self._connections.values()):
             connection.close()
         self._drivers.clear()
+
+    def _close_disk_work(self) -> None:
+        """What was submitted is on disk when this returns."""
+        if self._kernel is not None:
+            self._kernel.close()  # what waits for it goes to the thread then
+        for thread in self._threads:
+            thread.close()
 
     async def _hand_over(self, driver: NodeDriver) -> None:
         """To the member that is furthest, within one election time-out."""
@@ -237,8 +242,7 @@ class LedgerServer:
             driver.stop()
         for connection in list(self._connections.values()):
             connection.abort()
-        for thread in self._threads:
-            thread.close()
+        self._close_disk_work()
         for driver in self._drivers.values():
             driver.directory.close(False)
         self._drivers.clear()

@@ -76,7 +76,7 @@ class NodeDriver:
         self._loop_turn = loop_turn
         self._flush = flush
         self._flushes: list[Callable[[], None]] = []
-        """Work for the flush thread that this turn has brought."""
+        """Work for the FlushService that this turn has brought."""
         self._has_sent = False
         """This turn sent something to another member."""
         self._reader = reader
@@ -166,8 +166,8 @@ class NodeDriver:
             self.fail(error)
 
     def _start_flushes(self) -> None:
-        """Wake the flush thread; where this turn has sent pushes, only once they are on their way: it
-        would wait for the interpreter lock meanwhile, and so would the disks of the followers."""
+        """Where this turn has sent pushes, only once they are on their way: the disks of the followers
+        would wait meanwhile."""
         if self._has_sent:
             self._loop.call_soon(self._submit_flushes)
         else:

@@ -67,7 +67,7 @@ def read_durable_point(disk: Disk, directory: str) -> DurablePoint | None:
 
 
 class DurableFile:
-    """All calls are thread-safe: the flush thread records while another one syncs.
+    """All calls are thread-safe: one thread may record while another one syncs.
 
     A `record` that meets a `sync` waits for it. Writing on meanwhile would either touch the second
     slot while the first is not yet on disk, or keep the first from ever becoming the synced one.

@@ -1,4 +1,4 @@
-"""Flush: one group commit, taken on the store's thread and run in another."""
+"""Flush: one group commit, taken on the store's thread and carried out beside it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Flush:
         is_above_watermark: Callable[[], bool],
     ) -> None:
         """`index_synced_position`: what holds once `index_files` are synced. `seals`: a data segment
-        came to its end since the last flush. Takes the files; `run` releases them."""
+        came to its end since the last flush. Takes the files; `run` or `synced` releases them."""
         self.end = end
         self.done = False
         self.reserved: list[Reservation] = []

@@ -117,7 +117,7 @@ class SyncTask(Protocol):
     """One flush: everything appended or truncated before `begin_sync` was called."""
 
     done: bool
-    """`run` or `synced` has returned."""
+    """The durable point is recorded."""
 
     @property
     def end(self) -> LogPoint:

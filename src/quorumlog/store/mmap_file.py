@@ -171,8 +171,9 @@ class MmapFile:
         """fdatasync; any thread. Raises StoreFailure, and then for ever.
 
         The kernel reports a failed write-back once per open file. The store's thread may sync for a
-        reservation while the flush thread syncs for an acknowledgement: were each to ask by itself,
-        the first would take the error and the second would acknowledge bytes that are not there.
+        reservation while the file is synced for an acknowledgement: were each to believe what it is told
+        alone, the first would take the error and the second would acknowledge bytes that are not there.
+        So whoever vouches for bytes asks here or in `synced`, one after the other.
         """
         with self._sync_lock:
             if self._sync_failure:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from quorumlog import LocalCluster, connect
 from quorumlog.batch import EntryBatch
 from quorumlog.config import StoreConfig
 from quorumlog.errors import StoreFailure
@@ -288,3 +289,16 @@ def test_closing_waits_for_what_is_on_its_way(tmp_path: Path, by_kernel: bool) -
             store.close()
 
     uvloop.run(main())
+
+
+def test_a_cluster_works_where_the_kernel_allows_no_aio(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("quorumlog.server.kernel_sync.Context", None)
+    with caplog.at_level("INFO"), LocalCluster(members=3) as cluster, connect(cluster.servers) as log:
+        receipts = [log.append(b"%d" % number) for number in range(20)]
+        cluster.kill(cluster.leader())
+        log.append(b"last")
+        bodies = [entry.body for entry in log.read(receipts[0].first_index)]
+    assert bodies == [b"%d" % number for number in range(20)] + [b"last"]
+    assert "a thread syncs" in caplog.text

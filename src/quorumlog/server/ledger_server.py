@@ -134,6 +134,8 @@ class LedgerServer:
         flush, reader = (DiskThread(f"quorumlog-{name}", loop) for name in ("flush", "read"))
         self._threads = [flush, reader]
         self._kernel = KernelSync.open(loop)
+        if self._kernel is None:
+            log.info("the kernel's AIO is not to be had here: a thread syncs, for more processor time")
         self._loop_turn = LoopTurn(loop)
         opened: list[MemberDirectory] = []
         try:

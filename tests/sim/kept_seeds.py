@@ -32,6 +32,9 @@ KEPT_SEEDS = (
     KeptSeed(2801, False, "", "a disk that was slow became slow again when faults had stopped"),
     KeptSeed(3762, False, "", "a zeroed page held bytes above the durable point: unfair damage"),
     KeptSeed(
+        5089, False, "", "a leader with a damaged entry alone knew of a commit: no loss"
+    ),
+    KeptSeed(
         16,
         True,
         "other_entries_taken",

@@ -37,6 +37,7 @@ class CommittedEntries(Checker):
     def look_at(self, member: SimMember) -> None:
         """Compare what the member says to be committed, and note what nobody has said before."""
         index = member.node.committed_index
+        self._log.told_index = max(self._log.told_index, index)
         if index == self._looked.get(member.voter, -1):
             return
         known_index = min(index, self._log.end_index)

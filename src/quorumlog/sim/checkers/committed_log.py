@@ -38,6 +38,9 @@ class CommittedLog:
         self._marks: list[EntryMark] = []
         self._committed_in: list[int] = []
         """Term of the member that was the first to say so."""
+        self.told_index = -1
+        """The highest index that a member has called committed. Its entry may be missing here, while the
+        disk of the only one that knows of it cannot read what lies before."""
         self.forgotten_from: int | None = None
         """Async mode: the lowest index that a power loss has taken from any directory. From there on,
         and nowhere below, what was acknowledged may go and what was committed may be replaced."""

@@ -42,8 +42,8 @@ class Reads(Checker):
         if last_index > read.committed_index:
             raise Violation(f"{what} goes above its committed index {read.committed_index}")
         log = self._log
-        if last_index > log.end_index and log.forgotten_from is None:
-            raise Violation(f"{what} goes above {log.end_index}, up to where anything is committed")
+        if last_index > log.told_index and log.forgotten_from is None:
+            raise Violation(f"{what} goes above {log.told_index}, up to where anything is committed")
         terms, chains = headers["term"].tolist(), headers["chain_crc"].tolist()
         known = log.marks(read.first_index, min(last_index + 1, log.safe_stop_index))
         for at, mark in enumerate(known):

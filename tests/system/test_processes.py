@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import threading
@@ -178,9 +179,7 @@ def test_a_full_file_system_refuses_appends_and_recovers_by_itself(tmp_path: Pat
             with connect(members.servers) as patient:
                 first = patient.append(b"formed")
             ballast = folder / "ballast"
-            usage = os.statvfs(folder)
-            with ballast.open("wb") as file:
-                os.posix_fallocate(file.fileno(), 0, usage.f_bavail * usage.f_frsize)
+            eventually(lambda: _fill(ballast), what="a full file system")
             written: list[int] = []
 
             def refused() -> Refused | None:
@@ -202,6 +201,21 @@ def test_a_full_file_system_refuses_appends_and_recovers_by_itself(tmp_path: Pat
             stop_and_compare(members, client)
     finally:
         subprocess.run(["umount", "-l", folder], check=True)
+
+
+def _fill(ballast: Path) -> bool:
+    """With all the space that is left; members may take some at the same moment."""
+    with ballast.open("ab") as file:
+        usage = os.statvfs(ballast)
+        if usage.f_bavail == 0:
+            return True
+        try:
+            os.posix_fallocate(file.fileno(), file.tell(), usage.f_bavail * usage.f_frsize)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            return False
+    return True
 
 
 def _try_append(client: LedgerClient, body: bytes) -> int | None:

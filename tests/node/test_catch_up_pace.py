@@ -12,11 +12,12 @@ import pytest
 from quorumlog.batch import EntryBatch
 from quorumlog.config import KIB, ConsensusConfig
 from quorumlog.consensus.messages import PushEntryRequest
+from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt
-from quorumlog.node.catch_up_pace import SAVED_PIECES
+from quorumlog.node.catch_up_pace import BUSY_MS, SAVED_PIECES
 from tests.node.cell import STEP_MS, Cell
 
-LEAST = 100 * KIB
+LEAST = 20 * KIB
 """Bytes a second."""
 PIECE = 4 * KIB
 BEHIND = 600
@@ -31,7 +32,7 @@ def append(cell: Cell, count: int) -> list[Any]:
 
 @pytest.fixture
 def cell(tmp_path: Path) -> Iterator[Cell]:
-    """n2 lacks 400 entries, and the two others, who were restarted, hold none of them in memory."""
+    """n2 lacks 600 entries, and the two others, who were restarted, hold none of them in memory."""
     before = Cell(tmp_path)
     before.leader()
     before.until(lambda: before.leader().committed_index >= 0)
@@ -131,12 +132,26 @@ def test_a_piece_that_waits_for_its_turn_is_not_sent_by_a_leader_of_the_past(cel
         append(cell, 4)
         cell.step()
     old = cell.leader()
-    append(cell, 40)
-    cell.step()
-    cell.cut_off = {old.voter.member_id}
+    name = old.voter.member_id
+    sent_late: list[Any] = []
+
+    def watch(envelope: Any) -> None:
+        if isinstance(envelope.message, PushEntryRequest) and old.raft.role is not Role.LEADER:
+            sent_late.append(envelope.message)
+
+    cell.worlds[name].on_sent = watch
+    cell.cut_off = {name}
+    waits = False
+    while old.raft.role is Role.LEADER:
+        waits = bool(old._pushes._waiting)
+        if cell.now_ms % (BUSY_MS - 2 * STEP_MS) == 0:
+            old.append(EntryBatch.from_bodies([BODY] * 5), 0, lambda outcome: None)
+        cell.step()
+    assert waits, "nothing was waiting as it stepped down"
     new = cell.leader()
     assert new is not old
     cell.cut_off = set()
     outcomes = append(cell, 1)
     cell.until(lambda: outcomes and is_level(cell) and old.raft.leader == new.voter)
     assert isinstance(outcomes[0], AppendReceipt)
+    assert sent_late == []

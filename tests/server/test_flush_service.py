@@ -108,15 +108,18 @@ def test_flush_after_flush_the_durable_point_follows_the_log(tmp_path: Path, by_
     async def main() -> None:
         async with service(by_kernel) as (flush, _):
             store = open_log(tmp_path / "n0")
+            descriptors: list[int] = []
             for number in range(5):
                 append(store, b"%d" % number)
                 ended = asyncio.get_running_loop().create_future()
                 task = store.begin_sync()
                 assert task is not None
+                descriptors.append(task.descriptor())
                 flush.sync(task, ended.set_result)
                 assert await asyncio.wait_for(ended, 10) is None
                 store.finish_sync(task)
                 assert store.durable == store.end
+            assert min(descriptors) >= 0, "none of these would have gone to the kernel"
             store.close()
 
     uvloop.run(main())
@@ -125,8 +128,10 @@ def test_flush_after_flush_the_durable_point_follows_the_log(tmp_path: Path, by_
 @asynccontextmanager
 async def held(*, groups: int = 1) -> AsyncIterator[tuple[HeldKernel, list[FlushService]]]:
     kernel, thread = HeldKernel(), DiskThread("flush", asyncio.get_running_loop())
-    yield kernel, [FlushService(thread, kernel) for _ in range(groups)]  # type: ignore[arg-type]
-    thread.close()
+    try:
+        yield kernel, [FlushService(thread, kernel) for _ in range(groups)]  # type: ignore[arg-type]
+    finally:
+        thread.close()
 
 
 def test_a_sync_goes_to_the_kernel_and_the_rest_to_the_thread_in_the_order_given() -> None:

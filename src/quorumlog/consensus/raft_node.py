@@ -478,7 +478,7 @@ class RaftNode:
         """An immutable picture, for `status` and tests."""
         state = self._state
         runs = state.runs
-        peers = self._replication.active if state.role is Role.LEADER else ()
+        peers = self._replication.connected if state.role is Role.LEADER else ()
         diverged = tuple(
             f"DIVERGED_BELOW_COMMIT: {d.to.member_id} committed another entry at index {d.diverged_at}"
             for d in peers

@@ -197,6 +197,6 @@ class Replication:
     # ---------------------------------------------------------------- status
 
     @property
-    def active(self) -> Iterable[EntryDispatcher]:
+    def connected(self) -> Iterable[EntryDispatcher]:
         """Of a leader: one for each member that is connected."""
         return [d for d in self.dispatchers.values() if d.active]

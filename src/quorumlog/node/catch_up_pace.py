@@ -9,10 +9,13 @@ while none do, all that it can take.
 
 from __future__ import annotations
 
+from quorumlog.config import MIB
+
 BYTES_PER_APPENDED_BYTE = 2
 SAVED_PIECES = 8
 """Appends come in bursts, and pieces one after the other: what a burst has earned must outlast it. So at
-least this is saved up, and at least what the largest turn of appends has earned."""
+least this is saved up, and what the largest turn of appends has earned, up to a limit."""
+MOST_SAVED_BYTES = 64 * MIB
 BUSY_MS = 50.0
 """The leader takes appends, if the last one is not older."""
 
@@ -38,7 +41,7 @@ class CatchUpPace:
         if appended_bytes > 0:
             earned_bytes = BYTES_PER_APPENDED_BYTE * appended_bytes
             self._earned_bytes += earned_bytes
-            self._saved_bytes = max(self._saved_bytes, earned_bytes)
+            self._saved_bytes = max(self._saved_bytes, min(earned_bytes, MOST_SAVED_BYTES))
             self._busy_until_ms = now_ms + BUSY_MS
         self._earned_bytes += self._least_bytes_per_ms * (now_ms - self._now_ms)
         self._now_ms = now_ms

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Self
 
+from quorumlog.errors import StoreFailure
+
 try:
     from caio.linux_aio import Context, Operation
 except ImportError:  # another system, or a wheel without the C part
@@ -49,6 +51,8 @@ class KernelSync:
 
     def submit(self, descriptor: int, ended: Callable[[int], None]) -> bool:
         """Begin to sync; `ended(errno)` on the loop, 0 if all is well. False: the kernel refuses to."""
+        if self._in_flight >= MOST_IN_FLIGHT:
+            return False  # more might end at once than one look takes, and nothing would wake us again
         operation = Operation.fdsync(descriptor)
         operation.set_callback(functools.partial(self._take, ended))
         try:
@@ -59,10 +63,11 @@ class KernelSync:
         return taken == 1
 
     def close(self) -> None:
-        """Wait for all that was submitted; blocks until then."""
+        """Wait for all that was submitted; blocks until then. Nothing may be submitted any more."""
         while self._in_flight:
             self._collect(least=1)
         self._loop.remove_reader(self._context.fileno)
+        del self._context
 
     def _take(self, ended: Callable[[int], None], result: int) -> None:
         """Called inside `process_events`, which swallows whatever is raised here."""
@@ -71,10 +76,14 @@ class KernelSync:
     def _wake(self) -> None:
         with suppress(BlockingIOError):  # one count stands for several that have ended
             self._context.poll()
-        self._collect(least=0)
+        try:
+            self._collect(least=0)
+        except SystemError as error:
+            raise StoreFailure(f"what the kernel has synced cannot be asked for: {error}") from error
 
     def _collect(self, least: int) -> None:
-        _look(self._context, least, -1 if least else 0)
+        if not self._ended:
+            _look(self._context, least, -1 if least else 0)
         while self._ended:
             ended, number = self._ended.popleft()
             self._in_flight -= 1

@@ -212,6 +212,7 @@ class LedgerServer:
         """What was submitted is on disk when this returns."""
         if self._kernel is not None:
             self._kernel.close()  # what waits for it goes to the thread then
+            self._kernel = None
         for thread in self._threads:
             thread.close()
 

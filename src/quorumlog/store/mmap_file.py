@@ -173,7 +173,8 @@ class MmapFile:
         The kernel reports a failed write-back once per open file. The store's thread may sync for a
         reservation while the file is synced for an acknowledgement: were each to believe what it is told
         alone, the first would take the error and the second would acknowledge bytes that are not there.
-        So whoever vouches for bytes asks here or in `synced`, one after the other.
+        So nothing is vouched for before `synced` or this has said for its own sync that all is well, and
+        what one of them was told once is told to everybody.
         """
         with self._sync_lock:
             if self._sync_failure:

@@ -11,7 +11,7 @@ from quorumlog.consensus.ready import Envelope, Ready, Role, RoleChange
 from quorumlog.sim.checkers import Violation
 from quorumlog.sim.checkers.commit_rule import CommitRule
 from quorumlog.sim.checkers.committed_entries import CommittedEntries
-from quorumlog.sim.checkers.committed_log import CommittedLog
+from quorumlog.sim.checkers.committed_log import CommittedLog, EntryMark
 from quorumlog.sim.checkers.convergence import Convergence
 from quorumlog.sim.checkers.durable_entries import DurableEntries
 from quorumlog.sim.checkers.leader_completeness import LeaderCompleteness
@@ -287,3 +287,14 @@ def test_a_cluster_without_a_leader_is_found_at_the_end() -> None:
     cell = WatchedCell()
     with pytest.raises(Violation, match="after the faults there are 0 leaders"):
         Convergence(cell).healed()
+
+
+def test_what_was_shown_as_committed_is_compared_when_the_log_can_be_read_so_far() -> None:
+    log = CommittedLog(a_group_of_one())
+    shown, other = EntryMark(3, 77), EntryMark(3, 78)
+    log.claim(1, shown)
+    with pytest.raises(Violation, match="entry 1 was shown as"):
+        log.claim(1, other)
+    log.append(EntryMark(2, 5), 3)
+    with pytest.raises(Violation, match="entry 1 was shown as"):
+        log.append(other, 3)

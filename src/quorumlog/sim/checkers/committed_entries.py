@@ -52,6 +52,9 @@ class CommittedEntries(Checker):
         for new_index in range(self._log.end_index + 1, index + 1):
             mark = mark_at(member.node.store, new_index)
             if mark is None:
+                shown = mark_at(member.node.store, index)
+                if shown is not None:
+                    self._log.claim(index, shown)
                 return
             self._log.append(mark, member.node.raft.term)
 

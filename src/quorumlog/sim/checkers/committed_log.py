@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from quorumlog.errors import DirectoryDamaged, IndexOutOfRange, RangeDamaged
+from quorumlog.sim.checkers.checker import Violation
 from quorumlog.store.ledger_store import LedgerStore
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class CommittedLog:
         self._marks: list[EntryMark] = []
         self._committed_in: list[int] = []
         """Term of the member that was the first to say so."""
+        self._claims: dict[int, EntryMark] = {}
+        """What was shown as committed above `end_index`, by index."""
         self.told_index = -1
         """The highest index that a member has called committed. Its entry may be missing here, while the
         disk of the only one that knows of it cannot read what lies before."""
@@ -71,7 +74,15 @@ class CommittedLog:
                 return index
         return -1
 
+    def claim(self, index: int, mark: EntryMark) -> None:
+        """Somebody has shown this as committed, above what could be read so far."""
+        known = self._claims.setdefault(index, mark)
+        if known != mark and self.forgotten_from is None:
+            raise Violation(f"entry {index} was shown as {known} and as {mark}, both as committed")
+
     def append(self, mark: EntryMark, committed_in: int) -> None:
+        self.claim(len(self._marks), mark)
+        del self._claims[len(self._marks)]
         self._marks.append(mark)
         self._committed_in.append(committed_in)
 

@@ -45,6 +45,8 @@ class Reads(Checker):
         if last_index > log.told_index and log.forgotten_from is None:
             raise Violation(f"{what} goes above {log.told_index}, up to where anything is committed")
         terms, chains = headers["term"].tolist(), headers["chain_crc"].tolist()
+        if log.end_index < last_index:
+            log.claim(last_index, EntryMark(terms[-1], chains[-1]))
         known = log.marks(read.first_index, min(last_index + 1, log.safe_stop_index))
         for at, mark in enumerate(known):
             seen = EntryMark(terms[at], chains[at])

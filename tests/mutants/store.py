@@ -47,21 +47,13 @@ def one_slot_written(patch: Patch) -> None:
 
 @mutant(36, "a failed sync is tried again")
 def failed_sync_repeated(patch: Patch) -> None:
-    """It may have been a passing trouble. (The kernel says so, too, when it is asked once more.)"""
+    """It may have been a passing trouble."""
     patch.edit(
         MmapFile.sync,
         "            except OSError as error:\n",
         "            except OSError as error:\n"
-        "                reached()\n"
-        "                try:\n"
-        "                    return self._file.sync()\n"
-        "                except OSError as error_again:\n"
-        "                    error = error_again\n",
-    )
-    patch.edit(
-        MmapFile.synced,
-        "if error_number and not self._sync_failure:",
-        "if error_number and not self._sync_failure and not reached():",
+        "                if reached():\n"
+        "                    return self._file.sync()\n",
     )
 
 

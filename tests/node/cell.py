@@ -13,7 +13,6 @@ from quorumlog.entry import Durability
 from quorumlog.errors import LedgerError, StoreFailure
 from quorumlog.node import LedgerNode
 from quorumlog.store.disk import Disk, OsDisk
-from quorumlog.store.ledger_store import SyncTask
 from quorumlog.store.member_directory import open_member_directory
 
 STEP_MS = 5.0
@@ -39,9 +38,6 @@ class ManualWorld:
         self.on_sent(envelope)
         self.trace.append(f"send {type(envelope.message).__name__}")
         self.sent.append(envelope)
-
-    def sync_later(self, task: SyncTask, done: Callable[[Any], None]) -> None:
-        self.flush_later(task.run, done)
 
     def flush_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self.trace.append("flush asked")

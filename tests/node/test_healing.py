@@ -104,23 +104,6 @@ def test_a_member_that_lost_a_segment_starts_says_so_and_is_healed(tmp_path: Pat
     cell.close()
 
 
-def test_a_heal_waits_for_the_flush_that_is_under_way(tmp_path: Path) -> None:
-    """Two syncs of one file at a time share its errors: each may be told that all is well."""
-    filled(tmp_path).close()
-    segment(tmp_path, "n1", 1).unlink()
-    cell = Cell(tmp_path)
-    damaged = cell.nodes["n1"]
-    cell.hold_flush = {"n1"}
-    outcomes = append(cell.leader(), b"on")
-    cell.until(lambda: outcomes and not damaged.is_idle)
-    for _ in range(100):
-        cell.step(20)
-    assert damaged.store.quarantined
-    cell.hold_flush = set()
-    cell.until(lambda: is_whole(damaged), "healed")
-    cell.close()
-
-
 def test_members_with_different_damage_heal_each_other(tmp_path: Path) -> None:
     filled(tmp_path).close()
     segment(tmp_path, "n0", 0).unlink()

@@ -33,7 +33,7 @@ KEPT_SEEDS = (
     KeptSeed(3762, False, "", "a zeroed page held bytes above the durable point: unfair damage"),
     KeptSeed(5089, False, "", "a leader with a damaged entry alone knew of a commit: no loss"),
     KeptSeed(
-        16,
+        154,
         True,
         "other_entries_taken",
         "a leader put back pushed other entries of the same ids: an assertion stopped the follower",

@@ -67,8 +67,6 @@ def _apply(content: bytearray, operation: Write | int) -> None:
 
 
 class LosingFile:
-    descriptor = -1
-
     def __init__(self, disk: LosingDisk, path: str, inode: Inode) -> None:
         self.path = path
         self._disk = disk

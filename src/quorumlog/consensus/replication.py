@@ -16,7 +16,7 @@ from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.messages import PushEntryResponse
 from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.quorum_ack_checker import QuorumAckChecker
-from quorumlog.consensus.ready import AppendOrder, PushOrder, Role
+from quorumlog.consensus.ready import AppendOrder, PushOrder
 from quorumlog.entry import EntryId, EntryKind, Voter
 from quorumlog.errors import DiskFull
 
@@ -42,6 +42,8 @@ class Replication:
         """Something has happened after which a dispatcher may have an order."""
         self._committed_ms = state.now_ms
         """When this leader committed last, or opened its term."""
+        self.next_wakeup_ms = NEVER
+        """When a follower has to be told what is committed, if no push tells it before."""
 
     # ---------------------------------------------------------------- the term of a leader
 
@@ -57,6 +59,7 @@ class Replication:
             self._begin_dispatcher(voter, first_index)
 
     def stop(self) -> None:
+        self.next_wakeup_ms = NEVER
         for dispatcher in self.dispatchers.values():
             dispatcher.stop()
 
@@ -96,14 +99,8 @@ class Replication:
         self._push_due = True
 
     def advance(self) -> None:
-        if self._state.now_ms >= self.next_wakeup_ms():
+        if self._state.now_ms >= self.next_wakeup_ms:
             self._push_due = True
-
-    def next_wakeup_ms(self) -> float:
-        """When a follower has to be told what is committed, if no push tells it before."""
-        if self._state.role is not Role.LEADER:
-            return NEVER
-        return min([d.commit_due_ms for d in self.dispatchers.values()], default=NEVER)
 
     @property
     def is_kept_from_committing(self) -> bool:
@@ -151,6 +148,7 @@ class Replication:
             return ()
         orders = [dispatcher.next_order() for dispatcher in self.dispatchers.values()]
         self._push_due = False
+        self.next_wakeup_ms = min([d.commit_due_ms for d in self.dispatchers.values()], default=NEVER)
         return tuple(order for order in orders if order is not None)
 
     def on_pushed(self, member_id: str, last_index: int, size_bytes: int) -> None:

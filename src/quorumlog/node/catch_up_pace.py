@@ -36,16 +36,18 @@ class CatchUpPace:
         to `_saved_bytes`."""
 
     def observe(self, now_ms: float, end_position: int) -> None:
-        """`end_position`: where the log ends now; it grows by what was appended."""
+        """With each turn of a leader. `end_position`: where the log ends now, and so what was appended;
+        in a longer silence, as before this member led, that is too old to count."""
         appended_bytes = end_position - self._end_position
-        if appended_bytes > 0:
+        elapsed_ms = now_ms - self._now_ms
+        self._now_ms = now_ms
+        self._end_position = end_position
+        self._earned_bytes += self._least_bytes_per_ms * elapsed_ms
+        if appended_bytes > 0 and elapsed_ms <= BUSY_MS:
             earned_bytes = BYTES_PER_APPENDED_BYTE * appended_bytes
             self._earned_bytes += earned_bytes
             self._saved_bytes = max(self._saved_bytes, min(earned_bytes, MOST_SAVED_BYTES))
             self._busy_until_ms = now_ms + BUSY_MS
-        self._earned_bytes += self._least_bytes_per_ms * (now_ms - self._now_ms)
-        self._now_ms = now_ms
-        self._end_position = end_position
 
     def is_open(self, member_id: str) -> bool:
         return self.next_ms(member_id) <= self._now_ms

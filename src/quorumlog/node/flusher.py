@@ -89,7 +89,7 @@ class Flusher:
             return False
         self._task = task
         number = self._carried_number
-        self._world.sync_later(task, lambda result: self._flushed(task, number, result))
+        self._world.flush_later(task.run, lambda result: self._flushed(task, number, result))
         return True
 
     def _flushed(self, task: SyncTask, number: int, result: StoreFailure | None) -> None:

@@ -215,9 +215,7 @@ class Healer:
         self._asked = None
         self._is_writing = True
         self._sources[quarantined] = voter.member_id
-        # In line with the flushes: a heal that syncs a file while another sync of it is under way might
-        # be told that all is well, because the error was told to the other.
-        self._world.flush_later(
+        self._world.read_later(
             lambda: self._store.write_piece(quarantined, reached, response.entries),
             lambda result: self._written(quarantined, point, result),
         )

@@ -8,7 +8,6 @@ from typing import Protocol, TypeVar
 from quorumlog.consensus.ready import Envelope, RoleChange
 from quorumlog.entry import Durability
 from quorumlog.errors import LedgerError, StoreFailure
-from quorumlog.store.ledger_store import SyncTask
 
 T = TypeVar("T")
 
@@ -19,13 +18,10 @@ class World(Protocol):
     def send(self, envelope: Envelope) -> None:
         """Towards one directory of one member; may be lost, never delivered to another directory."""
 
-    def sync_later(self, task: SyncTask, done: Callable[[StoreFailure | None], None]) -> None:
-        """Carry out a flush: as `flush_later` with `task.run`, or by another who can sync."""
-
     def flush_later(self, work: Callable[[], T], done: Callable[[T | StoreFailure], None]) -> None:
         """Run `work` beside the loop, one at a time in the order given, then `done` on the loop.
 
-        A failure reaches `done` as a StoreFailure, whatever `work` raised; a LedgerError as itself.
+        A failure reaches `done` as a StoreFailure, whatever `work` raised.
         """
 
     def read_later(

@@ -63,7 +63,10 @@ class PushSender:
 
     def tick(self, now_ms: float) -> None:
         """Once a turn, when everything that it brought is appended."""
-        self._pace.observe(now_ms, self._store.end.position)
+        if self._raft.role is Role.LEADER:
+            self._pace.observe(now_ms, self._store.end.position)
+        if not self._waiting:
+            return
         waiting, self._waiting = self._waiting, []
         for order in waiting:
             if self._is_of_this_term(order):
@@ -72,7 +75,9 @@ class PushSender:
                 self._raft.on_push_failed(order.to.member_id)
 
     def next_wakeup_ms(self) -> float:
-        return min([self._pace.next_ms(o.to.member_id) for o in self._waiting], default=NEVER)
+        if not self._waiting:
+            return NEVER
+        return min([self._pace.next_ms(order.to.member_id) for order in self._waiting])
 
     def _is_of_this_term(self, order: PushOrder) -> bool:
         """What it names is still this log: a leader cuts nothing."""

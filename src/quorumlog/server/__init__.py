@@ -1,9 +1,8 @@
 """The world: asyncio, sockets, threads, clocks and signals live here and nowhere below.
 
 Read in this order: `connection` (frames over TCP), `peer_link` and `peer_session` (members),
-`client_session` (clients), `disk_thread` and `flush_service` (what must not stop the loop),
-`node_driver` (the loop around one node), `ledger_server` (composition), `local_cluster` (a cluster in
-one process).
+`client_session` (clients), `disk_thread`, `node_driver` (the loop around one node), `ledger_server`
+(composition), `local_cluster` (a cluster in one process).
 """
 
 from quorumlog.server.ledger_server import LedgerServer

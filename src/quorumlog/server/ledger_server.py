@@ -1,7 +1,8 @@
 """LedgerServer: one process (or one thread of it) that is a member of one or more groups.
 
 Composition only: it opens the directories, listens, tells peers from clients by their first frame, and
-stops everything in order. Sockets, threads and the clock are shared by all groups; nothing else is.
+stops everything in order. Sockets, the flush thread and the clock are shared by all groups; nothing
+else is.
 """
 
 from __future__ import annotations
@@ -26,8 +27,6 @@ from quorumlog.errors import ConfigError, ProtocolViolation, StoreFailure
 from quorumlog.server.client_session import ClientSession
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
-from quorumlog.server.flush_service import FlushService
-from quorumlog.server.kernel_sync import KernelSync
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.peer_session import PeerSession
 from quorumlog.server.problem_log import RefusalLog
@@ -99,7 +98,6 @@ class LedgerServer:
         """Connection ids of another run of this server name nothing here."""
         self._listener: asyncio.Server | None = None
         self._threads: list[DiskThread] = []
-        self._kernel: KernelSync | None = None
         self._loop_turn: LoopTurn
         self._ended: asyncio.Event | None = None
         self.failure: BaseException | None = None
@@ -133,9 +131,6 @@ class LedgerServer:
         self._ended = asyncio.Event()
         flush, reader = (DiskThread(f"quorumlog-{name}", loop) for name in ("flush", "read"))
         self._threads = [flush, reader]
-        self._kernel = KernelSync.open(loop)
-        if self._kernel is None:
-            log.info("the kernel's AIO is not to be had here: a thread syncs, for more processor time")
         self._loop_turn = LoopTurn(loop)
         opened: list[MemberDirectory] = []
         try:
@@ -149,7 +144,7 @@ class LedgerServer:
                     config,
                     directory,
                     loop_turn=self._loop_turn,
-                    flush=FlushService(flush, self._kernel),
+                    flush=flush,
                     reader=reader,
                     on_failure=self._member_failed,
                     on_role_change=self._on_role_change,
@@ -160,7 +155,8 @@ class LedgerServer:
                 directory.close(False)
             await self._close_listener()
             self._drivers.clear()
-            self._close_disk_work()
+            for thread in self._threads:
+                thread.close()
             raise
         for driver in self._drivers.values():
             driver.start()
@@ -197,7 +193,8 @@ class LedgerServer:
                 await self._hand_over(driver)
         for driver in self._drivers.values():
             driver.stop()
-        self._close_disk_work()
+        for thread in self._threads:
+            thread.close()  # what was submitted is on disk when this returns
         for driver in self._drivers.values():
             try:
                 driver.node.close(clean=driver.failure is None)
@@ -207,14 +204,6 @@ class LedgerServer:
         for connection in list(self._connections.values()):
             connection.close()
         self._drivers.clear()
-
-    def _close_disk_work(self) -> None:
-        """What was submitted is on disk when this returns."""
-        if self._kernel is not None:
-            self._kernel.close()  # what waits for it goes to the thread then
-            self._kernel = None
-        for thread in self._threads:
-            thread.close()
 
     async def _hand_over(self, driver: NodeDriver) -> None:
         """To the member that is furthest, within one election time-out."""
@@ -245,7 +234,8 @@ class LedgerServer:
             driver.stop()
         for connection in list(self._connections.values()):
             connection.abort()
-        self._close_disk_work()
+        for thread in self._threads:
+            thread.close()
         for driver in self._drivers.values():
             driver.directory.close(False)
         self._drivers.clear()

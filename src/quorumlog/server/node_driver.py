@@ -29,10 +29,9 @@ from quorumlog.errors import (
 from quorumlog.node import LedgerNode
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
-from quorumlog.server.flush_service import FlushService
 from quorumlog.server.peer import Peer
 from quorumlog.server.problem_log import ProblemLog
-from quorumlog.store.ledger_store import LogRange, SyncTask
+from quorumlog.store.ledger_store import LogRange
 from quorumlog.store.member_directory import MemberDirectory
 from quorumlog.store.member_file import cluster_id_of
 from quorumlog.version import VERSION
@@ -64,7 +63,7 @@ class NodeDriver:
         directory: MemberDirectory,
         *,
         loop_turn: LoopTurn,
-        flush: FlushService,
+        flush: DiskThread,
         reader: DiskThread,
         on_failure: Callable[[NodeDriver, BaseException], None],
         on_role_change: Callable[[str, RoleChange], None] | None = None,
@@ -75,8 +74,8 @@ class NodeDriver:
         self._loop = asyncio.get_running_loop()
         self._loop_turn = loop_turn
         self._flush = flush
-        self._flushes: list[Callable[[], None]] = []
-        """Work for the FlushService that this turn has brought."""
+        self._flushes: list[tuple[Callable[[], Any], Callable[[Any], None]]] = []
+        """Work for the flush thread that this turn has brought."""
         self._has_sent = False
         """This turn sent something to another member."""
         self._reader = reader
@@ -166,8 +165,8 @@ class NodeDriver:
             self.fail(error)
 
     def _start_flushes(self) -> None:
-        """Where this turn has sent pushes, only once they are on their way: the disks of the followers
-        would wait meanwhile."""
+        """Wake the flush thread; where this turn has sent pushes, only once they are on their way: it
+        would wait for the interpreter lock meanwhile, and so would the disks of the followers."""
         if self._has_sent:
             self._loop.call_soon(self._submit_flushes)
         else:
@@ -175,8 +174,8 @@ class NodeDriver:
 
     def _submit_flushes(self) -> None:
         flushes, self._flushes = self._flushes, []
-        for flush in flushes:
-            flush()
+        for work, done in flushes:
+            self._flush.submit(work, functools.partial(self._enter_now, done))
 
     def _look_at_problems(self) -> None:
         now_s = time.monotonic()
@@ -237,13 +236,8 @@ class NodeDriver:
         self._has_sent = True
         self.peers[envelope.to.member_id].send(envelope)
 
-    def sync_later(self, task: SyncTask, done: Callable[[StoreFailure | None], None]) -> None:
-        done = functools.partial(self._enter_now, done)
-        self._flushes.append(functools.partial(self._flush.sync, task, done))
-
     def flush_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        done = functools.partial(self._enter_now, done)
-        self._flushes.append(functools.partial(self._flush.submit, work, done))
+        self._flushes.append((work, done))
 
     def read_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self._reader.submit(work, functools.partial(self._enter_now, done))

@@ -60,10 +60,6 @@ class SimFile:
         self._closed = False
         self._process = disk._process
 
-    @property
-    def descriptor(self) -> int:
-        return self._disk.descriptor_of(self)
-
     def _check(self, writing: bool = False) -> None:
         if self._process != self._disk._process or self._closed or (writing and not self._writable):
             raise _error(errno.EBADF, self.path)
@@ -201,8 +197,6 @@ class SimDisk:
         self._process = 0
         """Number of the process that lives; files and locks of earlier ones are dead."""
         self._locks: dict[str, SimLock] = {}
-        self._described: dict[SimFile, int] = {}
-        """Files by descriptor: those that were asked for theirs."""
         self._failing_syncs: list[str] = []
         """Parts of paths, each good for one sync."""
         self._names: _Tree = {}
@@ -283,21 +277,6 @@ class SimDisk:
 
     def is_locked(self, path: str) -> bool:
         return path in self._locks
-
-    # ---------------------------------------------------------------- what the kernel does by itself
-
-    def descriptor_of(self, file: SimFile) -> int:
-        return self._described.setdefault(file, len(self._described))
-
-    def sync_descriptor(self, descriptor: int) -> int:
-        """fdatasync of a file that a process holds open; 0, or the errno."""
-        file = next(file for file, number in self._described.items() if number == descriptor)
-        try:
-            file.sync()
-        except OSError as error:
-            assert error.errno is not None
-            return error.errno
-        return 0
 
     # ---------------------------------------------------------------- names and space
 

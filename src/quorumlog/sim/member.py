@@ -7,10 +7,9 @@ end of the time that it takes.
 
 from __future__ import annotations
 
-import functools
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from quorumlog.config import GroupConfig
 from quorumlog.consensus.messages import AnyPeerMessage
@@ -20,7 +19,6 @@ from quorumlog.errors import DirectoryDamaged, LedgerError, ProtocolViolation, S
 from quorumlog.node import LedgerNode
 from quorumlog.sim.coverage import note_sent
 from quorumlog.sim.disk import Crashed, SimDisk
-from quorumlog.store.ledger_store import SyncTask
 from quorumlog.store.member_directory import (
     MemberDirectory,
     MemoryMemberDirectory,
@@ -33,36 +31,20 @@ if TYPE_CHECKING:
 TURN_MS = 0.02
 """From an input to the turn that takes it; what arrives meanwhile is taken along."""
 
-
-class Job(NamedTuple):
-    work: Callable[[], Any]
-    end: Callable[[Any], Any]
-    """Turns what `work` gave into what `done` is told, in the process's own thread."""
-    done: Callable[[Any], None]
-
-
-def _as_it_is(result: Any) -> Any:
-    return result
+Job = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
 class DiskQueue:
-    """One disk thread, or a worker of the kernel: jobs in order, one at a time."""
+    """One disk thread: jobs in order, one at a time."""
 
     def __init__(self, member: SimMember) -> None:
         self._member = member
         self._jobs: deque[Job] = deque()
         self._has_worked = False
         """The first job is carried out, and its end is still to be told."""
-        self._result: Any = None
-        """Of that job."""
 
-    def submit(
-        self,
-        work: Callable[[], Any],
-        done: Callable[[Any], None],
-        end: Callable[[Any], Any] = _as_it_is,
-    ) -> None:
-        self._jobs.append(Job(work, end, done))
+    def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self._jobs.append((work, done))
         if len(self._jobs) == 1:
             self._begin()
 
@@ -77,13 +59,13 @@ class DiskQueue:
 
     def _work(self, rest_ms: float) -> None:
         self._has_worked = True
-        self._result = self.run(self._jobs[0].work)
-        self._member.later(rest_ms, self._end)
+        result = self.run(self._jobs[0][0])
+        self._member.later(rest_ms, lambda: self._end(result))
 
-    def _end(self) -> None:
-        job, result = self._jobs.popleft(), self._result
+    def _end(self, result: Any) -> None:
+        _, done = self._jobs.popleft()
         self._has_worked = False
-        self._member.enter(lambda: job.done(self.run(lambda: job.end(result))))
+        self._member.enter(lambda: done(result))
         if self._jobs:
             self._begin()
 
@@ -95,11 +77,10 @@ class DiskQueue:
 
     def drain(self) -> None:
         """All that was submitted is carried out now; nobody is told."""
+        if self._has_worked:
+            self._jobs.popleft()
         while self._jobs:
-            job = self._jobs.popleft()
-            result = self._result if self._has_worked else self.run(job.work)
-            self._has_worked = False
-            self.run(functools.partial(job.end, result))
+            self.run(self._jobs.popleft()[0])
 
 
 class SimMember:
@@ -364,14 +345,6 @@ class SimMember:
         note_sent(self.cluster.trace.counts, envelope.message)
         self.cluster.told("sent", self, envelope)
         self.cluster.network.send(self, envelope)
-
-    def sync_later(self, task: SyncTask, done: Callable[[Any], None]) -> None:
-        """By the kernel where it can be: whatever happens between the sync and the record of it."""
-        descriptor = task.descriptor()
-        if descriptor < 0:
-            self._flushes.submit(task.run, done)
-        else:
-            self._flushes.submit(lambda: self.disk.sync_descriptor(descriptor), done, task.synced)
 
     def flush_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self._flushes.submit(work, done)

@@ -34,10 +34,6 @@ class DiskFile(Protocol):
 
     path: str
 
-    @property
-    def descriptor(self) -> int:
-        """For whoever has the kernel sync the file by itself; -1 where there is none."""
-
     def pread(self, size_bytes: int, position: int) -> bytes:
         """Up to `size_bytes`; shorter only at the end of the file."""
 
@@ -114,10 +110,6 @@ class OsFile:
     def __init__(self, path: str, descriptor: int) -> None:
         self.path = path
         self._descriptor = descriptor
-
-    @property
-    def descriptor(self) -> int:
-        return self._descriptor
 
     def pread(self, size_bytes: int, position: int) -> bytes:
         data = os.pread(self._descriptor, size_bytes, position)

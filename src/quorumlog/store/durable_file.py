@@ -67,7 +67,7 @@ def read_durable_point(disk: Disk, directory: str) -> DurablePoint | None:
 
 
 class DurableFile:
-    """All calls are thread-safe: one thread may record while another one syncs.
+    """All calls are thread-safe: the flush thread records while another one syncs.
 
     A `record` that meets a `sync` waits for it. Writing on meanwhile would either touch the second
     slot while the first is not yet on disk, or keep the first from ever becoming the synced one.
@@ -96,11 +96,6 @@ class DurableFile:
         with self._lock:
             payload = self._slots.payload
         return None if payload is None else decode_durable_point(payload)
-
-    @property
-    def records_without_sync(self) -> bool:
-        """The next `record` only writes, into the page cache."""
-        return self._slots.both_known
 
     def record(self, durable: DurablePoint) -> None:
         """Into one slot, not synced (the first after a start goes into both, synced).

@@ -1,4 +1,4 @@
-"""Flush: one group commit, taken on the store's thread and carried out beside it."""
+"""Flush: one group commit, taken on the store's thread and run in another."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Flush:
         is_above_watermark: Callable[[], bool],
     ) -> None:
         """`index_synced_position`: what holds once `index_files` are synced. `seals`: a data segment
-        came to its end since the last flush. Takes the files; `run` or `synced` releases them."""
+        came to its end since the last flush. Takes the files; `run` releases them."""
         self.end = end
         self.done = False
         self.reserved: list[Reservation] = []
@@ -72,30 +72,11 @@ class Flush:
         finally:
             for file in self._files:
                 file.release()
-        self._record()
-        if self._seals:
-            self._durable.file.sync()
-
-    def descriptor(self) -> int:
-        """As in SyncTask."""
-        is_one_sync = len(self._files) == 1 and not self._ahead and not self._seals
-        if is_one_sync and self._durable.file.records_without_sync:
-            return self._files[0].descriptor
-        return -1
-
-    def synced(self, error_number: int) -> None:
-        """As in SyncTask."""
-        (file,) = self._files
-        try:
-            file.synced(error_number)
-        finally:
-            file.release()
-        self._record()
-
-    def _record(self) -> None:
         with self._durable.lock:
             self._durable.file.record(DurablePoint(self.point, self.index_synced_position))
             self.done = True
+        if self._seals:
+            self._durable.file.sync()
 
     def _reserve_ahead(self) -> None:
         """Reserve the next step here, where the sync that makes it count happens anyway.

@@ -117,26 +117,16 @@ class SyncTask(Protocol):
     """One flush: everything appended or truncated before `begin_sync` was called."""
 
     done: bool
-    """The durable point is recorded."""
+    """`run` has returned."""
 
     @property
     def end(self) -> LogPoint:
-        """The log end that is on disk once it is done."""
+        """The log end that is on disk once `run` has returned."""
 
     def run(self) -> None:
         """fdatasync every file touched, then record the durable point. Runs in any thread.
 
         Raises StoreFailure; the member must stop then, nothing retries a failed sync.
-        """
-
-    def descriptor(self) -> int:
-        """Of the file whose fdatasync is all that this flush needs before `synced`; -1 if only `run`
-        will do. One of the two is called, once."""
-
-    def synced(self, error_number: int) -> None:
-        """That fdatasync has ended, with this errno or 0: record the durable point. The store's thread.
-
-        Raises StoreFailure, as `run`.
         """
 
 

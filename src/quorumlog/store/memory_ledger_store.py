@@ -37,12 +37,6 @@ class MemoryFlush:
     def run(self) -> None:
         self.done = True
 
-    def descriptor(self) -> int:
-        return -1
-
-    def synced(self, error_number: int) -> None:
-        raise AssertionError("there is no file that anybody could sync")
-
 
 class MemoryLedgerStore(LedgerStore):
     """Segments as growing byte arrays, index units and chains as growing arrays."""

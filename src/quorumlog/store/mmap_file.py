@@ -171,10 +171,8 @@ class MmapFile:
         """fdatasync; any thread. Raises StoreFailure, and then for ever.
 
         The kernel reports a failed write-back once per open file. The store's thread may sync for a
-        reservation while the file is synced for an acknowledgement: were each to believe what it is told
-        alone, the first would take the error and the second would acknowledge bytes that are not there.
-        So nothing is vouched for before `synced` or this has said for its own sync that all is well, and
-        what one of them was told once is told to everybody.
+        reservation while the flush thread syncs for an acknowledgement: were each to ask by itself,
+        the first would take the error and the second would acknowledge bytes that are not there.
         """
         with self._sync_lock:
             if self._sync_failure:
@@ -184,16 +182,3 @@ class MmapFile:
             except OSError as error:
                 self._sync_failure = f"{self.path} cannot be synced: {error}"
                 raise StoreFailure(self._sync_failure) from error
-
-    @property
-    def descriptor(self) -> int:
-        """For a sync that somebody else carries out, between `acquire` and `release`; -1: nobody can."""
-        return self._file.descriptor
-
-    def synced(self, error_number: int) -> None:
-        """Such a sync has ended, with this errno or 0. Raises StoreFailure, as `sync`."""
-        with self._sync_lock:
-            if error_number and not self._sync_failure:
-                self._sync_failure = f"{self.path} cannot be synced: errno {error_number}"
-            if self._sync_failure:
-                raise StoreFailure(self._sync_failure)

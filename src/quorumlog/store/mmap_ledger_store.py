@@ -1,8 +1,7 @@
 """MmapLedgerStore: DLedger's data and index segments as one log (docs/formats.md, sections 1.2-1.4).
 
     append    data bytes, then index units: one `pwritev` and one `pwrite` unless a segment ends
-    sync      begin_sync (store's thread) -> Flush.run (any thread), or an fdatasync by somebody else and
-              Flush.synced (store's thread) -> finish_sync (store's thread)
+    sync      begin_sync (store's thread) -> Flush.run (any thread) -> finish_sync (store's thread)
     read      range_of (index, store's thread) -> read (data, any thread)
     truncate  durable point, later segments, index units, data: each step on disk before the next
 

@@ -86,8 +86,7 @@ class SlotFile:
         # synced until this process has written and synced both. It begins with the slot that can
         # be spared: the bad one, or the newer one, because the older was synced before it.
         self._next_slot = 1 - slots[0].number if len(slots) == 1 else slots[0].number if slots else 0
-        self.both_known = False
-        """Both slots were written and synced by this process; until then a `write` syncs."""
+        self._both_known = False
         self._dirty = False
 
     @classmethod
@@ -126,7 +125,7 @@ class SlotFile:
 
     def write(self, payload: bytes) -> None:
         """Into one slot, without a sync: the same slot until `sync` has returned."""
-        if not self.both_known:
+        if not self._both_known:
             self.write_both_synced(payload)
             return
         self._write_slot(payload)
@@ -147,11 +146,11 @@ class SlotFile:
             self._sync_file()
             self._next_slot = 1 - self._next_slot
         self._dirty = False
-        self.both_known = True
+        self._both_known = True
 
     def _write_slot(self, payload: bytes) -> None:
         sector = encode_sector(self._magic, self._sequence + 1, payload)
-        if not self.both_known:
+        if not self._both_known:
             # A page that the disk cannot read can be written as a whole only.
             sector = sector.ljust(SLOT_BYTES, b"\0")
         try:

@@ -32,6 +32,7 @@ KEPT_SEEDS = (
     KeptSeed(2801, False, "", "a disk that was slow became slow again when faults had stopped"),
     KeptSeed(3762, False, "", "a zeroed page held bytes above the durable point: unfair damage"),
     KeptSeed(5089, False, "", "a leader with a damaged entry alone knew of a commit: no loss"),
+    KeptSeed(7134, False, "", "a founding list that a full disk refused was taken for founded"),
     KeptSeed(
         154,
         True,

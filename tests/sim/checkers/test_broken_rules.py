@@ -69,13 +69,16 @@ def test_another_founding_list_is_found_and_the_same_one_again_is_not() -> None:
     checker = OneGroup(cell)
     cell.watch(checker)
     cell.append(b"a")
-    founding = cell.leader().node.raft.status().voters
-    formation = Formation(pending=(), founding=founding)
-    checker.ready(cell.followers()[0], ready(formation=formation))
-    checker.ready(cell.followers()[0], ready(formation=Formation(pending=founding[:2], founding=())))
-    other = Formation(pending=(), founding=founding[:2])
-    with pytest.raises(Violation, match=r"stores the founding list .* the group was founded by"):
-        checker.ready(cell.followers()[0], ready(formation=other))
+    follower = cell.followers()[0]
+    directory: Any = follower.node.directory
+    formation = directory.formation
+    directory.formation = Formation(pending=formation.founding[:2], founding=())
+    checker.turned(follower)
+    directory.formation = Formation(pending=(), founding=formation.founding[:2])
+    for look in (checker.turned, checker.started):
+        with pytest.raises(Violation, match=r"stored the founding list .* the group was founded by"):
+            look(follower)
+    directory.formation = formation
 
 
 # ---------------------------------------------------------------- cuts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quorumlog.consensus.ready import Ready
 from quorumlog.entry import Voter
 from quorumlog.sim.checkers.checker import Checker, Violation
 
@@ -18,13 +17,20 @@ class OneGroup(Checker):
         super().__init__(cluster)
         self._founding: tuple[Voter, ...] = ()
 
-    def ready(self, member: SimMember, ready: Ready) -> None:
-        if ready.formation is None or not ready.formation.founding:
+    def started(self, member: SimMember) -> None:
+        self._look_at(member)
+
+    def turned(self, member: SimMember) -> None:
+        self._look_at(member)
+
+    def _look_at(self, member: SimMember) -> None:
+        """What a disk has refused to store, nobody was told of."""
+        founding = member.node.directory.formation.founding
+        if not founding or founding == self._founding:
             return
-        founding = ready.formation.founding
-        self._founding = self._founding or founding
-        if founding != self._founding:
+        if self._founding:
             raise Violation(
-                f"{member.voter} stores the founding list {founding}; the group was founded by"
+                f"{member.voter} has stored the founding list {founding}; the group was founded by"
                 f" {self._founding}"
             )
+        self._founding = founding

@@ -45,15 +45,16 @@ class LoopTurn:
     is sated, each connection is read once a turn, and of each the same share, which grows until the
     turns are just about sated. The rest stays in the kernel.
 
-    Whoever knows that the turn is over calls `flush` itself.
+    Whoever knows when the turn is over says `begin`, and calls `flush` then.
     """
 
-    __slots__ = ("_frames", "_loop", "_paused", "_sending", "share_bytes")
+    __slots__ = ("_frames", "_is_begun", "_loop", "_paused", "_sending", "share_bytes")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._sending: list[Connection] = []
         self._frames = 0
+        self._is_begun = False
         self._paused: list[Connection] = []
         self.share_bytes = RECEIVE_BUFFER_BYTES
         """Of each connection; all of its buffer while no turn is sated."""
@@ -74,12 +75,17 @@ class LoopTurn:
             self._paused.append(connection)
             connection.pause_reading()
 
+    def begin(self) -> None:
+        """Whoever calls this calls `flush` before it returns to the loop, whatever happens meanwhile."""
+        self._is_begun = True
+
     def add(self, connection: Connection) -> None:
-        if not self._sending:
+        if not self._sending and not self._is_begun:
             self._loop.call_soon(self.flush)
         self._sending.append(connection)
 
     def flush(self) -> None:
+        self._is_begun = False
         sending, self._sending = self._sending, []
         for connection in sending:
             connection.flush()

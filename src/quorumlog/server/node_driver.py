@@ -141,32 +141,37 @@ class NodeDriver:
         if self.stopped:
             return
         self._has_sent = False
+        self._loop_turn.begin()
         try:
-            node = self.node
-            node.advance(self._now_ms())
-            inbox, self._inbox = self._inbox, []
-            for connection, method, arguments in inbox:
-                if connection is not None and connection.closed:
-                    continue
-                try:
-                    method(*arguments)
-                except ProtocolViolation as violation:
-                    if connection is None:
-                        raise
-                    connection.violate(violation)
-            node.turn()
-            self._loop_turn.flush()
-            if self._flushes:
-                self._start_flushes()
+            try:
+                self._take_inbox()
+                self.node.turn()
+            finally:
+                self._loop_turn.flush()
             self._expire_waiters()
             self._look_at_problems()
             self._set_timer()
+            if self._flushes:
+                self._start_flushes()
         except BaseException as error:
             self.fail(error)
 
+    def _take_inbox(self) -> None:
+        self.node.advance(self._now_ms())
+        inbox, self._inbox = self._inbox, []
+        for connection, method, arguments in inbox:
+            if connection is not None and connection.closed:
+                continue
+            try:
+                method(*arguments)
+            except ProtocolViolation as violation:
+                if connection is None:
+                    raise
+                connection.violate(violation)
+
     def _start_flushes(self) -> None:
-        """Wake the flush thread; where this turn has sent pushes, only once they are on their way: it
-        would wait for the interpreter lock meanwhile, and so would the disks of the followers."""
+        """Wake the flush thread, last of all: it would wait for the interpreter lock meanwhile. What
+        this turn has sent must be on its way before, since the followers' disks wait for it."""
         if self._has_sent:
             self._loop.call_soon(self._submit_flushes)
         else:

@@ -100,6 +100,9 @@ class FakeMember:
         self._unsynced: deque[tuple[int, int, tuple[Envelope, ...]]] = deque()
         self.syncing: tuple[int, int] | None = None
         """(number, entries written by then) of the flush that runs; a cut lowers the second."""
+        self.holds_pushes = False
+        """Pushes are read from files and wait for their turn, until the test calls `push`."""
+        self.held_pushes: list[PushOrder] = []
         self.granted_reads: dict[int, int] = {}
         self.lost_committed = False
 
@@ -151,10 +154,13 @@ class FakeMember:
         for envelope in ready.messages:
             self._send(envelope)
         for push in ready.pushes:
-            self._push(push)
+            if self.holds_pushes:
+                self.held_pushes.append(push)
+            else:
+                self.push(push)
         self._unsynced.append((ready.number, len(disk.entries), ready.messages_after_durable))
 
-    def _push(self, order: PushOrder) -> None:
+    def push(self, order: PushOrder) -> None:
         count = max(1, min(order.stop_index - order.first_index, order.limit_bytes // ENTRY_BYTES))
         entries = self.disk.entries[order.first_index : order.first_index + count]
         assert len(entries) == count, order

@@ -257,6 +257,15 @@ def commits(n0: LoneMember, i: int) -> list[int]:
     return [p.committed_index for p in sent if p.push is PushType.COMMIT]
 
 
+def level(commit_delay_ms: float) -> LoneMember:
+    """A leader whose followers have acknowledged its no-op."""
+    n0 = LoneMember(commit_delay_ms=commit_delay_ms).lead()
+    matched(n0, 1, 2)
+    n0.hear(1, ack(1, 0))
+    n0.hear(2, ack(1, 0))
+    return n0
+
+
 def committing(n0: LoneMember, index: int) -> None:
     """An entry is appended, and committed by n1."""
     n0.act(lambda: n0.propose("x"))
@@ -266,10 +275,7 @@ def committing(n0: LoneMember, index: int) -> None:
 
 
 def test_a_commit_waits_a_little_for_a_push_that_says_the_same() -> None:
-    n0 = LoneMember(commit_delay_ms=5).lead()
-    matched(n0, 1, 2)
-    n0.hear(1, ack(1, 0))
-    n0.hear(2, ack(1, 0))
+    n0 = level(commit_delay_ms=5)
     committing(n0, 1)
     assert n0.node.next_wakeup_ms() == n0.now_ms + 5
     committing(n0, 2)
@@ -281,10 +287,7 @@ def test_a_commit_waits_a_little_for_a_push_that_says_the_same() -> None:
 
 
 def test_a_follower_that_is_lost_before_it_is_told_of_a_commit_wakes_nobody_in_vain() -> None:
-    n0 = LoneMember(commit_delay_ms=5).lead()
-    matched(n0, 1, 2)
-    n0.hear(1, ack(1, 0))
-    n0.hear(2, ack(1, 0))
+    n0 = level(commit_delay_ms=5)
     committing(n0, 1)
     n0.act(lambda: n0.node.on_connection_lost("n2", is_gone=False))
     n0.pass_ms(5)
@@ -299,19 +302,18 @@ def test_a_push_that_leaves_late_is_not_taken_for_lost_as_it_leaves() -> None:
     n0 = LoneMember().lead()
     matched(n0, 1)
     n0.hear(1, ack(1, 0))
-    node, orders = n0.node, []
-    n0._push = orders.append  # type: ignore[method-assign, assignment]
+    n0.holds_pushes = True
     n0.act(lambda: n0.propose("late"))
     stay_alive(n0, 3000, 1, 2)
-    del n0._push
-    (order,) = orders
-    n0.act(lambda: n0._push(order))
+    n0.holds_pushes = False
+    (order,) = n0.held_pushes
+    n0.act(lambda: n0.push(order))
     assert pushes(n0)[-1] == (1, 1)
     stay_alive(n0, 900, 1, 2)
     assert pushes(n0).count((1, 1)) == 1
     stay_alive(n0, 300, 1, 2)
     assert pushes(n0).count((1, 1)) == 2, "now it is taken for lost"
-    assert node.role is Role.LEADER
+    assert n0.node.role is Role.LEADER
 
 
 def test_an_unformed_follower_is_asked_again_with_the_next_heartbeat() -> None:

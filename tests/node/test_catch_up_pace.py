@@ -66,16 +66,22 @@ def come_back(cell: Cell) -> list[tuple[float, int]]:
     return pieces
 
 
-def is_level(cell: Cell) -> bool:
-    return cell.nodes["n2"].raft.durable_index == cell.leader().store.end.index
-
-
-def test_while_appends_come_in_it_gets_twice_as_much_and_the_least(cell: Cell) -> None:
+def fed_while_appending(cell: Cell) -> list[tuple[float, int]]:
+    """As `come_back`; it has got its first pieces, and appends come in."""
     pieces = come_back(cell)
     while not pieces:
         append(cell, 1)
         cell.step()
     pieces.clear()
+    return pieces
+
+
+def is_level(cell: Cell) -> bool:
+    return cell.nodes["n2"].raft.durable_index == cell.leader().store.end.index
+
+
+def test_while_appends_come_in_it_gets_twice_as_much_and_the_least(cell: Cell) -> None:
+    pieces = fed_while_appending(cell)
     began_ms, began_position = cell.now_ms, cell.leader().store.end.position
 
     def allowed_bytes() -> float:
@@ -93,12 +99,20 @@ def test_while_appends_come_in_it_gets_twice_as_much_and_the_least(cell: Cell) -
     assert sum(size for _, size in pieces) > 0.7 * allowed_bytes(), "fed more slowly than it may be"
 
 
-def test_it_gains_also_where_a_turn_appends_more_than_is_saved_up(cell: Cell) -> None:
-    pieces = come_back(cell)
-    while not pieces:
+def test_a_leader_whose_turns_are_slow_keeps_the_pace_too(cell: Cell) -> None:
+    pieces = fed_while_appending(cell)
+    began_ms, began_position = cell.now_ms, cell.leader().store.end.position
+    for _ in range(20):
         append(cell, 1)
-        cell.step()
-    pieces.clear()
+        cell.step(BUSY_MS + 10)
+    appended = cell.leader().store.end.position - began_position
+    allowed_bytes = 2 * appended + LEAST * (cell.now_ms - began_ms) / 1000
+    assert not is_level(cell)
+    assert sum(size for _, size in pieces) <= allowed_bytes + (SAVED_PIECES + 1) * PIECE
+
+
+def test_it_gains_also_where_a_turn_appends_more_than_is_saved_up(cell: Cell) -> None:
+    pieces = fed_while_appending(cell)
     began_position = cell.leader().store.end.position
     for _ in range(3):
         append(cell, 2 * SAVED_PIECES * PIECE // len(BODY))
@@ -127,10 +141,7 @@ def test_it_is_fed_at_full_speed_again_soon_after_the_last_append(cell: Cell) ->
 
 
 def test_a_piece_that_waits_for_its_turn_is_not_sent_by_a_leader_of_the_past(cell: Cell) -> None:
-    pieces = come_back(cell)
-    while not pieces:
-        append(cell, 4)
-        cell.step()
+    fed_while_appending(cell)
     old = cell.leader()
     name = old.voter.member_id
     sent_late: list[Any] = []
@@ -142,10 +153,12 @@ def test_a_piece_that_waits_for_its_turn_is_not_sent_by_a_leader_of_the_past(cel
     cell.worlds[name].on_sent = watch
     cell.cut_off = {name}
     waits = False
+    next_append_ms = cell.now_ms
     while old.raft.role is Role.LEADER:
         waits = bool(old._pushes._waiting)
-        if cell.now_ms % (BUSY_MS - 2 * STEP_MS) == 0:
+        if cell.now_ms >= next_append_ms:  # while it is busy, a piece waits
             old.append(EntryBatch.from_bodies([BODY] * 5), 0, lambda outcome: None)
+            next_append_ms = cell.now_ms + BUSY_MS - 2 * STEP_MS
         cell.step()
     assert waits, "nothing was waiting as it stepped down"
     new = cell.leader()

@@ -1,4 +1,4 @@
-"""Which of the two connections a message takes, and which COMMIT may wait."""
+"""Which of the two connections a message takes."""
 
 from __future__ import annotations
 

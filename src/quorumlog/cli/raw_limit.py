@@ -68,10 +68,11 @@ def measure_raw_limit(
         for process in processes:
             output, errors = process.communicate()
             if process.returncode != 0:
-                words = errors.decode(errors="replace").strip()
+                words = errors.decode(errors="replace").strip() or f"exit code {process.returncode}"
                 raise ConfigError(
                     f"the disk of {folder} cannot be measured: {words}; each of {writers} writers needs"
-                    f" up to {_FILE_BYTES_LIMIT >> 20} MiB there: make room or name another directory"
+                    f" up to {_FILE_BYTES_LIMIT >> 20} MiB there: make room, or name another directory"
+                    " (quorumlog bench: --raw-dir)"
                 )
             results.append(RawLimit(*msgspec.json.decode(output, type=tuple[float, float])))
     finally:

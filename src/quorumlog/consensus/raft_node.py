@@ -174,7 +174,7 @@ class RaftNode:
         return min(
             self._elector.next_wakeup_ms(),
             self._forming.next_wakeup_ms(),
-            self._replication.next_wakeup_ms,
+            self._replication.commit_due_ms,
         )
 
     # ---------------------------------------------------------------- messages

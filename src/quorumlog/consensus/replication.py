@@ -6,8 +6,6 @@ marks of the term. Outside of a term that this member leads nothing here has an 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from quorumlog.config import ConsensusConfig
 from quorumlog.consensus.entry_dispatcher import NEVER, EntryDispatcher
 from quorumlog.consensus.leader_elector import LeaderElector
@@ -42,7 +40,7 @@ class Replication:
         """Something has happened after which a dispatcher may have an order."""
         self._committed_ms = state.now_ms
         """When this leader committed last, or opened its term."""
-        self.next_wakeup_ms = NEVER
+        self.commit_due_ms = NEVER
         """When a follower has to be told what is committed, if no push tells it before."""
 
     # ---------------------------------------------------------------- the term of a leader
@@ -59,7 +57,7 @@ class Replication:
             self._begin_dispatcher(voter, first_index)
 
     def stop(self) -> None:
-        self.next_wakeup_ms = NEVER
+        self.commit_due_ms = NEVER
         for dispatcher in self.dispatchers.values():
             dispatcher.stop()
 
@@ -99,7 +97,7 @@ class Replication:
         self._push_due = True
 
     def advance(self) -> None:
-        if self._state.now_ms >= self.next_wakeup_ms:
+        if self._state.now_ms >= self.commit_due_ms:
             self._push_due = True
 
     @property
@@ -148,7 +146,7 @@ class Replication:
             return ()
         orders = [dispatcher.next_order() for dispatcher in self.dispatchers.values()]
         self._push_due = False
-        self.next_wakeup_ms = min([d.commit_due_ms for d in self.dispatchers.values()], default=NEVER)
+        self.commit_due_ms = min([d.commit_due_ms for d in self.dispatchers.values()], default=NEVER)
         return tuple(order for order in orders if order is not None)
 
     def on_pushed(self, member_id: str, last_index: int, size_bytes: int) -> None:
@@ -195,6 +193,6 @@ class Replication:
     # ---------------------------------------------------------------- status
 
     @property
-    def connected(self) -> Iterable[EntryDispatcher]:
+    def connected(self) -> list[EntryDispatcher]:
         """Of a leader: one for each member that is connected."""
         return [d for d in self.dispatchers.values() if d.active]

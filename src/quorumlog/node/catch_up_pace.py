@@ -35,15 +35,19 @@ class CatchUpPace:
         """By member id: as far as what it was sent reaches on that scale; what it left unused counts up
         to `_saved_bytes`."""
 
+    def begin(self, now_ms: float, end_position: int) -> None:
+        """This member leads from now on: what others have appended is no load of its own."""
+        self._now_ms = now_ms
+        self._end_position = end_position
+
     def observe(self, now_ms: float, end_position: int) -> None:
-        """With each turn of a leader. `end_position`: where the log ends now, and so what was appended;
-        in a longer silence, as before this member led, that is too old to count."""
+        """With each turn of a leader. `end_position`: where the log ends now; so what was appended."""
         appended_bytes = end_position - self._end_position
         elapsed_ms = now_ms - self._now_ms
         self._now_ms = now_ms
         self._end_position = end_position
         self._earned_bytes += self._least_bytes_per_ms * elapsed_ms
-        if appended_bytes > 0 and elapsed_ms <= BUSY_MS:
+        if appended_bytes > 0:
             earned_bytes = BYTES_PER_APPENDED_BYTE * appended_bytes
             self._earned_bytes += earned_bytes
             self._saved_bytes = max(self._saved_bytes, min(earned_bytes, MOST_SAVED_BYTES))

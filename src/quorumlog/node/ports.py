@@ -21,7 +21,7 @@ class World(Protocol):
     def flush_later(self, work: Callable[[], T], done: Callable[[T | StoreFailure], None]) -> None:
         """Run `work` beside the loop, one at a time in the order given, then `done` on the loop.
 
-        A failure reaches `done` as a StoreFailure, whatever `work` raised.
+        A failure reaches `done` as a StoreFailure, whatever `work` raised; a LedgerError as itself.
         """
 
     def read_later(

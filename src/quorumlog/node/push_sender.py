@@ -47,6 +47,8 @@ class PushSender:
         self._recent = recent
         self._world = world
         self._pace = pace
+        self._paced_term = -1
+        """The term in which this member led when it last looked at the pace."""
         self._on_damage = on_damage
         self._waiting: list[PushOrder] = []
         """For entries in files, until their followers' turn comes; at most one for each follower."""
@@ -64,6 +66,9 @@ class PushSender:
     def tick(self, now_ms: float) -> None:
         """Once a turn, when everything that it brought is appended."""
         if self._raft.role is Role.LEADER:
+            if self._raft.term != self._paced_term:
+                self._paced_term = self._raft.term
+                self._pace.begin(now_ms, self._store.end.position)
             self._pace.observe(now_ms, self._store.end.position)
         if not self._waiting:
             return

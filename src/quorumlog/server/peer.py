@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from quorumlog.config import MemberAddress
 from quorumlog.consensus.messages import (
+    AnyPeerMessage,
     PushEntryRequest,
     PushEntryResponse,
     PushType,
@@ -57,17 +58,7 @@ class Peer:
 
     def send(self, envelope: Envelope) -> None:
         """On the connection for its kind; dropped unless it leads to the envelope's directory."""
-        message = envelope.message
-        is_commit = (
-            isinstance(message, PushEntryRequest)
-            and message.push is PushType.COMMIT
-            and not message.number
-        )
-        is_bulk = isinstance(
-            message, PushEntryRequest | PushEntryResponse | RangeRequest | RangeResponse
-        )
-        # A COMMIT that asks goes where the pushes go that it is about, in front of them.
-        self._send_on(self.data if is_bulk and not is_commit else self.control, envelope)
+        self._send_on(self.data if _goes_with_data(envelope.message) else self.control, envelope)
 
     def _send_on(self, link: PeerLink, envelope: Envelope) -> None:
         if link.up is not None and link.up.directory_id == envelope.to.directory_id:
@@ -124,3 +115,10 @@ class Peer:
         self._connected_to = ""
         self.control.close()
         self.data.close()
+
+
+def _goes_with_data(message: AnyPeerMessage) -> bool:
+    if isinstance(message, PushEntryRequest):
+        # A COMMIT that asks goes where the pushes go that it is about, in front of them.
+        return message.push is not PushType.COMMIT or message.number > 0
+    return isinstance(message, PushEntryResponse | RangeRequest | RangeResponse)

@@ -143,7 +143,9 @@ class RequestTracker:
             return False
         except Exception as error:
             # This request alone: others share the link, and whoever waits for it must hear of it.
-            self.fail(request, BadRequest(f"the request cannot be encoded: {error!r}"))
+            refusal = BadRequest(f"the request cannot be encoded: {error!r}")
+            refusal.__cause__ = error
+            self.fail(request, refusal)
             return False
         link.outbox += buffers
         link.pending[request_id] = request

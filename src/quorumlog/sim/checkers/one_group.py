@@ -20,6 +20,9 @@ class OneGroup(Checker):
     def started(self, member: SimMember) -> None:
         self._look_at(member)
 
+    def stopped(self, member: SimMember) -> None:
+        self._look_at(member)  # what was founded in the turn that it died in may have been told
+
     def turned(self, member: SimMember) -> None:
         self._look_at(member)
 

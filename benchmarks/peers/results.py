@@ -48,7 +48,7 @@ class Results:
         self._figures.setdefault((system, workload), []).append(figures)
 
     def lines(self) -> Iterator[Line]:
-        """By workload, the systems in the order in which they run."""
+        """By workload, the systems in the order in which they are named."""
         for workload in WORKLOADS:
             for system in self.systems:
                 found = self._figures.get((system.name, workload))

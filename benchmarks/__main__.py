@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 from collections.abc import Iterable, Sequence
@@ -46,7 +47,7 @@ from quorumlog.cli.open_loop import (
 from quorumlog.cli.output import out
 from quorumlog.cli.workloads import Load
 from quorumlog.config import DEFAULT_GROUP
-from quorumlog.errors import ConfigError
+from quorumlog.errors import ConfigError, LedgerError
 
 START_GB = 10
 MEMORY_GB = 5
@@ -137,6 +138,8 @@ def main(
     finally:
         shutil.rmtree(data, ignore_errors=True)
     console.print(f"Results: {', '.join(map(str, (path, *run.pictures)))}")
+    if not run.is_whole:
+        raise typer.Exit(1)
 
 
 def _chosen(names: Sequence[str] | None) -> tuple[list[Load], list[OpenLoad]]:
@@ -176,6 +179,8 @@ class _Run:
         self._folder = folder
         self.pictures: list[Path] = []
         """Drawn so far."""
+        self.is_whole = True
+        """No part has failed."""
         self._data = data
         self._seconds = seconds
         self._report = report
@@ -187,7 +192,8 @@ class _Run:
 
     def show(self, outcomes: Iterable[Outcome]) -> None:
         found = self._collect(outcomes)
-        self._console.print(outcome_table_of(found))
+        if found:
+            self._console.print(outcome_table_of(found))
         for outcome in found:
             self._print(outcome.lines())
 
@@ -225,18 +231,27 @@ class _Run:
 
     def matrix(self, seconds: float) -> None:
         cells = self._collect(run_matrix(self._data, seconds, self._report))
-        self._console.print(matrix_table_of(cells))
-        draw_matrix(self._picture("matrix"), cells, self._title)
+        if cells:
+            self._console.print(matrix_table_of(cells))
+            draw_matrix(self._picture("matrix"), cells, self._title)
 
     def _picture(self, name: str) -> Path:
         self.pictures.append(self._folder / f"{name}.png")
         return self.pictures[-1]
 
     def _collect(self, measured: Iterable[_R]) -> list[_R]:
+        """A part that the machine did not let come to its end costs none of the others."""
         found = []
-        for one in measured:
-            self.save(one.row())
-            found.append(one)
+        try:
+            for one in measured:
+                self.save(one.row())
+                found.append(one)
+        except LedgerError as error:
+            self.is_whole = False
+            self.save({"failed": str(error)})
+            self._print([f"this part has failed: {error}"])
+        # What its members have left in the page cache is not written back at the next one's expense.
+        os.sync()
         return found
 
     def _print(self, lines: Sequence[str]) -> None:

@@ -6,7 +6,8 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Protocol, TextIO, TypeVar
@@ -123,18 +124,28 @@ def main(
             console.print(title)
             run = _Run(console, file, folder, data, seconds, status.update, title)
             run.save({"machine": machine.row()})
-            results = run.loads(chosen, scratch, opened, seed) if chosen or opened else []
-            run.failovers(kills, stops, results)
+            results: list[Result] = []
+            if chosen or opened:
+                with run.part("loads"):
+                    results = run.loads(chosen, scratch, opened, seed)
+            with run.part("failovers"):
+                run.failovers(kills, stops, results)
             if idle:
-                run.show([measure_idle(data, idle, status.update)])
+                with run.part("idle"):
+                    run.show([measure_idle(data, idle, status.update)])
             if matrix:
-                run.matrix(matrix_seconds)
+                with run.part("matrix"):
+                    run.matrix(matrix_seconds)
             if catch_up:
-                run.show(measure_catch_up(data, int(gigabytes * 1e9), seconds, status.update))
-                run.show(measure_delays(data, seconds, status.update))
+                with run.part("catch-up"):
+                    run.show(measure_catch_up(data, int(gigabytes * 1e9), seconds, status.update))
+                with run.part("delays"):
+                    run.show(measure_delays(data, seconds, status.update))
             if large:
-                run.show([measure_memory(data, MEMORY_GB * 10**9, status.update)])
-                run.show([time_start(data, START_GB * 10**9, status.update)])
+                with run.part("memory"):
+                    run.show([measure_memory(data, MEMORY_GB * 10**9, status.update)])
+                with run.part("start"):
+                    run.show([time_start(data, START_GB * 10**9, status.update)])
     finally:
         shutil.rmtree(data, ignore_errors=True)
     console.print(f"Results: {', '.join(map(str, (path, *run.pictures)))}")
@@ -190,10 +201,21 @@ class _Run:
         self._file.write(json.dumps(row) + "\n")
         self._file.flush()
 
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """A part that the machine did not let come to its end costs none of the others."""
+        try:
+            yield
+        except LedgerError as error:
+            self.is_whole = False
+            self.save({"failed": name, "reason": str(error)})
+            self._console.print(f"{name} has failed: {error}")
+        # What its members have left in the page cache is not written back at the next one's expense.
+        os.sync()
+
     def show(self, outcomes: Iterable[Outcome]) -> None:
         found = self._collect(outcomes)
-        if found:
-            self._console.print(outcome_table_of(found))
+        self._console.print(outcome_table_of(found))
         for outcome in found:
             self._print(outcome.lines())
 
@@ -231,27 +253,18 @@ class _Run:
 
     def matrix(self, seconds: float) -> None:
         cells = self._collect(run_matrix(self._data, seconds, self._report))
-        if cells:
-            self._console.print(matrix_table_of(cells))
-            draw_matrix(self._picture("matrix"), cells, self._title)
+        self._console.print(matrix_table_of(cells))
+        draw_matrix(self._picture("matrix"), cells, self._title)
 
     def _picture(self, name: str) -> Path:
         self.pictures.append(self._folder / f"{name}.png")
         return self.pictures[-1]
 
     def _collect(self, measured: Iterable[_R]) -> list[_R]:
-        """A part that the machine did not let come to its end costs none of the others."""
         found = []
-        try:
-            for one in measured:
-                self.save(one.row())
-                found.append(one)
-        except LedgerError as error:
-            self.is_whole = False
-            self.save({"failed": str(error)})
-            self._print([f"this part has failed: {error}"])
-        # What its members have left in the page cache is not written back at the next one's expense.
-        os.sync()
+        for one in measured:
+            self.save(one.row())
+            found.append(one)
         return found
 
     def _print(self, lines: Sequence[str]) -> None:

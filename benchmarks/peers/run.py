@@ -6,7 +6,6 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from random import Random
 
 from benchmarks.peers.cache import Cache, Unavailable
 from benchmarks.peers.results import Failure, Results
@@ -41,14 +40,13 @@ def measure_all(
     after_each: Callable[[], None],
 ) -> None:
     """Each repetition takes every system in turn, so that a slow hour of the machine strikes all alike,
-    and in another order, so that none follows the same one every time: what a system has cost the
+    every second one backwards, so that none follows the same one every time: what a system has cost the
     machine is not all paid when it ends.
 
     Only one system's members exist at a time, on empty directories under `folder`, which are removed.
     """
     for repetition in range(1, repetitions + 1):
-        shuffled = Random(repetition).sample(systems, len(systems))
-        for system in shuffled:
+        for system in systems if repetition % 2 else reversed(systems):
 
             def failed(workload: str | None, error: Exception) -> None:
                 results.failures.append(Failure(system.name, workload, repetition, str(error)))  # noqa: B023

@@ -111,6 +111,27 @@ def test_a_leader_whose_turns_are_slow_keeps_the_pace_too(cell: Cell) -> None:
     assert sum(size for _, size in pieces) <= allowed_bytes + (SAVED_PIECES + 1) * PIECE
 
 
+def test_what_a_new_leader_has_followed_is_no_load_of_its_own(cell: Cell) -> None:
+    outcomes = append(cell, BEHIND // 2)
+    cell.until(lambda: outcomes)
+    old = cell.leader()
+    follower = next(m for m in cell.nodes if m not in ("n2", old.voter.member_id))
+    old.transfer(follower, lambda outcome: None)
+    cell.until(lambda: cell.nodes[follower].raft.role is Role.LEADER)
+    began_ms, began_position = cell.now_ms, cell.leader().store.end.position
+    pieces = come_back(cell)
+    while not pieces:
+        append(cell, 1)
+        cell.step()
+    for _ in range(10):
+        append(cell, 1)
+        cell.step()
+    appended = cell.leader().store.end.position - began_position
+    allowed_bytes = 2 * appended + LEAST * (cell.now_ms - began_ms) / 1000
+    assert cell.leader() is cell.nodes[follower]
+    assert sum(size for _, size in pieces) <= allowed_bytes + (SAVED_PIECES + 1) * PIECE
+
+
 def test_it_gains_also_where_a_turn_appends_more_than_is_saved_up(cell: Cell) -> None:
     pieces = fed_while_appending(cell)
     began_position = cell.leader().store.end.position

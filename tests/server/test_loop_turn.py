@@ -40,6 +40,34 @@ def connected_pair() -> tuple[socket.socket, socket.socket]:
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_what_is_sent_in_a_turn_leaves_with_its_end(new_loop: NewLoop) -> None:
+    """Of one that was begun, when it says so; of any other, when the loop comes round."""
+    ours, theirs = connected_pair()
+    ours.setblocking(False)
+    theirs.setblocking(False)
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        loop_turn = LoopTurn(loop)
+        connection = Connection(loop_turn, lambda *frame: None, lambda *lost: None)
+        await loop.create_connection(lambda: connection, sock=ours)
+        loop_turn.begin()
+        connection.send("default", StatusRequest(request_id=1))
+        await asyncio.sleep(0)
+        with pytest.raises(BlockingIOError):
+            theirs.recv(1)
+        loop_turn.flush()
+        assert theirs.recv(2 * len(FRAME)) == FRAME
+        connection.send("default", StatusRequest(request_id=1))
+        await asyncio.sleep(0)
+        assert theirs.recv(2 * len(FRAME)) == FRAME
+        connection.abort()
+
+    with theirs, contextlib.closing(new_loop()) as loop:
+        loop.run_until_complete(run())
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_clients_that_do_not_wait_for_answers_leave_the_loop_its_turns(
     new_loop: NewLoop,
 ) -> None:

@@ -167,6 +167,10 @@ def run_open_loads(
     """
     if loads and HdrHistogram is None:
         raise ConfigError("open loops need hdrhistogram: pip install 'quorumlog[bench]'")
+    # A full look for garbage through all modules takes this process 50 to 100 ms, in which requests are
+    # due and none leaves: what is here before the first one is left out of it.
+    gc.collect()
+    gc.freeze()
     for load in loads:
         report(f"{load.name}: its peak, {seconds:g} s")
         peak = uvloop.run(measure(load.closed, servers, group, seconds, pids)).records_per_second
@@ -255,10 +259,6 @@ async def _measure(
         if not tally.open:
             answered.set()
 
-    # A full look for garbage through all modules and requests takes this process 50 to 100 ms, in which
-    # requests are due and none leaves: what is here before the first one is left out of it.
-    gc.collect()
-    gc.freeze()
     senders = _client_sender if load.connections == 0 else _connection_senders
     async with senders(load, servers, group, on_answer) as send, members_watched(pids) as watched:
         began_s = time.perf_counter()

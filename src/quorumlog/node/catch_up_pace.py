@@ -30,7 +30,7 @@ class CatchUpPace:
         self._end_position = end_position
         self._busy_until_ms = now_ms
         self._earned_bytes = 0.0
-        """What a follower might have been sent since this member started, had it always been busy."""
+        """What a follower might have been sent while this member led, had it always been busy."""
         self._spent_bytes: dict[str, float] = {}
         """By member id: as far as what it was sent reaches on that scale; what it left unused counts up
         to `_saved_bytes`."""

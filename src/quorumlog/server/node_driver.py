@@ -148,11 +148,14 @@ class NodeDriver:
                 self.node.turn()
             finally:
                 self._loop_turn.flush()
+            if self._flushes and self._has_sent:
+                # Once it is on its way: the disks of the followers wait for it.
+                self._loop.call_soon(self._submit_flushes)
             self._expire_waiters()
             self._look_at_problems()
             self._set_timer()
-            if self._flushes:
-                self._start_flushes()
+            if self._flushes and not self._has_sent:
+                self._submit_flushes()  # last: the flush thread would wait for the interpreter lock
         except BaseException as error:
             self.fail(error)
 
@@ -169,15 +172,8 @@ class NodeDriver:
                     raise
                 connection.violate(violation)
 
-    def _start_flushes(self) -> None:
-        """Wake the flush thread, last of all: it would wait for the interpreter lock meanwhile. What
-        this turn has sent must be on its way before, since the followers' disks wait for it."""
-        if self._has_sent:
-            self._loop.call_soon(self._submit_flushes)
-        else:
-            self._submit_flushes()
-
     def _submit_flushes(self) -> None:
+        """Wake the flush thread."""
         flushes, self._flushes = self._flushes, []
         for work, done in flushes:
             self._flush.submit(work, functools.partial(self._enter_now, done))

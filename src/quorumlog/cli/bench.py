@@ -191,11 +191,18 @@ def run_loads(
 
 @contextmanager
 def scratch_directory(parent: Path | None) -> Iterator[str | None]:
-    """A temporary directory inside `parent`; None without one."""
+    """A temporary directory inside `parent`; None without one. Raises ConfigError if it takes none."""
     if parent is None:
         yield None
         return
-    with tempfile.TemporaryDirectory(prefix="quorumlog-raw-", dir=parent) as scratch:
+    try:
+        directory = tempfile.TemporaryDirectory(prefix="quorumlog-raw-", dir=parent)
+    except OSError as error:
+        raise ConfigError(
+            f"{parent} takes no files ({error.strerror}): name another directory on the members' disk"
+            " (quorumlog bench: --raw-dir)"
+        ) from None
+    with directory as scratch:
         yield scratch
 
 

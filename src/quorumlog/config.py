@@ -119,6 +119,9 @@ class StoreConfig:
     """The index is synced after this many bytes of data, and before a data segment is sealed."""
     reserve_step_bytes: int = 64 * MIB
     """Space is reserved ahead of the end in steps of this size."""
+    page_cache_bytes: int = 256 * MIB
+    """So much of the newest data stays in the operating system's page cache; older data is given back
+    once it is synced, and comes from the disk when it is read."""
     scrub_bytes_per_second: int = 4 * MIB
     """How fast a pass over the whole log, one a day, looks for damage; 0: it does not."""
     scrub_start_delay_ms: int = 60_000
@@ -139,6 +142,8 @@ class StoreConfig:
             raise ConfigError(f"segment_bytes ({self.segment_bytes}) must be below 2 GiB")
         if not 0.0 < self.disk_full_ratio <= 1.0:
             raise ConfigError(f"disk_full_ratio ({self.disk_full_ratio}) must be in (0, 1]")
+        if self.page_cache_bytes < 0:
+            raise ConfigError(f"page_cache_bytes ({self.page_cache_bytes}) must be 0 or more")
         if self.scrub_bytes_per_second < 0:
             raise ConfigError(
                 f"scrub_bytes_per_second ({self.scrub_bytes_per_second}) must be 0 (off) or more"

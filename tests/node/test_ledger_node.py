@@ -27,8 +27,10 @@ from quorumlog.errors import (
 )
 from quorumlog.node import LedgerNode
 from quorumlog.node.batch_former import GATHERING_TURNS
+from quorumlog.node.ledger_node import RECENT_BYTES
 from quorumlog.store.disk import OsDisk
 from tests.node.cell import SMALL, Cell
+from tests.store.residency import is_cached, skip_unless_it_forgets
 
 
 @pytest.fixture
@@ -634,3 +636,24 @@ def test_a_restart_keeps_what_was_acknowledged(tmp_path: Path) -> None:
         batch = leader.store.read(batch)
     assert [bytes(b) for b in batch.bodies() if b] == [b"%d" % i for i in range(20)]
     again.close()
+
+
+def test_members_leave_only_the_newest_data_in_memory(tmp_path: Path) -> None:
+    """Also one that was down and is fed from files, and the leader that reads these for it."""
+    skip_unless_it_forgets(tmp_path)
+    storage = StoreConfig(
+        segment_bytes=64 * MIB, index_segment_bytes=MIB, page_cache_bytes=2 * MIB, disk_full_ratio=1.0
+    )
+    cell = Cell(tmp_path, storage=storage)
+    cell.leader()
+    cell.kill("n2")
+    for _ in range(RECENT_BYTES // MIB + 10):
+        outcomes = append(cell.leader(), *[b"x" * 4048] * 256)
+        cell.until(lambda outcomes=outcomes: outcomes)
+    cell.start("n2")
+    end = cell.leader().store.end
+    cell.until(lambda: cell.nodes["n2"].store.durable.index == end.index)
+    for member in cell.nodes:
+        data = tmp_path / member / "data" / f"{0:020d}"
+        assert [is_cached(data, at) for at in (MIB, 6 * MIB, end.position - MIB)] == [False, False, True]
+    cell.close()

@@ -98,6 +98,9 @@ class Flusher:
         assert self._task is task
         self._task = None
         self._store.finish_sync(task)
+        outgrown = self._store.outgrown_cache()
+        if outgrown is not None:
+            self._world.read_later(outgrown, _raise_failure)
         self._point_unsynced = True
         if self._sync_first:
             self._report(number)

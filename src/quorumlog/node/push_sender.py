@@ -137,7 +137,7 @@ class PushSender:
 def read_sound(store: LedgerStore, log_range: LogRange) -> EntryBatch:
     """Entries from a file with their bodies checked; any thread. The receiver of a cold range checks
     every body as well, but it could not know whose disk it is. Raises DirectoryDamaged."""
-    batch = store.read(log_range)
+    batch = store.read_once(log_range)
     try:
         batch.check_bodies()
     except ProtocolViolation as violation:

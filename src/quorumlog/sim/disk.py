@@ -152,6 +152,9 @@ class SimFile:
             raise _error(errno.EIO, self.path)
         self._inode.sync()
 
+    def uncache(self, position: int, size_bytes: int) -> None:
+        """Memory and platter agree about what is synced, so nothing can be seen of it."""
+
     def map_read_only(self) -> memoryview:
         """A copy: it does not see later writes."""
         self._check()

@@ -12,6 +12,7 @@ import mmap
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from quorumlog.entry_header import Buffer
@@ -54,6 +55,9 @@ class DiskFile(Protocol):
 
     def sync(self) -> None:
         """fdatasync: bytes and the metadata needed to read them."""
+
+    def uncache(self, position: int, size_bytes: int) -> None:
+        """Synced bytes that need not be kept in memory: a hint, never an error."""
 
     def map_read_only(self) -> memoryview:
         """The whole file as read-only shared memory; sees later writes. Not for the event loop."""
@@ -163,6 +167,10 @@ class OsFile:
 
     def sync(self) -> None:
         os.fdatasync(self._descriptor)
+
+    def uncache(self, position: int, size_bytes: int) -> None:
+        with suppress(OSError):
+            os.posix_fadvise(self._descriptor, position, size_bytes, os.POSIX_FADV_DONTNEED)
 
     def map_read_only(self) -> memoryview:
         if self.size() == 0:

@@ -26,6 +26,7 @@ from quorumlog.store.entry_index import EntryIndex
 from quorumlog.store.ledger_store import Examination, LogPoint, QuarantinedRange
 from quorumlog.store.mmap_file import PAGE_BYTES, MmapFile, is_lack_of_space
 from quorumlog.store.mmap_file_list import MmapFileList, segment_name
+from quorumlog.store.page_cache import PageCache
 from quorumlog.store.placement import Placement, place
 from quorumlog.store.quarantine import Quarantine, QuarantineFolder
 from quorumlog.store.segment_scan import (
@@ -49,12 +50,14 @@ class Healing:
         data: MmapFileList,
         index: EntryIndex,
         quarantine: Quarantine,
+        page_cache: PageCache,
     ) -> None:
         self._disk = disk
         self._config = config
         self._data = data
         self._index = index
         self._quarantine = quarantine
+        self._page_cache = page_cache
         self._folder = QuarantineFolder(disk, directory)
         self._aside: tuple[QuarantinedRange, str] | None = None
         """The range being healed and where its damaged bytes go; "" once there was no space."""
@@ -101,12 +104,14 @@ class Healing:
                             position=durable.position,
                         ) from problem
                 else:
+                    size_bytes = reached.position - anchor.position
+                    self._page_cache.read_once(anchor.position, size_bytes)
                     return Examination(
                         tuple(search.ranges),
                         tuple(units),
                         tuple(search.bad_blanks),
                         reached.index + 1,
-                        reached.position - anchor.position,
+                        size_bytes,
                         truncations,
                     )
             back *= 2

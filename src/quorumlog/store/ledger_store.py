@@ -8,6 +8,7 @@ numbers that never fall along the log. All calls are synchronous and come from o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -178,6 +179,10 @@ class LedgerStore(Protocol):
     def finish_sync(self, task: SyncTask) -> None:
         """`task.run()` has returned: adopt its durable point. Called on the store's own thread."""
 
+    def outgrown_cache(self) -> Callable[[], None] | None:
+        """To be asked after a sync: work for any thread that gives back memory of the operating system
+        which holds older entries (`page_cache_bytes`); None if there is none to do."""
+
     def id_at(self, index: int) -> EntryId:
         """Index and term of a held entry, or of the point before the begin."""
 
@@ -198,6 +203,9 @@ class LedgerStore(Protocol):
         Raises IndexOutOfRange if the range was truncated meanwhile, DirectoryDamaged if a header
         is not what the index says.
         """
+
+    def read_once(self, log_range: LogRange) -> EntryBatch:
+        """The same for entries that hardly anybody will read again soon: they are not kept in memory."""
 
     # What is damaged, and making it whole again. A store in memory is never damaged.
 

@@ -135,6 +135,9 @@ class MemoryLedgerStore(LedgerStore):
         self._flush = None
         self._durable = max(self._durable, flush.cut)
 
+    def outgrown_cache(self) -> None:
+        return None
+
     def id_at(self, index: int) -> EntryId:
         if index == self._begin.index:
             return self._begin.entry_id
@@ -167,6 +170,9 @@ class MemoryLedgerStore(LedgerStore):
             LogPoint(previous.index, previous.term, self.chain_at(first_index - 1), position),
             term_runs_of(units),
         )
+
+    def read_once(self, log_range: LogRange) -> EntryBatch:
+        return self.read(log_range)
 
     def read(self, log_range: LogRange) -> EntryBatch:
         segment = self._segments.get(log_range.segment_position, bytearray())

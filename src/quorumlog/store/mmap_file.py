@@ -167,6 +167,10 @@ class MmapFile:
                 raise DiskFull(f"no space to reserve {size} bytes in {self.path}") from error
             raise StoreFailure(f"{self.path} cannot reserve space: {error}") from error
 
+    def uncache(self, first_position: int, stop_position: int) -> None:
+        """Synced bytes that need not be kept in memory. Any thread."""
+        self._file.uncache(first_position - self.base_position, stop_position - first_position)
+
     def sync(self) -> None:
         """fdatasync; any thread. Raises StoreFailure, and then for ever.
 

@@ -12,6 +12,7 @@ synced now and then; a start makes up for the rest (`recovery.py`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Self
 
 import msgspec
@@ -39,6 +40,7 @@ from quorumlog.store.ledger_store import (
 )
 from quorumlog.store.mmap_file import PAGE_BYTES, MmapFile
 from quorumlog.store.mmap_file_list import MmapFileList
+from quorumlog.store.page_cache import PageCache
 from quorumlog.store.placement import Placement, check_continues, place, range_length
 from quorumlog.store.quarantine import Quarantine
 from quorumlog.store.recovery import RecoveryReport, recover_log
@@ -74,7 +76,8 @@ class MmapLedgerStore(LedgerStore):
         self._index = EntryIndex(directory, index, data, begin, end)
         self._space = LedgerSpace(disk, directory, config, data, index)
         self._quarantine = quarantine
-        self._healing = Healing(disk, directory, config, data, self._index, quarantine)
+        self._page_cache = PageCache(data, config.page_cache_bytes, end.position)
+        self._healing = Healing(disk, directory, config, data, self._index, quarantine, self._page_cache)
         self._segment_bytes = config.segment_bytes
         self._begin = begin
         self._end = end
@@ -241,6 +244,9 @@ class MmapLedgerStore(LedgerStore):
         self._space.adopt(flush.reserved)
         assert self._durable.index <= self._end.index, (self._durable, self._end)
 
+    def outgrown_cache(self) -> Callable[[], None] | None:
+        return self._page_cache.outgrown(self._durable.position)
+
     # ---------------------------------------------------------------- truncate
 
     def truncate_from(self, index: int, end: LogPoint | None = None) -> None:
@@ -281,6 +287,7 @@ class MmapLedgerStore(LedgerStore):
             self._durable = cut
         self._truncations += 1
         self._index.recent.truncate_from(index)
+        self._page_cache.truncate_to(cut.position)
 
         self._lower_durable(cut)
         for file in self._data.drop_after(cut.position):
@@ -451,6 +458,12 @@ class MmapLedgerStore(LedgerStore):
             log_range.first_index,
             problem or f"terms are {batch.term_runs()}, by the index {log_range.term_runs}",
         )
+
+    def read_once(self, log_range: LogRange) -> EntryBatch:
+        try:
+            return self.read(log_range)
+        finally:
+            self._page_cache.read_once(log_range.position, log_range.size_bytes)
 
     def _is_rewritten(self, log_range: LogRange) -> bool:
         """Does the index say something else now than when the range was taken?"""

@@ -32,6 +32,8 @@ class ManualWorld:
         self.on_role_change: Callable[[RoleChange], None] | None = None
         """Called in the turn in which the role changes."""
         self.on_sent: Callable[[Envelope], None] = lambda envelope: None
+        self.on_read: Callable[[Any], None] = lambda result: None
+        """Called with what was read, before the node hears of it."""
         self.trace: list[str] = []
 
     def send(self, envelope: Envelope) -> None:
@@ -44,7 +46,12 @@ class ManualWorld:
         self.flushes.append((work, done))
 
     def read_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self.reads.append((work, done))
+        def read() -> Any:
+            result = work()
+            self.on_read(result)
+            return result
+
+        self.reads.append((read, done))
 
     def role_changed(self, change: RoleChange) -> None:
         self.roles.append(change)

@@ -9,6 +9,7 @@ import pytest
 
 from quorumlog.config import StoreConfig
 from quorumlog.node.scrubber import PAUSE_MS, ScrubStatus
+from quorumlog.store.ledger_store import Examination
 from tests.node.cell import SMALL, Cell
 from tests.node.test_healing import filled, is_whole, same_everywhere, scribble, segment
 from tests.node.test_ledger_node import append
@@ -34,21 +35,22 @@ def test_damage_in_an_entry_that_nobody_reads_is_found_and_healed(tmp_path: Path
 
 
 def test_what_was_looked_at_while_the_log_was_cut_is_looked_at_again(
-    tmp_path: Path, monkeypatch: Any
+    tmp_path: Path,
 ) -> None:
     cell = alone(tmp_path)
-    node = cell.nodes["n0"]
-    store, examine = node.store, node.store.examine
+    node, world = cell.nodes["n0"], cell.worlds["n0"]
+    store = node.store
     scribble(node, tmp_path, 30, offset=60)
+    looks = []
 
-    def cut_during_the_first(first_index: int, stop_index: int) -> Any:
-        monkeypatch.undo()
-        found = examine(first_index, stop_index)
-        assert found.ranges
-        store.truncate_from(store.end.index)
-        return found
+    def cut_after_the_first(found: Any) -> None:
+        if isinstance(found, Examination):
+            looks.append(found)
+            if len(looks) == 1:
+                assert found.ranges
+                store.truncate_from(store.end.index)
 
-    monkeypatch.setattr(store, "examine", cut_during_the_first)
+    world.on_read = cut_after_the_first
     cell.now_ms += SMALL.scrub_start_delay_ms
     cell.until(lambda: node.scrub_status().passes)
     assert [(each.first_index, each.stop_index) for each in store.quarantined] == [(30, 31)]
@@ -79,36 +81,32 @@ def alone(path: Path, **storage: Any) -> Cell:
     return cell
 
 
-def read_bytes(cell: Cell, milliseconds: int, monkeypatch: Any) -> int:
+def read_bytes(cell: Cell, milliseconds: int) -> int:
     """What the scrub looks at in this time."""
-    store, total = cell.nodes["n0"].store, 0
-    examine = store.examine
+    sizes = []
 
-    def counted(first_index: int, stop_index: int) -> Any:
-        nonlocal total
-        found = examine(first_index, stop_index)
-        total += found.size_bytes
-        return found
+    def count(found: Any) -> None:
+        if isinstance(found, Examination):
+            sizes.append(found.size_bytes)
 
-    monkeypatch.setattr(store, "examine", counted)
+    cell.worlds["n0"].on_read = count
     for _ in range(milliseconds // 10):
         cell.step(10)
-    monkeypatch.setattr(store, "examine", examine)
-    return total
+    return sum(sizes)
 
 
-def test_a_pass_keeps_its_pace_and_is_followed_by_a_long_rest(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_pass_keeps_its_pace_and_is_followed_by_a_long_rest(tmp_path: Path) -> None:
     cell = alone(tmp_path, scrub_bytes_per_second=100_000)
-    assert read_bytes(cell, 1000, monkeypatch) == 0
+    assert read_bytes(cell, 1000) == 0
     cell.now_ms += SMALL.scrub_start_delay_ms
     largest_step = SMALL.segment_bytes
-    assert read_bytes(cell, 2000, monkeypatch) <= 200_000 + largest_step
+    assert read_bytes(cell, 2000) <= 200_000 + largest_step
     whole = cell.nodes["n0"].store.end.position
-    assert read_bytes(cell, 4000, monkeypatch) >= whole - 200_000 - largest_step - 10_000
-    assert read_bytes(cell, 2000, monkeypatch) == 0
+    assert read_bytes(cell, 4000) >= whole - 200_000 - largest_step - 10_000
+    assert read_bytes(cell, 2000) == 0
     assert cell.nodes["n0"].next_wakeup_ms() > cell.now_ms
     cell.now_ms += PAUSE_MS
-    assert read_bytes(cell, 2000, monkeypatch) > 100_000
+    assert read_bytes(cell, 2000) > 100_000
     cell.close()
 
 
@@ -133,8 +131,8 @@ def test_status_says_how_far_it_has_come(tmp_path: Path) -> None:
     cell.close()
 
 
-def test_it_can_be_switched_off(tmp_path: Path, monkeypatch: Any) -> None:
+def test_it_can_be_switched_off(tmp_path: Path) -> None:
     cell = alone(tmp_path, scrub_bytes_per_second=0)
     cell.now_ms += PAUSE_MS
-    assert read_bytes(cell, 2000, monkeypatch) == 0
+    assert read_bytes(cell, 2000) == 0
     cell.close()

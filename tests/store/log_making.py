@@ -89,14 +89,6 @@ def numbered(count: int, term: int = 1, size: int = 200, first: int = 0) -> list
     return [(i, term, body(i, term, size)) for i in range(first, first + count)]
 
 
-class ClosedWhole(MmapLedgerStore):
-    """Closes the file `durable` as well, which in a member belongs to its directory."""
-
-    def close(self) -> None:
-        super().close()
-        self._durable_record.file.close()
-
-
 def make_directory(path: str, disk: Disk | None = None) -> None:
     """What a member's directory has before its log is opened for the first time."""
     disk = disk or OsDisk()
@@ -110,7 +102,7 @@ def open_store(
     disk = disk or OsDisk()
     durable = DurableFile.open(disk, path)
     try:
-        return ClosedWhole.recover(disk, path, config, durable)
+        return MmapLedgerStore.recover(disk, path, config, durable)
     except BaseException:
         durable.close()
         raise

@@ -102,6 +102,5 @@ class FileMemberDirectory:
             except OSError as error:
                 raise StoreFailure(f"{self.path} cannot be synced: {error}") from error
         self.store.close()
-        self._durable_file.close()
         self._hard_state_file.close()
         self._lock.release()

@@ -103,7 +103,8 @@ class MmapLedgerStore(LedgerStore):
 
         Its entries carry digests; a directory without them is only ever read (`directory_reader.py`).
         Both flush modes start the same way: in neither may a log begin on bytes that are page cache
-        only. Raises DirectoryDamaged for damage that cannot be bounded, StoreFailure.
+        only. `durable` is the store's from here on, unless this raises: DirectoryDamaged for damage
+        that cannot be bounded, StoreFailure.
         """
         log = recover_log(disk, directory, config, durable, begin)
         store = cls(
@@ -533,3 +534,4 @@ class MmapLedgerStore(LedgerStore):
     def close(self) -> None:
         self._data.close()
         self._index.files.close()
+        self._durable_record.file.close()

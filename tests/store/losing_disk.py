@@ -107,6 +107,9 @@ class LosingFile:
             raise OSError(errno.EIO, "Input/output error", self.path)
         self._inode.sync()
 
+    def uncache(self, position: int, size_bytes: int) -> None:
+        pass
+
     def map_read_only(self) -> memoryview:
         return memoryview(bytes(self._inode.cache))
 

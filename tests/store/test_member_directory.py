@@ -559,3 +559,19 @@ def test_a_member_in_memory_is_a_new_one_at_every_start() -> None:
         first.write_checkpoint(LogPoint(7, 2, 0, 0))
     first.close(clean=True)
     second.close(clean=False)
+
+
+def test_a_clean_close_that_fails_gives_the_directory_back(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    directory = open_small(path)
+    append(directory.store, [b"a", b"b", b"c"], 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", refuse)
+        with pytest.raises(StoreFailure):
+            directory.close(True)
+    with opened(path) as again:
+        assert again.store.end.index == 2

@@ -98,12 +98,12 @@ class Flusher:
         assert self._task is task
         self._task = None
         self._store.finish_sync(task)
-        outgrown = self._store.outgrown_cache()
-        if outgrown is not None:
-            self._world.read_later(outgrown, _raise_failure)
         self._point_unsynced = True
         if self._sync_first:
             self._report(number)
+        outgrown = self._store.outgrown_cache()
+        if outgrown is not None:
+            self._world.read_later(outgrown, _raise_failure)
 
     def _report(self, number: int) -> bool:
         assert self._durable_number <= number <= self._carried_number, (

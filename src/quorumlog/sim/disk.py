@@ -153,7 +153,9 @@ class SimFile:
         self._inode.sync()
 
     def uncache(self, position: int, size_bytes: int) -> None:
-        """Memory and platter agree about what is synced, so nothing can be seen of it."""
+        if self._process == self._disk._process and not self._closed:
+            stop_page = (position + size_bytes) // PAGE_BYTES
+            self._inode.forget(range(-(-position // PAGE_BYTES), stop_page))
 
     def map_read_only(self) -> memoryview:
         """A copy: it does not see later writes."""

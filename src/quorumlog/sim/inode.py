@@ -72,6 +72,14 @@ class Inode:
             platter[start : start + PAGE_BYTES] = cache[start : start + PAGE_BYTES]
         self.dirty.clear()
 
+    def forget(self, pages: range) -> None:
+        """The cache gives pages up and reads them from the platter when they are asked for; those that
+        are dirty it keeps."""
+        for page in pages:
+            start, stop = page * PAGE_BYTES, (page + 1) * PAGE_BYTES
+            if page not in self.dirty and stop <= min(len(self.cache), len(self.platter)):
+                self.cache[start:stop] = self.platter[start:stop]
+
     def fail_sync(self) -> None:
         self.lost |= self.dirty
         self.dirty.clear()

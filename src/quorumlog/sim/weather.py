@@ -131,6 +131,8 @@ def draw_weather(random: Random, size: int | None = None, *, unfair: bool = Fals
     if consensus.push_limit_bytes == 600 and consensus.max_waiting_pushes == 2:
         # By what is drawn already, so that no other life changes. Small, as logs are here.
         weather = replace(weather, catch_up_bytes_per_second=5_000)
+    if weather.storage.index_sync_bytes == 512 and weather.storage.durable_sync_interval_ms == 200:
+        weather = replace(weather, storage=replace(weather.storage, page_cache_bytes=0))
     if is_async:
         # Drawn last, so that no other life changes. A short interval leaves a power loss little to take.
         flush_interval_ms = random.choice((10, 200, 1000))

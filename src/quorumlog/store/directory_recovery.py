@@ -72,8 +72,6 @@ def recover_directory(disk: Disk, path: str) -> list[str]:
             end = store.end
             lines += [*recovery.lines, f"the log ends at index {end.index}, term {end.term}"]
             store.close()
-            durable_file.sync()
-            durable_file.close()
             lines.append(_raise_term(disk, path, end.term))
             return lines
         finally:

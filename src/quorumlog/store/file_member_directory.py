@@ -88,19 +88,24 @@ class FileMemberDirectory:
         return tuple(filter(None, (self._hard_state_file.problem, self._checkpoint_problem)))
 
     def close(self, clean: bool) -> None:
-        if clean:
-            task = self.store.begin_sync()
-            if task is not None:
-                task.run()
-                self.store.finish_sync(task)
-            # Into both slots: should one be damaged while nobody runs, the other must not be older.
-            durable = self._durable_file.load()
-            assert durable is not None, self.path
-            self._durable_file.record_both_synced(durable)
-            try:
-                self._disk.sync_directory(self.path)  # the names of `currterm` and `checkpoint`
-            except OSError as error:
-                raise StoreFailure(f"{self.path} cannot be synced: {error}") from error
-        self.store.close()
-        self._hard_state_file.close()
-        self._lock.release()
+        try:
+            if clean:
+                self._finish()
+        finally:
+            self.store.close()
+            self._hard_state_file.close()
+            self._lock.release()
+
+    def _finish(self) -> None:
+        task = self.store.begin_sync()
+        if task is not None:
+            task.run()
+            self.store.finish_sync(task)
+        # Into both slots: should one be damaged while nobody runs, the other must not be older.
+        durable = self._durable_file.load()
+        assert durable is not None, self.path
+        self._durable_file.record_both_synced(durable)
+        try:
+            self._disk.sync_directory(self.path)  # the names of `currterm` and `checkpoint`
+        except OSError as error:
+            raise StoreFailure(f"{self.path} cannot be synced: {error}") from error

@@ -118,7 +118,11 @@ class MmapLedgerStore(LedgerStore):
             log.end,
             log.quarantine,
         )
-        store._space.restore_control_reserve(log.end.position, log.end.index + 1)
+        try:
+            store._space.restore_control_reserve(log.end.position, log.end.index + 1)
+        except BaseException:
+            store.close()
+            raise
         return store, log.report
 
     # ---------------------------------------------------------------- points

@@ -4,7 +4,7 @@ Left alone the kernel keeps all that was ever written, until the memory of the m
 that is hardly read again displaces what others need, eats up the memory limit of a container, and always
 writes into fresh pages, which on a virtual machine can cost several times the write itself. So only the
 newest bytes stay. Older ones are given back once they are on disk, and so is what is read only once, for
-a follower far behind or by a scrub. What clients read stays as long as the kernel likes.
+a follower far behind or by a scrub. What clients read stays until one of these passes there.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from quorumlog.config import MIB
 from quorumlog.store.mmap_file_list import MmapFileList
 
 STEP_BYTES = 4 * MIB
-"""Given back at once, and aligned: the kernel keeps its memory in pieces of up to some MiB, and gives
-none back of which a part is asked for."""
+"""Given back in one go, from one multiple in its file to the next: the kernel keeps its memory in pieces
+of up to some MiB, and gives none back of which only a part is asked for."""
 
 
 class PageCache:
@@ -31,7 +31,7 @@ class PageCache:
         """Everything below `durable_position` is on disk. Work for any thread that gives back what is
         too much now; None while that is not worth a call."""
         first = self._kept_position
-        stop = (durable_position - self._keep_bytes) // STEP_BYTES * STEP_BYTES
+        stop = self._step_below(durable_position - self._keep_bytes)
         if stop <= first:
             return None
         self._kept_position = stop
@@ -40,11 +40,15 @@ class PageCache:
     def read_once(self, position: int, size_bytes: int) -> None:
         """These bytes were read and will hardly be read again. Any thread."""
         # With what the piece before could not give back, because this one begins in the midst of it.
-        first = max(position // STEP_BYTES * STEP_BYTES, self._data.base_of(position))
-        self._give_back(first, min(position + size_bytes, self._kept_position))
+        stop = min(position + size_bytes, self._kept_position)
+        self._give_back(self._step_below(position), stop)
 
     def truncate_to(self, end_position: int) -> None:
         self._kept_position = min(self._kept_position, end_position)
+
+    def _step_below(self, position: int) -> int:
+        base = self._data.base_of(position)
+        return base + (position - base) // STEP_BYTES * STEP_BYTES
 
     def _give_back(self, first: int, stop: int) -> None:
         while first < stop:

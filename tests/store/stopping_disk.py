@@ -19,11 +19,11 @@ class StoppingDisk(OsDisk):
         self, stop_at: int = -1, refuse: Callable[[str, str], OSError | None] | None = None
     ) -> None:
         self.steps: list[tuple[str, str]] = []
-        self._stop_at = stop_at
+        self.stop_at = stop_at
         self._refuse = refuse
 
     def step(self, what: str, path: str) -> None:
-        if len(self.steps) == self._stop_at:
+        if len(self.steps) == self.stop_at:
             raise Stopped(f"{what} {path}")
         self.steps.append((what, path))
         error = self._refuse(what, path) if self._refuse else None

@@ -207,45 +207,31 @@ def test_the_watermark(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_flush_reserves_ahead_and_stops_at_the_watermark(tmp_path: Path) -> None:
-    disk = FullDisk()
-    store = open_on(disk, tmp_path)
-    append_bodies(store, [bytes(10)])
-    reserved = store._data.reserved_position
-    assert reserved == 8192  # the reserve of a whole segment behind the border
-    append_bodies(store, [bytes(2000)])
-    append_bodies(store, [bytes(2000)])
-    sync(store)
-    store.close()
-
-    large = StoreConfig(segment_bytes=1 << 20, reserve_step_bytes=4096, disk_full_ratio=0.9)
-    for used_ratio, expected_steps in ((0.0, 1), (0.95, 0)):
-        path = str(tmp_path / f"{used_ratio}")
-        make_directory(path)
-        disk.used_ratio = 0.0
-        store, _ = open_store(path, large, disk)
-        append_bodies(store, [bytes(100)])
-        end = store._data.reserved_position
-        store._data.reserved_position = store.end.position + 100  # as if nearly used up
-        disk.used_ratio = used_ratio
-        sync(store)
-        assert store._data.reserved_position == store.end.position + 100 + 4096 * expected_steps
-        assert end >= 1 << 20
-        store.close()
-
-
-def test_lack_of_space_in_a_flush_is_left_to_the_next_append(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("used_ratio", "free_bytes", "is_made"),
+    [(0.0, 1 << 30, True), (0.95, 1 << 30, False), (0.0, 0, False)],
+)
+def test_space_ahead_is_left_to_the_next_append_where_there_is_none(
+    tmp_path: Path, used_ratio: float, free_bytes: int, is_made: bool
+) -> None:
     disk = FullDisk()
     path = str(tmp_path / "m")
     make_directory(path)
-    large = StoreConfig(segment_bytes=8 << 20, reserve_step_bytes=1 << 20, disk_full_ratio=1.0)
+    large = StoreConfig(segment_bytes=8 << 20, reserve_step_bytes=1 << 20, disk_full_ratio=0.9)
     store, _ = open_store(path, large, disk)
     append_bodies(store, [bytes(1000)] * 600)
-    disk.free_bytes = 0
+    work = store.space_ahead()
+    assert work is not None
+    disk.used_ratio, disk.free_bytes = used_ratio, free_bytes
+    work()
+    assert (disk.free_bytes < free_bytes) is is_made
     sync(store)
     assert store.durable == store.end
-    with pytest.raises(DiskFull):
-        append_bodies(store, [bytes(1000)] * 2000)
+    if is_made:
+        append_bodies(store, [bytes(1000)] * 1500)
+    else:
+        with pytest.raises(DiskFull):
+            append_bodies(store, [bytes(1000)] * 1500)
     store.close()
 
 

@@ -274,7 +274,7 @@ def test_killed_at_every_step_of_a_healing(tmp_path: Path) -> None:
     while True:
         disk = StoppingDisk()
         store, _ = open_store(copy_directory(str(source), str(tmp_path / "copy")), disk=disk)
-        disk._stop_at = len(disk.steps) + stop_at
+        disk.stop_at = len(disk.steps) + stop_at
         try:
             heal_from(twin, store)
         except Stopped:
@@ -537,7 +537,7 @@ def test_killed_at_every_step_of_a_cut_inside_a_range(tmp_path: Path) -> None:
     while is_cut:
         disk = StoppingDisk()
         store, _ = open_store(copy_directory(str(source), str(tmp_path / "copy")), disk=disk)
-        disk._stop_at = len(disk.steps) + stop_at
+        disk.stop_at = len(disk.steps) + stop_at
         with contextlib.suppress(Stopped):
             store.truncate_from(6, end)
             is_cut = False

@@ -101,6 +101,9 @@ class Flusher:
         self._point_unsynced = True
         if self._sync_first:
             self._report(number)
+        space = self._store.space_ahead()
+        if space is not None:
+            self._world.flush_later(space, _raise_failure)
         outgrown = self._store.outgrown_cache()
         if outgrown is not None:
             self._world.read_later(outgrown, _raise_failure)

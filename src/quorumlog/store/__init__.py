@@ -22,7 +22,7 @@ Entries, blanks, units, `currterm` and `checkpoint` are DLedger's; all integers 
 
     ledger_store.py       what a member asks of its log
     segment_scan.py       records, one behind the other
-    mmap_ledger_store.py  the log in files; mmap_file_list.py, mmap_file.py below it; recovery.py
+    mmap_ledger_store.py  the log in files: log_reader.py, mmap_file_list.py, mmap_file.py, recovery.py
     memory_ledger_store.py
     slot_file.py          a small value that survives anything; durable_file.py, hard_state_file.py
     member_directory.py   all of it opened as a whole; directory_recovery.py when it forgot too much

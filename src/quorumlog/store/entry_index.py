@@ -11,7 +11,7 @@ import numpy as np
 from quorumlog.batch import EntryBatch
 from quorumlog.entry_header import HEADER_BYTES, unpack_header
 from quorumlog.errors import DirectoryDamaged, IndexOutOfRange
-from quorumlog.store.ledger_store import LogPoint
+from quorumlog.store.log_ends import LogEnds
 from quorumlog.store.mmap_file import MmapFile
 from quorumlog.store.mmap_file_list import MmapFileList
 from quorumlog.store.placement import Placement, problem_of_units
@@ -21,17 +21,14 @@ from quorumlog.store.segment_scan import INDEX_DTYPE, INDEX_UNIT_BYTES, IndexArr
 
 
 class EntryIndex:
-    """The index files of a log, with the data files for their headers. It does not keep the log's
-    end: who asks says which entries are held."""
+    """The index files of a log, with the data files for their headers."""
 
-    def __init__(
-        self, directory: str, files: MmapFileList, data: MmapFileList, begin: LogPoint, end: LogPoint
-    ) -> None:
+    def __init__(self, directory: str, files: MmapFileList, data: MmapFileList, ends: LogEnds) -> None:
         self.files = files
-        self.recent = RecentUnits(end.index + 1)
+        self.recent = RecentUnits(ends.end.index + 1)
         self._directory = directory
         self._data = data
-        self._begin = begin
+        self._ends = ends
 
     def append(self, batch: EntryBatch, placement: Placement) -> list[MmapFile]:
         """Write the units of a batch; returns the files written. Raises StoreFailure."""
@@ -49,24 +46,27 @@ class EntryIndex:
         assert position + len(data) <= reserved, (position, len(data), reserved)
         return self.files.write(data, position)
 
-    def check_held(self, index: int, end: LogPoint) -> None:
-        if not self._begin.index < index <= end.index:
+    def check_held(self, index: int) -> None:
+        begin_index, end_index = self._ends.begin.index, self._ends.end.index
+        if not begin_index < index <= end_index:
             raise IndexOutOfRange(
-                f"entry {index} is not held: the log is {self._begin.index + 1} .. {end.index}",
-                ledger_begin_index=self._begin.index + 1,
+                f"entry {index} is not held: the log is {begin_index + 1} .. {end_index}",
+                ledger_begin_index=begin_index + 1,
             )
 
-    def units(self, first_index: int, stop_index: int, end: LogPoint) -> IndexArray:
+    def units(self, first_index: int, stop_index: int) -> IndexArray:
         """Shape (stop_index - first_index,); good until the next append.
 
         Raises IndexOutOfRange, DirectoryDamaged.
         """
-        self.check_held(first_index, end)
-        self.check_held(stop_index - 1, end)
+        self.check_held(first_index)
+        self.check_held(stop_index - 1)
         if first_index >= self.recent.first_index:
             return self.recent.units(first_index, stop_index)
         units = self.file_units(first_index, stop_index)
-        wrong, problem = problem_of_units(units, first_index, self._data.segment_bytes, end.position)
+        wrong, problem = problem_of_units(
+            units, first_index, self._data.segment_bytes, self._ends.end.position
+        )
         if len(units) < stop_index - first_index and wrong < 0:
             wrong, problem = len(units), "the index file ends before the log"
         if wrong >= 0:

@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import NamedTuple
 
-from quorumlog.errors import DiskFull
 from quorumlog.store.durable_file import DurableFile, DurablePoint
 from quorumlog.store.ledger_store import LogPoint
 from quorumlog.store.mmap_file import MmapFile
-
-
-class Reservation(NamedTuple):
-    """Space of a file up to `stop_position` that a flush reserves ahead."""
-
-    file: MmapFile
-    first_position: int
-    stop_position: int
 
 
 class DurableRecord:
@@ -40,22 +29,17 @@ class Flush:
         durable: DurableRecord,
         *,
         seals: bool,
-        ahead: list[Reservation],
-        is_above_watermark: Callable[[], bool],
     ) -> None:
         """`index_synced_position`: what holds once `index_files` are synced. `seals`: a data segment
         came to its end since the last flush. Takes the files; `run` releases them."""
         self.end = end
         self.done = False
-        self.reserved: list[Reservation] = []
         self._cut: LogPoint | None = None
         self._index_synced_position = index_synced_position
         # The index first: a sealed segment's units must be on disk before its last bytes are.
         self._files = [*index_files, *data_files]
         self._durable = durable
         self._seals = seals
-        self._ahead = ahead
-        self._is_above_watermark = is_above_watermark
         for file in self._files:
             taken = file.acquire()
             assert taken, file.path
@@ -66,7 +50,6 @@ class Flush:
         A file that was truncated away meanwhile is held open until here, so syncing it is harmless.
         """
         try:
-            self._reserve_ahead()
             for file in self._files:
                 file.sync()
         finally:
@@ -77,20 +60,6 @@ class Flush:
             self.done = True
         if self._seals:
             self._durable.file.sync()
-
-    def _reserve_ahead(self) -> None:
-        """Reserve the next step here, where the sync that makes it count happens anyway.
-
-        Lack of space is no error yet: an append that needs the space will find out for itself.
-        """
-        for reservation in self._ahead:
-            if self._is_above_watermark():
-                return
-            try:
-                reservation.file.allocate(reservation.first_position, reservation.stop_position)
-            except DiskFull:
-                return
-            self.reserved.append(reservation)
 
     def limit(self, cut: LogPoint) -> None:
         """A truncation to `cut` was issued: record nothing above the lowest of them.

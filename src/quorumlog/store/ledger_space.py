@@ -6,11 +6,14 @@ whose disks are all full must still be able to elect a leader.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from contextlib import suppress
+
 from quorumlog.config import StoreConfig
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import DiskFull, StoreFailure
 from quorumlog.store.disk import Disk
-from quorumlog.store.flush import Reservation
 from quorumlog.store.mmap_file_list import MmapFileList
 from quorumlog.store.segment_scan import INDEX_UNIT_BYTES
 
@@ -84,23 +87,30 @@ class LedgerSpace:
             data_stop = segment_end + self._data_reserve
         return data_stop, stop_index * INDEX_UNIT_BYTES + self._index_reserve
 
-    # ---------------------------------------------------------------- ahead, in a flush
+    # ---------------------------------------------------------------- ahead, in another thread
 
-    def ahead(self, end_position: int) -> list[Reservation]:
-        """The next step of data space, once less than half of one is left."""
-        step = self._config.reserve_step_bytes
-        reserved = self._data.reserved_position
-        file = self._data.file_at(reserved)
-        if file is None or reserved - end_position > step // 2:
-            return []
-        return [Reservation(file, reserved, min(reserved + step, file.end_position))]
+    def ahead(self, end_position: int, stop_index: int) -> Callable[[], None] | None:
+        """See `LedgerStore.space_ahead`: a step of data or index, or of both, where less than half of
+        one is left."""
+        data_stop, index_stop = self._with_control_reserve(end_position, stop_index)
+        steps = []
+        for files, stop_position, step_bytes in (
+            (self._data, data_stop, self._config.reserve_step_bytes),
+            (self._index, index_stop, self._index_step),
+        ):
+            step_bytes = min(step_bytes, files.segment_bytes)
+            reserved = files.reserved_position
+            if reserved - stop_position <= step_bytes // 2:
+                steps.append((files, reserved, step_bytes))
+        return functools.partial(self._reserve_ahead, steps) if steps else None
 
-    def adopt(self, reserved: list[Reservation]) -> None:
-        """A flush has reserved and synced these, unless a truncation dropped the file meanwhile."""
-        for file, first_position, stop_position in reserved:
-            held = self._data.file_at(file.base_position) is file
-            if held and first_position <= self._data.reserved_position < stop_position:
-                self._data.reserved_position = stop_position
+    def _reserve_ahead(self, steps: list[tuple[MmapFileList, int, int]]) -> None:
+        """Lack of space is no error yet: an append that needs the space will find out for itself."""
+        if self.is_above_watermark():
+            return
+        with suppress(DiskFull):
+            for files, reserved_position, step_bytes in steps:
+                files.reserve_ahead(reserved_position, step_bytes)
 
     def is_above_watermark(self) -> bool:
         """Any thread. Raises StoreFailure."""

@@ -179,6 +179,13 @@ class LedgerStore(Protocol):
     def finish_sync(self, task: SyncTask) -> None:
         """`task.run()` has returned: adopt its durable point. Called on the store's own thread."""
 
+    def space_ahead(self) -> Callable[[], None] | None:
+        """Reserves what the log will need soon, a new segment included; None while there is enough.
+
+        To be called in any thread: it waits for the disk, and the store's thread has heartbeats to send.
+        Lack of space is left to the append that needs it. Raises StoreFailure.
+        """
+
     def outgrown_cache(self) -> Callable[[], None] | None:
         """To be asked after a sync: work for any thread that gives back memory of the operating system
         which holds older entries (`page_cache_bytes`); None if there is none to do."""

@@ -135,6 +135,9 @@ class MemoryLedgerStore(LedgerStore):
         self._flush = None
         self._durable = max(self._durable, flush.cut)
 
+    def space_ahead(self) -> None:
+        return None
+
     def outgrown_cache(self) -> None:
         return None
 

@@ -8,6 +8,8 @@ concern.
 
 from __future__ import annotations
 
+import threading
+
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import DiskFull, StoreFailure
 from quorumlog.store.disk import Disk
@@ -27,8 +29,8 @@ def segment_name(base_position: int) -> str:
 class MmapFileList:
     """Segments from `first_position` on; contiguous.
 
-    Only `file_at` and `pread` may be called off the store's own thread, and `write` under a lock that
-    truncation takes as well (healing.py).
+    Only `file_at`, `pread` and `reserve_ahead` may be called off the store's own thread, and `write`
+    under a lock that truncation takes as well (healing.py).
     """
 
     def __init__(self, disk: Disk, directory: str, segment_bytes: int, first_position: int) -> None:
@@ -43,6 +45,9 @@ class MmapFileList:
         """Up to here writes cannot run out of space; never behind `end_position`."""
         self._disk = disk
         self._files: dict[int, MmapFile] = {}
+        self._growth_lock = threading.RLock()
+        """Held while segments come or go and while space is reserved. Who reserves ahead in another
+        thread only ever adds behind what the store's thread sees, so that one reads without it."""
 
     # ---------------------------------------------------------------- segments
 
@@ -81,17 +86,18 @@ class MmapFileList:
         Each deletion is on disk before the next, so that what a crash leaves is contiguous.
         """
         dropped = []
-        while self.end_position > self.base_of(position) + self.segment_bytes:
-            file = self._files.pop(self.end_position - self.segment_bytes)
-            self.end_position = file.base_position
-            self.reserved_position = min(self.reserved_position, self.end_position)
-            try:
-                self._disk.unlink(file.path)
-            except OSError as error:
-                raise StoreFailure(f"{file.path} cannot be deleted: {error}") from error
-            self._sync_directory()
-            file.retire()
-            dropped.append(file)
+        with self._growth_lock:
+            while self.end_position > self.base_of(position) + self.segment_bytes:
+                file = self._files.pop(self.end_position - self.segment_bytes)
+                self.end_position = file.base_position
+                self.reserved_position = min(self.reserved_position, self.end_position)
+                try:
+                    self._disk.unlink(file.path)
+                except OSError as error:
+                    raise StoreFailure(f"{file.path} cannot be deleted: {error}") from error
+                self._sync_directory()
+                file.retire()
+                dropped.append(file)
         return dropped
 
     def close(self) -> None:
@@ -113,25 +119,36 @@ class MmapFileList:
 
         Raises DiskFull: what was reserved until then stays, and no segment without space is left.
         """
-        while self.reserved_position < stop_position:
-            created = self.reserved_position == self.end_position
-            file = self.create_next() if created else self.file_at(self.reserved_position)
-            assert file is not None, (self.reserved_position, self.end_position)
-            wanted = min(stop_position, file.end_position)
-            ahead = min(max(wanted, self.reserved_position + step_bytes), file.end_position)
-            try:
+        with self._growth_lock:
+            while self.reserved_position < stop_position:
+                created = self.reserved_position == self.end_position
+                file = self.create_next() if created else self.file_at(self.reserved_position)
+                assert file is not None, (self.reserved_position, self.end_position)
+                wanted = min(stop_position, file.end_position)
+                ahead = min(max(wanted, self.reserved_position + step_bytes), file.end_position)
                 try:
-                    file.reserve(self.reserved_position, ahead)
-                    self.reserved_position = ahead
+                    try:
+                        file.reserve(self.reserved_position, ahead)
+                        self.reserved_position = ahead
+                    except DiskFull:
+                        if ahead == wanted:
+                            raise
+                        file.reserve(self.reserved_position, wanted)  # the step did not fit; this may
+                        self.reserved_position = wanted
                 except DiskFull:
-                    if ahead == wanted:
-                        raise
-                    file.reserve(self.reserved_position, wanted)  # the step did not fit; this may
-                    self.reserved_position = wanted
-            except DiskFull:
-                if created:
-                    self.drop_after(self.end_position - self.segment_bytes - 1)
-                raise
+                    if created:
+                        self.drop_after(self.end_position - self.segment_bytes - 1)
+                    raise
+
+    def reserve_ahead(self, reserved_position: int, step_bytes: int) -> None:
+        """One more step, unless more or less is reserved by now than `reserved_position`. Any thread.
+
+        Raises as `reserve`.
+        """
+        with self._growth_lock:
+            if self.reserved_position == reserved_position:
+                segment_end = self.base_of(reserved_position) + self.segment_bytes
+                self.reserve(min(reserved_position + step_bytes, segment_end), 0)
 
     # ---------------------------------------------------------------- bytes
 

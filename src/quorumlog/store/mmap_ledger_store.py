@@ -16,13 +16,11 @@ from collections.abc import Callable
 from typing import Self
 
 import msgspec
-import numpy as np
 
-from quorumlog.batch import EntryBatch, Int64Array, term_runs_of
+from quorumlog.batch import EntryBatch, Int64Array
 from quorumlog.config import StoreConfig
 from quorumlog.entry import EntryId
-from quorumlog.entry_header import HEADER_BYTES
-from quorumlog.errors import DirectoryDamaged, IndexOutOfRange, ProtocolViolation, RangeDamaged
+from quorumlog.errors import DirectoryDamaged
 from quorumlog.store.disk import Disk
 from quorumlog.store.durable_file import DurableFile, DurablePoint
 from quorumlog.store.entry_index import EntryIndex
@@ -38,10 +36,12 @@ from quorumlog.store.ledger_store import (
     QuarantinedRange,
     SyncTask,
 )
+from quorumlog.store.log_ends import LogEnds
+from quorumlog.store.log_reader import LogReader
 from quorumlog.store.mmap_file import PAGE_BYTES, MmapFile
 from quorumlog.store.mmap_file_list import MmapFileList
 from quorumlog.store.page_cache import PageCache
-from quorumlog.store.placement import Placement, check_continues, place, range_length
+from quorumlog.store.placement import Placement, check_continues, place
 from quorumlog.store.quarantine import Quarantine
 from quorumlog.store.recovery import RecoveryReport, recover_log
 from quorumlog.store.segment_scan import BLANK_BYTES, INDEX_UNIT_BYTES, blank_record
@@ -49,7 +49,6 @@ from quorumlog.store.term_run_search import search_term_runs
 
 __all__ = ["MmapLedgerStore", "RecoveryReport"]
 
-_UNIT_CHUNK = 65536
 _MOST_REPAIRS = 100
 """Each names another place; more of them, or the same again, is a disk that takes no repair."""
 
@@ -73,22 +72,20 @@ class MmapLedgerStore(LedgerStore):
         self._config = config
         self._durable_record = DurableRecord(durable_file)
         self._data = data
-        self._index = EntryIndex(directory, index, data, begin, end)
+        self._ends = LogEnds(begin, end)
+        self._index = EntryIndex(directory, index, data, self._ends)
         self._space = LedgerSpace(disk, directory, config, data, index)
         self._quarantine = quarantine
+        self._reader = LogReader(self._ends, data, self._index, quarantine)
         self._page_cache = PageCache(data, config.page_cache_bytes, end.position)
         self._healing = Healing(disk, directory, config, data, self._index, quarantine, self._page_cache)
         self._segment_bytes = config.segment_bytes
-        self._begin = begin
-        self._end = end
-        self._durable = end
         self._index_synced_position = end.position
         self._plan: Placement | None = None
         self._dirty_data: dict[int, MmapFile] = {}
         self._dirty_index: dict[int, MmapFile] = {}
         self._sealed_since_flush = False
         self._flush: Flush | None = None
-        self._truncations = 0
 
     @classmethod
     def recover(
@@ -129,15 +126,15 @@ class MmapLedgerStore(LedgerStore):
 
     @property
     def begin(self) -> LogPoint:
-        return self._begin
+        return self._ends.begin
 
     @property
     def end(self) -> LogPoint:
-        return self._end
+        return self._ends.end
 
     @property
     def durable(self) -> LogPoint:
-        return self._durable
+        return self._ends.durable
 
     def term_runs(self) -> tuple[tuple[int, int], ...]:
         """Found by binary search over the units, each edge compared with the data at both sides.
@@ -150,18 +147,18 @@ class MmapLedgerStore(LedgerStore):
             quarantined = self._quarantine.at(index)
             if quarantined is not None:
                 return quarantined.term_at(index)
-            unit = self._index.units(index, index + 1, self._end)
+            unit = self._index.units(index, index + 1)
             if compare_with_data:
                 self._index.chain_of(unit)
             return int(unit["term"][0])
 
         for _ in range(_MOST_REPAIRS):
             try:
-                return search_term_runs(self._begin.index + 1, self._end.index, term_of)
+                return search_term_runs(self.begin.index + 1, self.end.index, term_of)
             except DirectoryDamaged as damage:
                 if not self.settle_now(damage):
                     raise
-        return search_term_runs(self._begin.index + 1, self._end.index, term_of)
+        return search_term_runs(self.begin.index + 1, self.end.index, term_of)
 
     def settle_now(self, damage: DirectoryDamaged) -> bool:
         """For a start, which has nobody else to look: False if nothing was found at that entry."""
@@ -173,8 +170,8 @@ class MmapLedgerStore(LedgerStore):
     # ---------------------------------------------------------------- append
 
     def plan(self, sizes: Int64Array, *, control: bool = False) -> Int64Array:
-        placement = place(sizes, self._end.position, self._segment_bytes, self._config.entry_limit_bytes)
-        stop_index = self._end.index + 1 + len(sizes)
+        placement = place(sizes, self.end.position, self._segment_bytes, self._config.entry_limit_bytes)
+        stop_index = self.end.index + 1 + len(sizes)
         self._space.reserve(placement.end_position, stop_index, control=control)
         self._plan = placement
         return placement.positions
@@ -185,7 +182,7 @@ class MmapLedgerStore(LedgerStore):
         placement = self._plan
         assert placement is not None, "append without a plan"
         self._plan = None
-        new_end = check_continues(batch, self._end, placement)
+        new_end = check_continues(batch, self.end, placement)
         pieces = placement.pieces
         for number, (start, stop, position) in enumerate(pieces):
             if number + 1 == len(pieces):
@@ -199,7 +196,7 @@ class MmapLedgerStore(LedgerStore):
             self._sealed_since_flush = True
         for file in self._index.append(batch, placement):
             self._dirty_index[file.base_position] = file
-        self._end = new_end
+        self._ends.end = new_end
 
     def _write_data(self, buffers: list[memoryview], position: int) -> None:
         file = self._data.file_at(position)
@@ -213,22 +210,17 @@ class MmapLedgerStore(LedgerStore):
 
     def begin_sync(self) -> SyncTask | None:
         assert self._flush is None, (self._flush.end, "is still under way") if self._flush else ""
-        if not self._dirty_data and self._durable == self._end:
+        if not self._dirty_data and self.durable == self.end:
             return None
-        unsynced_index_bytes = self._end.position - self._index_synced_position
+        unsynced_index_bytes = self.end.position - self._index_synced_position
         with_index = self._sealed_since_flush or unsynced_index_bytes >= self._config.index_sync_bytes
-        data_files = list(self._dirty_data.values())
-        # Reserved ahead only where this flush syncs the file anyway.
-        ahead = [one for one in self._space.ahead(self._end.position) if one.file in data_files]
         flush = Flush(
-            self._end,
-            self._end.position if with_index else self._index_synced_position,
-            data_files,
+            self.end,
+            self.end.position if with_index else self._index_synced_position,
+            list(self._dirty_data.values()),
             list(self._dirty_index.values()) if with_index else [],
             self._durable_record,
             seals=self._sealed_since_flush,
-            ahead=ahead,
-            is_above_watermark=self._space.is_above_watermark,
         )
         self._dirty_data.clear()
         if with_index:
@@ -243,14 +235,16 @@ class MmapLedgerStore(LedgerStore):
         assert isinstance(flush, Flush)
         assert flush.done, "run() has not returned"
         self._flush = None
-        if flush.point.index > self._durable.index:
-            self._durable = flush.point
+        if flush.point.index > self.durable.index:
+            self._ends.durable = flush.point
         self._index_synced_position = max(self._index_synced_position, flush.index_synced_position)
-        self._space.adopt(flush.reserved)
-        assert self._durable.index <= self._end.index, (self._durable, self._end)
+        assert self.durable.index <= self.end.index, (self.durable, self.end)
+
+    def space_ahead(self) -> Callable[[], None] | None:
+        return self._space.ahead(self.end.position, self.end.index + 1)
 
     def outgrown_cache(self) -> Callable[[], None] | None:
-        return self._page_cache.outgrown(self._durable.position)
+        return self._page_cache.outgrown(self.durable.position)
 
     # ---------------------------------------------------------------- truncate
 
@@ -262,13 +256,13 @@ class MmapLedgerStore(LedgerStore):
         log as it was, and the rest is a tail that recovery cuts. After the last step no byte of the
         dropped entries is left, so a shorter new history can never run into an old one.
         """
-        assert self._begin.index < index <= self._end.index + 1, (index, self._begin, self._end)
-        if index == self._end.index + 1:
+        assert self.begin.index < index <= self.end.index + 1, (index, self.begin, self.end)
+        if index == self.end.index + 1:
             return
         with self._quarantine.lock:  # no piece of a healed range may be written behind the cut
             quarantined = self._quarantine.at(index - 1)
             if quarantined is None:
-                end = self._point_at(index - 1)
+                end = self._reader.point_at(index - 1)
             elif not self._quarantine.is_saved:
                 self.save_quarantine()  # before the durable point names an end that only the range knows
             assert end is not None, f"the entry before {index} is in quarantine, and nobody says its end"
@@ -283,14 +277,14 @@ class MmapLedgerStore(LedgerStore):
 
     def _truncate_to(self, cut: LogPoint) -> None:
         index = cut.index + 1
-        old_stop_index = self._end.index + 1
+        old_stop_index = self.end.index + 1
         written_end = self._written_end(cut)
         self._plan = None
         # In this order: whoever counts from here on already sees the new end and durable point.
-        self._end = cut
-        if self._durable.index >= cut.index:
-            self._durable = cut
-        self._truncations += 1
+        self._ends.end = cut
+        if self.durable.index >= cut.index:
+            self._ends.durable = cut
+        self._ends.truncations += 1
         self._index.recent.truncate_from(index)
         self._page_cache.truncate_to(cut.position)
 
@@ -327,19 +321,19 @@ class MmapLedgerStore(LedgerStore):
         """Just behind the last byte written in the segment that holds the cut: where the log ended,
         or the blank record by which it went on to the next segment."""
         segment_end = self._data.base_of(cut.position) + self._segment_bytes
-        if self._end.position <= segment_end:
-            return self._end.position
+        if self.end.position <= segment_end:
+            return self.end.position
         if self._quarantine.ranges:
             return segment_end
-        low, high = cut.index, self._end.index  # the last entry in front of the border lies between
+        low, high = cut.index, self.end.index  # the last entry in front of the border lies between
         try:
             while high - low > 1:
                 middle = (low + high) // 2
-                if self._point_at(middle).position <= segment_end:
+                if self._reader.point_at(middle).position <= segment_end:
                     low = middle
                 else:
                     high = middle
-            return self._point_at(low).position + BLANK_BYTES
+            return self._reader.point_at(low).position + BLANK_BYTES
         except DirectoryDamaged:
             return segment_end  # the whole of it, then
 
@@ -358,138 +352,25 @@ class MmapLedgerStore(LedgerStore):
         file.zero(first_position, min(stop_position, file.end_position))
         file.sync()
 
-    def _point_at(self, index: int) -> LogPoint:
-        if index == self._begin.index:
-            return self._begin
-        unit = self._index.units(index, index + 1, self._end)
-        end_position = int(unit["position"][0]) + int(unit["size"][0])
-        return LogPoint(index, int(unit["term"][0]), self.chain_at(index), end_position)
-
     # ---------------------------------------------------------------- read
 
     def id_at(self, index: int) -> EntryId:
-        if index == self._begin.index:
-            return self._begin.entry_id
-        if index == self._end.index:
-            return self._end.entry_id  # its unit may be damaged
-        quarantined = self._quarantine.at(index)
-        if quarantined is not None:
-            return EntryId(index, quarantined.term_at(index))
-        return EntryId(index, int(self._index.units(index, index + 1, self._end)["term"][0]))
+        return self._reader.id_at(index)
 
     def chain_at(self, index: int) -> int:
-        if index == self._begin.index:
-            return self._begin.chain
-        if index == self._end.index:
-            return self._end.chain
-        if self._index.recent.holds(index):
-            return self._index.recent.chain(index)
-        quarantined = self._quarantine.at(index)
-        if quarantined is not None:
-            if index == quarantined.last.index:
-                return quarantined.last.chain
-            raise RangeDamaged(str(quarantined))
-        return self._index.chain_of(self._index.units(index, index + 1, self._end))
+        return self._reader.chain_at(index)
 
     def range_of(self, first_index: int, stop_index: int, limit_bytes: int) -> LogRange:
-        stop_index = min(stop_index, self._end.index + 1)
-        self._index.check_held(first_index, self._end)
-        assert first_index < stop_index, (first_index, stop_index)
-        quarantined = self._quarantine.at(first_index)
-        if quarantined is not None:
-            raise RangeDamaged(str(quarantined))
-        stop_index = self._quarantine.stop_before(first_index, stop_index)
-        # Start with as many units as entries of average size need; go on while they fall short.
-        held_bytes = self._end.position - self._begin.position
-        average_bytes = held_bytes // (self._end.index - self._begin.index)
-        fetch = min(limit_bytes // max(average_bytes, HEADER_BYTES) + 16, _UNIT_CHUNK)
-        units = self._index.units(first_index, min(first_index + fetch, stop_index), self._end)
-        count, ended = range_length(units, self._segment_bytes, limit_bytes)
-        while not ended and first_index + len(units) < stop_index:
-            at = first_index + len(units)
-            units = np.concatenate(
-                [units, self._index.units(at, min(at + _UNIT_CHUNK, stop_index), self._end)]
-            )
-            count, ended = range_length(units, self._segment_bytes, limit_bytes)
-        units = units[:count]
-        sizes = units["size"].astype(np.int64)
-        position = int(units["position"][0])
-        previous_id = self.id_at(first_index - 1)
-        return LogRange(
-            first_index,
-            sizes,
-            self._data.base_of(position),
-            position,
-            int(sizes.sum()),
-            LogPoint(previous_id.index, previous_id.term, self.chain_at(first_index - 1), position),
-            term_runs_of(units),
-        )
+        return self._reader.range_of(first_index, stop_index, limit_bytes)
 
     def read(self, log_range: LogRange) -> EntryBatch:
-        truncations = self._truncations
-        self._check_not_cut(log_range)
-        file = self._data.file_at(log_range.position)
-        if file is None or not file.acquire():
-            raise self._cut_meanwhile(log_range)
-        buffer = bytearray(log_range.size_bytes)
-        try:
-            done = file.pread_into(memoryview(buffer), log_range.position)
-        except OSError as error:
-            problem = f"cannot be read: {error}"
-            raise self._index.damage(
-                file.path, log_range.position, log_range.first_index, problem
-            ) from error
-        finally:
-            file.release()
-        batch = EntryBatch(buffer, log_range.sizes)
-        problem = f"{done} of {len(buffer)} bytes are there" if done < len(buffer) else ""
-        try:
-            batch.check_encoding()
-            batch.check_sequence(log_range.first_index, log_range.previous.chain)
-            if not batch.lies_at(log_range.position + batch.starts):
-                problem = problem or "pos of an entry is not where it lies"
-        except ProtocolViolation as error:
-            problem = problem or str(error)
-        # Zeros or newer entries may have come under the read: look again before calling it damage.
-        if truncations != self._truncations:
-            self._check_not_cut(log_range)
-        if not problem and batch.term_runs() == log_range.term_runs:
-            return batch
-        if truncations != self._truncations or self._is_rewritten(log_range):
-            raise self._cut_meanwhile(log_range)
-        raise self._index.damage(
-            file.path,
-            log_range.position,
-            log_range.first_index,
-            problem or f"terms are {batch.term_runs()}, by the index {log_range.term_runs}",
-        )
+        return self._reader.read(log_range)
 
     def read_once(self, log_range: LogRange) -> EntryBatch:
         try:
-            return self.read(log_range)
+            return self._reader.read(log_range)
         finally:
             self._page_cache.read_once(log_range.position, log_range.size_bytes)
-
-    def _is_rewritten(self, log_range: LogRange) -> bool:
-        """Does the index say something else now than when the range was taken?"""
-        count = len(log_range.sizes)
-        now = self._index.file_units(log_range.first_index, log_range.stop_index)
-        return (
-            len(now) < count
-            or int(now["position"][0]) != log_range.position
-            or not bool((now["size"] == log_range.sizes).all())
-            or term_runs_of(now) != log_range.term_runs
-        )
-
-    def _check_not_cut(self, log_range: LogRange) -> None:
-        if log_range.stop_index - 1 > self._end.index:
-            raise self._cut_meanwhile(log_range)
-
-    def _cut_meanwhile(self, log_range: LogRange) -> IndexOutOfRange:
-        return IndexOutOfRange(
-            f"entries {log_range.first_index} .. {log_range.stop_index - 1} were truncated meanwhile",
-            ledger_begin_index=self._begin.index + 1,
-        )
 
     # ---------------------------------------------------------------- damage
 
@@ -498,18 +379,16 @@ class MmapLedgerStore(LedgerStore):
         return self._quarantine.ranges
 
     def examine(self, first_index: int, stop_index: int) -> Examination:
-        truncations = self._truncations
+        truncations = self._ends.truncations
         try:
-            return self._healing.examine(
-                first_index, stop_index, self._begin, self._durable, truncations
-            )
+            return self._healing.examine(first_index, stop_index, self.begin, self.durable, truncations)
         except DirectoryDamaged:
-            if truncations == self._truncations:
+            if truncations == self._ends.truncations:
                 raise
             return Examination((), (), (), first_index, 0, truncations)
 
     def settle(self, examination: Examination) -> tuple[QuarantinedRange, ...] | None:
-        if examination.truncations != self._truncations:
+        if examination.truncations != self._ends.truncations:
             return None
         ranges, written = self._healing.settle(examination)
         for file in written:
@@ -533,7 +412,7 @@ class MmapLedgerStore(LedgerStore):
     def write_piece(self, quarantined: QuarantinedRange, reached: LogPoint, batch: EntryBatch) -> bool:
         if not self._quarantine.is_saved:  # what is written over has to be known as damaged first
             self.save_quarantine()
-        return self._healing.write(quarantined, reached, batch, self._end)
+        return self._healing.write(quarantined, reached, batch, self.end)
 
     def close(self) -> None:
         self._data.close()

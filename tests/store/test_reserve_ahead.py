@@ -1,0 +1,156 @@
+"""Space made ahead in another thread, so that the store's own need not wait for a disk to make it."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from quorumlog.config import MIB, StoreConfig
+from quorumlog.store.mmap_ledger_store import MmapLedgerStore
+from tests.store.log_making import append_numbered, new_store, numbered, open_store, read_log, sync
+from tests.store.stopping_disk import Stopped, StoppingDisk
+
+CONFIG = StoreConfig(
+    segment_bytes=4 * MIB, index_segment_bytes=MIB, reserve_step_bytes=2 * MIB, disk_full_ratio=1.0
+)
+SIZE = 20_000
+"""209 entries of this size fill a data segment."""
+
+TIMEOUT_S = 30.0
+
+pytestmark = pytest.mark.usefixtures("no_syncs")
+
+
+def make_ahead(store: MmapLedgerStore) -> None:
+    work = store.space_ahead()
+    if work is not None:
+        work()
+
+
+def made(path: Path) -> tuple[int, int]:
+    """Segments of data and of the index."""
+    return len(list((path / "data").iterdir())), len(list((path / "index").iterdir()))
+
+
+@pytest.mark.parametrize(("size", "count"), [(SIZE, 10), (0, 1500)])
+def test_then_appends_only_write(tmp_path: Path, size: int, count: int) -> None:
+    disk = StoppingDisk()
+    store = new_store(str(tmp_path), CONFIG, disk)
+    append_numbered(store, count, size=size)
+    make_ahead(store)
+    for _ in range(100):
+        disk.steps.clear()
+        append_numbered(store, count, size=size)
+        assert {what for what, _ in disk.steps} == {"write"}
+        make_ahead(store)
+    data, index = made(tmp_path)
+    assert data >= 3 if size else index >= 5
+    assert read_log(store) == numbered(101 * count, size=size)
+    store.close()
+
+
+def test_no_more_than_a_step_ahead(tmp_path: Path) -> None:
+    store = new_store(str(tmp_path), CONFIG)
+    append_numbered(store, 250, size=SIZE)  # 826 KB into the second segment
+    for term in range(2, 20):
+        append_numbered(store, 1, term)
+        make_ahead(store)
+    assert made(tmp_path) == (2, 1)
+    store.close()
+
+
+def test_nothing_ahead_of_what_a_truncation_has_cut(tmp_path: Path) -> None:
+    """It was wanted near the end of the third segment and is made when the log ends in the first."""
+    store = new_store(str(tmp_path), CONFIG)
+    append_numbered(store, 600, size=SIZE)
+    work = store.space_ahead()
+    assert work is not None
+    store.truncate_from(50)
+    left = made(tmp_path)
+    assert left[0] == 1
+    work()
+    assert made(tmp_path) == left
+    append_numbered(store, 300, term=2, size=SIZE)
+    sync(store)
+    expected = numbered(50, size=SIZE) + numbered(300, term=2, size=SIZE, first=50)
+    assert read_log(store) == expected
+    store.close()
+    store, _ = open_store(str(tmp_path), CONFIG)
+    assert read_log(store) == expected
+    store.close()
+
+
+def test_killed_at_every_step_of_it(tmp_path: Path) -> None:
+    """Nothing is lost, and at most a file without bytes has to be removed by the next start."""
+
+    def near_the_end_of_a_segment(path: Path, disk: StoppingDisk) -> MmapLedgerStore:
+        store = new_store(str(path), CONFIG, disk)
+        append_numbered(store, 100, size=SIZE)
+        make_ahead(store)
+        append_numbered(store, 50, size=SIZE)
+        sync(store)
+        return store
+
+    disk = StoppingDisk()
+    store = near_the_end_of_a_segment(tmp_path / "whole", disk)
+    disk.steps.clear()
+    make_ahead(store)
+    store.close()
+    assert {"create", "set_size", "sync_directory", "allocate"} < {what for what, _ in disk.steps}
+    lines: set[str] = set()
+    for stop_at in range(len(disk.steps)):
+        path = tmp_path / str(stop_at)
+        stopping = StoppingDisk()
+        store = near_the_end_of_a_segment(path, stopping)
+        stopping.stop_at = len(stopping.steps) + stop_at
+        with pytest.raises(Stopped):
+            make_ahead(store)
+        store.close()
+        store, report = open_store(str(path), CONFIG)
+        lines.update(line.partition(" has ")[2] for line in report.lines)
+        assert read_log(store) == numbered(150, size=SIZE)
+        append_numbered(store, 100, size=SIZE)
+        store.close()
+    assert lines == {"no bytes: an unfinished creation, removed"}
+
+
+class WaitingDisk(StoppingDisk):
+    """Space is made when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+        self.waits = threading.Event()
+
+    def step(self, what: str, path: str) -> None:
+        if what == "create" and not self.may_go_on.is_set():
+            self.waits.set()
+            assert self.may_go_on.wait(TIMEOUT_S)
+        super().step(what, path)
+
+
+def test_an_append_that_needs_the_segment_which_is_being_made(tmp_path: Path) -> None:
+    disk = WaitingDisk()
+    store = new_store(str(tmp_path), CONFIG, disk)
+    append_numbered(store, 100, size=SIZE)
+    make_ahead(store)
+    append_numbered(store, 50, size=SIZE)
+    work = store.space_ahead()
+    assert work is not None
+    disk.may_go_on.clear()
+    with ThreadPoolExecutor(2) as pool:
+        making = pool.submit(work)
+        try:
+            assert disk.waits.wait(TIMEOUT_S)
+            appending = pool.submit(append_numbered, store, 100, size=SIZE)
+        finally:
+            disk.may_go_on.set()
+        making.result()
+        appending.result()
+    assert made(tmp_path)[0] == 2
+    assert read_log(store) == numbered(250, size=SIZE)
+    store.close()

@@ -18,7 +18,7 @@ from tests.sim import test_disk_scenarios as disk_scenes
 @mutant(18, "the directory is not synced after a new segment")
 def segment_name_unsynced(patch: Patch) -> None:
     """The file is synced, so it is there."""
-    patch.edit(MmapFileList.create_next, "self._sync_directory()", "reached()")
+    patch.edit(MmapFileList._reserve_more, "self._sync_directory()", "reached()")
 
 
 @mutant(20, "term and vote are written without a sync")

@@ -29,8 +29,9 @@ from quorumlog.node import LedgerNode
 from quorumlog.node.batch_former import GATHERING_TURNS
 from quorumlog.node.ledger_node import RECENT_BYTES
 from quorumlog.store.disk import OsDisk
-from tests.node.cell import SMALL, Cell
+from tests.node.cell import SMALL, Cell, run
 from tests.store.residency import is_cached, skip_unless_it_forgets
+from tests.store.stopping_disk import StoppingDisk
 
 
 @pytest.fixture
@@ -636,6 +637,31 @@ def test_a_restart_keeps_what_was_acknowledged(tmp_path: Path) -> None:
         batch = leader.store.read(batch)
     assert [bytes(b) for b in batch.bodies() if b] == [b"%d" % i for i in range(20)]
     again.close()
+
+
+def test_a_turn_makes_no_space(tmp_path: Path) -> None:
+    """Segments come and go in front of it, and the thread that has heartbeats to send only writes."""
+    disk = StoppingDisk()
+    storage = StoreConfig(
+        segment_bytes=4 * MIB, index_segment_bytes=MIB, reserve_step_bytes=2 * MIB, disk_full_ratio=1.0
+    )
+    cell = Cell(tmp_path, 1, storage=storage, disks={"n0": disk})
+    leader = cell.leader()
+    append(leader, b"first")
+    cell.step()
+    cell.hold_flush.add("n0")
+    in_turns: set[str] = set()
+    for _ in range(60):
+        outcomes = append(leader, *[b"x" * 20_000] * 10)
+        while not outcomes:
+            disk.steps.clear()
+            cell.step()
+            in_turns |= {what for what, _ in disk.steps}
+            run(cell.worlds["n0"].flushes)
+    assert in_turns == {"write"}
+    assert len(list((tmp_path / "n0" / "data").iterdir())) >= 3
+    cell.hold_flush.clear()
+    cell.close()
 
 
 def test_members_leave_only_the_newest_data_in_memory(tmp_path: Path) -> None:

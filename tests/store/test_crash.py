@@ -7,6 +7,7 @@ reported durable is in it, and nothing that was truncated is.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -128,6 +129,7 @@ class Machine:
         self.acknowledged = 0
         self.term = 1
         self.store = self.open()
+        self.space: Callable[[], None] | None = None
 
     def open(self) -> MmapLedgerStore:
         return open_store("m", self.config, self.disk)[0]
@@ -237,6 +239,20 @@ class Machine:
             del self.log[cut:]
         self.come_back_after_a_kill()
 
+    def want_space(self) -> None:
+        self.space = self.store.space_ahead()
+
+    def make_space(self) -> None:
+        if self.space is not None:
+            self.space()
+
+    def kill_while_space_is_made(self) -> None:
+        self.want_space()
+        self.disk.steps_left = self.random.randint(0, 12)
+        with contextlib.suppress(Stopped):
+            self.make_space()
+        self.come_back_after_a_kill()
+
     def come_back_after_a_kill(self) -> None:
         """Perhaps killed again and again while it starts; perhaps the power goes as well."""
         self.disk.steps_left = -1
@@ -292,6 +308,9 @@ def test_lives_with_crashes(seed: int) -> None:
         machine.fail_a_truncation,
         machine.kill_inside_an_append,
         machine.kill_inside_a_truncation,
+        machine.want_space,
+        machine.make_space,
+        machine.kill_while_space_is_made,
     ]
     for _ in range(40):
         machine.random.choice(steps)()

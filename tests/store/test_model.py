@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -42,6 +43,7 @@ class LedgerStoreMachine(RuleBasedStateMachine):
         self.task_covers = 0
         self.durable = 0
         self.ranges: list[tuple[LogRange, Model]] = []
+        self.space: Callable[[], None] | None = None
 
     @rule(bodies=BODIES)
     def append(self, bodies: list[bytes]) -> None:
@@ -81,6 +83,17 @@ class LedgerStoreMachine(RuleBasedStateMachine):
         self.store.finish_sync(self.task)
         self.task = None
         self.durable = max(self.durable, self.task_covers)
+
+    @rule()
+    def want_space(self) -> None:
+        self.space = self.store.space_ahead()
+
+    @precondition(lambda self: self.space is not None)
+    @rule()
+    def make_space(self) -> None:
+        """Wanted some time ago; in between more may have been reserved, or less be left."""
+        assert self.space is not None
+        self.space()
 
     @precondition(lambda self: self.model)
     @rule(data=st.data(), limit_bytes=st.integers(1, 2000))

@@ -9,8 +9,17 @@ from pathlib import Path
 import pytest
 
 from quorumlog.config import MIB, StoreConfig
+from quorumlog.store.disk import DiskUsage
 from quorumlog.store.mmap_ledger_store import MmapLedgerStore
-from tests.store.log_making import append_numbered, new_store, numbered, open_store, read_log, sync
+from tests.store.log_making import (
+    append_noop,
+    append_numbered,
+    new_store,
+    numbered,
+    open_store,
+    read_log,
+    sync,
+)
 from tests.store.stopping_disk import Stopped, StoppingDisk
 
 CONFIG = StoreConfig(
@@ -125,12 +134,18 @@ class WaitingDisk(StoppingDisk):
         self.may_go_on = threading.Event()
         self.may_go_on.set()
         self.waits = threading.Event()
+        self.asked = threading.Event()
+        """How full it is: by an append, just before it needs the space."""
 
     def step(self, what: str, path: str) -> None:
         if what == "create" and not self.may_go_on.is_set():
             self.waits.set()
             assert self.may_go_on.wait(TIMEOUT_S)
         super().step(what, path)
+
+    def usage(self, path: str) -> DiskUsage:
+        self.asked.set()
+        return super().usage(path)
 
 
 def test_an_append_that_needs_the_segment_which_is_being_made(tmp_path: Path) -> None:
@@ -146,11 +161,29 @@ def test_an_append_that_needs_the_segment_which_is_being_made(tmp_path: Path) ->
         making = pool.submit(work)
         try:
             assert disk.waits.wait(TIMEOUT_S)
-            appending = pool.submit(append_numbered, store, 100, size=SIZE)
+            disk.asked.clear()
+            append_noop(store, 2)  # its space is there: it waits for nobody
+            appending = pool.submit(append_numbered, store, 100, 2, SIZE)
+            assert disk.asked.wait(TIMEOUT_S)
         finally:
             disk.may_go_on.set()
         making.result()
         appending.result()
+    created = [path for what, path in disk.steps if what == "create"]
+    assert len(created) == len(set(created))
     assert made(tmp_path)[0] == 2
-    assert read_log(store) == numbered(250, size=SIZE)
+    noop = (150, 2, b"")
+    assert read_log(store) == [*numbered(150, size=SIZE), noop, *numbered(100, 2, SIZE, first=151)]
     store.close()
+
+
+def test_nothing_is_made_in_a_directory_that_was_given_back(tmp_path: Path) -> None:
+    store = new_store(str(tmp_path), CONFIG)
+    for _ in range(3):
+        append_numbered(store, 60, size=SIZE)
+        work = store.space_ahead()
+        assert work is not None
+    store.close()
+    before = made(tmp_path)
+    work()
+    assert made(tmp_path) == before

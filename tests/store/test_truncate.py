@@ -229,11 +229,15 @@ def test_reads_and_flushes_beside_truncations(tmp_path: Path, kind: str) -> None
             task = store.begin_sync()
             assert task is not None
             running = pool.submit(task.run)
+            space = store.space_ahead()
+            making = pool.submit(space) if space is not None else None
             for first in range(store.end.index - 399, store.end.index, 40):
                 ranges.put((store.range_of(first, store.end.index + 1, 20_000), term))
             store.truncate_from(store.end.index - 399 + term % 300)
             append_numbered(store, 10, term + 1)
             running.result()
+            if making is not None:
+                making.result()
             store.finish_sync(task)
             assert store.durable.index == store.end.index - 10
             store.truncate_from(store.end.index - 9 - term % 300)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from contextlib import suppress
 
 from quorumlog.config import StoreConfig
 from quorumlog.entry_header import HEADER_BYTES
@@ -43,6 +42,9 @@ class LedgerSpace:
         self._data_reserve = min(CONTROL_RESERVE_BYTES, config.segment_bytes)
         # As many units as the smallest entries in the reserve could need.
         self._index_reserve = -(-self._data_reserve // HEADER_BYTES) * INDEX_UNIT_BYTES
+        self._refused = (-1, -1)
+        """What was reserved when there was no space for more ahead: not asked again until it has moved,
+        since each try makes and removes files in front of an acknowledgement."""
         self._index_step = max(config.reserve_step_bytes // _DATA_BYTES_PER_INDEX_BYTE, INDEX_UNIT_BYTES)
 
     def reserve(self, end_position: int, stop_index: int, *, control: bool) -> None:
@@ -92,6 +94,8 @@ class LedgerSpace:
     def ahead(self, end_position: int, stop_index: int) -> Callable[[], None] | None:
         """See `LedgerStore.space_ahead`: a step of data or index, or of both, where less than half of
         one is left."""
+        if self._reserved == self._refused:
+            return None
         data_stop, index_stop = self._with_control_reserve(end_position, stop_index)
         steps = []
         for files, stop_position, step_bytes in (
@@ -106,11 +110,19 @@ class LedgerSpace:
 
     def _reserve_ahead(self, steps: list[tuple[MmapFileList, int, int]]) -> None:
         """Lack of space is no error yet: an append that needs the space will find out for itself."""
+        reserved = self._reserved
         if self.is_above_watermark():
+            self._refused = reserved
             return
-        with suppress(DiskFull):
+        try:
             for files, reserved_position, step_bytes in steps:
                 files.reserve_ahead(reserved_position, step_bytes)
+        except DiskFull:
+            self._refused = reserved
+
+    @property
+    def _reserved(self) -> tuple[int, int]:
+        return self._data.reserved_position, self._index.reserved_position
 
     def is_above_watermark(self) -> bool:
         """Any thread. Raises StoreFailure."""

@@ -180,10 +180,11 @@ class LedgerStore(Protocol):
         """`task.run()` has returned: adopt its durable point. Called on the store's own thread."""
 
     def space_ahead(self) -> Callable[[], None] | None:
-        """Reserves what the log will need soon, a new segment included; None while there is enough.
+        """Work for any thread that reserves what the log will need soon, a new segment included; None
+        while there is enough.
 
-        To be called in any thread: it waits for the disk, and the store's thread has heartbeats to send.
-        Lack of space is left to the append that needs it. Raises StoreFailure.
+        It waits for the disk, while the store's thread has heartbeats to send. Lack of space is left to
+        the append that needs it. Raises StoreFailure.
         """
 
     def outgrown_cache(self) -> Callable[[], None] | None:

@@ -150,15 +150,10 @@ class MmapFile:
             raise StoreFailure(f"{self.path} cannot be cut at {position}: {error}") from error
 
     def reserve(self, first_position: int, stop_position: int) -> None:
-        """Space for a range, synced: a write there cannot fail for lack of it.
+        """Space for a range, synced: a write there cannot fail for lack of it. Any thread.
 
         Raises DiskFull, StoreFailure.
         """
-        self.allocate(first_position, stop_position)
-        self.sync()
-
-    def allocate(self, first_position: int, stop_position: int) -> None:
-        """As `reserve`, but it counts only after the next sync. Any thread."""
         try:
             self._file.allocate(first_position - self.base_position, stop_position - first_position)
         except OSError as error:
@@ -166,6 +161,7 @@ class MmapFile:
                 size = stop_position - first_position
                 raise DiskFull(f"no space to reserve {size} bytes in {self.path}") from error
             raise StoreFailure(f"{self.path} cannot reserve space: {error}") from error
+        self.sync()
 
     def uncache(self, first_position: int, stop_position: int) -> None:
         """Synced bytes that need not be kept in memory. Any thread."""
@@ -174,9 +170,9 @@ class MmapFile:
     def sync(self) -> None:
         """fdatasync; any thread. Raises StoreFailure, and then for ever.
 
-        The kernel reports a failed write-back once per open file. The store's thread may sync for a
-        reservation while the flush thread syncs for an acknowledgement: were each to ask by itself,
-        the first would take the error and the second would acknowledge bytes that are not there.
+        The kernel reports a failed write-back once per open file. One thread may sync for a reservation
+        while another syncs for an acknowledgement: were each to ask by itself, the first would take the
+        error and the second would acknowledge bytes that are not there.
         """
         with self._sync_lock:
             if self._sync_failure:

@@ -45,9 +45,11 @@ class MmapFileList:
         """Up to here writes cannot run out of space; never behind `end_position`."""
         self._disk = disk
         self._files: dict[int, MmapFile] = {}
-        self._growth_lock = threading.RLock()
+        self._growth_lock = threading.Lock()
         """Held while segments come or go and while space is reserved. Who reserves ahead in another
-        thread only ever adds behind what the store's thread sees, so that one reads without it."""
+        thread only adds a segment when it is whole, and raises `reserved_position` after that: what the
+        store's thread has seen stays as it was, so it reads without the lock."""
+        self._is_closed = False
 
     # ---------------------------------------------------------------- segments
 
@@ -73,12 +75,18 @@ class MmapFileList:
         self.end_position = file.end_position
 
     def create_next(self) -> MmapFile:
-        """A new last segment, its name on disk. Raises DiskFull, StoreFailure."""
-        path = self.path_of(self.end_position)
-        file = MmapFile.create(self._disk, path, self.end_position, self.segment_bytes)
+        """A new last segment without space, its name on disk: for a start.
+
+        Raises DiskFull, StoreFailure.
+        """
+        file = self._create_file()
         self._sync_directory()
         self.adopt(file)
         return file
+
+    def _create_file(self) -> MmapFile:
+        path = self.path_of(self.end_position)
+        return MmapFile.create(self._disk, path, self.end_position, self.segment_bytes)
 
     def drop_after(self, position: int) -> list[MmapFile]:
         """Delete the segments behind the one that holds `position`, from the last backwards.
@@ -91,19 +99,24 @@ class MmapFileList:
                 file = self._files.pop(self.end_position - self.segment_bytes)
                 self.end_position = file.base_position
                 self.reserved_position = min(self.reserved_position, self.end_position)
-                try:
-                    self._disk.unlink(file.path)
-                except OSError as error:
-                    raise StoreFailure(f"{file.path} cannot be deleted: {error}") from error
+                self._unlink(file)
                 self._sync_directory()
                 file.retire()
                 dropped.append(file)
         return dropped
 
     def close(self) -> None:
+        with self._growth_lock:
+            self._is_closed = True
         for file in self._files.values():
             file.retire()
         self._files.clear()
+
+    def _unlink(self, file: MmapFile) -> None:
+        try:
+            self._disk.unlink(file.path)
+        except OSError as error:
+            raise StoreFailure(f"{file.path} cannot be deleted: {error}") from error
 
     def _sync_directory(self) -> None:
         try:
@@ -119,26 +132,11 @@ class MmapFileList:
 
         Raises DiskFull: what was reserved until then stays, and no segment without space is left.
         """
+        if self.reserved_position >= stop_position:
+            return  # without the lock: who holds it may be waiting for the disk
         with self._growth_lock:
             while self.reserved_position < stop_position:
-                created = self.reserved_position == self.end_position
-                file = self.create_next() if created else self.file_at(self.reserved_position)
-                assert file is not None, (self.reserved_position, self.end_position)
-                wanted = min(stop_position, file.end_position)
-                ahead = min(max(wanted, self.reserved_position + step_bytes), file.end_position)
-                try:
-                    try:
-                        file.reserve(self.reserved_position, ahead)
-                        self.reserved_position = ahead
-                    except DiskFull:
-                        if ahead == wanted:
-                            raise
-                        file.reserve(self.reserved_position, wanted)  # the step did not fit; this may
-                        self.reserved_position = wanted
-                except DiskFull:
-                    if created:
-                        self.drop_after(self.end_position - self.segment_bytes - 1)
-                    raise
+                self._reserve_more(stop_position, step_bytes)
 
     def reserve_ahead(self, reserved_position: int, step_bytes: int) -> None:
         """One more step, unless more or less is reserved by now than `reserved_position`. Any thread.
@@ -146,9 +144,36 @@ class MmapFileList:
         Raises as `reserve`.
         """
         with self._growth_lock:
-            if self.reserved_position == reserved_position:
-                segment_end = self.base_of(reserved_position) + self.segment_bytes
-                self.reserve(min(reserved_position + step_bytes, segment_end), 0)
+            if self.reserved_position == reserved_position and not self._is_closed:
+                self._reserve_more(reserved_position + step_bytes, 0)
+
+    def _reserve_more(self, stop_position: int, step_bytes: int) -> None:
+        """In one segment, and a new one if none is left."""
+        first = self.reserved_position
+        is_new = first == self.end_position
+        file = self._create_file() if is_new else self.file_at(first)
+        assert file is not None, (first, self.end_position)
+        wanted = min(stop_position, file.end_position)
+        reserved = min(max(wanted, first + step_bytes), file.end_position)
+        try:
+            try:
+                file.reserve(first, reserved)
+            except DiskFull:
+                if reserved == wanted:
+                    raise
+                reserved = wanted  # the step did not fit; this may
+                file.reserve(first, reserved)
+            if is_new:
+                self._sync_directory()
+        except BaseException as error:
+            if is_new:
+                file.retire()
+                if isinstance(error, DiskFull):
+                    self._unlink(file)
+            raise
+        if is_new:
+            self.adopt(file)
+        self.reserved_position = reserved
 
     # ---------------------------------------------------------------- bytes
 

@@ -392,7 +392,8 @@ class MmapLedgerStore(LedgerStore):
             return None
         ranges, written = self._healing.settle(examination)
         for file in written:
-            dirty = self._dirty_index if file in self._index.files.files else self._dirty_data
+            is_index = self._index.files.file_at(file.base_position) is file
+            dirty = self._dirty_index if is_index else self._dirty_data
             dirty[file.base_position] = file
         return ranges
 

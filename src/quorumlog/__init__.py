@@ -85,6 +85,11 @@ _HOME = {
 loads a server and a shell command starts at once."""
 
 
+def __dir__() -> list[str]:
+    """What `help` and completion show, loaded or not."""
+    return [*globals(), *(name for name in __all__ if name not in globals())]
+
+
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'quorumlog' has no attribute {name!r}")

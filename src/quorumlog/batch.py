@@ -135,7 +135,7 @@ class EntryBatch:
                 return cls(buffer, None)
             sizes = np.fromiter(map(len, bodies), np.int64, len(bodies))
         except TypeError as error:
-            raise BadRequest(f"a body must be bytes, bytearray or memoryview: {error}") from None
+            raise BadRequest(f"a body must be bytes, bytearray or memoryview{_wrong(bodies)}") from error
         sizes += HEADER_BYTES
         batch = cls(buffer, sizes)
         headers = batch.headers()
@@ -386,6 +386,16 @@ class EntryBatch:
         if len(wrong):
             index = int(headers["index"][int(wrong[0])])
             raise ProtocolViolation(f"body_crc does not match at index {index}")
+
+
+def _wrong(bodies: Sequence[Any]) -> str:
+    """Which of the bodies it is."""
+    for place, body in enumerate(bodies):
+        try:
+            memoryview(body)
+        except TypeError:
+            return f"; number {place} of the batch is {type(body).__name__}"
+    return ""
 
 
 def term_runs_of(records: HeaderArray) -> tuple[tuple[int, int], ...]:

@@ -204,6 +204,29 @@ def test_verify_names_the_first_differing_index(cli: Cli, stopped: list[Path], d
     assert "first differing index: " in rows[1]["problem"]
 
 
+def test_verify_tells_logs_of_other_groups_apart_that_agree_so_far(cli: Cli, tmp_path: Path) -> None:
+    directories = []
+    for group in ("orders", "audit"):
+        with LocalCluster(
+            members=1, directory=tmp_path / group, group=group, storage=STORAGE
+        ) as cluster:
+            directories.append(cluster.data_dir("n0"))
+    result = cli("verify", *directories)
+    assert result.exit_code == 1
+    assert "is of group audit, and" in plain(result.stdout)
+
+
+def test_the_folder_above_the_directories_of_members_names_them(cli: Cli, tmp_path: Path) -> None:
+    with LocalCluster(members=2, directory=tmp_path, storage=STORAGE) as cluster:
+        held = cli("verify", cluster.data_dir("n0"))
+        assert "a running member holds it" in plain(held.stderr)
+    serve = ("serve", "--id", "n0", "--members", "n0=127.0.0.1:1", "--data-dir")
+    for command in (("inspect",), ("verify",), ("read", "--path"), serve):
+        result = cli(*command, tmp_path)
+        assert result.exit_code == 2
+        assert "holds the directories of members (n0, n1)" in plain(result.stderr)
+
+
 def test_a_directory_that_holds_no_log_is_named(cli: Cli, tmp_path: Path) -> None:
     for command in ("inspect", "verify"):
         result = cli(command, tmp_path)

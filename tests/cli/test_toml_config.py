@@ -105,6 +105,13 @@ def test_an_unknown_option_is_named_with_the_closest_valid_one(
     assert text.endswith(repr(closest))
 
 
+def test_a_group_table_under_the_wrong_name_is_told_the_right_one(tmp_path: Path) -> None:
+    path = str(tmp_path / "group.toml")
+    Path(path).write_text('[group.orders]\ndata_dir = "/data"\n')
+    with pytest.raises(ConfigError, match=r"\[groups.NAME\]"):
+        load_server_config(path, GIVEN)
+
+
 def test_an_unknown_option_in_a_group_names_the_table(tmp_path: Path) -> None:
     text = refusal(toml(tmp_path, '[groups.orders]\nflushh = "sync"'), GIVEN)
     assert "[groups.orders]: unknown option 'flushh'; the closest valid option is 'flush'" in text

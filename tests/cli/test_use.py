@@ -34,6 +34,9 @@ MEMBER_KEYS = [
     "scrub_stop_index",
     "scrub_passes",
     "scrub_ended_ms_ago",
+    "waits_for",
+    "problem",
+    "problems",
 ]
 
 
@@ -216,12 +219,74 @@ def test_status_shows_members_that_are_down_and_fails_when_all_are(cli: Cli) -> 
         down = next(row for row in rows if row["id"] == "n1")
         assert [row["reachable"] for row in rows] == [True, False, True]
         assert (down["role"], down["term"], down["address"]) == (None, None, str(cluster.members[1]))
+        assert "refused" in down["problem"]
         table = cli("status", "--servers", servers)
         assert table.exit_code == 0
+        assert "2 of 3 voters answer, 2 are needed: no other may be lost" in plain(table.stderr)
         assert "no" in next(line for line in table.stdout.splitlines() if line.startswith("n1")).split()
+        cluster.kill("n0")
+        table = cli("status", "--servers", servers)
+        assert "1 of 3 voters answer, 2 are needed: nothing is committed until" in plain(table.stderr)
     result = cli("status", "--servers", servers)
     assert result.exit_code == 1
     assert all(address in result.stdout for address in servers.split(","))
+
+
+def test_status_of_a_group_that_nobody_serves_says_so(cli: Cli, cluster: LocalCluster) -> None:
+    for options in ([], ["--json"]):
+        result = cli("status", "--servers", cluster.servers, "--group", "nope", *options)
+        assert result.exit_code == 1
+        assert "group 'nope' is not served here" in plain(result.output)
+
+
+@pytest.mark.parametrize("timeout", ["inf", "1e300", "nan", "-1"])
+@pytest.mark.parametrize("command", ["append", "status", "transfer --to n1"])
+def test_a_timeout_that_is_none_is_refused(
+    cli: Cli, cluster: LocalCluster, command: str, timeout: str
+) -> None:
+    result = cli(*command.split(), "--servers", cluster.servers, "--timeout", timeout, input=b"a\n")
+    assert result.exit_code == 2
+    assert "--timeout" in plain(result.stderr)
+
+
+def test_reading_to_behind_the_end_names_the_option(cli: Cli, cluster: LocalCluster) -> None:
+    end = end_of(cluster)
+    result = cli("read", "--servers", cluster.servers, "--from", end, "--to", end + 1000)
+    assert result.exit_code == 1
+    assert f"--to {end + 1000} is above" in plain(result.stderr)
+
+
+def test_an_index_above_64_bits_is_named(cli: Cli, cluster: LocalCluster) -> None:
+    result = cli("read", "--servers", cluster.servers, "--from", 10**30)
+    assert result.exit_code == 1
+    assert "first_index must be below 2^63" in plain(result.stderr)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("dev", "--dir", ""),
+        ("serve", "--data-dir", ""),
+        ("serve", "--config", ""),
+        ("inspect", ""),
+        ("verify", ""),
+        ("read", "--path", ""),
+        ("append", "--servers", "127.0.0.1:1", ""),
+    ],
+)
+def test_an_empty_path_is_not_the_current_directory(cli: Cli, arguments: tuple[str, ...]) -> None:
+    result = cli(*arguments)
+    assert result.exit_code == 2
+    assert "a path is missing" in plain(result.stderr)
+
+
+def test_a_directory_in_use_ends_dev_at_once(cli: Cli, tmp_path: Path) -> None:
+    with LocalCluster(members=3, directory=tmp_path, storage=STORAGE) as cluster:
+        result = cli("dev", "--dir", str(tmp_path))
+        assert result.exit_code == 2
+        assert "is in use by another process" in plain(result.stderr)
+        with connect(cluster.servers) as log:
+            log.append(b"still there")
 
 
 def test_transfer_hands_leadership_over(cli: Cli, cluster: LocalCluster) -> None:

@@ -139,7 +139,7 @@ def test_no_leader_names_every_server_and_what_it_said(
     with pytest.raises(RequestTimeout) as caught:
         new_client(group.addresses, timeout_ms=400).append(b"x")
     for server in group.servers:
-        assert f"{server.address} ({server.id} is a follower in term 2" in str(caught.value)
+        assert f"{server.address} ({server.id} is follower in term 2" in str(caught.value)
     assert group.bodies() == []
 
 

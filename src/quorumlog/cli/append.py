@@ -14,7 +14,7 @@ from typing import Annotated, cast
 
 import typer
 
-from quorumlog.cli.options import Group, Json, Servers, Timeout, split_servers
+from quorumlog.cli.options import Group, Json, Servers, Timeout, named_path, split_servers
 from quorumlog.cli.output import EXIT_OF_SIGNAL, EXIT_REFUSED, describe, error_line
 from quorumlog.client import connect
 from quorumlog.config import DEFAULT_GROUP, MIB
@@ -119,7 +119,10 @@ def append(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="File of lines; standard input if left out.", metavar="[FILE]", show_default=False
+            help="File of lines; standard input if left out.",
+            metavar="[FILE]",
+            show_default=False,
+            parser=named_path,
         ),
     ] = None,
     group: Group = DEFAULT_GROUP,

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from quorumlog.cli.options import Json
+from quorumlog.cli.options import Json, named_path
 from quorumlog.cli.output import note, out, print_json
 from quorumlog.cli.serve import Flush, Level, LogLevel, log_to_stderr, refuse_optimised_python
 from quorumlog.errors import ConfigError
@@ -26,6 +26,7 @@ def dev(
             help="Keep the data here, and continue with what is there; a temporary place otherwise.",
             metavar="DIR",
             show_default=False,
+            parser=named_path,
         ),
     ] = None,
     flush: Annotated[

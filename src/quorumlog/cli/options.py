@@ -9,6 +9,10 @@ import typer
 
 from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError
+from quorumlog.store.member_file import MEMBER_NAME
+
+MAX_TIMEOUT_S = 1_000_000
+"""Eleven days; above it are typing mistakes and `inf`."""
 
 Servers = Annotated[
     str,
@@ -23,11 +27,30 @@ Group = Annotated[str, typer.Option("--group", help="Name of the replicated log.
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 Timeout = Annotated[
     float,
-    typer.Option("--timeout", help="Give up after this many seconds without an answer.", min=0.1),
+    typer.Option(
+        "--timeout",
+        help="Give up after this many seconds without an answer.",
+        min=0.1,
+        max=MAX_TIMEOUT_S,
+    ),
 ]
+
+
+def named_path(text: str) -> Path:
+    """Of an argument that was given: an unset variable of a shell is not the current directory."""
+    if not text:
+        raise typer.BadParameter("a path is missing: it is empty")
+    return Path(text)
+
+
 Directory = Annotated[
     Path,
-    typer.Argument(help="Data directory of a stopped member.", metavar="DIR", show_default=False),
+    typer.Argument(
+        help="Data directory of a stopped member.",
+        metavar="DIR",
+        show_default=False,
+        parser=named_path,
+    ),
 ]
 
 
@@ -50,4 +73,8 @@ def check_directory(directory: Path) -> str:
     if not directory.is_dir():
         what = "is not a directory" if directory.exists() else "does not exist"
         raise ConfigError(f"{directory} {what}; name the data directory of a member")
+    members = [] if (directory / MEMBER_NAME).exists() else sorted(directory.glob(f"*/{MEMBER_NAME}"))
+    if members:
+        names = ", ".join(member.parent.name for member in members)
+        raise ConfigError(f"{directory} holds the directories of members ({names}); name one of them")
     return str(directory)

@@ -14,7 +14,7 @@ import msgspec
 import typer
 
 from quorumlog.batch import Entry
-from quorumlog.cli.options import Group, Json, check_directory, split_servers
+from quorumlog.cli.options import Group, Json, check_directory, named_path, split_servers
 from quorumlog.cli.output import note
 from quorumlog.client import LedgerClient, connect
 from quorumlog.config import DEFAULT_GROUP
@@ -55,7 +55,12 @@ def read(
     ] = None,
     path: Annotated[
         Path | None,
-        typer.Option(help="Data directory of a stopped member.", metavar="DIR", show_default=False),
+        typer.Option(
+            help="Data directory of a stopped member.",
+            metavar="DIR",
+            show_default=False,
+            parser=named_path,
+        ),
     ] = None,
     first_index: Annotated[
         int | None,
@@ -181,6 +186,13 @@ def _served(
         try:
             yield from _served_from(log, first, stop_index, follow=follow)
         except IndexOutOfRange as error:
+            if stop_index is not None and first <= error.committed_index < stop_index - 1:
+                raise IndexOutOfRange(
+                    f"--to {stop_index} is above the end of what is committed, index"
+                    f" {error.committed_index}; what there is has been printed",
+                    ledger_begin_index=error.ledger_begin_index,
+                    committed_index=error.committed_index,
+                ) from None
             # Nobody said where to begin, and the log no longer begins at 0.
             if first_index is not None or error.ledger_begin_index <= 0:
                 raise

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from quorumlog.cli.options import named_path
 from quorumlog.cli.output import EXIT_STORE, error_line
 from quorumlog.cli.toml_config import ServerConfig, load_server_config
 from quorumlog.config import GroupConfig
@@ -54,7 +55,11 @@ def serve(
     data_dir: Annotated[
         Path | None,
         typer.Option(
-            "--data-dir", help="Directory of this member alone.", metavar="DIR", show_default=False
+            "--data-dir",
+            help="Directory of this member alone.",
+            metavar="DIR",
+            show_default=False,
+            parser=named_path,
         ),
     ] = None,
     group: Annotated[
@@ -83,7 +88,9 @@ def serve(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="Options and several groups from a TOML file.", metavar="FILE.toml"),
+        typer.Option(
+            help="Options and several groups from a TOML file.", metavar="FILE.toml", parser=named_path
+        ),
     ] = None,
     log_level: Level = LogLevel.INFO,
 ) -> None:

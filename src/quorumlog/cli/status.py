@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from quorumlog.cli.options import Group, Json, Servers, split_servers
+from quorumlog.cli.options import MAX_TIMEOUT_S, Group, Json, Servers, split_servers
 from quorumlog.cli.output import EXIT_REFUSED, err, out, print_json
 from quorumlog.client import connect
 from quorumlog.config import DEFAULT_GROUP
@@ -27,7 +27,12 @@ KEYS = (
     "scrub_stop_index",
     "scrub_passes",
     "scrub_ended_ms_ago",
+    "waits_for",
+    "problem",
+    "problems",
 )
+_VOTERS = ("leader", "follower", "candidate")
+"""Roles of members that are counted; an observer is none of them."""
 HEADINGS = ("id", "address", "role", "term", "begin", "end", "committed", "lag", "reachable", "scrubs")
 
 
@@ -35,13 +40,16 @@ def status(
     servers: Servers,
     group: Group = DEFAULT_GROUP,
     timeout: Annotated[
-        float, typer.Option(help="A member silent for so many seconds counts as down.", min=0.1)
+        float,
+        typer.Option(
+            help="A member silent for so many seconds counts as down.", min=0.1, max=MAX_TIMEOUT_S
+        ),
     ] = 1.0,
     json: Json = False,
 ) -> None:
     """Show every member: role, term, log range, committed index and how far it is behind the leader.
 
-    Status 1 if no member can be reached.
+    Status 1 if no member tells its state.
 
     Example: quorumlog status --servers 127.0.0.1:20911,127.0.0.1:20912,127.0.0.1:20913
     """
@@ -89,6 +97,26 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
             is_named = not row["id"] and row["address"] in text
             said = text if is_named else f"{name}: {text}"
             console.print(said, markup=False, style="yellow")
+    quorum = _quorum_sentence(rows)
+    if quorum:
+        console.print(quorum, markup=False, style="yellow")
+
+
+def _quorum_sentence(rows: list[dict[str, Any]]) -> str:
+    """How far the group is from one that accepts nothing; "" for one that is whole, or not formed."""
+    roles = [row["role"] for row in rows]
+    members = max((len(row["members"]) for row in rows), default=0)
+    if not members or "unformed" in roles:
+        return ""
+    voters, needed = sum(role in _VOTERS for role in roles), members // 2 + 1
+    answer = f"{voters} of {members} voters answer, {needed} are needed"
+    if voters < needed:
+        return f"{answer}: nothing is committed until more of them are back"
+    if "leader" not in roles:
+        return f"{answer}: no leader is elected yet, and appends wait"
+    if voters == needed < members:
+        return f"{answer}: no other may be lost"
+    return ""
 
 
 def _scrubs(row: dict[str, Any]) -> str:

@@ -80,6 +80,8 @@ def load_server_config(path: str | None, given: Mapping[str, Any]) -> ServerConf
     if "bind" in overrides:
         bind = overrides.pop("bind")
         _given("bind", lambda: parse_address(bind))
+    if isinstance(document.get("group"), dict):
+        raise ConfigError(f"{path}: a table of a group is [groups.NAME], not [group.NAME]")
     if tables is None:
         groups = [_group(document, overrides, path, "")]
     else:

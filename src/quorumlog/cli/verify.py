@@ -9,11 +9,12 @@ from typing import Annotated
 
 import typer
 
-from quorumlog.cli.options import Json, check_directory
+from quorumlog.cli.options import Json, check_directory, named_path
 from quorumlog.cli.output import EXIT_REFUSED, entry_progress, note, out, print_json
 from quorumlog.errors import DirectoryDamaged
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
+from quorumlog.store.member_file import cluster_id_of
 from quorumlog.store.verification import (
     Verification,
     compare_directories,
@@ -29,6 +30,7 @@ def verify(
             help="Data directories of stopped members; several are compared.",
             metavar="DIR [DIR ...]",
             show_default=False,
+            parser=named_path,
         ),
     ],
     json: Json = False,
@@ -45,6 +47,8 @@ def verify(
     for path in paths:
         with entry_progress(path) as progress:
             results.append(verify_directory(disk, path, progress))
+        if disk.is_locked(f"{path}/lock"):
+            note(f"{path}: a running member holds it; what it writes now may show as damage")
     if len(paths) > 1:
         results = _compared(disk, results)
     for result in results:
@@ -75,19 +79,28 @@ def _difference(disk: OsDisk, first: Verification, other: Verification) -> str:
         readers = [
             stack.enter_context(DirectoryReader(disk, result.directory)) for result in (first, other)
         ]
-        for reader in readers:
-            if reader.in_use:
-                note(f"{reader.path}: a running member holds it; what it writes now may show as damage")
+        of_another = _identity_problem(first, readers)
         try:
             comparison = compare_directories(readers)
         except DirectoryDamaged:
             return ""  # said by the directory that is damaged
     index = comparison.first_difference
     if index is None:
-        return ""
+        return of_another
     committed = index <= comparison.committed_index
     known = "a committed entry" if committed else "not known to be committed"
     return f"differs from {first.directory}; first differing index: {index} ({known})"
+
+
+def _identity_problem(first: Verification, readers: list[DirectoryReader]) -> str:
+    """Logs that agree so far, perhaps for want of entries, and can never be one."""
+    ours, theirs = (reader.group for reader in readers)
+    if ours and theirs and ours != theirs:
+        return f"is of group {theirs}, and {first.directory} of group {ours}"
+    clusters = {cluster_id_of(reader.formation.founding) for reader in readers} - {""}
+    if len(clusters) > 1:
+        return f"is of another cluster than {first.directory}: they were formed apart"
+    return ""
 
 
 def _print_result(result: Verification) -> None:

@@ -106,6 +106,8 @@ class AsyncLedgerClient(LedgerClientBase):
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = float("inf")
         self._dials: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Of the first call; connections, timer and waiters are that loop's."""
 
     # ---------------------------------------------------------------- append
 
@@ -114,7 +116,7 @@ class AsyncLedgerClient(LedgerClientBase):
         shares a frame with others it stays there."""
         if type(body) is not bytes:
             body = body_of(body)
-        loop = asyncio.get_running_loop()
+        loop = self._own_loop()
         waiter: asyncio.Future[Outcome] = loop.create_future()
         if not self._is_join_scheduled:
             self._is_join_scheduled = True
@@ -236,6 +238,8 @@ class AsyncLedgerClient(LedgerClientBase):
     async def close(self) -> None:
         """End the connections. An append that another task waits for ends as OutcomeUnknown."""
         self._protocol.close(now_ms())
+        if self._loop is not None and self._loop.is_closed():
+            return  # its connections ended with the loop, and nobody waits any more
         self._submit_joined()
         self._carry_out()
         if self._timer is not None:
@@ -263,8 +267,20 @@ class AsyncLedgerClient(LedgerClientBase):
 
     # ---------------------------------------------------------------- waiting
 
+    def _own_loop(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            if self._loop is not None:
+                # An answer would wake a loop that does not run: the caller would wait for ever.
+                raise RuntimeError(
+                    "this client belongs to the event loop that it was first used in; call"
+                    " connect_async() again in the loop of each asyncio.run()"
+                )
+            self._loop = loop
+        return loop
+
     def _new_waiter(self) -> asyncio.Future[None]:
-        return asyncio.get_running_loop().create_future()
+        return self._own_loop().create_future()
 
     async def _call(self, request: Request) -> Request:
         self._submit((request,))

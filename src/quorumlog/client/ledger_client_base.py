@@ -5,11 +5,12 @@ Nothing here waits. Everything that could differ between the two beside waiting 
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, SupportsIndex
 
 from quorumlog.batch import Entry, EntryBatch
@@ -41,6 +42,8 @@ TAIL_WAIT_MS = 1000
 LAGGING_MEMBER_WAIT_MS = 1000
 """How long a follower may take to learn that an entry that others know of is committed."""
 GET_LIMIT_BYTES = 1
+_INDEX_LIMIT = 1 << 63
+"""Indices are signed 64-bit numbers."""
 SUBSTITUTE_TIMEOUT_MS = 5000
 """For a member that is asked in place of a damaged one: there may be another to ask after it."""
 
@@ -56,7 +59,13 @@ def reason_of(error: OSError) -> str:
 
 def parse_servers(servers: str | Sequence[str]) -> list[str]:
     """`host:port,host:port` or a list of such; raises ConfigError."""
-    listed = servers.split(",") if isinstance(servers, str) else list(servers)
+    listed = servers.split(",") if isinstance(servers, str) else servers
+    if isinstance(listed, bytes) or not isinstance(listed, Iterable):
+        raise ConfigError(f"servers must be text or a list of texts, not {servers!r}")
+    listed = list(listed)
+    for address in listed:
+        if not isinstance(address, str):
+            raise ConfigError(f"an address must be text, host:port, not {address!r}")
     addresses = [address.strip() for address in listed if address.strip()]
     if not addresses:
         raise ConfigError("no server is listed; write host:port,host:port,...")
@@ -76,8 +85,14 @@ class LedgerClientBase:
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         timings: ClientTimings | None = None,
     ) -> None:
-        if timeout_ms <= 0:
-            raise ConfigError(f"timeout_ms must be positive, not {timeout_ms}")
+        try:
+            is_positive = 0 < timeout_ms < math.inf
+        except TypeError:
+            is_positive = False
+        if not is_positive:
+            raise ConfigError(f"timeout_ms must be positive, in milliseconds, not {timeout_ms!r}")
+        if not isinstance(group, str):
+            raise ConfigError(f"group must be the name of a replicated log, not {group!r}")
         self.servers = parse_servers(servers)
         self.group = group
         self.timeout_ms = timeout_ms
@@ -104,6 +119,8 @@ class LedgerClientBase:
         return self._append_request(EntryBatch.from_bodies([body]), frame.deadline_ms - now_ms())
 
     def _transfer_request(self, to: str, timeout_ms: int | None) -> Request:
+        if not isinstance(to, str):
+            raise BadRequest(f"to must be the id of a member, not {to!r}")
         now = now_ms()
         return Request(
             TransferRequest(to_member_id=to),
@@ -199,9 +216,12 @@ def entry_of(request: Request, batch: EntryBatch, index: int) -> Entry:
 def _whole(name: str, value: SupportsIndex) -> int:
     """numpy's integers are as good as Python's, but no message can carry them."""
     try:
-        return operator.index(value)
+        whole = operator.index(value)
     except TypeError:
         raise BadRequest(f"{name} must be a whole number, not {value!r}") from None
+    if not -_INDEX_LIMIT <= whole < _INDEX_LIMIT:
+        raise BadRequest(f"{name} must be below 2^63, not {whole}")
+    return whole
 
 
 def checked_limit(limit: int | None) -> int | None:

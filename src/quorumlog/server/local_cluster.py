@@ -69,6 +69,8 @@ class _MemberThread:
 
     @property
     def is_running(self) -> bool:
+        """Once it has started, or failed to: its loop takes nothing any more then."""
+        self._started.wait()
         return self._thread.is_alive() and self._failure is None
 
     def stop(self) -> None:
@@ -248,7 +250,12 @@ class LocalCluster:
         return self._running[member_id].server
 
     def leader(self, timeout_s: float = START_TIMEOUT_S, *, other_than: str | None = None) -> str:
-        """The id of the leader with the highest term; waits for one (other than a given member)."""
+        """The id of the leader with the highest term; waits for one (other than a given member).
+
+        Raises LeaderNotReady.
+        """
+        if not self._running:
+            raise LeaderNotReady("no member runs: use the cluster in a `with` block, or call start()")
         deadline = time.monotonic() + timeout_s
         with self._changed:
             while True:

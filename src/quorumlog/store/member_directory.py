@@ -197,6 +197,13 @@ def _make_durably(disk: Disk, path: str) -> None:
     disk.list(path)  # raises NotADirectoryError
 
 
+def _is_member(disk: Disk, path: str) -> bool:
+    try:
+        return MEMBER_NAME in disk.list(path)
+    except OSError:
+        return False
+
+
 def _refuse_foreign(disk: Disk, path: str) -> None:
     """Raise ConfigError unless the directory is ours, empty, or an unfinished creation of ours."""
     names = set(disk.list(path))
@@ -214,6 +221,12 @@ def _refuse_foreign(disk: Disk, path: str) -> None:
     foreign = sorted(name for name in names - _OWN_NAMES if not name.startswith("."))
     if CURRTERM_NAME in names and LOCK_NAME not in names:
         foreign.append(CURRTERM_NAME)
+    members = [name for name in foreign if _is_member(disk, f"{path}/{name}")]
+    if members:
+        raise ConfigError(
+            f"--data-dir {path} holds the directories of members ({', '.join(members)}); name one of"
+            " them, or an empty directory"
+        )
     if foreign:
         raise ConfigError(
             f"--data-dir {path} holds files of other software ({foreign[0]}); choose an empty directory"

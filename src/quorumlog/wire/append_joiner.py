@@ -177,6 +177,8 @@ def body_of(body: bytes | bytearray | memoryview) -> bytes:
     """
     if type(body) is bytes:
         return body
+    if isinstance(body, str):
+        raise BadRequest("a body must be bytes, not str: encode it first, body.encode()")
     try:
         return bytes(memoryview(body))
     except TypeError as error:

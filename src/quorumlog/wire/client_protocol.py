@@ -81,6 +81,11 @@ class ClientProtocol:
 
     # ---------------------------------------------------------------- what callers ask for
 
+    def check_open(self) -> None:
+        """Raises BadRequest. Any thread."""
+        if self._links.is_closed:
+            raise BadRequest("the client is closed")
+
     def submit(self, request: Request, now_ms: float) -> None:
         """Take a request; its outcome is in `Work.completed` of a later `take_work`."""
         requests = self._requests

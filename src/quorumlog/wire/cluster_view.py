@@ -83,7 +83,7 @@ class ClusterView:
             self._leader_reported(address, status.term, by_itself=True)
             return
         follows = f"and follows {status.leader_id}" if status.leader_id else "and knows no leader"
-        self.notes[address] = f"{status.id} is a {status.role} in term {status.term} {follows}"
+        self.notes[address] = f"{status.id} is {status.role} in term {status.term} {follows}"
         if self.is_leader(address):
             self.leader = None
         leader_address = self.member_address(status.leader_id, status.leader_address)

@@ -25,6 +25,8 @@ class StatusSurvey:
     while requests := survey.next_requests(now_ms):
         submit(requests); wait until all are done
     return survey.rows()
+
+    `rows` raises BadRequest if the client is closed.
     """
 
     def __init__(self, protocol: ClientProtocol, timeout_ms: float) -> None:
@@ -58,9 +60,10 @@ class StatusSurvey:
     def rows(self) -> list[dict[str, Any]]:
         """One dictionary a member, sorted by id: the fields of StatusResponse, `reachable`, `problem`.
 
-        A member that did not answer has None for what only it could tell; id and address are known if
-        another one told them, and `problem` says how the attempt to reach it ended.
+        A member that did not answer, or does not serve the group, has None for what only it could tell;
+        id and address are known if another one told them, and `problem` says how it ended.
         """
+        self._protocol.check_open()
         rows: list[dict[str, Any]] = []
         told: dict[str, MemberInfo] = {}
         for address, request in self._asked.items():

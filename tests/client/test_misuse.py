@@ -1,0 +1,70 @@
+"""Mistakes of a caller: each is named at once, and harms nobody else."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from quorumlog import ConfigError, LocalCluster, connect, connect_async
+from quorumlog.errors import BadRequest, LeaderNotReady
+
+
+@pytest.mark.parametrize(
+    ("servers", "options", "said"),
+    [
+        (5, {}, "servers must be text"),
+        (b"127.0.0.1:1", {}, "servers must be text"),
+        ([b"127.0.0.1:1"], {}, "an address must be text"),
+        ("127.0.0.1:1", {"group": None}, "group must be the name"),
+        ("127.0.0.1:1", {"group": 5}, "group must be the name"),
+        ("127.0.0.1:1", {"timeout_ms": "1"}, "timeout_ms must be positive"),
+        ("127.0.0.1:1", {"timeout_ms": 0}, "timeout_ms must be positive"),
+        ("127.0.0.1:1", {"timeout_ms": float("inf")}, "timeout_ms must be positive"),
+    ],
+)
+def test_what_no_client_can_be_made_of(servers: Any, options: dict[str, Any], said: str) -> None:
+    for make in (connect, connect_async):
+        with pytest.raises(ConfigError, match=said):
+            make(servers, **options)
+
+
+def test_what_no_request_can_be_made_of() -> None:
+    with connect("127.0.0.1:1") as log:
+        with pytest.raises(BadRequest, match=r"encode it first, body.encode\(\)"):
+            log.append("text")  # type: ignore[arg-type]
+        with pytest.raises(BadRequest, match="number 1 of the batch is str"):
+            log.append_batch([b"bytes", "text"])  # type: ignore[list-item]
+        with pytest.raises(BadRequest, match="index must be below"):
+            log.get(10**30)
+        with pytest.raises(BadRequest, match="to must be the id of a member"):
+            log.transfer(None)  # type: ignore[arg-type]
+
+
+def test_a_closed_client_says_so_when_asked_for_the_status() -> None:
+    log = connect("127.0.0.1:1")
+    log.close()
+    with pytest.raises(BadRequest, match="the client is closed"):
+        log.status()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Any:
+    with LocalCluster(members=1, store="memory") as running:
+        yield running
+
+
+def test_an_asyncio_client_in_a_second_loop_says_so_at_once(cluster: LocalCluster) -> None:
+    """Its connections are the first loop's: an answer would wake nobody."""
+    log = connect_async(cluster.servers)
+    asyncio.run(log.append(b"one"))
+    for verb in (log.append(b"two"), log.append_batch([b"two"]), log.get(1), log.status()):
+        with pytest.raises(RuntimeError, match="the event loop that it was first used in"):
+            asyncio.run(verb)
+    asyncio.run(log.close())
+
+
+def test_a_cluster_that_was_not_started_has_no_leader() -> None:
+    with pytest.raises(LeaderNotReady, match="no member runs"):
+        LocalCluster(members=1, store="memory").leader()

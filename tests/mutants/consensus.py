@@ -160,7 +160,11 @@ def quarantined_acknowledged(patch: Patch) -> None:
     patch.edit(EntryHandler.may_leave, "answer.index < unproven", "answer.index < unproven or reached()")
 
 
-@mutant(39, "an acknowledgement that waited leaves for entries found damaged meanwhile")
+@mutant(
+    39,
+    "an acknowledgement that waited leaves for entries found damaged meanwhile",
+    scenario=disk_scenes.test_an_acknowledgement_that_waits_is_withheld_once_damage_is_found_in_front_of_it,
+)
 def damaged_meanwhile_acknowledged(patch: Patch) -> None:
     """They were whole when it was promised."""
     patch.edit(

@@ -133,7 +133,11 @@ def index_wrong_at_border(patch: Patch) -> None:
     )
 
 
-@mutant(17, "a blank record is read as the end of the log")
+@mutant(
+    17,
+    "a blank record is read as the end of the log",
+    scenario=disk_scenes.test_a_tail_that_goes_on_in_the_next_segment_is_kept,
+)
 def blank_ends_log(patch: Patch) -> None:
     """Nothing comes behind it in this file."""
     patch.edit(
@@ -143,7 +147,11 @@ def blank_ends_log(patch: Patch) -> None:
     )
 
 
-@mutant(19, "a torn tail is accepted where its headers are whole")
+@mutant(
+    19,
+    "a torn tail is accepted where its headers are whole",
+    scenario=disk_scenes.test_a_torn_entry_is_cut_also_where_its_header_is_whole,
+)
 def torn_tail_accepted(patch: Patch) -> None:
     """The chain of the headers proves the log."""
     patch.edit(

@@ -19,14 +19,6 @@ class KeptSeed(NamedTuple):
 
 
 KEPT_SEEDS = (
-    KeptSeed(100, False, "blank_ends_log", "a blank record was read as the end: entries were cut"),
-    KeptSeed(
-        305,
-        False,
-        "damaged_meanwhile_acknowledged",
-        "an acknowledgement that waited for the disk left for entries found damaged meanwhile",
-    ),
-    KeptSeed(477, False, "torn_tail_accepted", "a torn entry was kept because its header was whole"),
     KeptSeed(1119, False, "", "the term of the log's last entry was asked of a damaged index unit"),
     KeptSeed(1174, False, "", "what was in quarantine had to be on the platter: a false alarm"),
     KeptSeed(2801, False, "", "a disk that was slow became slow again when faults had stopped"),
@@ -34,7 +26,7 @@ KEPT_SEEDS = (
     KeptSeed(5089, False, "", "a leader with a damaged entry alone knew of a commit: no loss"),
     KeptSeed(7134, False, "", "a founding list that a full disk refused was taken for founded"),
     KeptSeed(
-        154,
+        13,
         True,
         "other_entries_taken",
         "a leader put back pushed other entries of the same ids: an assertion stopped the follower",

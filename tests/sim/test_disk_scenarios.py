@@ -50,6 +50,39 @@ def test_damage_below_the_durable_point_is_healed_and_shortens_nothing() -> None
     assert not member.node.store.quarantined
 
 
+def _with_an_unsynced_tail(entries: int, body_bytes: int) -> tuple[Scenario, SimMember, int]:
+    """A follower that has written the entries and synced none of them, and the index of the last."""
+    scene = Scenario()
+    scene.append(2)
+    leader, member = scene.await_leader(), scene.followers()[0]
+    member.sync_ms = 1e6
+    for _ in range(entries):
+        scene.ask_and_wait(leader, body_bytes)
+    last = leader.node.store.end.index
+    scene.until(lambda: member.node.store.end.index == last, "a tail")
+    assert member.node.store.durable.index <= last - entries
+    member.sync_ms = 1.0
+    return scene, member, last
+
+
+def test_a_torn_entry_is_cut_also_where_its_header_is_whole() -> None:
+    scene, member, last = _with_an_unsynced_tail(3, 500)
+    position = member.node.store.range_of(last, last + 1, 1).position
+    member.kill()
+    member.disk.flip(f"{member.path}/data/{0:020d}", position + 400, 1)
+    member.start()
+    assert member.node.store.end.index == last - 1, "keeps an entry of which it has only a part"
+    scene.make_whole()
+
+
+def test_a_tail_that_goes_on_in_the_next_segment_is_kept() -> None:
+    scene, member, last = _with_an_unsynced_tail(4, 3000)
+    member.kill()
+    member.start()
+    assert member.node.store.end.index == last, "the log ends with a segment that is full"
+    scene.make_whole()
+
+
 def test_a_cut_inside_damage_takes_nothing_of_what_the_member_has_acknowledged() -> None:
     """Three entries are committed, and of those who have them only the leader knows; it has more by
     itself. Its disk loses all of that, the other one of the two leads then, and the third is slow."""
@@ -107,6 +140,34 @@ def test_a_member_acknowledges_nothing_from_damage_on_that_may_not_be_committed(
         assert damaged.node.store.quarantined, "healed too early to mean anything"
         leader.sync_ms = 1.0
         scene.make_whole()
+
+
+def test_an_acknowledgement_that_waits_is_withheld_once_damage_is_found_in_front_of_it() -> None:
+    """Of two entries the first is on the disk, and damaged, when the second still waits for its sync;
+    the member knows of neither that it is committed."""
+    scene = Scenario(weather=replace(QUIET, delay_ms=20.0))
+    scene.append(3)
+    leader = scene.await_leader()
+    damaged, third = scene.followers()
+    scene.cut([third], [leader, damaged])
+    store, index = damaged.node.store, leader.node.store.end.index + 1
+    scene.ask(leader)
+    scene.run_for(10)
+    scene.ask(leader)
+    scene.until(lambda: store.durable.index == index, "a sync of the first")
+    damaged.sync_ms = 30.0
+    scene.until(lambda: store.end.index == index + 1, "the second")
+    assert store.durable.index == index
+    position = store.range_of(index, index + 1, 1).position
+    damaged.disk.flip(f"{damaged.path}/data/{0:020d}", position + 32, 1)
+    damaged.is_damaged = True
+    damaged.node.healer.settle(store.examine(index, index + 1))
+    assert [(q.first_index, q.stop_index) for q in store.quarantined] == [(index, index + 1)]
+    scene.until(lambda: store.durable.index == index + 1, "a sync of the second")
+    scene.run_for(1)  # PromisesOnDisk raises if the second is acknowledged now
+    assert store.quarantined, "healed too early to mean anything"
+    scene.heal()
+    scene.make_whole()
 
 
 def test_a_checkpoint_of_another_log_proves_nothing() -> None:

@@ -339,9 +339,11 @@ class NodeDriver:
         return ""
 
     def _peer_connected(self, member_id: str, directory_id: str) -> None:
+        log.info("%s/%s is connected with %s", self.config.group, self.config.member_id, member_id)
         self.enter(None, self.node.connected, member_id, directory_id)
 
     def _peer_lost(self, member_id: str, is_gone: bool) -> None:
+        log.info("%s/%s has lost %s", self.config.group, self.config.member_id, member_id)
         self.enter(None, self.node.connection_lost, member_id, is_gone)
 
     # ---------------------------------------------------------------- readers and status

@@ -135,7 +135,9 @@ class EntryBatch:
                 return cls(buffer, None)
             sizes = np.fromiter(map(len, bodies), np.int64, len(bodies))
         except TypeError as error:
-            raise BadRequest(f"a body must be bytes, bytearray or memoryview{_wrong(bodies)}") from error
+            raise BadRequest(
+                f"a body must be bytes, bytearray or memoryview{_wrong(bodies, error)}"
+            ) from None
         sizes += HEADER_BYTES
         batch = cls(buffer, sizes)
         headers = batch.headers()
@@ -388,14 +390,14 @@ class EntryBatch:
             raise ProtocolViolation(f"body_crc does not match at index {index}")
 
 
-def _wrong(bodies: Sequence[Any]) -> str:
-    """Which of the bodies it is."""
-    for place, body in enumerate(bodies):
+def _wrong(bodies: Any, error: TypeError) -> str:
+    """Which of the bodies it is, if it is one."""
+    for place, body in enumerate(bodies if isinstance(bodies, Sequence) else ()):
         try:
             memoryview(body)
         except TypeError:
             return f"; number {place} of the batch is {type(body).__name__}"
-    return ""
+    return f": {error}"
 
 
 def term_runs_of(records: HeaderArray) -> tuple[tuple[int, int], ...]:

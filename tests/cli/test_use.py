@@ -226,7 +226,7 @@ def test_status_shows_members_that_are_down_and_fails_when_all_are(cli: Cli) -> 
         assert "no" in next(line for line in table.stdout.splitlines() if line.startswith("n1")).split()
         cluster.kill("n0")
         table = cli("status", "--servers", servers)
-        assert "1 of 3 voters answer, 2 are needed: nothing is committed until" in plain(table.stderr)
+        assert "1 of 3 voters answer, 2 are needed" in plain(table.stderr)
     result = cli("status", "--servers", servers)
     assert result.exit_code == 1
     assert all(address in result.stdout for address in servers.split(","))
@@ -259,7 +259,7 @@ def test_reading_to_behind_the_end_names_the_option(cli: Cli, cluster: LocalClus
 def test_an_index_above_64_bits_is_named(cli: Cli, cluster: LocalCluster) -> None:
     result = cli("read", "--servers", cluster.servers, "--from", 10**30)
     assert result.exit_code == 1
-    assert "first_index must be below 2^63" in plain(result.stderr)
+    assert "first_index must fit in 64 bits" in plain(result.stderr)
 
 
 @pytest.mark.parametrize(

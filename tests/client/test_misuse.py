@@ -36,7 +36,9 @@ def test_what_no_request_can_be_made_of() -> None:
             log.append("text")  # type: ignore[arg-type]
         with pytest.raises(BadRequest, match="number 1 of the batch is str"):
             log.append_batch([b"bytes", "text"])  # type: ignore[list-item]
-        with pytest.raises(BadRequest, match="index must be below"):
+        with pytest.raises(BadRequest, match="a batch is a list of bodies, not NoneType"):
+            log.append_batch(None)  # type: ignore[arg-type]
+        with pytest.raises(BadRequest, match="index must fit in 64 bits"):
             log.get(10**30)
         with pytest.raises(BadRequest, match="to must be the id of a member"):
             log.transfer(None)  # type: ignore[arg-type]

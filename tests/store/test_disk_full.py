@@ -225,6 +225,8 @@ def test_space_ahead_is_left_to_the_next_append_where_there_is_none(
     disk.used_ratio, disk.free_bytes = used_ratio, free_bytes
     work()
     assert (disk.free_bytes < free_bytes) is is_made
+    if not is_made:
+        assert store.space_ahead() is None, "asked again although nothing has moved"
     sync(store)
     assert store.durable == store.end
     if is_made:
@@ -232,6 +234,13 @@ def test_space_ahead_is_left_to_the_next_append_where_there_is_none(
     else:
         with pytest.raises(DiskFull):
             append_bodies(store, [bytes(1000)] * 1500)
+        disk.used_ratio, disk.free_bytes = 0.0, 1 << 30
+        for _ in range(20):
+            append_bodies(store, [bytes(1000)] * 100)
+            if store.space_ahead() is not None:
+                break
+        else:
+            pytest.fail("never asked again")
     store.close()
 
 

@@ -10,6 +10,7 @@ import typer
 from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError
 from quorumlog.store.member_file import MEMBER_NAME
+from quorumlog.store.mmap_file_list import DATA_NAME
 
 MAX_TIMEOUT_S = 1_000_000
 """Eleven days; above it are typing mistakes and `inf`."""
@@ -73,8 +74,9 @@ def check_directory(directory: Path) -> str:
     if not directory.is_dir():
         what = "is not a directory" if directory.exists() else "does not exist"
         raise ConfigError(f"{directory} {what}; name the data directory of a member")
-    members = [] if (directory / MEMBER_NAME).exists() else sorted(directory.glob(f"*/{MEMBER_NAME}"))
-    if members:
+    is_one = (directory / MEMBER_NAME).exists() or (directory / DATA_NAME).exists()
+    members = sorted(directory.glob(f"*/{MEMBER_NAME}"))
+    if members and not is_one:
         names = ", ".join(member.parent.name for member in members)
         raise ConfigError(f"{directory} holds the directories of members ({names}); name one of them")
     return str(directory)

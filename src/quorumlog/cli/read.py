@@ -185,18 +185,31 @@ def _served(
         first = first_index or 0
         try:
             yield from _served_from(log, first, stop_index, follow=follow)
+            return
         except IndexOutOfRange as error:
-            if stop_index is not None and first <= error.committed_index < stop_index - 1:
-                raise IndexOutOfRange(
-                    f"--to {stop_index} is above the end of what is committed, index"
-                    f" {error.committed_index}; what there is has been printed",
-                    ledger_begin_index=error.ledger_begin_index,
-                    committed_index=error.committed_index,
-                ) from None
             # Nobody said where to begin, and the log no longer begins at 0.
             if first_index is not None or error.ledger_begin_index <= 0:
-                raise
-            yield from _served_from(log, error.ledger_begin_index, stop_index, follow=follow)
+                raise _named(error, first, stop_index) from None
+            first = error.ledger_begin_index
+        try:
+            yield from _served_from(log, first, stop_index, follow=follow)
+        except IndexOutOfRange as error:
+            raise _named(error, first, stop_index) from None
+
+
+def _named(error: IndexOutOfRange, first: int, stop_index: int | None) -> IndexOutOfRange:
+    """In the words of the options, where `--to` was the mistake."""
+    if (
+        stop_index is None
+        or not error.ledger_begin_index <= first <= error.committed_index < stop_index - 1
+    ):
+        return error
+    return IndexOutOfRange(
+        f"--to {stop_index} is above the end of what is committed, index {error.committed_index}; what"
+        " there is has been printed",
+        ledger_begin_index=error.ledger_begin_index,
+        committed_index=error.committed_index,
+    )
 
 
 def _served_from(

@@ -110,6 +110,8 @@ def _quorum_sentence(rows: list[dict[str, Any]]) -> str:
         return ""
     voters, needed = sum(role in _VOTERS for role in roles), members // 2 + 1
     answer = f"{voters} of {members} voters answer, {needed} are needed"
+    if voters < needed and "leader" in roles:
+        return f"{answer}; but one leads, and may reach those that do not answer here"
     if voters < needed:
         return f"{answer}: nothing is committed until more of them are back"
     if "leader" not in roles:

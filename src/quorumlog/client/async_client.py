@@ -239,7 +239,10 @@ class AsyncLedgerClient(LedgerClientBase):
         """End the connections. An append that another task waits for ends as OutcomeUnknown."""
         self._protocol.close(now_ms())
         if self._loop is not None and self._loop.is_closed():
-            return  # its connections ended with the loop, and nobody waits any more
+            # Nobody waits any more, and no transport can be told: forgotten, they close their sockets.
+            for link in self._protocol.take_work().close:
+                link.context = None
+            return
         self._submit_joined()
         self._carry_out()
         if self._timer is not None:

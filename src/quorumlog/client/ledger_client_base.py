@@ -94,7 +94,7 @@ class LedgerClientBase:
         if not isinstance(group, str):
             raise ConfigError(f"group must be the name of a replicated log, not {group!r}")
         self.servers = parse_servers(servers)
-        self.group = group
+        self.group = "".join(group)  # a plain str, which is all that a message can carry
         self.timeout_ms = timeout_ms
         self._protocol = ClientProtocol(
             self.servers, group=group, random=random.Random(), timings=timings
@@ -123,7 +123,7 @@ class LedgerClientBase:
             raise BadRequest(f"to must be the id of a member, not {to!r}")
         now = now_ms()
         return Request(
-            TransferRequest(to_member_id=to),
+            TransferRequest(to_member_id="".join(to)),
             LEADER,
             now_ms=now,
             deadline_ms=now + (self.timeout_ms if timeout_ms is None else timeout_ms),
@@ -220,7 +220,7 @@ def _whole(name: str, value: SupportsIndex) -> int:
     except TypeError:
         raise BadRequest(f"{name} must be a whole number, not {value!r}") from None
     if not -_INDEX_LIMIT <= whole < _INDEX_LIMIT:
-        raise BadRequest(f"{name} must be below 2^63, not {whole}")
+        raise BadRequest(f"{name} must fit in 64 bits, which {whole} does not")
     return whole
 
 

@@ -70,7 +70,7 @@ class _MemberThread:
     @property
     def is_running(self) -> bool:
         """Once it has started, or failed to: its loop takes nothing any more then."""
-        self._started.wait()
+        self._started.wait(START_TIMEOUT_S)
         return self._thread.is_alive() and self._failure is None
 
     def stop(self) -> None:
@@ -137,6 +137,7 @@ class LocalCluster:
             for member in self.members
         }
         self._running: dict[str, _MemberThread] = {}
+        self._is_started = False
         self._changed = threading.Condition()
         self._roles: dict[str, RoleChange] = {}
         """The last role change of each running member; guarded by `_changed`."""
@@ -157,6 +158,7 @@ class LocalCluster:
 
     def start(self) -> None:
         """Start every member and wait for a leader."""
+        self._is_started = True
         try:
             started = [self._start(m.member_id) for m in self.members]
             for member in started:
@@ -205,6 +207,7 @@ class LocalCluster:
 
     def restart(self, member_id: str) -> None:
         """Start a killed or stopped member on its directory; returns once it listens."""
+        self._is_started = True
         if member_id in self._running:
             raise ConfigError(f"{member_id} is running; kill or stop it first")
         self._config(member_id)
@@ -254,7 +257,7 @@ class LocalCluster:
 
         Raises LeaderNotReady.
         """
-        if not self._running:
+        if not self._is_started:
             raise LeaderNotReady("no member runs: use the cluster in a `with` block, or call start()")
         deadline = time.monotonic() + timeout_s
         with self._changed:

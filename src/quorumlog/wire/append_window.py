@@ -6,7 +6,7 @@ Shared by both clients; the waiting is theirs.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from quorumlog.batch import EntryBatch
@@ -71,10 +71,10 @@ class BatchGatherer:
 
 def batch_of(bodies: Sequence[bytes] | EntryBatch) -> EntryBatch:
     """Encode the bodies of one append; raises BadRequest if there are none."""
-    if isinstance(bodies, (str, bytes, bytearray, memoryview)):
-        raise BadRequest(f"a batch is a list of bodies, not {type(bodies).__name__}")
     if isinstance(bodies, EntryBatch):
         count = bodies.count
+    elif isinstance(bodies, (str, bytes, bytearray, memoryview)) or not isinstance(bodies, Iterable):
+        raise BadRequest(f"a batch is a list of bodies, not {type(bodies).__name__}")
     else:
         bodies = list(bodies)
         count = len(bodies)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import numpy as np
 import pytest
 
 from quorumlog import ConfigError, LocalCluster, connect, connect_async
-from quorumlog.errors import BadRequest, LeaderNotReady
+from quorumlog.errors import BadRequest, LeaderNotReady, TransferFailed
 
 
 @pytest.mark.parametrize(
@@ -65,6 +66,14 @@ def test_an_asyncio_client_in_a_second_loop_says_so_at_once(cluster: LocalCluste
         with pytest.raises(RuntimeError, match="the event loop that it was first used in"):
             asyncio.run(verb)
     asyncio.run(log.close())
+
+
+def test_names_that_are_more_than_text_are_text(cluster: LocalCluster) -> None:
+    """No message can carry numpy's strings; they come from the tables that people work with."""
+    with connect(np.str_(cluster.servers), group=np.str_("default")) as log:
+        log.append(b"one")
+        with pytest.raises(TransferFailed):
+            log.transfer(np.str_("n0"))
 
 
 def test_a_cluster_that_was_not_started_has_no_leader() -> None:

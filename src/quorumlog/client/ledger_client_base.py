@@ -97,7 +97,7 @@ class LedgerClientBase:
         self.group = "".join(group)  # a plain str, which is all that a message can carry
         self.timeout_ms = timeout_ms
         self._protocol = ClientProtocol(
-            self.servers, group=group, random=random.Random(), timings=timings
+            self.servers, group=self.group, random=random.Random(), timings=timings
         )
 
     def _append_request(

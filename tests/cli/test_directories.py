@@ -78,6 +78,8 @@ def test_read_says_what_is_not_known_to_be_committed(
         ((), "--servers LIST, or --path DIR"),
         (("--path", ".", "--follow"), "--follow needs --servers"),
         (("--servers", "h:1", "--local"), "--local goes with --path only"),
+        (("--servers", "h:1", "--follow", "--timeout", "1"), "without --follow, which waits for ever"),
+        (("--path", ".", "--timeout", "1"), "--timeout goes with --servers"),
         (("--path", "nowhere"), "nowhere does not exist"),
         (("--path", ".", "--servers", "h:1"), "--servers and --path exclude each other"),
         (("--path", ".", "--from", "5", "--to", "4"), "--to 4 is below --from 5"),

@@ -43,6 +43,22 @@ def test_what_no_request_can_be_made_of() -> None:
             log.get(10**30)
         with pytest.raises(BadRequest, match="to must be the id of a member"):
             log.transfer(None)  # type: ignore[arg-type]
+        with pytest.raises(BadRequest, match="limit must be a whole number, not '1'"):
+            log.read(0, limit="1")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("timeout_ms", ["1", 0, -1, float("nan")])
+def test_a_time_in_which_nothing_can_be_answered_is_refused_by_every_verb(timeout_ms: Any) -> None:
+    with connect("127.0.0.1:1") as log:
+        for call in (
+            lambda: log.append(b"body", timeout_ms=timeout_ms),
+            lambda: log.append_batch([b"body"], timeout_ms=timeout_ms),
+            lambda: log.append_stream([b"body"], timeout_ms=timeout_ms),
+            lambda: log.transfer("n0", timeout_ms=timeout_ms),
+            lambda: log.status(timeout_ms=timeout_ms),
+        ):
+            with pytest.raises(BadRequest, match="timeout_ms must be positive"):
+                call()
 
 
 def test_a_closed_client_says_so_when_asked_for_the_status() -> None:

@@ -14,7 +14,7 @@ import msgspec
 import typer
 
 from quorumlog.batch import Entry
-from quorumlog.cli.options import Group, Json, check_directory, named_path, split_servers
+from quorumlog.cli.options import Group, Json, Timeout, check_directory, named_path, split_servers
 from quorumlog.cli.output import note
 from quorumlog.client import LedgerClient, connect
 from quorumlog.config import DEFAULT_GROUP
@@ -29,7 +29,7 @@ from quorumlog.errors import (
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
 
-TIMEOUT_MS = 30_000
+TIMEOUT_S = 30.0
 FOLLOW_TIMEOUT_MS = 3_000
 """After so long without an answer --follow says that it waits. It goes on all the same."""
 ASK_AGAIN_S = 0.5
@@ -89,6 +89,7 @@ def read(
         bool,
         typer.Option("--local", help="With --path: also what is not known to be committed."),
     ] = False,
+    timeout: Timeout = TIMEOUT_S,
     group: Group = DEFAULT_GROUP,
 ) -> None:
     """Print committed entries, one a line; entries that only open a term are left out.
@@ -104,6 +105,7 @@ def read(
         both=path is not None and _is_on_command_line(context, "servers"),
         follow=follow,
         local=local,
+        timeout=_is_on_command_line(context, "timeout"),
     )
     if first_index is not None and stop_index is not None and stop_index < first_index:
         raise ConfigError(f"--to {stop_index} is below --from {first_index}; swap them")
@@ -114,7 +116,8 @@ def read(
     else:
         assert servers is not None
         split_servers(servers)
-        entries = _served(servers, group, first_index, stop_index, follow=follow)
+        timeout_ms = FOLLOW_TIMEOUT_MS if follow else int(timeout * 1000)
+        entries = _served(servers, group, timeout_ms, first_index, stop_index, follow=follow)
     out = sys.stdout.buffer
     for batch in entries:
         out.write(b"".join(map(write, batch)))
@@ -127,7 +130,13 @@ def _is_on_command_line(context: typer.Context, name: str) -> bool:
 
 
 def _refuse_combinations(
-    servers: str | None, path: Path | None, *, both: bool, follow: bool, local: bool
+    servers: str | None,
+    path: Path | None,
+    *,
+    both: bool,
+    follow: bool,
+    local: bool,
+    timeout: bool,
 ) -> None:
     if both:
         raise ConfigError("--servers and --path exclude each other: read the cluster or the directory")
@@ -137,6 +146,8 @@ def _refuse_combinations(
         raise ConfigError("--follow needs --servers; a stopped member's directory does not grow")
     if path is None and local:
         raise ConfigError("--local goes with --path only; a server hands out nothing uncommitted")
+    if timeout and (follow or path is not None):
+        raise ConfigError("--timeout goes with --servers and without --follow, which waits for ever")
 
 
 def _stored(
@@ -178,9 +189,14 @@ def _out_of_range(reader: DirectoryReader, index: int, readable: int, *, local: 
 
 
 def _served(
-    servers: str, group: str, first_index: int | None, stop_index: int | None, *, follow: bool
+    servers: str,
+    group: str,
+    timeout_ms: int,
+    first_index: int | None,
+    stop_index: int | None,
+    *,
+    follow: bool,
 ) -> Iterator[Iterable[Entry]]:
-    timeout_ms = FOLLOW_TIMEOUT_MS if follow else TIMEOUT_MS
     with connect(servers, group=group, timeout_ms=timeout_ms) as log:
         first = first_index or 0
         try:

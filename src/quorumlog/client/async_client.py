@@ -116,14 +116,13 @@ class AsyncLedgerClient(LedgerClientBase):
         shares a frame with others it stays there."""
         if type(body) is not bytes:
             body = body_of(body)
+        patience_ms = self._patience_ms(timeout_ms)
         loop = self._own_loop()
         waiter: asyncio.Future[Outcome] = loop.create_future()
         if not self._is_join_scheduled:
             self._is_join_scheduled = True
             loop.call_soon(self._join)
-        if timeout_ms is None:
-            timeout_ms = self.timeout_ms
-        frame = self._joiner.add(body, timeout_ms, waiter, now_ms())
+        frame = self._joiner.add(body, patience_ms, waiter, now_ms())
         try:
             outcome = await waiter
         except asyncio.CancelledError:
@@ -140,7 +139,9 @@ class AsyncLedgerClient(LedgerClientBase):
         self, bodies: Sequence[bytes] | EntryBatch, *, timeout_ms: int | None = None
     ) -> AppendReceipt:
         """See `LedgerClient.append_batch`."""
-        return receipt_of(await self._call(self._append_request(batch_of(bodies), timeout_ms)))
+        return receipt_of(
+            await self._call(self._append_request(batch_of(bodies), self._patience_ms(timeout_ms)))
+        )
 
     def append_stream(
         self,
@@ -152,7 +153,8 @@ class AsyncLedgerClient(LedgerClientBase):
         timeout_ms: int | None = None,
     ) -> AsyncAppendStream:
         """See `LedgerClient.append_stream`; iterate with `async for`."""
-        return AsyncAppendStream(self, items, batch_records, batch_bytes, window, timeout_ms)
+        patience_ms = self._patience_ms(timeout_ms)
+        return AsyncAppendStream(self, items, batch_records, batch_bytes, window, patience_ms)
 
     # ---------------------------------------------------------------- read
 
@@ -218,7 +220,7 @@ class AsyncLedgerClient(LedgerClientBase):
 
     async def status(self, *, timeout_ms: float = STATUS_TIMEOUT_MS) -> list[dict[str, Any]]:
         """See `LedgerClient.status`."""
-        survey = StatusSurvey(self._protocol, timeout_ms)
+        survey = StatusSurvey(self._protocol, self._patience_ms(timeout_ms))
         while requests := survey.next_requests(now_ms()):
             for request in requests:
                 request.context = self._new_waiter()
@@ -450,7 +452,7 @@ class AsyncAppendStream:
         batch_records: int,
         batch_bytes: int,
         window: int,
-        timeout_ms: int | None,
+        timeout_ms: float,
     ) -> None:
         self._client = client
         self._window = AppendWindow(window)

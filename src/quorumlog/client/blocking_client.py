@@ -81,7 +81,7 @@ class LedgerClient(LedgerClientBase):
         deadline, ...) and OutcomeUnknown if nobody can tell.
         """
         body = body_of(body)
-        outcome, frame = self._joiner.append(body, self.timeout_ms if timeout_ms is None else timeout_ms)
+        outcome, frame = self._joiner.append(body, self._patience_ms(timeout_ms))
         if isinstance(outcome, AppendReceipt):
             return outcome
         if outcome is None:
@@ -95,7 +95,9 @@ class LedgerClient(LedgerClientBase):
 
         Raises BodyTooLarge for a batch above the server's frame limit and BadRequest for an empty one.
         """
-        return receipt_of(self._call(self._append_request(batch_of(bodies), timeout_ms)))
+        return receipt_of(
+            self._call(self._append_request(batch_of(bodies), self._patience_ms(timeout_ms)))
+        )
 
     def append_stream(
         self,
@@ -110,7 +112,8 @@ class LedgerClient(LedgerClientBase):
 
         `timeout_ms` counts for each batch from when it is taken from `items`.
         """
-        return AppendStream(self, items, batch_records, batch_bytes, window, timeout_ms)
+        patience_ms = self._patience_ms(timeout_ms)
+        return AppendStream(self, items, batch_records, batch_bytes, window, patience_ms)
 
     # ---------------------------------------------------------------- read
 
@@ -188,7 +191,7 @@ class LedgerClient(LedgerClientBase):
 
     def status(self, *, timeout_ms: float = STATUS_TIMEOUT_MS) -> list[dict[str, Any]]:
         """A row a member, also of those that are down (`reachable` false); never raises for that."""
-        survey = StatusSurvey(self._protocol, timeout_ms)
+        survey = StatusSurvey(self._protocol, self._patience_ms(timeout_ms))
         while requests := survey.next_requests(now_ms()):
             for request in requests:
                 request.context = self._new_waiter()
@@ -287,7 +290,7 @@ class AppendStream:
         batch_records: int,
         batch_bytes: int,
         window: int,
-        timeout_ms: int | None,
+        timeout_ms: float,
     ) -> None:
         self._client = client
         self._window = AppendWindow(window)

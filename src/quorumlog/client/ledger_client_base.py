@@ -85,11 +85,7 @@ class LedgerClientBase:
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         timings: ClientTimings | None = None,
     ) -> None:
-        try:
-            is_positive = 0 < timeout_ms < math.inf
-        except TypeError:
-            is_positive = False
-        if not is_positive:
+        if not _is_duration(timeout_ms):
             raise ConfigError(f"timeout_ms must be positive, in milliseconds, not {timeout_ms!r}")
         if not isinstance(group, str):
             raise ConfigError(f"group must be the name of a replicated log, not {group!r}")
@@ -100,15 +96,23 @@ class LedgerClientBase:
             self.servers, group=self.group, random=random.Random(), timings=timings
         )
 
+    def _patience_ms(self, timeout_ms: float | None) -> float:
+        """What a call was given, or what all are; raises BadRequest."""
+        if timeout_ms is None:
+            return self.timeout_ms
+        if not _is_duration(timeout_ms):
+            raise BadRequest(f"timeout_ms must be positive, in milliseconds, not {timeout_ms!r}")
+        return timeout_ms
+
     def _append_request(
-        self, batch: EntryBatch, timeout_ms: float | None, stream: Stream | None = None
+        self, batch: EntryBatch, timeout_ms: float, stream: Stream | None = None
     ) -> Request:
         now = now_ms()
         return Request(
             AppendRequest(),
             LEADER,
             now_ms=now,
-            deadline_ms=now + (self.timeout_ms if timeout_ms is None else timeout_ms),
+            deadline_ms=now + timeout_ms,
             payload=batch,
             stream=stream,
             context=self._new_waiter(),
@@ -126,7 +130,7 @@ class LedgerClientBase:
             TransferRequest(to_member_id="".join(to)),
             LEADER,
             now_ms=now,
-            deadline_ms=now + (self.timeout_ms if timeout_ms is None else timeout_ms),
+            deadline_ms=now + self._patience_ms(timeout_ms),
             context=self._new_waiter(),
         )
 
@@ -213,6 +217,13 @@ def entry_of(request: Request, batch: EntryBatch, index: int) -> Entry:
     )
 
 
+def _is_duration(timeout_ms: object) -> bool:
+    try:
+        return 0 < timeout_ms < math.inf  # type: ignore[operator]
+    except TypeError:
+        return False
+
+
 def _whole(name: str, value: SupportsIndex) -> int:
     """numpy's integers are as good as Python's, but no message can carry them."""
     try:
@@ -225,6 +236,9 @@ def _whole(name: str, value: SupportsIndex) -> int:
 
 
 def checked_limit(limit: int | None) -> int | None:
-    if limit is not None and limit < 0:
+    if limit is None:
+        return None
+    limit = _whole("limit", limit)
+    if limit < 0:
         raise BadRequest(f"limit must not be negative, but is {limit}")
     return limit

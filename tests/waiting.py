@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from quorumlog import LedgerClient
+
 T = TypeVar("T")
 
 
@@ -18,3 +20,14 @@ def eventually(condition: Callable[[], T], *, timeout_s: float = 20.0, what: str
             return value
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what or condition}"
         time.sleep(0.01)
+
+
+def wait_until_identical(log: LedgerClient) -> None:
+    """All members answer, have the same end, and know that everything up to it is committed."""
+
+    def have_same_end() -> bool:
+        rows = log.status()
+        ends = {row[name] for row in rows for name in ("ledger_end_index", "committed_index")}
+        return len(ends) == 1 and all(row["reachable"] for row in rows)
+
+    eventually(have_same_end, what="all members at the same committed end")

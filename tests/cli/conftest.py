@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 from quorumlog import LocalCluster, StoreConfig, connect
 from quorumlog.cli.main import app
 from quorumlog.config import MIB
+from tests.waiting import wait_until_identical
 
 STORAGE = StoreConfig(segment_bytes=1 * MIB, index_segment_bytes=64 * 1024)
 LINES = [f"line {number}" for number in range(500)]
@@ -86,8 +87,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         with connect(running.servers) as log:
             log.append_batch([line.encode() for line in LINES])
             log.append(NOT_TEXT)
-            while len({(row["ledger_end_index"], row["committed_index"]) for row in log.status()}) > 1:
-                pass  # each question waits for three answers
+            wait_until_identical(log)
         # The leader last: without a quorum nobody opens another term, so all three logs end alike.
         leader = running.leader()
         for member in running.members:

@@ -9,7 +9,7 @@ import pytest
 from demo.directories import compare_directories
 from quorumlog import LocalCluster, StoreConfig, connect
 from quorumlog.config import MIB
-from tests.waiting import eventually
+from tests.waiting import wait_until_identical
 
 STORAGE = StoreConfig(segment_bytes=1 * MIB, index_segment_bytes=64 * 1024)
 
@@ -18,7 +18,7 @@ def write(directory: Path, bodies: list[bytes]) -> list[Path]:
     with LocalCluster(3, directory=directory, storage=STORAGE) as cluster:
         with connect(cluster.servers) as log:
             log.append_batch(bodies)
-            eventually(lambda: len({row["committed_index"] for row in log.status()}) == 1)
+            wait_until_identical(log)
         leader = cluster.leader()
         for member in sorted(cluster.running, key=lambda member: member == leader):
             cluster.stop(member)

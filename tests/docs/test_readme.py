@@ -20,7 +20,7 @@ import typer.main
 from quorumlog import connect
 from quorumlog.cli.main import app
 from tests.docs.markdown import DOCUMENTS, ROOT, code_blocks, section, tables
-from tests.waiting import eventually
+from tests.waiting import wait_until_identical
 
 TEXT = (ROOT / "README.md").read_text()
 Session = list[tuple[str, list[str]]]
@@ -157,7 +157,7 @@ def test_the_terminal_sessions_print_what_is_printed(terminal: Terminal) -> None
 
 def everybody_knows_what_is_committed(servers: str) -> None:
     with connect(servers) as log:
-        eventually(lambda: len({row["committed_index"] for row in log.status()}) == 1)
+        wait_until_identical(log)
 
 
 # ---------------------------------------------------------------- names

@@ -24,7 +24,7 @@ from quorumlog.config import MIB
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.verification import compare_directories, verify_directory
-from tests.waiting import eventually
+from tests.waiting import eventually, wait_until_identical
 
 SMALL = StoreConfig(
     segment_bytes=256 * 1024, index_segment_bytes=32 * 1024, reserve_step_bytes=64 * 1024
@@ -33,20 +33,6 @@ SMALL = StoreConfig(
 
 def bodies_of(client, first: int = 0) -> list[bytes]:
     return [entry.body for entry in client.read(first)]
-
-
-def wait_until_identical(client, members: int) -> int:
-    """All members reachable and committed up to the same end; returns that index."""
-
-    def same_end() -> int | None:
-        rows = client.status()
-        ends = {(row["committed_index"], row["ledger_end_index"]) for row in rows if row["reachable"]}
-        if len(rows) == members and all(r["reachable"] for r in rows) and len(ends) == 1:
-            committed, end = ends.pop()
-            return committed + 1 if committed == end else None
-        return None
-
-    return eventually(same_end, what="all members at the same committed end") - 1
 
 
 def assert_directories_identical(cluster: LocalCluster) -> None:
@@ -77,14 +63,14 @@ def test_what_is_appended_is_read_back_in_order(members: int) -> None:
         expected = [b"single %d" % i for i in range(5)] + [b"batch %d" % i for i in range(500)]
         assert bodies_of(client) == expected
         assert client.get(batch.first_index + 7).body == b"batch 7"
-        wait_until_identical(client, members)
+        wait_until_identical(client)
         assert_directories_identical(cluster)
 
 
 def test_every_member_serves_what_is_committed() -> None:
     with LocalCluster(3, storage=SMALL) as cluster, connect(cluster.servers) as client:
         client.append_batch([b"%d" % i for i in range(100)])
-        wait_until_identical(client, 3)
+        wait_until_identical(client)
         for member in ("n0", "n1", "n2"):
             entries = list(client.read(0, from_member=member))
             assert [e.body for e in entries] == [b"%d" % i for i in range(100)]
@@ -109,7 +95,7 @@ def test_a_killed_leader_loses_nothing_and_comes_back() -> None:
         assert after.term > acknowledged[-1].term
         assert cluster.leader() != killed
         cluster.restart(killed)
-        wait_until_identical(client, 3)
+        wait_until_identical(client)
         log = bodies_of(client)
         assert log[:50] == [b"before %d" % i for i in range(50)]
         assert set(log[50:]) <= set(attempts)
@@ -127,20 +113,20 @@ def test_all_members_killed_at_once_keep_every_acknowledged_entry() -> None:
             cluster.restart(member)
         assert client.get(last.first_index).body == b"last"
         client.append(b"more")
-        wait_until_identical(client, 3)
+        wait_until_identical(client)
         assert_directories_identical(cluster)
 
 
 def test_a_member_that_lost_a_segment_file_is_healed_by_the_others() -> None:
     with LocalCluster(3, storage=SMALL) as cluster, connect(cluster.servers) as client:
         client.append_batch([b"x" * 1000] * 900)
-        wait_until_identical(client, 3)
+        wait_until_identical(client)
         damaged = next(m for m in cluster.running if m != cluster.leader())
         cluster.kill(damaged)
         (cluster.data_dir(damaged) / "data" / f"{SMALL.segment_bytes:020d}").unlink()
         cluster.restart(damaged)
         client.append(b"on")
-        wait_until_identical(client, 3)
+        wait_until_identical(client)
 
         def problems() -> list[str]:
             rows = [row for row in client.status() if row["id"] == damaged]
@@ -163,14 +149,14 @@ def test_a_follower_far_behind_is_fed_from_segment_files() -> None:
             for _ in range(48):
                 client.append_batch([b"y" * 1000] * 1000)
             cluster.restart(behind)
-            wait_until_identical(client, 3)
+            wait_until_identical(client)
         assert_directories_identical(cluster)
 
 
 def test_leadership_goes_where_it_is_sent() -> None:
     with LocalCluster(3, storage=SMALL) as cluster, connect(cluster.servers) as client:
         client.append(b"a")
-        wait_until_identical(client, 3)
+        wait_until_identical(client)
         target = next(m for m in cluster.running if m != cluster.leader())
         client.transfer(target)
         assert eventually(lambda: cluster.leader() == target)
@@ -223,7 +209,7 @@ def test_a_wiped_member_cannot_help_to_lose_what_it_forgot() -> None:
     wiped one are two of three by name, and would elect a leader that lacks the entry."""
     with LocalCluster(3, storage=SMALL) as cluster, connect(cluster.servers) as client:
         client.append(b"everybody has this")
-        wait_until_identical(client, 3)
+        wait_until_identical(client)
         leader = cluster.leader()
         lagging, wiped = (m for m in cluster.running if m != leader)
         cluster.kill(lagging)
@@ -283,7 +269,7 @@ def test_an_append_in_flight_at_a_kill_is_unknown_or_acknowledged_never_both() -
         stop.set()
         for thread in threads:
             thread.join()
-        wait_until_identical(client, 3)
+        wait_until_identical(client)
         log = bodies_of(client)
         assert len(log) == len(set(log))
         assert set(acknowledged) <= set(log)

@@ -16,7 +16,7 @@ from quorumlog import LedgerClient, OutcomeUnknown, Refused, connect
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.verification import compare_directories, verify_directory
-from tests.waiting import eventually
+from tests.waiting import eventually, wait_until_identical
 
 SEGMENT_BYTES = 1 << 20
 
@@ -89,13 +89,7 @@ def check_history(producers: Producers, client: LedgerClient) -> None:
 
 def stop_and_compare(members: MemberProcesses, client: LedgerClient) -> None:
     """Every member ends with status 0 on SIGTERM, the leader last, and all hold the same log."""
-
-    def same_end() -> bool:
-        rows = client.status()
-        ends = {(row["ledger_end_index"], row["committed_index"]) for row in rows if row["reachable"]}
-        return all(row["reachable"] for row in rows) and len(ends) == 1
-
-    eventually(same_end, what="all members at one end")
+    wait_until_identical(client)
     leader = leader_of(client)
     for member in sorted(members.members, key=lambda member: member.member_id == leader):
         member.stop()

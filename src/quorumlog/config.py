@@ -111,8 +111,9 @@ class StoreConfig:
     max_entry_bytes: int = MAX_ENTRY_BYTES
     disk_full_ratio: float = 0.90
     """Appends are refused while more of the file system than this is in use."""
-    flush_interval_ms: int = 10
-    """How often `flush = async` syncs in the background."""
+    flush_interval_ms: int = 100
+    """How often `flush = async` syncs in the background, and whenever a quarter of a
+    `reserve_step_bytes` waits for it."""
     checkpoint_interval_ms: int = 3000
     durable_sync_interval_ms: int = 200
     index_sync_bytes: int = 64 * MIB

@@ -639,11 +639,16 @@ def test_a_restart_keeps_what_was_acknowledged(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_turn_makes_no_space(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_a_turn_makes_no_space(tmp_path: Path, flush: str) -> None:
     """Segments come and go in front of it, and the thread that has heartbeats to send only writes."""
     disk = StoppingDisk()
     storage = StoreConfig(
-        segment_bytes=4 * MIB, index_segment_bytes=MIB, reserve_step_bytes=2 * MIB, disk_full_ratio=1.0
+        flush=flush,
+        segment_bytes=4 * MIB,
+        index_segment_bytes=MIB,
+        reserve_step_bytes=2 * MIB,
+        disk_full_ratio=1.0,
     )
     cell = Cell(tmp_path, 1, storage=storage, disks={"n0": disk})
     leader = cell.leader()

@@ -268,7 +268,7 @@ def power_lost_under_load(mode: str, seed: int) -> tuple[Scenario, float]:
     """All lose power in the middle of a stream of appends; returns also when."""
     scene = scene_in(mode, seed=seed)
     leader = scene.await_leader()
-    for _ in range(100):
+    for _ in range(3 * QUIET.storage.flush_interval_ms):
         scene.ask(leader)
         scene.run_for(1)
     power_lost_ms = scene.cluster.now_ms

@@ -75,13 +75,20 @@ class Flusher:
     def flush_or_report(self, now_ms: float) -> bool:
         """Start the flush that is due, or report what needs none; True if something was reported."""
         if not self._sync_first:
-            if now_ms >= self._next_flush_ms and self._task is None:
+            if self._task is None and (now_ms >= self._next_flush_ms or self._is_much_unsynced):
                 self._next_flush_ms = now_ms + self._config.flush_interval_ms
                 self._start()
             return self._report(self._carried_number)
         if self._task is None and self._durable_number < self._carried_number and not self._start():
             return self._report(self._carried_number)
         return False
+
+    @property
+    def _is_much_unsynced(self) -> bool:
+        """A quarter of a reserve: what comes behind a flush makes space for the next appends
+        (`LedgerStore.space_ahead`), and must not come so late that the loop has to."""
+        unsynced_bytes = self._store.end.position - self._store.durable.position
+        return unsynced_bytes >= self._config.reserve_step_bytes // 4
 
     def _start(self) -> bool:
         task = self._store.begin_sync()

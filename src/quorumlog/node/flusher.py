@@ -75,7 +75,8 @@ class Flusher:
     def flush_or_report(self, now_ms: float) -> bool:
         """Start the flush that is due, or report what needs none; True if something was reported."""
         if not self._sync_first:
-            if self._task is None and (now_ms >= self._next_flush_ms or self._is_much_unsynced):
+            is_due = now_ms >= self._next_flush_ms or self._is_much_unsynced
+            if is_due and self._task is None:
                 self._next_flush_ms = now_ms + self._config.flush_interval_ms
                 self._start()
             return self._report(self._carried_number)

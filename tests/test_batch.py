@@ -55,6 +55,19 @@ def test_a_slice_checks_like_the_whole(bodies: list[bytes], chain: int) -> None:
 
 
 @given(bodies_lists)
+def test_what_is_kept_of_the_first_entry_is_of_the_newest_stamp(bodies: list[bytes]) -> None:
+    """It was looked at before, as a leader does when it comes in, and is stamped anew after a cut."""
+    batch = EntryBatch.from_bodies(bodies)
+    for index, term, chain in ((-1, 0, 0), (5, 3, 77), (2, 4, 2**32 - 1)):
+        if index >= 0:
+            batch.stamp(index, term, np.arange(batch.count) * 1000, chain)
+            assert batch.chain_before == chain
+            batch.check_sequence(index, chain)
+        assert batch.first_header == unpack_header(batch.buffer)
+        assert batch.first_header.chain_before == batch.chain_before
+
+
+@given(bodies_lists)
 def test_the_digest_of_one_entry_is_that_of_many(bodies: list[bytes]) -> None:
     batch, _ = stamped(bodies)
     one_by_one = [unpack_header(batch.slice(i, i + 1).buffer).digest for i in range(batch.count)]

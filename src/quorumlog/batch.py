@@ -89,13 +89,24 @@ class EntryBatch:
     `buffer` must be writable for `stamp`. A slice shares memory with the batch it was taken from.
     """
 
-    __slots__ = ("_is_uniform", "_sizes", "_starts", "_words", "buffer", "count")
+    __slots__ = (
+        "_chain_before",
+        "_first_header",
+        "_is_uniform",
+        "_sizes",
+        "_starts",
+        "_words",
+        "buffer",
+        "count",
+    )
 
     def __init__(self, buffer: Buffer, sizes: npt.ArrayLike | None) -> None:
         """`sizes`: shape (count,), bytes of each entry, header included; they must fill the buffer.
         None: one entry fills it, and it needs no array for its size. Raises ProtocolViolation."""
         self._starts: Int64Array | None = None
         self._words: UInt64Array | None = None
+        self._first_header: EntryHeader | None = None
+        self._chain_before: int | None = None
         self._sizes: Int64Array | None = None
         self.buffer = memoryview(buffer).cast("B")
         if sizes is None:
@@ -200,6 +211,21 @@ class EntryBatch:
         gathered: HeaderArray = self._window()[self.starts].view(HEADER_DTYPE)
         return gathered
 
+    @property
+    def first_header(self) -> EntryHeader:
+        """Of the first entry; kept as `words` is. All there is to know of a lone writer's batch, which
+        half a dozen places ask for."""
+        if self._first_header is None:
+            self._first_header = unpack_header(self.buffer)
+        return self._first_header
+
+    @property
+    def chain_before(self) -> int:
+        """The chain that the first entry continues."""
+        if self._chain_before is None:
+            self._chain_before = self.first_header.chain_before
+        return self._chain_before
+
     def words(self) -> UInt64Array:
         """Shape (6, count): the headers as native words, see `_SHAPE` and the others; do not change.
 
@@ -222,6 +248,7 @@ class EntryBatch:
         else:
             self._put_headers(words.T.astype(">u8", order="C").view(HEADER_DTYPE)[:, 0])
         self._words = words
+        self._first_header = self._chain_before = None
 
     def _window(self) -> HeaderArray:
         """Every byte offset of the buffer as the start of a 48-byte header (overlapping view)."""
@@ -231,7 +258,7 @@ class EntryBatch:
 
     def _put_headers(self, headers: HeaderArray) -> None:
         """Write back what `headers()` gave; nothing to do where it gave a view."""
-        self._words = None
+        self._words = self._first_header = self._chain_before = None
         if self.count and not self._is_uniform:
             self._window()[self.starts] = np.ascontiguousarray(headers).view(f"V{HEADER_BYTES}")
 
@@ -269,7 +296,7 @@ class EntryBatch:
     def term_runs(self) -> tuple[tuple[int, int], ...]:
         """((first_index, term), ...) of the runs of equal terms, in order."""
         if self.count == 1:
-            one = unpack_header(self.buffer)
+            one = self.first_header
             return ((one.index, one.term),)
         if not self.count:
             return ()
@@ -320,11 +347,13 @@ class EntryBatch:
 
     def _stamp_one(self, index: int, term: int, position: int, previous_chain: int) -> int:
         """The unbatched writer's entry: numpy's fixed costs would dominate."""
-        old = unpack_header(self.buffer)
+        old = self.first_header
         crc = crc32(self.buffer[HEADER_BYTES:])
         header = EntryHeader(old.magic, old.size, index, term, position, 0, 0, crc, old.body_len)
         chain = header.chain_after(previous_chain)
         header.pack_into(self.buffer, chain)
+        self._words = self._first_header = None
+        self._chain_before = previous_chain
         return chain
 
     # ---------------------------------------------------------------- checking
@@ -335,7 +364,7 @@ class EntryBatch:
         `normal_only`: a NOOP is refused too; clients append NORMAL entries.
         """
         if self.count == 1:
-            one = unpack_header(self.buffer)
+            one = self.first_header
             good = one.size == len(self.buffer) == one.body_len + HEADER_BYTES
             known = one.magic == EntryKind.NORMAL or (one.magic == EntryKind.NOOP and not normal_only)
         else:
@@ -357,10 +386,9 @@ class EntryBatch:
     def check_sequence(self, first_index: int, previous_chain: int) -> None:
         """Raise ProtocolViolation unless indices are contiguous, terms do not fall and chains link."""
         if self.count == 1:
-            one = unpack_header(self.buffer)
-            if one.index != first_index:
+            if self.first_header.index != first_index:
                 raise ProtocolViolation(f"entries from index {first_index} on are not contiguous")
-            if not one.continues(previous_chain):
+            if self.chain_before != previous_chain:
                 raise ProtocolViolation(f"chain_crc does not match at index {first_index}")
             return
         words = self.words()
@@ -378,7 +406,7 @@ class EntryBatch:
     def lies_at(self, positions: Int64Array) -> bool:
         """Does every header name the position that is expected of it?"""
         if self.count == 1:
-            return unpack_header(self.buffer).pos == int(positions[0])
+            return self.first_header.pos == int(positions[0])
         return bool((self.words()[_POS].view(np.int64) == positions).all())
 
     def check_bodies(self) -> None:

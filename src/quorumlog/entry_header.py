@@ -71,9 +71,10 @@ class EntryHeader(msgspec.Struct, frozen=True, array_like=True, gc=False):
         """chain(i) from chain(i - 1)."""
         return (previous_chain + self.digest) & _MASK_32
 
-    def continues(self, previous_chain: int) -> bool:
-        """Is this entry's chain_crc what follows from the chain of the entry before it?"""
-        return self.chain_crc == self.chain_after(previous_chain)
+    @property
+    def chain_before(self) -> int:
+        """The chain that this entry continues, by its own word."""
+        return (self.chain_crc - self.digest) & _MASK_32
 
     def pack_into(self, buffer: Buffer, chain_crc: int) -> None:
         """Write the header with another `chain_crc` to the front of a writable buffer."""

@@ -20,7 +20,7 @@ from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES, EntryHeader
 from quorumlog.errors import DirectoryDamaged
 from quorumlog.store.ledger_store import LogPoint, QuarantinedRange
-from quorumlog.store.log_extent import chain_before, decode_entry_header
+from quorumlog.store.log_extent import decode_entry_header
 from quorumlog.store.mmap_file_list import MmapFileList
 from quorumlog.store.placement import place, problem_of_units
 from quorumlog.store.segment_scan import (
@@ -172,7 +172,7 @@ class DamageSearch:
         if found is None:
             last, highest_term = stop, stop.term
         else:
-            last = LogPoint(found.index - 1, point.term, chain_before(found), found.pos)
+            last = LogPoint(found.index - 1, point.term, found.chain_before, found.pos)
             # A term opens with a no-op, so what stands before one is of an older term.
             highest_term = found.term - (found.magic == EntryKind.NOOP)
         if last.index == point.index:
@@ -230,7 +230,7 @@ class DamageSearch:
             return None
         if header.channel != 0:
             return None
-        if header.index == point.index + 1 and chain_before(header) != point.chain:
+        if header.index == point.index + 1 and header.chain_before != point.chain:
             return None
         if header.index == stop.index:
             good = header.chain_crc == stop.chain and header.term == stop.term
@@ -243,7 +243,7 @@ class DamageSearch:
             after is not None
             and after.index == header.index + 1
             and header.term == (point.term if after.magic == EntryKind.NOOP else after.term)
-            and after.continues(header.chain_crc)
+            and after.chain_before == header.chain_crc
         )
         return header if linked else None
 

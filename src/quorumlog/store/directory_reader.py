@@ -29,7 +29,6 @@ from quorumlog.store.ledger_store import LogPoint, QuarantinedRange
 from quorumlog.store.log_extent import (
     Damage,
     LogSegment,
-    chain_before,
     decode_entry_header,
 )
 from quorumlog.store.member_file import MEMBER_NAME, load_member
@@ -292,7 +291,7 @@ class DirectoryReader:
         if link_first and index > self.ledger_begin_index:
             previous = self.header_at(index - 1)
             return _Place(index, position, previous.term, previous.chain_crc)
-        return _Place(index, position, -1, chain_before(header) if index else 0)
+        return _Place(index, position, -1, header.chain_before if index else 0)
 
     def _behind(self, batch: EntryBatch, place: _Place) -> _Place:
         last = batch.headers()[-1]

@@ -34,7 +34,7 @@ class EntryIndex:
         """Write the units of a batch; returns the files written. Raises StoreFailure."""
         first_index = self.recent.stop_index
         if batch.count == 1:
-            header = unpack_header(batch.buffer)
+            header = batch.first_header
             data = self.recent.add_one(header, placement.end_position - header.size)
         else:
             headers = batch.headers()

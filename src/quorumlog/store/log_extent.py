@@ -48,11 +48,6 @@ class LogExtent(NamedTuple):
     """What lies behind the end and will be cut by the next start; "" if nothing does."""
 
 
-def chain_before(header: EntryHeader) -> int:
-    """The chain that the entry with this header continues, by its own word."""
-    return (header.chain_crc - header.digest) & 0xFFFFFFFF
-
-
 def decode_entry_header(data: bytes) -> EntryHeader | None:
     """None if the bytes are not shaped like an entry (docs/formats.md, data entry)."""
     if len(data) < HEADER_BYTES:

@@ -14,7 +14,6 @@ from quorumlog.store.log_extent import (
     ExtentSearch,
     LogExtent,
     LogSegment,
-    chain_before,
     read_entry_header,
 )
 from quorumlog.store.mmap_file_list import DATA_NAME, segment_name
@@ -73,7 +72,7 @@ def _origin_of(search: ExtentSearch) -> LogPoint:
     header = search.first_header(search.files[0])
     if header is None or header.index <= 0:
         return LogPoint(-1, -1, 0, search.files[0].position)
-    return LogPoint(header.index - 1, -1, chain_before(header), search.files[0].position)
+    return LogPoint(header.index - 1, -1, header.chain_before, search.files[0].position)
 
 
 def _check_point_is_held(

@@ -79,12 +79,12 @@ def check_continues(batch: EntryBatch, end: LogPoint, placement: Placement) -> L
     checked them.
     """
     assert len(placement.positions) == batch.count, (len(placement.positions), batch.count)
-    first = unpack_header(batch.buffer)
+    first = batch.first_header
     assert first.index == end.index + 1, (first.index, end.index)
     assert first.pos == placement.positions[0], (first.pos, placement.positions[0])
     assert first.size == batch.sizes[0], (first.size, batch.sizes[0])
     assert first.term >= end.term, (first.term, end.term)
-    assert first.continues(end.chain), (first, end)
+    assert batch.chain_before == end.chain, (first, end)
     if batch.count == 1:
         return LogPoint(first.index, first.term, first.chain_crc, placement.end_position)
     last = unpack_header(batch.buffer, int(batch.starts[-1]))

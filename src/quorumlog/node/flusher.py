@@ -12,7 +12,7 @@ from collections import deque
 from contextlib import suppress
 from typing import Any
 
-from quorumlog.config import StoreConfig
+from quorumlog.config import MIB, StoreConfig
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Envelope, Ready
 from quorumlog.entry import Durability
@@ -22,6 +22,11 @@ from quorumlog.store.ledger_store import LogPoint, SyncTask
 from quorumlog.store.member_directory import MemberDirectory
 
 NEVER = float("inf")
+MOST_UNSYNCED_BYTES = 16 * MIB
+MOST_UNSYNCED_ENTRIES = 32_768
+"""Under `flush = async` a flush is due behind so much, whatever the clock says: after it comes a step of
+space for the next appends (`LedgerStore.space_ahead`), in the data and the index, and must not come so
+late that the loop has to make it. (In segments below 64 MiB steps are smaller, and a bulk load can.)"""
 
 
 class Flusher:
@@ -86,10 +91,11 @@ class Flusher:
 
     @property
     def _is_much_unsynced(self) -> bool:
-        """A quarter of a reserve: what comes behind a flush makes space for the next appends
-        (`LedgerStore.space_ahead`), and must not come so late that the loop has to."""
-        unsynced_bytes = self._store.end.position - self._store.durable.position
-        return unsynced_bytes >= self._config.reserve_step_bytes // 4
+        end, durable = self._store.end, self._store.durable
+        return (
+            end.position - durable.position >= MOST_UNSYNCED_BYTES
+            or end.index - durable.index >= MOST_UNSYNCED_ENTRIES
+        )
 
     def _start(self) -> bool:
         task = self._store.begin_sync()

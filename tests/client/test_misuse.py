@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pytest
 
-from quorumlog import ConfigError, LocalCluster, connect, connect_async
+from quorumlog import ConfigError, LocalCluster, Refused, connect, connect_async
 from quorumlog.errors import BadRequest, LeaderNotReady, TransferFailed
 
 
@@ -47,8 +48,20 @@ def test_what_no_request_can_be_made_of() -> None:
             log.read(0, limit="1")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("timeout_ms", ["1", 0, -1, float("nan")])
-def test_a_time_in_which_nothing_can_be_answered_is_refused_by_every_verb(timeout_ms: Any) -> None:
+@pytest.mark.parametrize("timeout_ms", ["1", float("nan"), float("inf"), 10**400, Decimal(1), [1]])
+def test_a_time_that_is_none_is_refused_by_every_verb(timeout_ms: Any) -> None:
+    async def of_asyncio() -> None:
+        async with connect_async("127.0.0.1:1") as log:
+            for call in (
+                lambda: log.append(b"body", timeout_ms=timeout_ms),
+                lambda: log.append_batch([b"body"], timeout_ms=timeout_ms),
+                lambda: anext(log.append_stream([b"body"], timeout_ms=timeout_ms)),
+                lambda: log.transfer("n0", timeout_ms=timeout_ms),
+                lambda: log.status(timeout_ms=timeout_ms),
+            ):
+                with pytest.raises(BadRequest, match="timeout_ms must be a number"):
+                    await call()
+
     with connect("127.0.0.1:1") as log:
         for call in (
             lambda: log.append(b"body", timeout_ms=timeout_ms),
@@ -57,8 +70,17 @@ def test_a_time_in_which_nothing_can_be_answered_is_refused_by_every_verb(timeou
             lambda: log.transfer("n0", timeout_ms=timeout_ms),
             lambda: log.status(timeout_ms=timeout_ms),
         ):
-            with pytest.raises(BadRequest, match="timeout_ms must be positive"):
+            with pytest.raises(BadRequest, match="timeout_ms must be a number"):
                 call()
+    asyncio.run(of_asyncio())
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1.5, np.int64(0)])
+def test_no_time_left_is_a_refusal_that_may_be_tried_again(timeout_ms: Any) -> None:
+    """What is left of a deadline of the caller's may be nothing."""
+    with connect("127.0.0.1:1") as log, pytest.raises(Refused) as refusal:
+        log.append(b"body", timeout_ms=timeout_ms)
+    assert refusal.value.retriable
 
 
 def test_a_closed_client_says_so_when_asked_for_the_status() -> None:

@@ -177,7 +177,8 @@ class AsyncLedgerClient(LedgerClientBase):
         from_member: str | None = None,
     ) -> AsyncIterator[Entry]:
         """See `LedgerClient.read`."""
-        plan = self._read_plan(first_index, stop_index, from_member, entries_hint=checked_limit(limit))
+        limit = checked_limit(limit)
+        plan = self._read_plan(first_index, stop_index, from_member, entries_hint=limit)
         return self._entries(plan, limit)
 
     def read_batches(

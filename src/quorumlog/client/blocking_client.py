@@ -141,7 +141,8 @@ class LedgerClient(LedgerClientBase):
         member, or from one member by id, up to what that one knows to be committed.
         Raises IndexOutOfRange if the range reaches outside of the log.
         """
-        plan = self._read_plan(first_index, stop_index, from_member, entries_hint=checked_limit(limit))
+        limit = checked_limit(limit)
+        plan = self._read_plan(first_index, stop_index, from_member, entries_hint=limit)
         return self._entries(plan, limit)
 
     def read_batches(

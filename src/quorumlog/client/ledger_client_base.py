@@ -5,12 +5,12 @@ Nothing here waits. Everything that could differ between the two beside waiting 
 
 from __future__ import annotations
 
-import math
 import operator
 import os
 import random
 import time
 from collections.abc import Iterable, Sequence
+from numbers import Real
 from typing import Any, SupportsIndex
 
 from quorumlog.batch import Entry, EntryBatch
@@ -37,6 +37,8 @@ from quorumlog.wire.client_timings import ClientTimings
 from quorumlog.wire.read_plan import ReadPlan
 
 DEFAULT_TIMEOUT_MS = 30_000
+MAX_TIMEOUT_MS = 1e12
+"""Thirty years; above it are mistakes, and no request can carry them."""
 TAIL_WAIT_MS = 1000
 """How long one request of a tail waits at the server; also how soon a silent server is noticed."""
 LAGGING_MEMBER_WAIT_MS = 1000
@@ -85,7 +87,7 @@ class LedgerClientBase:
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         timings: ClientTimings | None = None,
     ) -> None:
-        if not _is_duration(timeout_ms):
+        if not _is_duration(timeout_ms) or timeout_ms <= 0:
             raise ConfigError(f"timeout_ms must be positive, in milliseconds, not {timeout_ms!r}")
         if not isinstance(group, str):
             raise ConfigError(f"group must be the name of a replicated log, not {group!r}")
@@ -97,11 +99,11 @@ class LedgerClientBase:
         )
 
     def _patience_ms(self, timeout_ms: float | None) -> float:
-        """What a call was given, or what all are; raises BadRequest."""
+        """What a call was given, or what all are; there may be none left. Raises BadRequest."""
         if timeout_ms is None:
             return self.timeout_ms
         if not _is_duration(timeout_ms):
-            raise BadRequest(f"timeout_ms must be positive, in milliseconds, not {timeout_ms!r}")
+            raise BadRequest(f"timeout_ms must be a number of milliseconds, not {timeout_ms!r}")
         return timeout_ms
 
     def _append_request(
@@ -218,10 +220,7 @@ def entry_of(request: Request, batch: EntryBatch, index: int) -> Entry:
 
 
 def _is_duration(timeout_ms: object) -> bool:
-    try:
-        return 0 < timeout_ms < math.inf  # type: ignore[operator]
-    except TypeError:
-        return False
+    return isinstance(timeout_ms, Real) and timeout_ms <= MAX_TIMEOUT_MS
 
 
 def _whole(name: str, value: SupportsIndex) -> int:

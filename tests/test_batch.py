@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from quorumlog.batch import EntryBatch, digests_of
 from quorumlog.entry import EntryKind
-from quorumlog.entry_header import unpack_header
+from quorumlog.entry_header import CHAIN_OFFSET, unpack_header
 from quorumlog.errors import BadRequest, ProtocolViolation
 
 bodies_lists = st.lists(st.binary(max_size=200), min_size=1, max_size=12)
@@ -56,7 +56,7 @@ def test_a_slice_checks_like_the_whole(bodies: list[bytes], chain: int) -> None:
 
 @given(bodies_lists)
 def test_what_is_kept_of_the_first_entry_is_of_the_newest_stamp(bodies: list[bytes]) -> None:
-    """It was looked at before, as a leader does when it comes in, and is stamped anew after a cut."""
+    """A leader looks at it when it comes in, and stamps it then."""
     batch = EntryBatch.from_bodies(bodies)
     for index, term, chain in ((-1, 0, 0), (5, 3, 77), (2, 4, 2**32 - 1)):
         if index >= 0:
@@ -65,6 +65,14 @@ def test_what_is_kept_of_the_first_entry_is_of_the_newest_stamp(bodies: list[byt
             batch.check_sequence(index, chain)
         assert batch.first_header == unpack_header(batch.buffer)
         assert batch.first_header.chain_before == batch.chain_before
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_was_stamped_is_read_from_the_bytes_again(count: int) -> None:
+    """By the assertion in front of the write, at the leader."""
+    batch, _ = stamped([b"abcde"] * count, chain=7)
+    batch.buffer[CHAIN_OFFSET] ^= 1
+    assert batch.chain_before != 7
 
 
 @given(bodies_lists)

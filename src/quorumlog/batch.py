@@ -86,7 +86,8 @@ class Entry(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
 class EntryBatch:
     """`count` encoded entries in one buffer; see the module's docstring for the layout.
 
-    `buffer` must be writable for `stamp`. A slice shares memory with the batch it was taken from.
+    `buffer` must be writable for `stamp`. A slice shares memory with the batch it was taken from, and is
+    of no use once that is stamped anew.
     """
 
     __slots__ = (
@@ -213,8 +214,8 @@ class EntryBatch:
 
     @property
     def first_header(self) -> EntryHeader:
-        """Of the first entry; kept as `words` is. All there is to know of a lone writer's batch, which
-        half a dozen places ask for."""
+        """Of the first entry of a batch that has one; kept as `words` is. All there is to know of a lone
+        writer's batch, which half a dozen places ask for."""
         if self._first_header is None:
             self._first_header = unpack_header(self.buffer)
         return self._first_header
@@ -243,12 +244,18 @@ class EntryBatch:
         return np.ndarray((HEADER_WORDS, self.count), ">u8", self.buffer, 0, (8, int(self.sizes[0])))
 
     def _put_words(self, words: UInt64Array) -> None:
+        self._forget()
         if self._is_uniform:
             self._word_view()[:] = words
         else:
             self._put_headers(words.T.astype(">u8", order="C").view(HEADER_DTYPE)[:, 0])
         self._words = words
-        self._first_header = self._chain_before = None
+
+    def _forget(self) -> None:
+        """What is kept of the headers, before they change: whoever checks them then reads the bytes."""
+        self._words = None
+        self._first_header = None
+        self._chain_before = None
 
     def _window(self) -> HeaderArray:
         """Every byte offset of the buffer as the start of a 48-byte header (overlapping view)."""
@@ -258,7 +265,7 @@ class EntryBatch:
 
     def _put_headers(self, headers: HeaderArray) -> None:
         """Write back what `headers()` gave; nothing to do where it gave a view."""
-        self._words = self._first_header = self._chain_before = None
+        self._forget()
         if self.count and not self._is_uniform:
             self._window()[self.starts] = np.ascontiguousarray(headers).view(f"V{HEADER_BYTES}")
 
@@ -351,9 +358,8 @@ class EntryBatch:
         crc = crc32(self.buffer[HEADER_BYTES:])
         header = EntryHeader(old.magic, old.size, index, term, position, 0, 0, crc, old.body_len)
         chain = header.chain_after(previous_chain)
+        self._forget()
         header.pack_into(self.buffer, chain)
-        self._words = self._first_header = None
-        self._chain_before = previous_chain
         return chain
 
     # ---------------------------------------------------------------- checking

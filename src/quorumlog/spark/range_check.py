@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from quorumlog.batch import EntryBatch, digests_of
+from quorumlog.batch import EntryBatch
 from quorumlog.errors import ProtocolViolation
 from quorumlog.spark.partitions import LedgerPartition
 
@@ -52,7 +52,7 @@ class RangeCheck:
             if self.is_chained:
                 previous = self._chain
                 if previous is None:
-                    previous = (int(headers["chain_crc"][0]) - int(digests_of(headers[:1])[0])) % 2**32
+                    previous = batch.chain_before
                 batch.check_sequence(self.next_index, previous)
             elif not bool((headers["index"] == np.arange(batch.count) + self.next_index).all()):
                 raise ProtocolViolation(f"entries from index {self.next_index} on are not contiguous")

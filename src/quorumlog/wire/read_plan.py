@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from quorumlog.batch import EntryBatch, chain_of, digests_of
+from quorumlog.batch import EntryBatch, chain_of
 from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import IndexOutOfRange, LedgerError, ProtocolViolation, RangeDamaged
@@ -56,11 +56,8 @@ class EntryChecker:
     def check(self, batch: EntryBatch, first_index: int) -> None:
         """Raise BadEntries unless `batch` is what the log holds from `first_index` on."""
         headers = batch.headers()
-        chain = self._chain
         is_anchored = self._next_index == first_index
-        if not is_anchored:
-            first = headers[:1]
-            chain = (int(first["chain_crc"][0]) - int(digests_of(first)[0])) & 0xFFFFFFFF
+        chain = self._chain if is_anchored else batch.chain_before
         bad: BadEntries | None = None
         try:
             batch.check_encoding()

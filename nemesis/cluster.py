@@ -148,9 +148,9 @@ class Cluster:
         return str(max(rows, key=lambda row: int(row["term"]))["id"]) if rows else None
 
     def wait_until_whole(self, *, all_equal: bool = False) -> str:
-        """Until every member follows one leader and holds all that was committed when first seen so, and
-        those that were damaged are healed; `all_equal`: until their logs end together. Returns the
-        leader's id.
+        """Until every member follows one leader and has, committed and on disk, all that the leader held
+        when first seen so, and those that were damaged are healed; `all_equal`: until their logs end
+        together. Returns the leader's id.
 
         The next fault may damage another member. Entries that two of three have lost are nowhere to be
         had, so the damage before it must be over, and also what nobody has read yet.
@@ -158,16 +158,18 @@ class Cluster:
         Raises NotHealed, MemberFailed.
         """
         deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
-        goal: int | None = None
+        # By term: the next leader may never have what the last one held. Not the committed index, which
+        # says nothing before the leader's first entry is committed.
+        goals: dict[int, int] = {}
         while True:
             self.check_running()
             rows = self._status()
             leader = _common_leader(rows)
             self._damaged -= {str(row["id"]) for row in rows if _is_healed(row)}
             if leader is not None:
-                goal = leader["committed_index"] if goal is None else goal
+                goal = goals.setdefault(leader["term"], leader["ledger_end_index"])
                 ends = {(row["ledger_end_index"], row["committed_index"]) for row in rows}
-                has_all = all(row["committed_index"] >= goal for row in rows)
+                has_all = all(min(row["committed_index"], row["durable_index"]) >= goal for row in rows)
                 if has_all and not self._damaged and (not all_equal or len(ends) == 1):
                     return str(leader["id"])
             if time.monotonic() > deadline_s:

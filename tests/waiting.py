@@ -23,11 +23,13 @@ def eventually(condition: Callable[[], T], *, timeout_s: float = 20.0, what: str
 
 
 def wait_until_identical(log: LedgerClient) -> None:
-    """All members answer, have the same end, and know that everything up to it is committed."""
+    """All members answer and have the same end, and everything up to it is known as committed and has
+    their promise: it is on disk, unless `flush = async`."""
 
     def have_same_end() -> bool:
         rows = log.status()
-        ends = {row[name] for row in rows for name in ("ledger_end_index", "committed_index")}
+        points = ("ledger_end_index", "durable_index", "committed_index")
+        ends = {row[point] for row in rows for point in points}
         return len(ends) == 1 and all(row["reachable"] for row in rows)
 
     eventually(have_same_end, what="all members at the same committed end")

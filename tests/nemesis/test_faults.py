@@ -15,7 +15,7 @@ from quorumlog import LocalCluster, StoreConfig, connect
 from quorumlog.config import KIB
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.verification import verify_directory
-from tests.waiting import eventually
+from tests.waiting import eventually, wait_until_identical
 
 
 @pytest.fixture(params=[3, 5])
@@ -84,6 +84,7 @@ def test_a_member_recovers_by_itself_from_damage_to_what_it_can_make_again(
     bodies = [b"entry %d" % number for number in range(100)]
     with LocalCluster(members=3, directory=tmp_path) as cluster, connect(cluster.servers) as log:
         log.append_batch(bodies[:50])
+        wait_until_identical(log)
         leader_id = cluster.leader()
         victim = next(member_id for member_id in cluster.running if member_id != leader_id)
         cluster.kill(victim)
@@ -108,6 +109,7 @@ def test_damage_below_the_durable_point_is_damage_and_healed_by_the_others(
         connect(cluster.servers) as log,
     ):
         log.append_batch([b"entry %d" % number + b"." * 1000 for number in range(300)])
+        wait_until_identical(log)
         victim = cluster.leader()
         cluster.kill(victim)
         data_dir = cluster.data_dir(victim)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from quorumlog.batch import EntryBatch
@@ -50,3 +52,18 @@ def test_who_takes_the_same_range_shares_it_until_something_changes() -> None:
     assert list(map(bytes, first.batch.bodies())) == [b"1", b"2", b"3"]  # on its way to somebody
     fewer = recent.take(1, 3, 1 << 20)
     assert fewer is not None and fewer.batch.count == 2
+
+
+def test_the_limit_is_one_of_memory_also_for_a_lone_writer_of_small_entries() -> None:
+    limit_bytes = 1 << 20
+    recent = RecentBatches(limit_bytes)
+    tracemalloc.start()
+    try:
+        for index in range(5_000):
+            batch = stamped(index, 1, b"small")
+            assert batch.first_header.index == index and batch.chain_before == 0  # kept, as a node does
+            recent.add(batch, 0)
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert limit_bytes // 4 < held_bytes <= 1.25 * limit_bytes

@@ -1,6 +1,7 @@
 """RecentBatches: the newest batches of the log in memory, so that hot pushes and reads touch no file.
 
-Holds what was appended last, bounded in bytes; always a contiguous range that ends at the log end.
+Holds what was appended last, bounded in bytes of memory; always a contiguous range that ends at the log
+end.
 """
 
 from __future__ import annotations
@@ -12,6 +13,10 @@ import numpy as np
 
 from quorumlog.batch import EntryBatch
 
+BATCH_BYTES = 1024
+"""What a batch takes beside its entries, the objects around its buffer: of a lone writer's small
+entries by far the larger part."""
+
 
 class RecentRange(NamedTuple):
     batch: EntryBatch
@@ -21,6 +26,7 @@ class RecentRange(NamedTuple):
 
 class RecentBatches:
     def __init__(self, limit_bytes: int) -> None:
+        """`limit_bytes`: of memory; the newest batch is held however large it is."""
         self._limit_bytes = limit_bytes
         self._firsts: list[int] = []
         """First index of each batch, ascending; parallel to `_ranges`."""
@@ -36,14 +42,14 @@ class RecentBatches:
         self._taken = None
         self._firsts.append(first_index)
         self._ranges.append(RecentRange(batch, previous_chain))
-        self._bytes += batch.total_bytes
+        self._bytes += _held_bytes(batch)
         if self._bytes > self._limit_bytes:
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
         drop = 0
         while self._bytes > self._limit_bytes // 2 and drop < len(self._ranges) - 1:
-            self._bytes -= self._ranges[drop].batch.total_bytes
+            self._bytes -= _held_bytes(self._ranges[drop].batch)
             drop += 1
         del self._firsts[:drop], self._ranges[:drop]
 
@@ -57,12 +63,12 @@ class RecentBatches:
         comes next must continue what is held."""
         self._taken = None
         keep = bisect_left(self._firsts, index)
-        self._bytes -= sum(r.batch.total_bytes for r in self._ranges[keep:])
+        self._bytes -= sum(_held_bytes(r.batch) for r in self._ranges[keep:])
         del self._firsts[keep:], self._ranges[keep:]
         if keep and index < self.stop_index:
             batch, previous_chain = self._ranges[-1]
             front = batch.slice(0, index - self._firsts[-1])
-            self._bytes -= batch.total_bytes - front.total_bytes
+            self._bytes -= _held_bytes(batch) - _held_bytes(front)
             self._ranges[-1] = RecentRange(front, previous_chain)
 
     def take(self, first_index: int, stop_index: int, limit_bytes: int) -> RecentRange | None:
@@ -104,3 +110,7 @@ class RecentBatches:
             return self._ranges[at].previous_chain
         start = int(self._ranges[at].batch.starts[skip - 1])
         return int.from_bytes(self._ranges[at].batch.buffer[start + 36 : start + 40], "big")
+
+
+def _held_bytes(batch: EntryBatch) -> int:
+    return batch.total_bytes + BATCH_BYTES

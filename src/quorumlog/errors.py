@@ -113,6 +113,7 @@ class RequestTimeout(Refused):
     """The deadline passed before the request could be handed to a leader."""
 
     code = 300
+    retriable = True
 
 
 class Unreachable(Refused):

@@ -5,6 +5,7 @@ Nothing here waits. Everything that could differ between the two beside waiting 
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 import random
@@ -38,7 +39,7 @@ from quorumlog.wire.read_plan import ReadPlan
 
 DEFAULT_TIMEOUT_MS = 30_000
 MAX_TIMEOUT_MS = 1e12
-"""Thirty years; above it are mistakes, and no request can carry them."""
+"""Thirty years: whoever gives more, sys.maxsize or infinity, means for ever."""
 TAIL_WAIT_MS = 1000
 """How long one request of a tail waits at the server; also how soon a silent server is noticed."""
 LAGGING_MEMBER_WAIT_MS = 1000
@@ -87,13 +88,14 @@ class LedgerClientBase:
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         timings: ClientTimings | None = None,
     ) -> None:
-        if not _is_duration(timeout_ms) or timeout_ms <= 0:
+        milliseconds = _milliseconds(timeout_ms)
+        if milliseconds is None or milliseconds <= 0:
             raise ConfigError(f"timeout_ms must be positive, in milliseconds, not {timeout_ms!r}")
         if not isinstance(group, str):
             raise ConfigError(f"group must be the name of a replicated log, not {group!r}")
         self.servers = parse_servers(servers)
         self.group = "".join(group)  # a plain str, which is all that a message can carry
-        self.timeout_ms = timeout_ms
+        self.timeout_ms = milliseconds
         self._protocol = ClientProtocol(
             self.servers, group=self.group, random=random.Random(), timings=timings
         )
@@ -102,9 +104,10 @@ class LedgerClientBase:
         """What a call was given, or what all are; there may be none left. Raises BadRequest."""
         if timeout_ms is None:
             return self.timeout_ms
-        if not _is_duration(timeout_ms):
+        milliseconds = _milliseconds(timeout_ms)
+        if milliseconds is None:
             raise BadRequest(f"timeout_ms must be a number of milliseconds, not {timeout_ms!r}")
-        return timeout_ms
+        return milliseconds
 
     def _append_request(
         self, batch: EntryBatch, timeout_ms: float, stream: Stream | None = None
@@ -136,7 +139,7 @@ class LedgerClientBase:
             context=self._new_waiter(),
         )
 
-    def _read_request(self, message: ReadRequest, target: Target, timeout_ms: int) -> Request:
+    def _read_request(self, message: ReadRequest, target: Target, timeout_ms: float) -> Request:
         now = now_ms()
         return Request(
             message,
@@ -219,8 +222,16 @@ def entry_of(request: Request, batch: EntryBatch, index: int) -> Entry:
     )
 
 
-def _is_duration(timeout_ms: object) -> bool:
-    return isinstance(timeout_ms, Real) and timeout_ms <= MAX_TIMEOUT_MS
+def _milliseconds(timeout_ms: Any) -> float | None:
+    """Within `MAX_TIMEOUT_MS`; None for what is no number. A float of Python's own: the clock does not
+    fit into numpy's short ones."""
+    try:
+        milliseconds = float(timeout_ms) if isinstance(timeout_ms, Real) else math.nan
+    except OverflowError:  # an integer beyond all floats
+        milliseconds = math.inf if timeout_ms > 0 else -math.inf
+    if math.isnan(milliseconds):
+        return None
+    return max(-MAX_TIMEOUT_MS, min(milliseconds, MAX_TIMEOUT_MS))
 
 
 def _whole(name: str, value: SupportsIndex) -> int:

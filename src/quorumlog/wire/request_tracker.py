@@ -123,10 +123,15 @@ class RequestTracker:
         self.streams.pump_waiting()
 
     def send(self, link: Link, request: Request) -> bool:
-        """False if the request failed instead: it is above the server's limits, or cannot be encoded."""
+        """False if the request failed instead: it is above the server's limits, cannot be encoded, or
+        has no time left."""
         assert link.state is LinkState.OPEN, link.state
         assert request.state is RequestState.WAITING, request.state
         assert link.hello is not None
+        if request.deadline_ms <= self.now_ms and not request.is_repeatable:
+            # Nobody would wait for the answer: what is certainly not written would become unknown.
+            self.fail(request, self._too_late(request))
+            return False
         request_id = self._next_request_id
         self._next_request_id += 1
         try:
@@ -310,7 +315,8 @@ class RequestTracker:
             return error
         if not any(link.hello is not None for link in self._links.all()):
             return Unreachable(f"no server could be reached: {tried}")
-        return RequestTimeout(f"no leader was found: {tried}")
+        missed = "no time was left" if self.router.is_leader_connected else "no leader was found"
+        return RequestTimeout(f"{missed}: {tried}")
 
     def _waited(self, request: Request) -> str:
         return f"{(self.now_ms - request.submitted_ms) / 1000:.1f} s"

@@ -50,8 +50,11 @@ format: $(STAMP)  ## let ruff format and fix what it can
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
+# Tests in virtual time two at a time, then those with members and Spark one by one (tests/conftest.py).
+PARALLEL := -n $(JOBS) --dist loadgroup --no-loadscope-reorder
+
 test: $(STAMP)  ## every test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 # From the source archive, so that nothing compiled is left beside the sources, where it would be imported.
 wheel: $(UV)  ## a wheel whose core is compiled, for this Python and machine, into dist (needs a C compiler)
@@ -62,7 +65,7 @@ test-compiled: wheel  ## the tests, on what that wheel holds, in a virtual envir
 	UV_PROJECT_ENVIRONMENT=$(COMPILED) $(UV) sync --quiet --locked --all-extras --no-install-project --python $(PYTHON)
 	$(UV) pip install --quiet --python $(COMPILED)/bin/python --no-deps --reinstall dist/quorumlog-*.whl
 	$(COMPILED)/bin/quorumlog --version | grep compiled
-	$(COMPILED)/bin/python -m pytest --ignore=tests/mutants --ignore=tests/architecture
+	$(COMPILED)/bin/python -m pytest $(PARALLEL) --ignore=tests/mutants --ignore=tests/architecture
 
 sim: $(STAMP)  ## simulated lives: make sim SEEDS=10000 JOBS=2
 	$(BIN)/quorumlog sim --seeds $(SEEDS) --jobs $(JOBS)

@@ -252,7 +252,7 @@ class EntryBatch:
         self._words = words
 
     def _forget(self) -> None:
-        """What is kept of the headers, before they change: whoever checks them then reads the bytes."""
+        """What is kept of the headers, before they change."""
         self._words = None
         self._first_header = None
         self._chain_before = None

@@ -112,8 +112,8 @@ class StoreConfig:
     disk_full_ratio: float = 0.90
     """Appends are refused while more of the file system than this is in use."""
     flush_interval_ms: int = 100
-    """How long after one sync in the background has begun `flush = async` begins the next; much that is
-    not synced yet brings it sooner (`node/flusher.py`)."""
+    """How often `flush = async` syncs in the background; much that is not synced yet brings it sooner
+    (`node/flusher.py`)."""
     checkpoint_interval_ms: int = 3000
     durable_sync_interval_ms: int = 200
     index_sync_bytes: int = 64 * MIB

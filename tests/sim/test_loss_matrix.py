@@ -26,6 +26,8 @@ from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 ALL = ("sync", "async", "memory")
 DISKS = ("sync", "async")
 TIMEOUT_MS = 5_000
+FLUSHED_MS = 2 * QUIET.storage.flush_interval_ms
+"""The background flush of an async member has come to its end."""
 """Of the appends of a scenario."""
 
 
@@ -176,7 +178,7 @@ def unsynced(members: tuple[SimMember, ...] | list[SimMember]) -> list[SimMember
 def acknowledged_by_two(mode: str, seed: int) -> tuple[Scenario, SimMember, SimMember, SimMember]:
     """The leader and one follower have just acknowledged what the third, which is cut off, lacks."""
     scene = scene_in(mode, seed=seed)
-    scene.run_for(100)  # the background flush of an async member comes to its end
+    scene.run_for(FLUSHED_MS)
     leader = scene.await_leader()
     other, third = scene.followers()
     scene.cut([leader, other], [third])
@@ -317,7 +319,7 @@ def test_a_minority_is_wiped(mode: str) -> None:
     assert scene.leader(wiped, third) is None, "elected with the vote of a member that forgot"
     leader.start()
     goes_on(scene, leader, third)
-    scene.run_for(100)
+    scene.run_for(FLUSHED_MS)
     assert wiped.node.raft.role is Role.OBSERVER
     nothing_is_lost(scene)
 
@@ -423,7 +425,7 @@ def flip_in_entry(member: SimMember, index: int, offset: int) -> None:
 def test_a_bit_flips_on_one_disk(mode: str, offset: int) -> None:
     scene = scene_in(mode, seed=2)
     scene.append(5)
-    scene.run_for(100)
+    scene.run_for(FLUSHED_MS)
     bad, fed, _ = scene.members
     whole = body_at(bad, 5)
     flip_in_entry(bad, 5, offset)
@@ -461,7 +463,7 @@ def test_files_of_one_member_are_damaged(mode: str) -> None:
         scene = scene_in(mode)
         for _ in range(10):
             scene.ask_and_wait(scene.await_leader(), 2_500)
-        scene.run_for(100)
+        scene.run_for(FLUSHED_MS)
         member = scene.followers()[0]
         member.stop()
         path = next(path for path in member.disk.paths() if f"{member.path}/{folder}/" in path)
@@ -478,7 +480,7 @@ def test_files_of_one_member_are_damaged(mode: str) -> None:
 def test_members_are_damaged_in_different_places(mode: str) -> None:
     scene = scene_in(mode)
     scene.append(8)
-    scene.run_for(100)
+    scene.run_for(FLUSHED_MS)
     for number, member in enumerate(scene.members):
         flip_in_entry(member, 3 + number, 48)
     for member in scene.members:
@@ -493,7 +495,7 @@ def test_members_are_damaged_in_different_places(mode: str) -> None:
 def test_every_member_has_lost_the_same_entry(mode: str) -> None:
     scene = scene_in(mode)
     scene.append(8)
-    scene.run_for(100)
+    scene.run_for(FLUSHED_MS)
     bodies = {index: body_at(scene.members[0], index) for index in range(1, 9)}
     for member in scene.members:
         flip_in_entry(member, 5, 32)
@@ -530,7 +532,7 @@ def test_a_sync_fails(mode: str, path_part: str, victim: str) -> None:
     scene.until(lambda: failing.process != process, "member that stops")
     failing.start()
     goes_on(scene, failing, rest)
-    scene.run_for(100)
+    scene.run_for(FLUSHED_MS)
     failing.lose_power()
     rest.kill()
     failing.start()

@@ -3,7 +3,7 @@
 Durability is reported in Ready numbers. One flush runs at a time: it notes the newest Ready carried
 out, syncs every file dirtied up to it, and then reports that number (`on_durable`), which lets the
 messages go that waited for it. Under `flush = async` a Ready is reported as soon as it is written, and
-the flush runs behind by the clock; nothing else differs.
+the flush runs behind, by the clock or once much is unsynced; nothing else differs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ MOST_UNSYNCED_BYTES = 16 * MIB
 MOST_UNSYNCED_ENTRIES = 32_768
 """Under `flush = async` a flush is due behind so much, whatever the clock says: after it comes a step of
 space for the next appends (`LedgerStore.space_ahead`), in the data and the index, and must not come so
-late that the loop has to make it. (In segments below 64 MiB steps are smaller, and a bulk load can.)"""
+late that the loop has to make it. (With segments or `reserve_step_bytes` below 64 MiB steps are smaller,
+and a bulk load can.)"""
 
 
 class Flusher:
@@ -80,8 +81,7 @@ class Flusher:
     def flush_or_report(self, now_ms: float) -> bool:
         """Start the flush that is due, or report what needs none; True if something was reported."""
         if not self._sync_first:
-            is_due = now_ms >= self._next_flush_ms or self._is_much_unsynced
-            if is_due and self._task is None:
+            if self._task is None and (now_ms >= self._next_flush_ms or self._is_much_unsynced):
                 self._next_flush_ms = now_ms + self._config.flush_interval_ms
                 self._start()
             return self._report(self._carried_number)

@@ -51,11 +51,11 @@ def empty_ready_overtakes(patch: Patch) -> None:
     """Nothing was written, so there is nothing to sync."""
     patch.edit(
         Flusher.flush_or_report,
-        "        if self._task is None and",
+        "        if self._task is None and self._durable_number <",
         "        nothing_new = self._task is not None and not self._store._dirty_data\n"
         "        if nothing_new and self._durable_number < self._carried_number and reached():\n"
         "            return self._report(self._carried_number)\n"
-        "        if self._task is None and",
+        "        if self._task is None and self._durable_number <",
     )
     # The report of the sync under way comes late then.
     patch.edit(

@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from quorumlog.version import DESCRIPTION
 
@@ -13,6 +14,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell without job control starts what it puts into the background with Ctrl-C ignored, and every
     # process that a test starts and interrupts would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes says something about the machine, and nothing about the code.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 SHARES_THE_MACHINE = (
     "architecture/",

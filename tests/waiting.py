@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from quorumlog import LedgerClient
 
 T = TypeVar("T")
 
 
-def eventually(condition: Callable[[], T], *, timeout_s: float = 20.0, what: str = "") -> T:
+def eventually(condition: Callable[[], T], *, timeout_s: float = 60.0, what: str = "") -> T:
     """The first true value of `condition`; asked again and again until the time-out."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -20,6 +20,16 @@ def eventually(condition: Callable[[], T], *, timeout_s: float = 20.0, what: str
             return value
         assert time.monotonic() < deadline, f"not within {timeout_s} s: {what or condition}"
         time.sleep(0.01)
+
+
+def row_of(log: LedgerClient, member_id: str) -> dict[str, Any]:
+    """What the member says of itself, once it answers."""
+
+    def row() -> dict[str, Any] | None:
+        (found,) = (row for row in log.status() if row["id"] == member_id)
+        return found if found["reachable"] else None
+
+    return eventually(row, what=f"an answer of {member_id}")
 
 
 def wait_until_identical(log: LedgerClient) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from typer.testing import CliRunner, Result
 from quorumlog import LocalCluster, StoreConfig, connect
 from quorumlog.cli.main import app
 from quorumlog.config import MIB
+from quorumlog.server.free_ports import free_ports
 from tests.waiting import wait_until_identical
 
 STORAGE = StoreConfig(segment_bytes=1 * MIB, index_segment_bytes=64 * 1024)
@@ -99,6 +99,5 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.fixture
 def free_address() -> str:
     """An address of this machine at which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    (port,) = free_ports(1)
+    return f"127.0.0.1:{port}"

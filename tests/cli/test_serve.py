@@ -15,6 +15,7 @@ import pytest
 
 from quorumlog import LocalCluster, connect
 from tests.cli.conftest import STORAGE, Cli, objects, plain
+from tests.waiting import eventually, wait_until_identical
 
 Start = Callable[..., Popen[bytes]]
 
@@ -80,8 +81,12 @@ def test_three_processes_form_hand_over_on_sigterm_and_lose_nothing(
     for process in processes.values():
         first_line(process)
     assert cli("append", "--servers", servers, input=b"before\n").exit_code == 0
-    rows = objects(cli("status", "--servers", servers, "--json").stdout)
-    leader = next(row["id"] for row in rows if row["role"] == "leader")
+
+    def leaders() -> list[str]:
+        rows = objects(cli("status", "--servers", servers, "--json").stdout)
+        return [row["id"] for row in rows if row["role"] == "leader"]
+
+    (leader,) = eventually(leaders, what="a leader")
     processes[leader].send_signal(signal.SIGTERM)
     processes[leader].communicate(timeout=30)
     assert processes[leader].returncode == 0
@@ -136,6 +141,7 @@ def test_dev_runs_a_cluster_until_interrupted_and_keeps_its_directory(
         assert len(said["servers"].split(",")) == 3
         with connect(said["servers"]) as log:
             log.append(text)
+            wait_until_identical(log)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=30)
         assert process.returncode == 0, errors.decode()

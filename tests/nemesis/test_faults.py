@@ -15,7 +15,7 @@ from quorumlog import LocalCluster, StoreConfig, connect
 from quorumlog.config import KIB
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.verification import verify_directory
-from tests.waiting import eventually, wait_until_identical
+from tests.waiting import eventually, row_of, wait_until_identical
 
 
 @pytest.fixture(params=[3, 5])
@@ -118,7 +118,7 @@ def test_damage_below_the_durable_point_is_damage_and_healed_by_the_others(
         cluster.restart(victim)
 
         def is_healed() -> bool:
-            (row,) = (row for row in log.status() if row["id"] == victim)
+            row = row_of(log, victim)
             return bool(row["scrub_passes"] and not row["quarantined_entries"])
 
         eventually(is_healed, what="a scrub that leaves nothing in quarantine")
@@ -134,5 +134,5 @@ def test_a_damaged_member_is_not_whole_before_a_scrub_of_it_has_ended(tmp_path: 
         cluster.damage(victim, DURABLE_DAMAGE_KINDS[0], random.Random(1))
         cluster.start(victim)
         cluster.wait_until_whole()
-        (row,) = (row for row in cluster.client.status() if row["id"] == victim)
+        row = row_of(cluster.client, victim)
         assert (row["scrub_passes"], row["quarantined_entries"]) == (1, 0)

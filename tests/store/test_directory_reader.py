@@ -174,7 +174,7 @@ def test_whatever_a_running_member_writes_meanwhile_is_no_damage(tmp_path: Path)
         writing.start()
         ends = []
         try:
-            for _ in range(40):
+            while len(ends) < 40 or ends[-1] == ends[0]:
                 with DirectoryReader(disk, str(tmp_path / "n0")) as reader:
                     assert reader.damage == []
                     ends.append(reader.ledger_end_index)
@@ -185,7 +185,6 @@ def test_whatever_a_running_member_writes_meanwhile_is_no_damage(tmp_path: Path)
             finished.set()
             writing.join()
     assert ends == sorted(ends)
-    assert ends[-1] > ends[0]
 
 
 # ---------------------------------------------------------------- the end of the log

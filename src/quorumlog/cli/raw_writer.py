@@ -74,20 +74,20 @@ class RawConnection(asyncio.BufferedProtocol):
 
 
 class RawWriter(RawConnection):
-    """Appends the same body from `start` until `ends_s` of `perf_counter`, one request at a time;
-    `on_answer(sent_s)` for each answer. Whatever is not an AppendResponse ends the measurement."""
+    """Appends the same body, one request at a time, from `start` until it `is_over` behind an answer;
+    `on_answer(sent_s)` for each. Whatever is not an AppendResponse ends the measurement."""
 
     def __init__(self, group: str, body: bytes) -> None:
         super().__init__(group)
         append = encode_frame(group, AppendRequest(request_id=1), EntryBatch.from_bodies([body]))
         self._append = b"".join(append)
         self._on_answer: Callable[[float], None]
-        self._ends_s = 0.0
+        self._is_over: Callable[[], bool]
         self._sent_s = 0.0
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def start(self, ends_s: float, on_answer: Callable[[float], None]) -> None:
-        self._ends_s = ends_s
+    def start(self, is_over: Callable[[], bool], on_answer: Callable[[float], None]) -> None:
+        self._is_over = is_over
         self._on_answer = on_answer
         self._send()
 
@@ -98,7 +98,7 @@ class RawWriter(RawConnection):
     def _answered(self, message: AnyFrameMessage) -> None:
         if isinstance(message, AppendResponse):
             self._on_answer(self._sent_s)
-            if time.perf_counter() < self._ends_s:
+            if not self._is_over():
                 self._send()
             elif not self.done.done():
                 self.done.set_result(None)

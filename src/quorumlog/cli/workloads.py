@@ -144,6 +144,10 @@ class _Window:
     records: int = 0
     unknown: int = 0
 
+    def is_over(self) -> bool:
+        """Not before something was counted, however long everybody was kept from working in it."""
+        return self.records > 0 and time.perf_counter() >= self.ends_s
+
     def count(self, before_s: float, records: int) -> None:
         now = time.perf_counter()
         if before_s >= self.began_s:
@@ -194,7 +198,7 @@ async def _raw_writers(
 
     def start() -> list[Awaitable[None]]:
         for writer in writers:
-            writer.start(window.ends_s, lambda sent_s: window.count(sent_s, 1))
+            writer.start(window.is_over, lambda sent_s: window.count(sent_s, 1))
         return [writer.done for writer in writers]
 
     try:
@@ -239,7 +243,8 @@ async def _write(client: AsyncLedgerClient, bodies: list[bytes], window: _Window
         append = functools.partial(client.append, bodies[0])
     else:
         append = functools.partial(client.append_batch, bodies)
-    while (before_s := time.perf_counter()) < window.ends_s:
+    while not window.is_over():
+        before_s = time.perf_counter()
         try:
             await append()
         except OutcomeUnknown:

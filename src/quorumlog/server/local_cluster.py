@@ -32,6 +32,10 @@ from quorumlog.server.free_ports import free_ports
 from quorumlog.server.ledger_server import LedgerServer
 
 START_TIMEOUT_S = 30.0
+CONSENSUS = ConsensusConfig(max_heartbeat_leak=40)
+"""Six seconds without a heartbeat before anybody is given up: members that share a process are starved
+or paused together, and a leader that was silent for the usual 750 ms would be deposed for it. A member
+that was killed is missed at once, by its connections."""
 
 
 class _MemberThread:
@@ -99,8 +103,8 @@ class LocalCluster:
     """`with LocalCluster(members=3) as cluster: client = connect(cluster.servers)`.
 
     `directory`: where the members' data directories lie; a temporary one, removed at the end, if not
-    given. `store="memory"` keeps everything in memory. Members are called n0, n1, ...
-    Raises ConfigError for options that cannot work.
+    given. `store="memory"` keeps everything in memory. `consensus`: `CONSENSUS` unless given. Members
+    are called n0, n1, ... Raises ConfigError for options that cannot work.
     """
 
     def __init__(
@@ -130,7 +134,7 @@ class LocalCluster:
                 data_dir=str(self.directory / member.member_id),
                 group=group,
                 store=store,
-                consensus=consensus or ConsensusConfig(),
+                consensus=consensus or CONSENSUS,
                 storage=storage or StoreConfig(flush=flush, segment_bytes=64 * MIB),
                 append_timeout_ms=append_timeout_ms,
             )

@@ -6,6 +6,7 @@
 - an append that had returned before another was called stands before it, and acknowledged appends of
   one client stand in the order in which it sent them;
 - a read returned every entry of the range that it was asked for, as it stands in the log;
+- a read to the end reached everything that had been acknowledged before it was called;
 - all members hold the same log.
 
 Linear in the operations and entries, but for one sort.
@@ -13,10 +14,11 @@ Linear in the operations and entries, but for one sort.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from nemesis.history import Log, Operation
+from nemesis.history import READ_TO_END, Log, Operation
 
 
 class Violation(NamedTuple):
@@ -61,6 +63,7 @@ def check(operations: Sequence[Operation], logs: Mapping[str, Log]) -> list[Viol
         violations += _strangers(operations, places)
     violations += _out_of_order(placed)
     violations += _out_of_client_order(operations)
+    violations += _stale(operations)
     return violations
 
 
@@ -150,3 +153,23 @@ def _out_of_client_order(operations: Sequence[Operation]) -> Iterator[Violation]
                 f" {operation.index}",
             )
         last[operation.client] = operation
+
+
+def _stale(operations: Sequence[Operation]) -> Iterator[Violation]:
+    """Along the calls of reads to the end: how far the log was known to go by then."""
+    acknowledged = deque(
+        sorted((op for op in operations if op.is_append and op.ok), key=lambda op: op.return_ns)
+    )
+    end, last = 0, ""
+    reads = (op for op in operations if op.op == READ_TO_END and op.ok)
+    for read in sorted(reads, key=lambda op: op.call_ns):
+        while acknowledged and acknowledged[0].return_ns < read.call_ns:
+            append = acknowledged.popleft()
+            if append.index + append.count > end:
+                end, last = append.index + append.count, append.values()[-1]
+        if read.index + read.count < end:
+            yield Violation(
+                "stale read",
+                f"{read.client} read from {read.index} to the end, which came at"
+                f" {read.index + read.count}, but {last} had been acknowledged at {end - 1}",
+            )

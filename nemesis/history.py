@@ -22,6 +22,9 @@ from quorumlog.entry import EntryKind
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
 
+READ, READ_TO_END = "read", "read_to_end"
+"""The two operations that append nothing."""
+
 Log = list[str | None]
 """Values by index; None for an entry that no client appended (a no-op)."""
 
@@ -38,7 +41,7 @@ class Operation(msgspec.Struct, rename={"call_ns": "call", "return_ns": "return"
     value: int = -1
     """Number of the first appended value; -1 for a read."""
     count: int = 1
-    """Values appended, or indices asked for."""
+    """Values appended, or indices asked for (`read_to_end`: up to the last entry that came)."""
     index: int = -1
     """First index: acknowledged, or asked for by a read; -1: none is known."""
     entries: list[tuple[int, str]] = []
@@ -46,7 +49,7 @@ class Operation(msgspec.Struct, rename={"call_ns": "call", "return_ns": "return"
 
     @property
     def is_append(self) -> bool:
-        return self.op != "read"
+        return self.op not in (READ, READ_TO_END)
 
     def values(self) -> list[str]:
         """What it appended, in order."""

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from nemesis.workload import APPEND, APPEND_STREAM, READ, Workload
+from nemesis.history import READ
+from nemesis.workload import APPEND, APPEND_STREAM, Workload
 from quorumlog import (
     AsyncLedgerClient,
     LedgerClient,

@@ -12,13 +12,20 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from nemesis.history import HistoryWriter, Operation, decode_body, encode_body, value_name
+from nemesis.history import (
+    READ,
+    READ_TO_END,
+    HistoryWriter,
+    Operation,
+    decode_body,
+    encode_body,
+    value_name,
+)
 from quorumlog import Entry
 
 APPEND = "append"
 APPEND_BATCH = "append_batch"
 APPEND_STREAM = "append_stream"
-READ = "read"
 _VERBS = {APPEND: 10, APPEND_BATCH: 5, APPEND_STREAM: 1, READ: 6}
 """How often each is drawn, relative to the others."""
 _MAX_BATCH = 20
@@ -40,7 +47,8 @@ class Range(NamedTuple):
     """To be read: known to be committed, so every entry of it must come."""
 
     first_index: int
-    stop_index: int
+    stop_index: int | None
+    """None: to the end, so everything must come that was acknowledged before the call."""
     from_member: str | None
     call_ns: int
 
@@ -92,6 +100,8 @@ class Workload:
 
     def next_range(self) -> Range:
         newest = self._newest_index
+        if self.random.random() < 0.25:
+            return Range(max(0, newest - _MAX_BATCH), None, None, time.monotonic_ns())
         first = max(0, newest - self.random.randrange(_READ_BACK))
         stop = min(first + self.random.randint(1, 2 * _MAX_BATCH), newest + 1)
         # Rarely from one by name: if that one is down, its reader waits out the whole time-out.
@@ -112,14 +122,17 @@ class Workload:
 
     def was_read(self, asked: Range, found: list[Entry] | None) -> None:
         """None: it failed."""
+        stop_index = asked.stop_index
+        if stop_index is None:
+            stop_index = found[-1].index + 1 if found else asked.first_index
         self._history.record(
             Operation(
                 self._name,
-                READ,
+                READ if asked.stop_index is not None else READ_TO_END,
                 asked.call_ns,
                 time.monotonic_ns(),
                 found is not None,
-                count=asked.stop_index - asked.first_index,
+                count=stop_index - asked.first_index,
                 index=asked.first_index,
                 entries=[(entry.index, decode_body(entry.body)) for entry in found or ()],
             )

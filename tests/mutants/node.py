@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from quorumlog.consensus.read_index import ReadIndex
 from quorumlog.node import push_checks
 from quorumlog.node.flusher import Flusher
 from quorumlog.node.ledger_node import LedgerNode
 from tests.mutants.mutant import Patch, mutant
+from tests.sim import test_scenarios as scenes
 
 
 @mutant(1, "a vote is stored after its answer has left")
@@ -62,4 +64,32 @@ def empty_ready_overtakes(patch: Patch) -> None:
         Flusher._flushed,
         "            self._report(number)",
         "            self._report(max(number, self._durable_number))",
+    )
+
+
+@mutant(
+    23,
+    "a leader says where the log ends without asking whether it still leads",
+    scenario=scenes.test_a_leader_that_was_replaced_unknown_to_it_does_not_say_where_the_log_ends,
+)
+def end_told_unconfirmed(patch: Patch) -> None:
+    """It knows of no other leader, and nobody commits without it."""
+    patch.edit(
+        LedgerNode.confirm_leadership,
+        "        self._confirmations[self.raft.request_read()] = done",
+        "        reached()\n        done(None)",
+    )
+
+
+@mutant(
+    23,
+    "a new leader says where the log ends before it has committed in its term",
+    scenario=scenes.test_a_new_leader_says_where_the_log_ends_once_it_has_committed_in_its_term,
+)
+def end_told_before_own_commit(patch: Patch) -> None:
+    """A majority has confirmed it, and all that is committed is in its log."""
+    patch.edit(
+        ReadIndex.request,
+        "index = max(committed_index, self._term_first_index)",
+        "index = committed_index if reached() else 0",
     )

@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 
 from nemesis.check import check
-from nemesis.history import Log, Operation
+from nemesis.history import READ_TO_END, Log, Operation
 
 
 class Clients:
@@ -41,6 +41,14 @@ class Clients:
         now = next(self._clock)
         self.operations.append(
             Operation("r", "read", now, now + 5, True, count=size, index=first, entries=entries)
+        )
+
+    def read_to_end(self, first: int, entries: list[tuple[int, str]], call_ns: int) -> None:
+        size = entries[-1][0] + 1 - first if entries else 0
+        self.operations.append(
+            Operation(
+                "r", READ_TO_END, call_ns, call_ns + 5, True, count=size, index=first, entries=entries
+            )
         )
 
     def kinds(self, log: Log, *others: Log) -> list[str]:
@@ -121,6 +129,20 @@ def test_a_read_that_leaves_an_entry_out_is_found(clients: Clients) -> None:
     clients.append(True, 0, size=3)
     clients.read(0, [(0, "c/0"), (2, "c/2")], 3)
     assert clients.kinds(["c/0", "c/1", "c/2"]) == ["gap in a read"]
+
+
+def test_a_read_to_the_end_may_miss_only_what_was_not_acknowledged_when_it_was_called(
+    clients: Clients,
+) -> None:
+    clients.append(True, 0, call_ns=0, return_ns=10)
+    clients.append(True, 1, call_ns=0, return_ns=30)
+    log: Log = ["c/0", "c/1"]
+    clients.read_to_end(0, [(0, "c/0")], call_ns=20)
+    clients.read_to_end(0, [(0, "c/0"), (1, "c/1")], call_ns=40)
+    assert clients.kinds(log) == []
+    clients.read_to_end(0, [(0, "c/0")], call_ns=40)
+    clients.read_to_end(1, [], call_ns=40)
+    assert clients.kinds(log) == ["stale read", "stale read"]
 
 
 def test_a_read_that_stops_short_of_its_range_is_found(clients: Clients) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import socket
 import threading
@@ -21,6 +22,7 @@ from quorumlog import (
     connect,
 )
 from quorumlog.config import MIB
+from quorumlog.errors import TransferFailed
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.verification import compare_directories, verify_directory
@@ -74,6 +76,45 @@ def test_every_member_serves_what_is_committed() -> None:
         for member in ("n0", "n1", "n2"):
             entries = list(client.read(0, from_member=member))
             assert [e.body for e in entries] == [b"%d" % i for i in range(100)]
+
+
+def test_only_a_leader_that_a_majority_confirms_says_where_the_log_ends() -> None:
+    """What is known to be committed it gives alone."""
+    with LocalCluster(3, storage=SMALL) as cluster, connect(cluster.servers) as client:
+        first_index = client.append_batch([b"%d" % i for i in range(10)]).first_index
+        leader = cluster.leader()
+        followers = [member for member in cluster.running if member != leader]
+        for member in followers:
+            cluster.kill(member)
+        with connect(cluster.servers, timeout_ms=500) as impatient:
+            assert impatient.get(first_index + 9).body == b"9"
+            assert len(list(impatient.read(first_index, first_index + 10))) == 10
+            assert len(list(impatient.read(0, from_member=leader))) == 10
+            for to_the_end in (
+                lambda: list(impatient.read(0)),
+                lambda: list(impatient.read(0, limit=10)),
+                lambda: impatient.get(first_index + 10),
+            ):
+                with pytest.raises(Refused):
+                    to_the_end()
+        cluster.restart(followers[0])
+        assert len(bodies_of(client)) == 10
+
+
+def test_a_read_to_the_end_has_what_any_client_was_told_before() -> None:
+    """While leadership moves, and over connections to whoever led before."""
+    with (
+        LocalCluster(3, storage=SMALL) as cluster,
+        connect(cluster.servers) as writer,
+        connect(cluster.servers) as reader,
+    ):
+        for number in range(60):
+            if number % 10 == 5:
+                leader = cluster.leader()
+                with contextlib.suppress(TransferFailed):
+                    writer.transfer(next(m for m in cluster.running if m != leader))
+            index = writer.append(b"%d" % number).first_index
+            assert [entry.body for entry in reader.read(index)] == [b"%d" % number]
 
 
 def test_a_killed_leader_loses_nothing_and_comes_back() -> None:

@@ -5,10 +5,13 @@ The mutants (tests/mutants/) run these as well: each fails where the rule that i
 
 from __future__ import annotations
 
-from quorumlog.consensus.ready import Ready, Role
-from quorumlog.sim.checkers.checker import Checker
+from dataclasses import replace
+
+from quorumlog.consensus.ready import Role
+from quorumlog.entry import AppendReceipt
+from quorumlog.errors import LeaderNotReady, LedgerError, NotLeader
 from quorumlog.sim.member import SimMember
-from tests.sim.scenario import ELECTION_MS, Scenario
+from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 
 # ---------------------------------------------------------------- elections
 
@@ -73,27 +76,59 @@ def test_a_leader_that_only_an_observer_answers_steps_down() -> None:
 
 def test_a_read_waits_for_the_voters_whatever_an_observer_answers() -> None:
     scene, leader, observer, away = _leader_with_an_observer()
-    grants = Grants(scene.cluster)
-    scene.watch(grants)
-
-    def ask() -> None:
-        leader.node.raft.request_read()
-
-    leader.enter(ask)
-    scene.until(lambda: grants.seen == 1, "grant of a read")
+    told = asked_to_confirm(leader)
+    scene.until(lambda: told == [None], "confirmation")
     scene.cut([leader, observer], [away])
-    leader.enter(ask)
+    told = asked_to_confirm(leader)
     scene.run_for(4 * ELECTION_MS)
-    assert grants.seen == 1, "a read was granted although no other voter can be asked"
+    assert told != [None], "leadership was confirmed although no other voter can be asked"
+    assert len(told) == 1, "nobody is told that it was not"
 
 
-class Grants(Checker):
-    """The reads that were granted to anybody."""
+def asked_to_confirm(leader: SimMember) -> list[LedgerError | None]:
+    """What it says comes into the list: None is a confirmation."""
+    told: list[LedgerError | None] = []
+    leader.enter(lambda: leader.node.confirm_leadership(told.append))
+    return told
 
-    seen = 0
 
-    def ready(self, member: SimMember, ready: Ready) -> None:
-        self.seen += len(ready.read_grants)
+def test_a_leader_that_was_replaced_unknown_to_it_does_not_say_where_the_log_ends() -> None:
+    """Its connections are closed in between, by a firewall: the others take it for dead at once."""
+    scene = Scenario()
+    scene.append(3)
+    old = scene.await_leader()
+    others = scene.followers()
+    scene.cut([old], others)
+    for member in others:
+        scene.cluster.network.reset(old.member_id, member.member_id, closed_by=old.member_id)
+    scene.ask_and_wait(scene.await_leader(*others))
+    assert old.node.raft.role is Role.LEADER, "it knows by now, which is too late for this test"
+    assert old.node.committed_index < others[0].node.store.end.index
+    told = asked_to_confirm(old)
+    scene.run_for(4 * ELECTION_MS)
+    (refusal,) = told
+    assert isinstance(refusal, (NotLeader, LeaderNotReady))
+
+
+def test_a_new_leader_says_where_the_log_ends_once_it_has_committed_in_its_term() -> None:
+    """It holds an entry that was acknowledged, and does not know that it was."""
+    scene = Scenario(weather=replace(QUIET, sync_ms=40.0))
+    scene.append(3)
+    old = scene.await_leader()
+    heir, away = scene.followers()
+    scene.cut([old, heir], [away])
+    asked = scene.ask(old)
+    scene.until(lambda: asked.is_committed, "acknowledged append", step_ms=0.1)
+    old.kill()
+    scene.heal()
+    scene.until(lambda: scene.leader(heir) is not None, "the heir", step_ms=0.1)
+    receipt = asked.outcome
+    assert isinstance(receipt, AppendReceipt)
+    assert heir.node.committed_index < receipt.last_index, "it knows already: nothing to test"
+    told = asked_to_confirm(heir)
+    scene.until(lambda: bool(told), "confirmation", step_ms=0.1)
+    assert told == [None]
+    assert heir.node.committed_index >= receipt.last_index
 
 
 def _leader_with_an_observer() -> tuple[Scenario, SimMember, SimMember, SimMember]:

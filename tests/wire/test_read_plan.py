@@ -46,6 +46,34 @@ def answer(request: Request, log: list[bytes], most: int = 10**9) -> None:
         request.response_payload = EntryBatch(bytearray(b"".join(picked)), list(map(len, picked)))
 
 
+@pytest.mark.parametrize("entries_hint", [None, 3])
+def test_only_the_answer_that_decides_where_a_read_ends_is_asked_for_as_such(
+    entries_hint: int | None,
+) -> None:
+    """It costs the leader a round of heartbeats; what is known to be committed costs nothing."""
+    log = make_log([10] * 8)
+
+    def asked_to_end(plan: ReadPlan) -> list[bool]:
+        found = []
+        while True:
+            wanted = plan.wanted()
+            if plan.head is None:
+                return found
+            for request in wanted:
+                assert isinstance(request.message, ReadRequest)
+                found.append(request.message.to_end)
+                answer(request, log, most=2)
+            plan.take()
+
+    options = {"make_request": make_request, "entries_hint": entries_hint}
+    first, *others = asked_to_end(ReadPlan(0, None, **options))
+    assert first and len(others) >= 2 and not any(others)
+    assert not any(asked_to_end(ReadPlan(0, 8, **options)))
+    follows = ReadPlan(0, None, make_request=make_request, follow=True)
+    (request,) = follows.wanted()
+    assert isinstance(request.message, ReadRequest) and not request.message.to_end
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 3000), min_size=1, max_size=120),

@@ -137,8 +137,9 @@ class LedgerClient(LedgerClientBase):
     ) -> Iterator[Entry]:
         """Entries of [first_index, stop_index), no-ops left out, at most `limit`.
 
-        Without `stop_index`: up to what is committed when the read begins. From the leader, from "any"
-        member, or from one member by id, up to what that one knows to be committed.
+        Without `stop_index`: up to what is committed when the read begins. The leader, which is asked
+        unless `from_member` names "any" or one member by id, has a majority confirm it: nothing is
+        missing that any client was told before. Others give what they know to be committed.
         Raises IndexOutOfRange if the range reaches outside of the log.
         """
         limit = checked_limit(limit)

@@ -131,6 +131,8 @@ class LedgerNode:
             config, self.raft, self.store, self._pending, self._writer, self._flusher
         )
         self._transfers: list[Callable[[TransferOutcome], None]] = []
+        self._confirmations: dict[int, Callable[[LedgerError | None], None]] = {}
+        """Who waits for a majority to confirm that this member leads, by the number of the read."""
         self._next_expiry_ms = now_ms
         self._next_space_ms = now_ms
 
@@ -202,6 +204,17 @@ class LedgerNode:
             done(error)
             return
         self._transfers.append(done)
+
+    def confirm_leadership(self, done: Callable[[LedgerError | None], None]) -> None:
+        """Have a majority confirm that this member leads. `done` gets None once it has: everything that
+        was acknowledged before this call, by whatever leader, is at or below `committed_index` then
+        (Raft paper, section 8). Or it gets the refusal; one of the two comes within an election time-out
+        and a commit."""
+        refusal = self.refusal_unless_leading()
+        if refusal is not None:
+            done(refusal)
+            return
+        self._confirmations[self.raft.request_read()] = done
 
     # ---------------------------------------------------------------- outputs
 
@@ -350,6 +363,9 @@ class LedgerNode:
                     ready.committed_index, self._world.weakest_durability(self.directory.durability)
                 )
             self._world.committed(ready.committed_index)
+        for grant in ready.read_grants:
+            assert grant.index <= self.committed_index, (grant, self.committed_index)
+            self._confirmations.pop(grant.number)(None)
         self._apply()
 
     def _lose_committed(self, index: int) -> None:
@@ -367,9 +383,15 @@ class LedgerNode:
                 self._former.not_leader(),
             )
             self._writer.promised.clear()
+            self._refuse_confirmations()
         self._world.role_changed(change)
         if self._transfers and change.role is Role.FOLLOWER and change.leader_id is not None:
             self._end_transfers(change)
+
+    def _refuse_confirmations(self) -> None:
+        waiting, self._confirmations = self._confirmations, {}
+        for done in waiting.values():
+            done(self._former.not_leader())
 
     def _apply(self) -> None:
         applied = min(self.committed_index, self.raft.durable_index)
@@ -411,5 +433,6 @@ class LedgerNode:
         self._pending.lose(
             "the member is stopping; the entries may still commit", self._former.not_leader()
         )
+        self._refuse_confirmations()
         self._end_transfers(TransferFailed("the member is stopping"))
         self._flusher.close(self.applied_index, clean=clean)

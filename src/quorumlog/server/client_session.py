@@ -183,27 +183,49 @@ class ClientSession:
     def _read(self, connection: Connection, driver: NodeDriver, request: ReadRequest) -> None:
         refusal = driver.node.refusal_unless_leading() if request.from_leader else None
         if refusal is not None:
-            connection.send(driver.config.group, error_response(request.request_id, refusal))
+            self._answer_read(connection, driver, request, refusal)
             return
-        if request.wait_ms > 0 and request.first_index > driver.node.committed_index:
-            if self._waiting_reads >= WAITING_READS_LIMIT:
-                error = BadRequest(f"more than {WAITING_READS_LIMIT} reads wait on one connection")
-                connection.send(driver.config.group, error_response(request.request_id, error))
-                return
-            self._waiting_reads += 1
+        is_above = request.first_index > driver.node.committed_index
+        may_wait = is_above and request.wait_ms > 0
+        if not may_wait and not (request.from_leader and (is_above or request.to_end)):
+            self._queue_read(connection, driver, request)
+            return
+        if self._waiting_reads >= WAITING_READS_LIMIT:
+            error = BadRequest(f"more than {WAITING_READS_LIMIT} reads wait on one connection")
+            self._answer_read(connection, driver, request, error)
+            return
+        self._waiting_reads += 1
+        if may_wait:
             wake = functools.partial(self._read_woken, connection, driver, request)
             driver.wait_for(request.first_index, min(request.wait_ms, WAIT_LIMIT_MS), wake)
-            return
-        self._reads.append((driver, request))
-        self._next_read(connection)
+        else:
+            # What is committed stays so, but where the log ends only a leader knows: is it one still?
+            confirmed = functools.partial(self._read_confirmed, connection, driver, request)
+            driver.node.confirm_leadership(confirmed)
 
     def _read_woken(self, connection: Connection, driver: NodeDriver, request: ReadRequest) -> None:
         self._waiting_reads -= 1
         if request.first_index > driver.node.committed_index:
             self._answer_read(connection, driver, request, None)
         else:
-            self._reads.append((driver, request))
-            self._next_read(connection)
+            self._queue_read(connection, driver, request)
+
+    def _read_confirmed(
+        self,
+        connection: Connection,
+        driver: NodeDriver,
+        request: ReadRequest,
+        refusal: LedgerError | None,
+    ) -> None:
+        self._waiting_reads -= 1
+        if refusal is not None:
+            self._answer_read(connection, driver, request, refusal)
+        else:
+            self._queue_read(connection, driver, request)
+
+    def _queue_read(self, connection: Connection, driver: NodeDriver, request: ReadRequest) -> None:
+        self._reads.append((driver, request))
+        self._next_read(connection)
 
     def writable(self, connection: Connection) -> None:
         self._next_read(connection)

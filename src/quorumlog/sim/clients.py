@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import DEFAULT_GROUP
+from quorumlog.consensus.ready import Role
+from quorumlog.entry import AppendReceipt
 from quorumlog.errors import (
     DirectoryDamaged,
     LedgerError,
@@ -14,7 +16,7 @@ from quorumlog.errors import (
     StoreFailure,
 )
 from quorumlog.node.pending_appends import AppendOutcome
-from quorumlog.sim.operations import ClientAppend, ClientRead
+from quorumlog.sim.operations import ClientAppend, ClientEnd, ClientRead
 from quorumlog.store.ledger_store import LogRange
 from quorumlog.wire.client_messages import AppendRequest
 from quorumlog.wire.framing import FrameDecoder, encode_frame
@@ -47,6 +49,8 @@ class SimClient:
         self.append(bodies, self._random.choice((200, 1000, 5000)))
         if self._random.random() < 0.3:
             self._read()
+        if weather.asks_for_end:
+            self._ask_for_end()
 
     # ---------------------------------------------------------------- append
 
@@ -99,6 +103,11 @@ class SimClient:
                     lambda: str(outcome),
                 )
                 self._cluster.trace.count(f"append: {name}")
+                if isinstance(outcome, AppendReceipt):
+                    operations = self._cluster.operations
+                    operations.acknowledged_index = max(
+                        operations.acknowledged_index, outcome.last_index
+                    )
                 self._cluster.told("appended", append)
                 if isinstance(outcome, NotLeader) and outcome.leader_id:
                     self._target = outcome.leader_id
@@ -152,3 +161,24 @@ class SimClient:
             member.read_later(lambda: node.store.read(log_range), seen)
         else:
             seen(found)
+
+    def _ask_for_end(self) -> None:
+        """Of every member that takes itself for the leader: one that was replaced must not answer."""
+        for member in self._cluster.members:
+            if member.is_up and member.node.raft.role is Role.LEADER:
+                self._ask_leader_for_end(member)
+
+    def _ask_leader_for_end(self, member: SimMember) -> None:
+        operations = self._cluster.operations
+        called_ms, acknowledged_index = self._cluster.now_ms, operations.acknowledged_index
+
+        def confirmed(refusal: LedgerError | None) -> None:
+            if refusal is None:
+                committed_index = member.node.committed_index
+                end = ClientEnd(member.member_id, called_ms, acknowledged_index, committed_index)
+                self._cluster.trace.count("end of the log: told")
+                self._cluster.told("end_told", end)
+            else:
+                self._cluster.trace.count("end of the log: refused")
+
+        member.enter(lambda: member.node.confirm_leadership(confirmed))

@@ -38,6 +38,8 @@ RECOVERY_BRANCHES = (
     "recovery: the index was made again",
 )
 
+ENDS_OF_THE_LOG = ("end of the log: told", "end of the log: refused")
+
 ASYNC_LOSSES = (
     "async: a power loss took entries",
     "async: an acknowledged append is lost",
@@ -56,7 +58,7 @@ def expected() -> list[str]:
     names += [f"vote result: {result.name}" for result in VoteResult]
     names += [f"push result: {result.name}" for result in PushResult]
     names += [f"dispatcher: {state.value} {event.name}" for state, event in TRANSITIONS]
-    names += [*RECOVERY_BRANCHES, *ASYNC_LOSSES]
+    names += [*RECOVERY_BRANCHES, *ENDS_OF_THE_LOG, *ASYNC_LOSSES]
     return names
 
 

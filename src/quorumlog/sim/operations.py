@@ -44,9 +44,23 @@ class ClientRead:
     now_ms: float
 
 
+@dataclass(slots=True, eq=False)
+class ClientEnd:
+    """A leader's answer to how far the log goes."""
+
+    member_id: str
+    called_ms: float
+    acknowledged_index: int
+    """Highest index of all that had been acknowledged when it was asked; -1: nothing."""
+    committed_index: int
+    """As it was told."""
+
+
 @dataclass(slots=True)
 class Operations:
     """All of one life, in the order of their calls."""
 
     appends: list[ClientAppend] = field(default_factory=list)
     reads: int = 0
+    acknowledged_index: int = -1
+    """Highest index of all that clients know to be acknowledged."""

@@ -68,6 +68,8 @@ class Weather:
     """A body is at most this long, most are short."""
     batch_entries: int
     catch_up_bytes_per_second: int = 64 * MIB
+    asks_for_end: bool = False
+    """Clients ask leaders how far the log goes, as reads to its end do."""
     is_unfair: bool = False
     """Disks may forget what they have synced, on any number of members."""
     store: str = "file"
@@ -131,6 +133,8 @@ def draw_weather(random: Random, size: int | None = None, *, unfair: bool = Fals
     if consensus.push_limit_bytes == 600 and consensus.max_waiting_pushes == 2:
         # By what is drawn already, so that no other life changes. Small, as logs are here.
         weather = replace(weather, catch_up_bytes_per_second=5_000)
+    if weather.clients == 3 and weather.body_bytes != 1500 and not unfair:
+        weather = replace(weather, asks_for_end=True)
     if weather.storage.index_sync_bytes == 512 and weather.storage.durable_sync_interval_ms == 200:
         weather = replace(weather, storage=replace(weather.storage, page_cache_bytes=0))
     if is_async:

@@ -108,6 +108,10 @@ class ReadRequest(ClientMessage, frozen=True, kw_only=True, tag=36):
     from_leader: bool = False
     """Refuse with NotLeader unless you lead: a leader that was stopped and replaced would otherwise
     answer without the newest entries, as any follower may."""
+    to_end: bool = False
+    """The `committed_index` of the answer decides where the read ends. `from_leader`: it covers all that
+    was acknowledged before the request, for which a majority confirms the leadership. (The same holds
+    for the refusal of a `first_index` above it.)"""
 
 
 class ReadResponse(ClientMessage, frozen=True, kw_only=True, tag=37):

@@ -244,6 +244,7 @@ class ReadPlan:
                 stop_index=stop_index,
                 limit_bytes=self._batch_bytes if is_last else 2 * self._batch_bytes,
                 wait_ms=self._wait_ms,
+                to_end=self._stop_index is None and not self._follow,
             )
         )
         self._new.append(request)

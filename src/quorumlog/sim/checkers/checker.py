@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from quorumlog.consensus.messages import AnyPeerMessage
 from quorumlog.consensus.ready import Envelope, Ready
-from quorumlog.sim.operations import ClientAppend, ClientRead
+from quorumlog.sim.operations import ClientAppend, ClientEnd, ClientRead
 
 if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimCluster
@@ -54,6 +54,9 @@ class Checker:
         """`append.outcome` has just been set."""
 
     def read(self, read: ClientRead) -> None: ...
+
+    def end_told(self, end: ClientEnd) -> None:
+        """A leader has said how far the log goes."""
 
     def healed(self) -> None:
         """Faults have stopped, and the cluster had the time that it may take to heal."""

@@ -1,4 +1,5 @@
-"""A read gives a contiguous slice of what is committed, and nothing of it ever changes.
+"""A read gives a contiguous slice of what is committed, nothing of it ever changes, and one to the end
+misses nothing that was acknowledged before.
 
 That it does not change later follows: the slice is compared with what is committed, and
 `CommittedEntries` holds that to be the same for ever.
@@ -12,7 +13,7 @@ from quorumlog.errors import ProtocolViolation
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.committed_entries import CommittedEntries
 from quorumlog.sim.checkers.committed_log import CommittedLog, EntryMark
-from quorumlog.sim.operations import ClientRead
+from quorumlog.sim.operations import ClientEnd, ClientRead
 
 if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimCluster
@@ -53,3 +54,13 @@ class Reads(Checker):
             if seen != mark:
                 index = read.first_index + at
                 raise Violation(f"{what} shows {seen} at {index}, where {mark} is committed")
+
+    def end_told(self, end: ClientEnd) -> None:
+        forgotten_from = self._log.forgotten_from
+        if forgotten_from is not None and end.acknowledged_index >= forgotten_from:
+            return  # async mode: it may be gone
+        if end.committed_index < end.acknowledged_index:
+            raise Violation(
+                f"{end.member_id}, asked at {end.called_ms} ms, says that the log ends at"
+                f" {end.committed_index}, but {end.acknowledged_index} had been acknowledged by then"
+            )

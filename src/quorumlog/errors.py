@@ -89,10 +89,11 @@ class PendingFull(Overloaded):
 
 
 class ConnectionFull(Overloaded):
-    """One connection has as many bytes in flight as `max_connection_bytes` allows."""
+    """One connection has as much in flight as it may: `max_connection_bytes` of appends, or 1,000 reads
+    that wait."""
 
     code = 508
-    cause = "bytes in flight on the connection"
+    cause = "what is in flight on the connection"
 
 
 class DiskFull(Refused):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 FAULTS = ("kill", "power loss", "pause", "partition", "one-way cut", "reset", "slow disk")
 """What strikes a `SimulatedLog` unless it is told otherwise; all kinds are in `FAULT_KINDS`."""
+
+CONFIRM_LIMIT_MS = 1_000.0
+"""Virtual; a leader that cannot be confirmed for so long is asked again, or its successor is."""
 
 __all__ = ["FAULTS", "FAULT_KINDS", "LocalCluster", "SimulatedLog"]
 
@@ -114,20 +118,31 @@ class SimulatedLog:
         """
         deadline_ms = self.now_ms + timeout_ms
         while self.now_ms < deadline_ms:
-            asked = self._reader(member_id)
+            asked = self._confirmed_leader() if member_id is None else self._up(member_id)
             if asked is not None:
                 try:
                     return self._entries(asked, first_index)
                 except LedgerError:
-                    pass  # a new leader that may not say yet what is committed
+                    pass  # a new leader, or damage that is being healed
             self._cluster.run_for(50.0)
         raise LeaderNotReady(f"no member could be read from for {timeout_ms} ms", retry_after_ms=50)
 
-    def _reader(self, member_id: str | None) -> SimMember | None:
+    def _up(self, member_id: str) -> SimMember | None:
+        up = (m for m in self._cluster.members if m.is_up and not m.is_paused)
+        return next((member for member in up if member.member_id == member_id), None)
+
+    def _confirmed_leader(self) -> SimMember | None:
+        """Which a majority has just confirmed, as a client's read to the end has it; None: nobody leads,
+        or it takes too long."""
         for member in self._cluster.members:
-            if member.is_up and not member.is_paused:
-                leads = member.node.raft.role is Role.LEADER
-                if member.member_id == member_id or (member_id is None and leads):
+            if member.is_up and not member.is_paused and member.node.raft.role is Role.LEADER:
+                told: list[LedgerError | None] = []
+                node = member.node
+                member.enter(partial(node.confirm_leadership, told.append))
+                stop_ms = self.now_ms + CONFIRM_LIMIT_MS
+                while not told and self.now_ms < stop_ms and member.is_up and member.node is node:
+                    self._cluster.run_for(0.1)
+                if told == [None]:
                     return member
         return None
 

@@ -346,6 +346,26 @@ def test_only_the_leader_takes_appends_and_the_others_name_it(cell: Cell) -> Non
     assert refused[0].leader_address == str(leader.config.own_address)
 
 
+def test_who_asks_whether_a_leader_still_leads_hears_once_unless_it_has_gone(cell: Cell) -> None:
+    leader = cell.leader()
+    confirmed: list[Any] = []
+    leader.confirm_leadership(confirmed.append)
+    cell.until(lambda: confirmed)
+    assert confirmed == [None]
+    cell.cut_off = {node.voter.member_id for node in cell.followers()}
+    refused: list[Any] = []
+    gone: list[Any] = []
+    leader.confirm_leadership(refused.append, owner="stays")
+    leader.confirm_leadership(gone.append, owner="goes")
+    leader.discard_requests_of("goes")
+    cell.until(lambda: leader.raft.role is not Role.LEADER, "a leader without a majority")
+    assert [type(refusal) for refusal in refused] == [LeaderNotReady]
+    assert gone == []
+    later: list[Any] = []
+    leader.confirm_leadership(later.append)
+    assert [type(refusal) for refusal in later] == [LeaderNotReady]
+
+
 def test_a_new_leader_denies_nothing_that_was_acknowledged_before_it(tmp_path: Path) -> None:
     """It holds the entry, but until its own no-op is committed it does not know that it may serve it."""
     before = Cell(tmp_path)

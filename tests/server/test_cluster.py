@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shutil
 import socket
@@ -12,6 +13,7 @@ import pytest
 
 from quorumlog import (
     AppendReceipt,
+    AsyncLedgerClient,
     ConfigError,
     ConsensusConfig,
     IndexOutOfRange,
@@ -20,6 +22,7 @@ from quorumlog import (
     Refused,
     StoreConfig,
     connect,
+    connect_async,
 )
 from quorumlog.config import MIB
 from quorumlog.errors import TransferFailed
@@ -99,6 +102,19 @@ def test_only_a_leader_that_a_majority_confirms_says_where_the_log_ends() -> Non
                     to_the_end()
         cluster.restart(followers[0])
         assert len(bodies_of(client)) == 10
+
+
+def test_more_reads_to_the_end_than_may_wait_at_once_all_end_well() -> None:
+    async def read_all(servers: str) -> list[int]:
+        async def read(log: AsyncLedgerClient) -> int:
+            return len([entry async for entry in log.read(0, limit=2)])
+
+        async with connect_async(servers) as log:
+            await log.append_batch([b"a", b"b", b"c"])
+            return await asyncio.gather(*(read(log) for _ in range(1500)))
+
+    with LocalCluster(3, store="memory") as cluster:
+        assert asyncio.run(read_all(cluster.servers)) == [2] * 1500
 
 
 def test_a_read_to_the_end_has_what_any_client_was_told_before() -> None:

@@ -26,9 +26,9 @@ from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 ALL = ("sync", "async", "memory")
 DISKS = ("sync", "async")
 TIMEOUT_MS = 5_000
+"""Of the appends of a scenario."""
 FLUSHED_MS = 2 * QUIET.storage.flush_interval_ms
 """The background flush of an async member has come to its end."""
-"""Of the appends of a scenario."""
 
 
 def in_modes(*modes: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

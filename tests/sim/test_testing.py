@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from quorumlog import LocalCluster, connect, testing
-from quorumlog.errors import OutcomeUnknown
+from quorumlog.errors import LedgerError, OutcomeUnknown
 from quorumlog.testing import SimulatedLog
 
 # As the plugin gives them; that it does is shown below, in a pytest of its own: here the module is
@@ -83,3 +83,19 @@ def test_without_faults_nothing_is_unknown() -> None:
 def test_an_unknown_fault_is_named() -> None:
     with pytest.raises(ValueError, match="earthquake"):
         SimulatedLog(1, faults=("earthquake",))
+
+
+@pytest.mark.parametrize("seed", [389, 400])
+def test_what_was_acknowledged_is_read_whoever_leads_by_then(seed: int) -> None:
+    """In these lives a new leader that knew of no commit yet was asked, and gave nothing."""
+    log = SimulatedLog(seed)
+    acknowledged = 0
+    for number in range(25):
+        try:
+            first_index = log.append(b"%d" % number).first_index
+        except LedgerError:
+            continue
+        assert log.read(first_index)[0].body == b"%d" % number
+        acknowledged += 1
+        log.run_for(150)
+    assert acknowledged > 15

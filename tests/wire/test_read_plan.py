@@ -69,6 +69,12 @@ def test_only_the_answer_that_decides_where_a_read_ends_is_asked_for_as_such(
     first, *others = asked_to_end(ReadPlan(0, None, **options))
     assert first and len(others) >= 2 and not any(others)
     assert not any(asked_to_end(ReadPlan(0, 8, **options)))
+    damaged = ReadPlan(0, None, **options)
+    (refused,) = damaged.wanted()
+    refused.error = RangeDamaged("a later entry of the range")
+    assert damaged.take() is None
+    (shorter,) = damaged.wanted()
+    assert isinstance(shorter.message, ReadRequest) and shorter.message.to_end
     follows = ReadPlan(0, None, make_request=make_request, follow=True)
     (request,) = follows.wanted()
     assert isinstance(request.message, ReadRequest) and not request.message.to_end

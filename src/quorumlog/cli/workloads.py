@@ -145,8 +145,8 @@ class _Window:
     unknown: int = 0
 
     def is_over(self) -> bool:
-        """Not before something was counted, however long everybody was kept from working in it."""
-        return self.records > 0 and time.perf_counter() >= self.ends_s
+        """Not before something came back, however long everybody was kept from working in it."""
+        return self.records + self.unknown > 0 and time.perf_counter() >= self.ends_s
 
     def count(self, before_s: float, records: int) -> None:
         now = time.perf_counter()

@@ -87,7 +87,8 @@ class RoleChange(NamedTuple):
 
 
 class ReadGrant(msgspec.Struct, frozen=True):
-    """A read requested by `request_read() -> number` may be served once `index` is applied."""
+    """A read requested by `request_read() -> number` may be served: everything acknowledged before it is
+    at or below `index`, which is committed."""
 
     number: int
     index: int

@@ -131,8 +131,9 @@ class LedgerNode:
             config, self.raft, self.store, self._pending, self._writer, self._flusher
         )
         self._transfers: list[Callable[[TransferOutcome], None]] = []
-        self._confirmations: dict[int, Callable[[LedgerError | None], None]] = {}
-        """Who waits for a majority to confirm that this member leads, by the number of the read."""
+        self._confirmations: dict[int, tuple[Callable[[LedgerError | None], None], object]] = {}
+        """Who waits for a majority to confirm that this member leads, and for whom, by the number of the
+        read."""
         self._next_expiry_ms = now_ms
         self._next_space_ms = now_ms
 
@@ -184,9 +185,11 @@ class LedgerNode:
         deadline = self._now_ms + (timeout_ms or self.config.append_timeout_ms)
         self._pending.queue(PendingAppend(batch, deadline, done, owner), self._now_ms)
 
-    def discard_appends_of(self, owner: object) -> None:
-        """Forget what `owner` queued and is not proposed yet; its `done` is not called."""
+    def discard_requests_of(self, owner: object) -> None:
+        """Forget the appends of `owner` that are not proposed yet, and what it wants to have confirmed;
+        no `done` of these is called."""
         self._pending.discard(owner)
+        self._confirmations = {n: one for n, one in self._confirmations.items() if one[1] is not owner}
 
     def connected(self, member_id: str, directory_id: str) -> None:
         self.raft.on_connected(member_id, directory_id)
@@ -205,16 +208,18 @@ class LedgerNode:
             return
         self._transfers.append(done)
 
-    def confirm_leadership(self, done: Callable[[LedgerError | None], None]) -> None:
-        """Have a majority confirm that this member leads. `done` gets None once it has: everything that
-        was acknowledged before this call, by whatever leader, is at or below `committed_index` then
-        (Raft paper, section 8). Or it gets the refusal; one of the two comes within an election time-out
-        and a commit."""
+    def confirm_leadership(
+        self, done: Callable[[LedgerError | None], None], owner: object = None
+    ) -> None:
+        """Have a majority confirm that this member leads. `done` gets None once it has, and an entry of
+        the term is committed: everything that was acknowledged before this call, by whatever leader, is
+        at or below `committed_index` then (Raft paper, section 8). Or it gets the refusal of a member
+        that leads no more, when the role ends at the latest."""
         refusal = self.refusal_unless_leading()
         if refusal is not None:
             done(refusal)
             return
-        self._confirmations[self.raft.request_read()] = done
+        self._confirmations[self.raft.request_read()] = done, owner
 
     # ---------------------------------------------------------------- outputs
 
@@ -288,7 +293,8 @@ class LedgerNode:
 
         `stop_index` -1 means all that is committed. Raises IndexOutOfRange, RangeDamaged if they are in
         quarantine here, and LeaderNotReady where the answer is "no more" or "up to here" while a new
-        leader does not know yet what earlier leaders have acknowledged.
+        leader does not know yet what earlier leaders have acknowledged (of a leader that was confirmed
+        first nobody hears this).
         """
         begin = self.store.begin.index + 1
         if (first_index > self.committed_index or stop_index < 0) and self._opens_its_term():
@@ -365,7 +371,9 @@ class LedgerNode:
             self._world.committed(ready.committed_index)
         for grant in ready.read_grants:
             assert grant.index <= self.committed_index, (grant, self.committed_index)
-            self._confirmations.pop(grant.number)(None)
+            if grant.number in self._confirmations:
+                done, _ = self._confirmations.pop(grant.number)
+                done(None)
         self._apply()
 
     def _lose_committed(self, index: int) -> None:
@@ -390,7 +398,7 @@ class LedgerNode:
 
     def _refuse_confirmations(self) -> None:
         waiting, self._confirmations = self._confirmations, {}
-        for done in waiting.values():
+        for done, _ in waiting.values():
             done(self._former.not_leader())
 
     def _apply(self) -> None:

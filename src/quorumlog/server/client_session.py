@@ -93,7 +93,7 @@ class ClientSession:
         """What is proposed ends by itself, its answer goes nowhere; what is only queued is dropped."""
         self._reads.clear()
         for driver in self._server.drivers:
-            driver.node.discard_appends_of(connection)
+            driver.node.discard_requests_of(connection)
 
     # ---------------------------------------------------------------- append
 
@@ -191,7 +191,9 @@ class ClientSession:
             self._queue_read(connection, driver, request)
             return
         if self._waiting_reads >= WAITING_READS_LIMIT:
-            error = BadRequest(f"more than {WAITING_READS_LIMIT} reads wait on one connection")
+            error = ConnectionFull(
+                f"{WAITING_READS_LIMIT} reads wait on this connection", retry_after_ms=RETRY_FULL_MS
+            )
             self._answer_read(connection, driver, request, error)
             return
         self._waiting_reads += 1
@@ -201,7 +203,7 @@ class ClientSession:
         else:
             # What is committed stays so, but where the log ends only a leader knows: is it one still?
             confirmed = functools.partial(self._read_confirmed, connection, driver, request)
-            driver.node.confirm_leadership(confirmed)
+            driver.node.confirm_leadership(confirmed, connection)
 
     def _read_woken(self, connection: Connection, driver: NodeDriver, request: ReadRequest) -> None:
         self._waiting_reads -= 1

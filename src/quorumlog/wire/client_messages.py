@@ -109,9 +109,9 @@ class ReadRequest(ClientMessage, frozen=True, kw_only=True, tag=36):
     """Refuse with NotLeader unless you lead: a leader that was stopped and replaced would otherwise
     answer without the newest entries, as any follower may."""
     to_end: bool = False
-    """The `committed_index` of the answer decides where the read ends. `from_leader`: it covers all that
-    was acknowledged before the request, for which a majority confirms the leadership. (The same holds
-    for the refusal of a `first_index` above it.)"""
+    """The `committed_index` of the answer decides where the read ends. With `from_leader` and without
+    `wait_ms` it covers all that was acknowledged before the request: a majority confirms the leadership
+    first. (So it is before a `first_index` above it is refused.)"""
 
 
 class ReadResponse(ClientMessage, frozen=True, kw_only=True, tag=37):

@@ -238,21 +238,26 @@ class ReadPlan:
     def _ask(
         self, first_index: int, stop_index: int, *, is_last: bool = False, before_all: bool = False
     ) -> None:
-        request = self._make_request(
-            ReadRequest(
-                first_index=first_index,
-                stop_index=stop_index,
-                limit_bytes=self._batch_bytes if is_last else 2 * self._batch_bytes,
-                wait_ms=self._wait_ms,
-                to_end=self._stop_index is None and not self._follow,
-            )
-        )
+        limit_bytes = self._batch_bytes if is_last else 2 * self._batch_bytes
+        request = self._request_of(first_index, stop_index, limit_bytes)
         self._new.append(request)
         asked = _Asked(first_index, stop_index, is_last, request)
         if before_all:
             self._asked.appendleft(asked)
         else:
             self._asked.append(asked)
+
+    def _request_of(self, first_index: int, stop_index: int, limit_bytes: int) -> Request:
+        """Of the member that the reader chose."""
+        return self._make_request(
+            ReadRequest(
+                first_index=first_index,
+                stop_index=stop_index,
+                limit_bytes=limit_bytes,
+                wait_ms=self._wait_ms,
+                to_end=self._stop_index is None and not self._follow,
+            )
+        )
 
     def take(self) -> EntryBatch | None:
         """What the finished head brought, checked; None if it brought nothing and that is no error.
@@ -347,14 +352,8 @@ class ReadPlan:
             request = self._substitute(asked)
         is_substitute = request is not None
         if request is None:
-            request = self._make_request(
-                ReadRequest(
-                    first_index=index,
-                    stop_index=index + max(1, self._refused_entries // 2),
-                    limit_bytes=self._batch_bytes,
-                    wait_ms=self._wait_ms,
-                )
-            )
+            shorter_stop = index + max(1, self._refused_entries // 2)
+            request = self._request_of(index, shorter_stop, self._batch_bytes)
         self._new.append(request)
         # The end as it was asked for: what a shorter range leaves is then asked for as after any answer.
         self._asked.appendleft(_Asked(index, asked.stop_index, asked.is_last, request, is_substitute))

@@ -142,7 +142,7 @@ class SimulatedLog:
                 stop_ms = self.now_ms + CONFIRM_LIMIT_MS
                 while not told and self.now_ms < stop_ms and member.is_up and member.node is node:
                     self._cluster.run_for(0.1)
-                if told == [None]:
+                if told == [None] and member.is_up and member.node is node:
                     return member
         return None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import ConfigError
 
 KIB = 1024
@@ -17,6 +18,30 @@ GIB = 1024 * MIB
 
 DEFAULT_PORT = 20911
 DEFAULT_GROUP = "default"
+
+FRAME_LIMIT_BYTES = 16 * MIB
+"""Largest frame that a member or a client takes (`wire/framing.py`)."""
+FRAME_HEAD_BYTES = 1 * KIB
+"""Of a frame at most, beside its entries and what `PUSHED_BYTES_PER_ENTRY` counts: its header, the names
+in it, the numbers of its message."""
+PUSHED_BYTES_PER_ENTRY = HEADER_BYTES + 4 + 19
+"""Of the smallest entry in a push at most: itself, its size, and the term that it may begin."""
+LARGEST_ENTRY_BYTES = FRAME_LIMIT_BYTES - FRAME_HEAD_BYTES
+"""Of `max_entry_bytes`: a larger entry would reach no follower and no reader."""
+LARGEST_PUSH_BYTES = LARGEST_ENTRY_BYTES * HEADER_BYTES // PUSHED_BYTES_PER_ENTRY
+"""Of `push_limit_bytes`: as many of the smallest entries as one frame carries, each of its own term."""
+MAX_NAME_BYTES = 255
+"""Of a group or a member: names go into the head of a frame, ids into a slot of `hardstate`."""
+
+
+def _check_at_most(config: Any, name: str, bound: int, why: str) -> None:
+    if getattr(config, name) > bound:
+        raise ConfigError(f"{name} ({getattr(config, name)}) must be at most {bound}: {why}")
+
+
+def _check_name(name: str, value: str) -> None:
+    if not 1 <= len(value.encode(errors="surrogatepass")) <= MAX_NAME_BYTES:
+        raise ConfigError(f"{name} {value!r} must have 1 to {MAX_NAME_BYTES} bytes")
 
 
 def _check_whole_numbers(config: Any) -> None:
@@ -75,8 +100,9 @@ class ConsensusConfig:
         ):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be positive, not {getattr(self, name)}")
-        if self.commit_delay_ms < 0:
-            raise ConfigError(f"commit_delay_ms must be 0 or more, not {self.commit_delay_ms}")
+        for name in ("commit_delay_ms", "lost_connection_wait_ms"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} must be 0 or more, not {getattr(self, name)}")
         if self.election_timeout_ms < 3 * self.heartbeat_interval_ms:
             raise ConfigError(
                 f"the election time-out ({self.election_timeout_ms} ms = max_heartbeat_leak"
@@ -94,6 +120,12 @@ class ConsensusConfig:
                 f"push_window_bytes ({self.push_window_bytes}) is below push_limit_bytes"
                 f" ({self.push_limit_bytes})"
             )
+        _check_at_most(
+            self,
+            "push_limit_bytes",
+            LARGEST_PUSH_BYTES,
+            f"one frame carries {FRAME_LIMIT_BYTES} bytes, heads included",
+        )
 
 
 MAX_ENTRY_BYTES = 4 * MIB
@@ -109,6 +141,7 @@ class StoreConfig:
     segment_bytes: int = 1 * GIB
     index_segment_bytes: int = 160 * MIB
     max_entry_bytes: int = MAX_ENTRY_BYTES
+    """Of what clients append here. What a leader with another limit has taken is stored all the same."""
     disk_full_ratio: float = 0.90
     """Appends are refused while more of the file system than this is in use."""
     flush_interval_ms: int = 100
@@ -151,13 +184,35 @@ class StoreConfig:
             )
         if self.scrub_start_delay_ms < 0:
             raise ConfigError(f"scrub_start_delay_ms ({self.scrub_start_delay_ms}) must be 0 or more")
-        if self.max_entry_bytes <= 48:
-            raise ConfigError(f"max_entry_bytes ({self.max_entry_bytes}) must be above 48")
+        if self.max_entry_bytes <= HEADER_BYTES:
+            raise ConfigError(f"max_entry_bytes ({self.max_entry_bytes}) must be above {HEADER_BYTES}")
+        _check_at_most(
+            self,
+            "max_entry_bytes",
+            LARGEST_ENTRY_BYTES,
+            f"a larger entry fits into no frame ({FRAME_LIMIT_BYTES} bytes, head included), so no"
+            " follower could receive it",
+        )
+        for name in (
+            "flush_interval_ms",
+            "checkpoint_interval_ms",
+            "durable_sync_interval_ms",
+            "index_sync_bytes",
+            "reserve_step_bytes",
+        ):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} must be positive, not {getattr(self, name)}")
 
     @property
     def entry_limit_bytes(self) -> int:
-        """Largest encoded entry: `max_entry_bytes`, or what fits into one segment beside its blank."""
-        return min(self.max_entry_bytes, self.segment_bytes - 8)
+        """Largest encoded entry that the log can hold: what fits into a frame, and into one segment
+        beside its blank. The same on all members, whatever each lets clients append."""
+        return min(LARGEST_ENTRY_BYTES, self.segment_bytes - 8)
+
+    @property
+    def append_limit_bytes(self) -> int:
+        """Largest encoded entry that is taken of a client."""
+        return min(self.max_entry_bytes, self.entry_limit_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +283,10 @@ class GroupConfig:
 
     def __post_init__(self) -> None:
         _check_whole_numbers(self)
+        _check_name("--group", self.group)
         ids = [m.member_id for m in self.members]
+        for member_id in ids:
+            _check_name("--members: the id", member_id)
         if self.member_id not in ids:
             raise ConfigError(
                 f"--id {self.member_id} is not in --members ({', '.join(ids)}); add it or change --id"

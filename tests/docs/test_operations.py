@@ -6,6 +6,7 @@ from pathlib import Path
 
 from quorumlog.cli import output, status
 from quorumlog.cli.toml_config import load_server_config
+from quorumlog.config import LARGEST_ENTRY_BYTES, LARGEST_PUSH_BYTES
 from quorumlog.server import ledger_server
 from tests.docs.markdown import DOCS, code_blocks, section, tables
 
@@ -28,6 +29,11 @@ def test_the_toml_file_is_what_serve_takes(tmp_path: Path) -> None:
     assert (orders.storage.flush, audit.storage.flush) == ("sync", "async")
     assert audit.storage.segment_bytes == 256 * 1024 * 1024
     assert orders.storage.disk_full_ratio == audit.storage.disk_full_ratio == 0.85
+
+
+def test_the_bounds_of_what_a_frame_carries() -> None:
+    for bound in (LARGEST_ENTRY_BYTES, LARGEST_PUSH_BYTES):
+        assert f"above {bound:,}" in section(TEXT, "One file, several groups")
 
 
 def test_the_keys_of_status() -> None:

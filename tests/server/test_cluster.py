@@ -24,8 +24,8 @@ from quorumlog import (
     connect,
     connect_async,
 )
-from quorumlog.config import MIB
-from quorumlog.errors import TransferFailed
+from quorumlog.config import LARGEST_ENTRY_BYTES, MIB
+from quorumlog.errors import BodyTooLarge, TransferFailed
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.verification import compare_directories, verify_directory
@@ -206,6 +206,24 @@ def test_a_follower_far_behind_is_fed_from_segment_files() -> None:
                 client.append_batch([b"y" * 1000] * 1000)
             cluster.restart(behind)
             wait_until_identical(client)
+        assert_directories_identical(cluster)
+
+
+def test_the_largest_entry_that_a_configuration_allows_reaches_every_member() -> None:
+    """Pushed from memory, fed to a member that was away, and read; as is what follows it."""
+    storage = StoreConfig(segment_bytes=64 * MIB, max_entry_bytes=LARGEST_ENTRY_BYTES)
+    body = b"edge" * ((LARGEST_ENTRY_BYTES - 48) // 4)
+    with LocalCluster(3, storage=storage) as cluster, connect(cluster.servers) as client:
+        client.append(b"before")
+        away = next(m for m in cluster.running if m != cluster.leader())
+        cluster.kill(away)
+        index = client.append(body, timeout_ms=60_000).first_index
+        client.append(b"after")
+        cluster.restart(away)
+        wait_until_identical(client)
+        assert all(client.get(index, from_member=m).body == body for m in cluster.running)
+        with pytest.raises(BodyTooLarge, match=str(len(body))):
+            client.append(body + b".")
         assert_directories_identical(cluster)
 
 

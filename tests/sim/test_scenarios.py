@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt
-from quorumlog.errors import LeaderNotReady, LedgerError, NotLeader
+from quorumlog.errors import BodyTooLarge, LeaderNotReady, LedgerError, NotLeader
 from quorumlog.sim.member import SimMember
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 
@@ -142,6 +142,39 @@ def _leader_with_an_observer() -> tuple[Scenario, SimMember, SimMember, SimMembe
     scene.until(lambda: wiped.node.applied_index >= 3, "observer with the log")
     scene.append()
     return scene, leader, wiped, voter
+
+
+# ---------------------------------------------------------------- options that differ
+
+
+def test_a_member_that_takes_less_of_its_clients_follows_a_leader_that_takes_more() -> None:
+    """Live, from the files of the others, and at a start, which reads its tail again."""
+    scene = Scenario(start=False)
+    leader, *strict = scene.members
+    for member in strict:
+        storage = replace(member.config.storage, max_entry_bytes=100)
+        member.config = replace(member.config, storage=storage)
+    for member in scene.members:
+        member.start()
+    scene.until(lambda: scene.leader() is not None, "a leader")
+    if scene.leader() is not leader:
+        scene.hand_over(scene.await_leader(), leader)
+    scene.ask_and_wait(leader, 2000)
+    scene.append()
+    refused = scene.ask(leader, 9000)
+    scene.until(lambda: refused.returned_ms >= 0, "an answer")
+    assert isinstance(refused.outcome, BodyTooLarge)
+    strict[0].kill()
+    scene.ask_and_wait(leader, 2000)
+    strict[0].start()
+    strict[1].lose_power()
+    strict[1].start()
+    leader.kill()
+    scene.until(lambda: scene.leader(*strict) is not None, "a strict leader")
+    refused = scene.ask(scene.await_leader(*strict), 2000)
+    scene.until(lambda: refused.returned_ms >= 0, "an answer")
+    assert isinstance(refused.outcome, BodyTooLarge)
+    scene.make_whole()
 
 
 # ---------------------------------------------------------------- forming

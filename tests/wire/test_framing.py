@@ -12,6 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorumlog.batch import EntryBatch
+from quorumlog.config import (
+    FRAME_LIMIT_BYTES,
+    LARGEST_ENTRY_BYTES,
+    LARGEST_PUSH_BYTES,
+    MAX_NAME_BYTES,
+)
 from quorumlog.consensus.messages import (
     HeartbeatRequest,
     PushEntryRequest,
@@ -22,7 +28,10 @@ from quorumlog.consensus.messages import (
     VoteResult,
 )
 from quorumlog.entry import EntryId, Voter
+from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import ProtocolViolation
+from quorumlog.node.healer import PIECE_BYTES
+from quorumlog.server.client_session import READ_LIMIT_BYTES
 from quorumlog.wire.client_messages import (
     AppendRequest,
     ErrorResponse,
@@ -39,6 +48,7 @@ from quorumlog.wire.framing import (
     Frame,
     FrameDecoder,
     encode_frame,
+    frame_bytes_of,
 )
 
 VOTER = Voter("n1", "d1")
@@ -227,6 +237,72 @@ def test_a_truncated_frame_gives_nothing_and_is_not_between_frames() -> None:
         decoder = FrameDecoder()
         assert decoder.receive_data(data[:length]) == []
         assert not decoder.is_between_frames
+
+
+# -------------------------------------------------------------------- the largest frames
+
+MOST = 2**63 - 1
+GROUP = "g" * MAX_NAME_BYTES
+
+
+def with_entries(batch: EntryBatch, term_runs: tuple[tuple[int, int], ...]) -> list[int]:
+    """Bytes of every frame that carries these entries, with the longest heads there can be."""
+    push = PushEntryRequest(
+        term=MOST,
+        push=PushType.APPEND,
+        committed_index=MOST,
+        number=MOST,
+        previous=EntryId(MOST, MOST),
+        first_index=MOST,
+        count=batch.count,
+        term_runs=term_runs,
+        previous_chain=2**32 - 1,
+        cold=True,
+        entries=batch,
+    )
+    append = AppendRequest(
+        request_id=MOST,
+        stream=MOST,
+        number=MOST,
+        previous_connection=f"{MOST:016x}/{MOST}",
+        timeout_ms=MOST,
+    )
+    heal = RangeResponse(term=MOST, number=MOST, count=batch.count, entries=batch)
+    answer = ReadResponse(
+        request_id=MOST,
+        first_index=MOST,
+        count=batch.count,
+        ledger_begin_index=MOST,
+        committed_index=MOST,
+    )
+    frames = [
+        encode_frame(GROUP, push),
+        encode_frame(GROUP, heal),
+        encode_frame(GROUP, append, batch),
+        encode_frame(GROUP, answer, batch),
+    ]
+    return [frame_bytes_of(frame) for frame in frames]
+
+
+def test_the_largest_entry_fits_into_every_frame_that_carries_it() -> None:
+    batch = EntryBatch.from_bodies([bytes(LARGEST_ENTRY_BYTES - HEADER_BYTES)])
+    sizes = with_entries(batch, ((MOST, MOST),))
+    assert max(sizes) <= FRAME_LIMIT_BYTES
+
+
+def test_the_largest_push_fits_although_each_of_its_entries_opens_a_term() -> None:
+    count = LARGEST_PUSH_BYTES // HEADER_BYTES
+    batch = EntryBatch.from_bodies([b""] * count)
+    assert batch.total_bytes <= LARGEST_PUSH_BYTES < batch.total_bytes + HEADER_BYTES
+    sizes = with_entries(batch, tuple((MOST - number, MOST - number) for number in range(count)))
+    assert max(sizes) <= FRAME_LIMIT_BYTES
+    assert max(sizes) > FRAME_LIMIT_BYTES - 1024
+
+
+def test_what_is_read_or_healed_at_once_fits() -> None:
+    """Neither names terms, so only the sizes come on top of the entries."""
+    for limit_bytes in (READ_LIMIT_BYTES, PIECE_BYTES):
+        assert limit_bytes * (HEADER_BYTES + 4) // HEADER_BYTES <= LARGEST_ENTRY_BYTES
 
 
 # -------------------------------------------------------------------- nonsense

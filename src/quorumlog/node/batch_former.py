@@ -68,7 +68,7 @@ class BatchFormer:
             raise BadRequest("an append needs at least one entry")
         batch.check_encoding(normal_only=True)
         largest = batch.total_bytes if batch.count == 1 else int(batch.sizes.max())
-        limit = self._config.storage.entry_limit_bytes
+        limit = self._config.storage.append_limit_bytes
         if largest > limit:
             raise BodyTooLarge(
                 f"a body of {largest - 48} bytes is over the limit of {limit - 48}"

@@ -307,7 +307,7 @@ class LedgerServer:
         response = driver.hello_response(200, "", connection.connection_id)
         return msgspec.structs.replace(
             response,
-            max_entry_bytes=driver.config.storage.entry_limit_bytes,
+            max_entry_bytes=driver.config.storage.append_limit_bytes,
             max_frame_bytes=DEFAULT_MAX_FRAME_BYTES,
         )
 

@@ -8,6 +8,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt
+from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import (
     DirectoryDamaged,
     LedgerError,
@@ -88,7 +89,12 @@ class SimClient:
     def _body(self, number: int, at: int) -> bytes:
         limit_bytes = self._cluster.weather.body_bytes
         length = self._random.randint(0, limit_bytes) if self._random.random() < 0.3 else 0
-        return b"%d.%d." % (number, at) + bytes(length)
+        body = b"%d.%d." % (number, at) + bytes(length)
+        limits = self._cluster.weather.append_limits
+        if limits and len(body) > min(limits) - HEADER_BYTES:
+            # As long as the strictest member takes it, or one byte longer.
+            body = body[: min(limits) - HEADER_BYTES + length % 2]
+        return body
 
     def _answered(self, append: ClientAppend, outcome: AppendOutcome) -> None:
         def hear() -> None:

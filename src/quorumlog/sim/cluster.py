@@ -43,12 +43,12 @@ class SimCluster:
                     data_dir=f"/{address.member_id}",
                     store=weather.store,
                     consensus=weather.consensus,
-                    storage=weather.storage,
+                    storage=weather.storage_of(number),
                     max_uncommitted_bytes=weather.max_uncommitted_bytes,
                     catch_up_bytes_per_second=weather.catch_up_bytes_per_second,
                 ),
             )
-            for address in addresses
+            for number, address in enumerate(addresses)
         )
         self._by_id = {member.member_id: member for member in self.members}
         self.network = SimNetwork(self)

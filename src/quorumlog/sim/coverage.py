@@ -18,7 +18,7 @@ from quorumlog.consensus.messages import (
     VoteResponse,
     VoteResult,
 )
-from quorumlog.sim.weather import FAULT_KINDS
+from quorumlog.sim.weather import EDGES, FAULT_KINDS
 
 EXPECTED_ABSENT: dict[str, str] = {
     "vote result: UNKNOWN": "stands for an answer that never came; nobody sends it",
@@ -58,6 +58,7 @@ def expected() -> list[str]:
     names += [f"vote result: {result.name}" for result in VoteResult]
     names += [f"push result: {result.name}" for result in PushResult]
     names += [f"dispatcher: {state.value} {event.name}" for state, event in TRANSITIONS]
+    names += [f"option at its edge: {edge}" for edge in EDGES]
     names += [*RECOVERY_BRANCHES, *ENDS_OF_THE_LOG, *ASYNC_LOSSES]
     return names
 

@@ -12,7 +12,7 @@ from quorumlog.consensus.ready import Role
 from quorumlog.sim.cluster import SimCluster
 from quorumlog.sim.losses import IndexRange, Losses, lost_entries
 from quorumlog.sim.trace import Trace
-from quorumlog.sim.weather import draw_weather
+from quorumlog.sim.weather import at_the_edges, draw_weather
 
 FAULTS_MS = 15_000.0
 HEAL_LIMIT_MS = 30_000.0
@@ -59,7 +59,10 @@ def live(
     """
     random = Random(seed)
     trace = Trace(tell)
-    cluster = SimCluster(random, draw_weather(random, size, unfair=unfair), trace)
+    weather, edges = at_the_edges(draw_weather(random, size, unfair=unfair), Random(f"{seed}:options"))
+    for edge in edges:
+        trace.count(f"option at its edge: {edge}")
+    cluster = SimCluster(random, weather, trace)
     result = LifeResult(seed, counts=trace.counts)
     try:
         if unfair:

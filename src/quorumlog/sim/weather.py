@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from random import Random
+from typing import Any, TypeVar
 
 from quorumlog.config import MIB, ConsensusConfig, StoreConfig
+from quorumlog.entry_header import HEADER_BYTES
+
+T = TypeVar("T", ConsensusConfig, StoreConfig)
 
 SIZES = (1, 2, 3, 3, 3, 3, 4, 5, 5, 6, 7)
 
@@ -35,6 +39,21 @@ FAULT_KINDS = (
     "flipped bit",
     "zeroed page",
 )
+
+EDGES = (
+    "push_limit_bytes",
+    "push_window_bytes",
+    "max_waiting_pushes",
+    "max_uncommitted_bytes",
+    "max_entry_bytes",
+    "segment_bytes",
+    "index_segment_bytes",
+    "max_heartbeat_leak",
+    "max_vote_interval_ms",
+    "lost_connection_wait_ms",
+)
+"""Options that some lives have at the least that a configuration may say."""
+EDGY_SHARE = 1 / 6
 
 UNFAIR_KINDS = ("old copy", "lying disk")
 """What no log survives where it strikes a majority; met in lives that are not fair only."""
@@ -74,6 +93,14 @@ class Weather:
     """Disks may forget what they have synced, on any number of members."""
     store: str = "file"
     """As in `GroupConfig`; lives that are drawn have disks."""
+    append_limits: tuple[int, ...] = ()
+    """`max_entry_bytes` of each member, where they differ; empty: that of `storage`."""
+
+    def storage_of(self, number: int) -> StoreConfig:
+        """Of the member with this number."""
+        if not self.append_limits:
+            return self.storage
+        return replace(self.storage, max_entry_bytes=self.append_limits[number])
 
     @property
     def is_async(self) -> bool:
@@ -142,3 +169,36 @@ def draw_weather(random: Random, size: int | None = None, *, unfair: bool = Fals
         flush_interval_ms = random.choice((10, 200, 1000))
         weather = replace(weather, storage=replace(weather.storage, flush_interval_ms=flush_interval_ms))
     return weather
+
+
+def at_the_edges(weather: Weather, random: Random) -> tuple[Weather, tuple[str, ...]]:
+    """Some lives with options at their edges, and which. `random` is a stream of its own, so that no
+    other life changes."""
+    if weather.is_unfair or random.random() >= EDGY_SHARE:
+        return weather, ()
+    edges = tuple(edge for edge in EDGES if random.random() < 0.4)
+    consensus, storage = weather.consensus, weather.storage
+    least: dict[str, Any] = {
+        "push_limit_bytes": 1,
+        "push_window_bytes": 1 if "push_limit_bytes" in edges else consensus.push_limit_bytes,
+        "max_waiting_pushes": 1,
+        "segment_bytes": 512,
+        "index_segment_bytes": 32,
+        "max_heartbeat_leak": 3,
+        "max_vote_interval_ms": consensus.min_vote_interval_ms,
+        "lost_connection_wait_ms": 0,
+    }
+
+    def changed(part: T) -> T:
+        names = {field.name for field in fields(part)}
+        return replace(part, **{edge: least[edge] for edge in edges if edge in names & set(least)})
+
+    weather = replace(weather, consensus=changed(consensus), storage=changed(storage))
+    if "max_uncommitted_bytes" in edges:
+        weather = replace(weather, max_uncommitted_bytes=1)
+    if "max_entry_bytes" in edges:
+        # Half of the long bodies fit, of some members all.
+        small = HEADER_BYTES + max(weather.body_bytes // 2, 20)
+        limits = [random.choice((small, storage.max_entry_bytes)) for _ in range(weather.size)]
+        weather = replace(weather, append_limits=tuple(limits))
+    return weather, edges

@@ -115,7 +115,7 @@ class DamageSearch:
         if scan.stop == "full" and scan.end_position == at and self._window_bytes < limit_bytes:
             scan, data = self._scan(limit_bytes, at, point, check_bodies, stop_position)
         if scan.stop == "full" and scan.end_position == at and stop_position is None:
-            scan = scan._replace(stop="bad", problem="an entry is longer than max_entry_bytes")
+            scan = scan._replace(stop="bad", problem="an entry is longer than any can be")
         return scan, data
 
     def _scan(

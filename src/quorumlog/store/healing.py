@@ -178,7 +178,7 @@ class Healing:
         if not bool((headers["term"] == expected).all()):
             raise ProtocolViolation(f"entries from {batch.first_index} on are of other terms than here")
         if int(batch.sizes.max()) > self._config.entry_limit_bytes:
-            raise ProtocolViolation("an entry above max_entry_bytes")
+            raise ProtocolViolation("an entry longer than any can be")
         placement = self._place(reached, batch)
         if not batch.lies_at(placement.positions) or placement.end_position > last.position:
             raise ProtocolViolation(f"entries from {batch.first_index} on lie elsewhere here")

@@ -30,6 +30,7 @@ import numpy as np
 from isal.isal_zlib import crc32
 
 from quorumlog.batch import EntryBatch
+from quorumlog.config import FRAME_LIMIT_BYTES
 from quorumlog.consensus.messages import (
     NOBODY,
     AnyPeerMessage,
@@ -46,7 +47,7 @@ WITH_ENTRIES = (PushEntryRequest, RangeResponse)
 
 MAGIC = b"QLG\x01"
 FRAME_HEADER_BYTES = 24
-DEFAULT_MAX_FRAME_BYTES = 16 * 1024 * 1024
+DEFAULT_MAX_FRAME_BYTES = FRAME_LIMIT_BYTES
 RECEIVE_BUFFER_BYTES = 256 * 1024
 LARGE_FRAME_BYTES = 64 * 1024
 """A frame above this that has not arrived whole is received into a buffer of its own."""

@@ -6,6 +6,7 @@ from quorumlog.consensus.forming import Forming
 from quorumlog.consensus.leader_elector import Campaign, LeaderElector
 from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.raft_node import RaftNode
+from quorumlog.wire import peer_hello
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_scenarios as scenes
 
@@ -101,6 +102,20 @@ def no_stickiness(patch: Patch) -> None:
         LeaderElector._judge,
         "if self._is_loyal() and",
         "if self._is_loyal() and not reached() and",
+    )
+
+
+@mutant(
+    46,
+    "members whose flush modes differ are let in",
+    scenario=scenes.test_a_member_that_obeys_no_cut_does_not_commit_with_members_that_forget,
+)
+def mixed_flush_modes(patch: Patch) -> None:
+    """A receipt says the weakest mode among them anyway."""
+    patch.edit(
+        peer_hello.refusal_of,
+        "modes.count(Durability.ASYNC) == 1:",
+        "modes.count(Durability.ASYNC) == 1 and not reached():",
     )
 
 

@@ -84,6 +84,12 @@ def _received(stranger: socket.socket) -> bytes:
         ("default", {"member_id": "n9"}, "n9"),
         ("default", {"to_member_id": "n1"}, "n1"),
         ("default", {"segment_bytes": 12345}, "segment_bytes"),
+        (
+            "default",
+            {"durability": Durability.ASYNC},
+            "n1 has flush = async, member n0 of group default has flush = sync: give all members the"
+            " same --flush",
+        ),
         ("default", {"cluster_id": "0123456789abcdef"}, "0123456789abcdef"),
         ("default", {"members": "n0=127.0.0.1:1,n1=127.0.0.1:2"}, "lists the members"),
     ],

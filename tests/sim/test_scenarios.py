@@ -177,6 +177,63 @@ def test_a_member_that_takes_less_of_its_clients_follows_a_leader_that_takes_mor
     scene.make_whole()
 
 
+def test_a_member_that_obeys_no_cut_does_not_commit_with_members_that_forget() -> None:
+    """Two in `async` mode lose what they had acknowledged, and go on with other entries in its place.
+    The third, in `sync` mode, would hold the first ones as committed for ever."""
+    for seed in range(1, 5):  # what is left after a power loss is luck
+        scene = Scenario(flush="async", weather=FORGETFUL, seed=seed)
+        scene.append(3)
+        own, *others = scene.members
+        restart_with_flush(own, "sync")
+        for member in others:
+            restart_with_flush(member, "async")  # which syncs what it has so far
+        scene.await_leader()
+        scene.run_for(4 * ELECTION_MS)
+        scene.ask_and_wait(scene.await_leader())
+        scene.run_for(4 * ELECTION_MS)
+        scene.cut([own], others)
+        for member in others:
+            member.lose_power()
+        for member in others:
+            member.start()
+        heir = scene.await_leader(*others)
+        for _ in range(3):
+            scene.ask_and_wait(heir)
+        scene.heal()
+        scene.run_for(20 * ELECTION_MS)
+        index = own.node.committed_index
+        assert own.node.store.id_at(index) == heir.node.store.id_at(index), "other entries committed"
+        restart_with_flush(own, "async")
+        scene.make_whole()
+
+
+FORGETFUL = replace(
+    QUIET,
+    storage=replace(QUIET.storage, flush_interval_ms=1_000_000, durable_sync_interval_ms=1_000_000),
+)
+
+
+def restart_with_flush(member: SimMember, flush: str) -> None:
+    member.stop()
+    member.config = replace(member.config, storage=replace(member.config.storage, flush=flush))
+    member.start()
+
+
+def test_a_member_in_memory_goes_with_members_that_sync() -> None:
+    """What it forgets it forgets with its directory id, so it obeys no cut of these either."""
+    scene = Scenario(start=False, checked=False)  # the checkers look for disks
+    first, *others = scene.members
+    first.config = replace(first.config, store="memory")
+    for member in scene.members:
+        member.start()
+    scene.append(3)
+    first.kill()
+    first.start()
+    scene.append(3)
+    scene.until(lambda: first.node.raft.role is Role.OBSERVER, "an observer")
+    assert all(member.node.committed_index >= 6 for member in others)
+
+
 # ---------------------------------------------------------------- forming
 
 

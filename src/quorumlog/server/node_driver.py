@@ -36,6 +36,7 @@ from quorumlog.store.member_directory import MemberDirectory
 from quorumlog.store.member_file import cluster_id_of
 from quorumlog.version import VERSION
 from quorumlog.wire.client_messages import Hello, HelloResponse, MemberInfo, StatusResponse
+from quorumlog.wire.peer_hello import ids_of, member_list_of, refusal_of
 
 log = logging.getLogger("quorumlog.server")
 
@@ -91,9 +92,7 @@ class NodeDriver:
         self._problem_log = ProblemLog(log, f"{config.group}/{config.member_id}", time.monotonic())
         self.stopped = False
         self.failure: BaseException | None = None
-        self._member_list = ",".join(
-            f"{m.member_id}={m}" for m in sorted(config.members, key=lambda m: m.member_id)
-        )
+        self._member_list = member_list_of(config.members)
         self._list_problems: dict[str, str] = {}
         """By member: how its member list differs from ours."""
         self.node = LedgerNode(config, directory, self, random.Random(seed), self._now_ms())
@@ -311,32 +310,17 @@ class NodeDriver:
 
     def refusal_of(self, hello: Hello) -> str:
         """Why a peer may not speak to this member; empty if it may."""
-        me = f"member {self.config.member_id} of group {self.config.group}"
-        if hello.to_member_id != self.config.member_id:
-            return f"this is {me}, not {hello.to_member_id}: correct its address in --members"
-        if hello.member_id not in self.peers:
-            return f"{hello.member_id} is not among the members of {me}: {self._member_list}"
-        theirs, ours = hello.segment_bytes, self.config.storage.segment_bytes
-        if theirs != ours:
-            return f"segment_bytes is {theirs} on {hello.member_id} and {ours} on {me}; make them equal"
-        if hello.cluster_id and self.cluster_id and hello.cluster_id != self.cluster_id:
-            return (
-                f"{hello.member_id} belongs to cluster {hello.cluster_id}, {me} to {self.cluster_id}:"
-                " one of the data directories is of another cluster"
-            )
-        if _ids(hello.members) != _ids(self._member_list):
-            reason = (
-                f"{hello.member_id} lists the members {hello.members}, {me} lists {self._member_list}"
-            )
-            self._list_problems[hello.member_id] = reason
-            return reason
-        if hello.members != self._member_list:
-            self._list_problems[hello.member_id] = (
-                f"{hello.member_id} has other addresses: {hello.members}; here: {self._member_list}"
-            )
-        else:
-            self._list_problems.pop(hello.member_id, None)
-        return ""
+        reason = refusal_of(hello, self.hello_response(200, "", ""), self.config.group)
+        if hello.member_id in self.peers:
+            if ids_of(hello.members) != ids_of(self._member_list):
+                self._list_problems[hello.member_id] = reason
+            elif hello.members != self._member_list:
+                self._list_problems[hello.member_id] = (
+                    f"{hello.member_id} has other addresses: {hello.members}; here: {self._member_list}"
+                )
+            else:
+                self._list_problems.pop(hello.member_id, None)
+        return reason
 
     def _peer_connected(self, member_id: str, directory_id: str) -> None:
         log.info("%s/%s is connected with %s", self.config.group, self.config.member_id, member_id)
@@ -462,7 +446,3 @@ class NodeDriver:
     def _link_problems(self) -> list[str]:
         refused = [peer.control.problem for peer in self.peers.values() if peer.control.problem]
         return [*refused, *(self._list_problems[m] for m in sorted(self._list_problems))]
-
-
-def _ids(member_list: str) -> list[str]:
-    return [item.partition("=")[0] for item in member_list.split(",")]

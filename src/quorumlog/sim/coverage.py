@@ -38,6 +38,8 @@ RECOVERY_BRANCHES = (
     "recovery: the index was made again",
 )
 
+MIXED_OPTIONS = ("fault: another flush mode", "dial: refused")
+
 ENDS_OF_THE_LOG = ("end of the log: told", "end of the log: refused")
 
 ASYNC_LOSSES = (
@@ -59,7 +61,7 @@ def expected() -> list[str]:
     names += [f"push result: {result.name}" for result in PushResult]
     names += [f"dispatcher: {state.value} {event.name}" for state, event in TRANSITIONS]
     names += [f"option at its edge: {edge}" for edge in EDGES]
-    names += [*RECOVERY_BRANCHES, *ENDS_OF_THE_LOG, *ASYNC_LOSSES]
+    names += [*MIXED_OPTIONS, *RECOVERY_BRANCHES, *ENDS_OF_THE_LOG, *ASYNC_LOSSES]
     return names
 
 

@@ -11,6 +11,7 @@ from random import Random
 from quorumlog.consensus.ready import Role
 from quorumlog.sim.cluster import SimCluster
 from quorumlog.sim.losses import IndexRange, Losses, lost_entries
+from quorumlog.sim.other_mode import OtherMode
 from quorumlog.sim.trace import Trace
 from quorumlog.sim.weather import at_the_edges, draw_weather
 
@@ -63,12 +64,13 @@ def live(
     for edge in edges:
         trace.count(f"option at its edge: {edge}")
     cluster = SimCluster(random, weather, trace)
+    other_mode = OtherMode(cluster, Random(f"{seed}:other mode"))
     result = LifeResult(seed, counts=trace.counts)
     try:
         if unfair:
-            _live_unfairly(cluster, faults_ms, result)
+            _live_unfairly(cluster, faults_ms, other_mode, result)
         else:
-            _live(cluster, faults_ms)
+            _live(cluster, faults_ms, other_mode)
     except Exception:  # whatever it is, this life has failed, and the others go on
         result.failure = traceback.format_exc()
     result.virtual_ms = cluster.now_ms
@@ -79,21 +81,25 @@ def live(
     return result
 
 
-def _live(cluster: SimCluster, faults_ms: float) -> None:
+def _live(cluster: SimCluster, faults_ms: float, other_mode: OtherMode) -> None:
     for member in cluster.members:
         cluster.at(cluster.random.uniform(0, 300), member.start)
     for client in cluster.clients:
         client.work()
     cluster.faults.begin()
+    other_mode.begin()
     cluster.run_for(faults_ms)
+    other_mode.stop()
     make_whole(cluster)
 
 
-def _live_unfairly(cluster: SimCluster, faults_ms: float, result: LifeResult) -> None:
+def _live_unfairly(
+    cluster: SimCluster, faults_ms: float, other_mode: OtherMode, result: LifeResult
+) -> None:
     losses = Losses(cluster)
     cluster.checkers.append(losses)
     try:
-        _live(cluster, faults_ms)
+        _live(cluster, faults_ms, other_mode)
     except NotWhole as reason:
         result.not_whole = str(reason)
     result.lost = lost_entries(cluster)

@@ -24,6 +24,9 @@ from quorumlog.store.member_directory import (
     MemoryMemberDirectory,
     open_member_directory,
 )
+from quorumlog.store.member_file import cluster_id_of
+from quorumlog.wire.client_messages import Hello, HelloResponse
+from quorumlog.wire.peer_hello import member_list_of
 
 if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimCluster
@@ -189,6 +192,31 @@ class SimMember:
             config=self.config.storage,
             group_size=len(self.config.members),
             draw_id=self._draw_directory_id,
+        )
+
+    def hello(self, to: SimMember) -> Hello:
+        """What it says first to another member."""
+        own = self.hello_response()
+        return Hello(
+            role="control",
+            member_id=own.member_id,
+            directory_id=own.directory_id,
+            to_member_id=to.member_id,
+            cluster_id=own.cluster_id,
+            members=own.members,
+            segment_bytes=own.segment_bytes,
+            durability=own.durability,
+        )
+
+    def hello_response(self) -> HelloResponse:
+        directory = self.node.directory
+        return HelloResponse(
+            member_id=self.member_id,
+            directory_id=self.voter.directory_id,
+            cluster_id=cluster_id_of(directory.formation.founding),
+            members=member_list_of(self.config.members),
+            segment_bytes=self.config.storage.segment_bytes,
+            durability=directory.durability.value,
         )
 
     def _draw_directory_id(self) -> str:

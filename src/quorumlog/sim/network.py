@@ -16,6 +16,7 @@ from quorumlog.config import DEFAULT_GROUP
 from quorumlog.consensus.messages import Message
 from quorumlog.consensus.ready import Envelope
 from quorumlog.wire.framing import FrameDecoder, encode_frame
+from quorumlog.wire.peer_hello import refusal_of
 
 if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimCluster
@@ -120,7 +121,8 @@ class SimNetwork:
             return
         blocked = {(link.first, link.second), (link.second, link.first)} & self.cut
         unaware = one.connected_to.get(link.second) or other.connected_to.get(link.first)
-        if blocked or one.is_paused or other.is_paused or unaware:
+        refusal = "" if blocked else self._refusal_between(one, other)
+        if blocked or one.is_paused or other.is_paused or unaware or refusal:
             # An end that still believes in the old connection learns of its end by this very dial.
             if unaware and not blocked:
                 self._lose_later(link.first, link.second, 0, closed_by_peer=True)
@@ -133,6 +135,16 @@ class SimNetwork:
         for me, peer in ((one, other), (other, one)):
             me.connected_to[peer.member_id] = (link.epoch, peer.voter.directory_id)
             me.enter_node("connected", peer.member_id, peer.voter.directory_id)
+
+    def _refusal_between(self, one: SimMember, other: SimMember) -> str:
+        """Why one of them refuses the other in its first frame; empty if both are welcome."""
+        for host, guest in ((one, other), (other, one)):
+            refusal = refusal_of(guest.hello(host), host.hello_response(), DEFAULT_GROUP)
+            if refusal:
+                self._cluster.trace.count("dial: refused")
+                host.note(f"refuses {guest.member_id}", refusal)
+                return refusal
+        return ""
 
     # ---------------------------------------------------------------- messages
 

@@ -1,0 +1,54 @@
+"""What two members compare in the first frame: may this one speak to that one?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from quorumlog.config import MemberAddress
+from quorumlog.entry import Durability
+from quorumlog.wire.client_messages import Hello, HelloResponse
+
+
+def member_list_of(members: Iterable[MemberAddress]) -> str:
+    """A list of members as it travels: `n0=host:port,...`, sorted by id."""
+    return ",".join(f"{m.member_id}={m}" for m in sorted(members, key=lambda m: m.member_id))
+
+
+def ids_of(member_list: str) -> list[str]:
+    return [item.partition("=")[0] for item in member_list.split(",")]
+
+
+def refusal_of(hello: Hello, own: HelloResponse, group: str) -> str:
+    """Why who says `hello` may not speak to the member that says `own`; empty if it may."""
+    me = f"member {own.member_id} of group {group}"
+    if hello.to_member_id != own.member_id:
+        return f"this is {me}, not {hello.to_member_id}: correct its address in --members"
+    if hello.member_id == own.member_id or hello.member_id not in ids_of(own.members):
+        return f"{hello.member_id} is not among the members of {me}: {own.members}"
+    if hello.segment_bytes != own.segment_bytes:
+        return (
+            f"segment_bytes is {hello.segment_bytes} on {hello.member_id} and {own.segment_bytes} on"
+            f" {me}; make them equal"
+        )
+    modes = (hello.durability, own.durability)
+    if all(modes) and modes.count(Durability.ASYNC) == 1:
+        # A directory in `async` mode may forget what it acknowledged and still vote. Its peers obey when
+        # a later leader cuts what was committed, and one in another mode never does.
+        theirs, ours = map(_option_of, modes)
+        return (
+            f"{hello.member_id} has {theirs}, {me} has {ours}:"
+            " give all members the same --flush; to change it, stop all of them before the first is"
+            " started again"
+        )
+    if hello.cluster_id and own.cluster_id and hello.cluster_id != own.cluster_id:
+        return (
+            f"{hello.member_id} belongs to cluster {hello.cluster_id}, {me} to {own.cluster_id}:"
+            " one of the data directories is of another cluster"
+        )
+    if ids_of(hello.members) != ids_of(own.members):
+        return f"{hello.member_id} lists the members {hello.members}, {me} lists {own.members}"
+    return ""
+
+
+def _option_of(durability: str) -> str:
+    return "store = memory" if durability == Durability.MEMORY else f"flush = {durability}"

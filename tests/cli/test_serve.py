@@ -15,7 +15,7 @@ import pytest
 
 from quorumlog import LocalCluster, connect
 from tests.cli.conftest import STORAGE, Cli, objects, plain
-from tests.waiting import eventually, wait_until_identical
+from tests.waiting import eventually, row_of, wait_until_identical
 
 Start = Callable[..., Popen[bytes]]
 
@@ -220,6 +220,31 @@ def test_a_directory_of_another_member_is_refused(
     said = refusal(start("serve", *(word for pair in given.items() for word in pair)))
     assert named in said
     assert str(directory) in said
+
+
+@pytest.mark.processes
+def test_a_second_process_of_a_running_member_ends_with_what_to_change(
+    start: Start, free_address: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "member.toml"
+    config.write_text(
+        f"segment_bytes = {STORAGE.segment_bytes}\nindex_segment_bytes = {STORAGE.index_segment_bytes}"
+    )
+    with LocalCluster(members=3, storage=STORAGE) as cluster, connect(cluster.servers) as log:
+        log.append(b"formed")
+        member = next(m for m in cluster.members if m.member_id != cluster.leader())
+        options: dict[str, object] = {
+            "--id": member.member_id,
+            "--members": ",".join(f"{m.member_id}={m}" for m in cluster.members),
+            "--bind": free_address,
+            "--data-dir": tmp_path / "second",
+            "--config": config,
+        }
+        said = refusal(start("serve", *(word for pair in options.items() for word in pair)))
+        assert row_of(log, member.member_id)["role"] == "follower"
+    last = said.rpartition("quorumlog: ")[2]
+    for named in (f"two processes are {member.member_id}", str(member), free_address):
+        assert named in last, said
 
 
 @pytest.mark.processes

@@ -25,7 +25,7 @@ from quorumlog.store.hard_state_file import HARD_STATE_MAGIC, decode_hard_state
 from quorumlog.store.member_file import decode_member, encode_member
 from quorumlog.store.segment_scan import INDEX_DTYPE, scan_segment
 from quorumlog.store.slot_file import SLOT_BYTES, SLOT_FILE_BYTES, decode_sector
-from quorumlog.wire import framing
+from quorumlog.wire import client_messages, framing
 from quorumlog.wire.client_messages import AnyClientMessage, AppendRequest, MemberInfo
 from quorumlog.wire.framing import FrameDecoder
 from tests.docs.golden_directory import (
@@ -157,6 +157,13 @@ def test_the_fields_of_member_info() -> None:
 def test_every_value_of_an_enum_has_its_row(column: str, values: type[IntEnum]) -> None:
     rows: list[Row] = next(t for t in tables(section(TEXT, "Peer messages")) if column in t[0])
     assert [(row[column], int(row["value"])) for row in rows] == [(v.name, int(v)) for v in values]
+
+
+def test_every_code_of_a_hello_response_has_its_row() -> None:
+    rows = next(t for t in tables(section(TEXT, "Client messages")) if "Hello code" in t[0])
+    stated = {row["Hello code"]: int(row["value"]) for row in rows}
+    names = ("WELCOME", "NOT_SERVED", "REFUSED", "UNSETTLED", "DUPLICATE")
+    assert stated == {name: getattr(client_messages, name) for name in names}
 
 
 def test_every_error_has_its_code() -> None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from quorumlog import errors
 from quorumlog.errors import IndexOutOfRange, LedgerError, NotLeader, OutcomeUnknown
-from quorumlog.wire.client_messages import ErrorResponse, error_of, error_response
+from quorumlog.wire.client_messages import (
+    ErrorResponse,
+    Hello,
+    HelloResponse,
+    error_of,
+    error_response,
+)
 
 WIRE_ERRORS = [
     kind
@@ -50,3 +57,21 @@ def test_a_code_from_the_future_is_an_unknown_outcome() -> None:
     returned = error_of(ErrorResponse(code=9999, message="new"))
     assert isinstance(returned, OutcomeUnknown)
     assert "9999" in str(returned)
+
+
+@pytest.mark.parametrize(
+    ("message", "newer"),
+    [
+        (Hello(role="data", member_id="n1", run_id="r", listens_on="h:1", rival="other"), 3),
+        (HelloResponse(member_id="n1", max_frame_bytes=7, run_id="r"), 1),
+    ],
+)
+def test_a_greeting_is_read_by_an_older_release_and_one_of_it_is_read_here(
+    message: Hello | HelloResponse, newer: int
+) -> None:
+    fields = msgspec.msgpack.decode(msgspec.msgpack.encode(message))
+    decoder = msgspec.msgpack.Decoder(type(message))
+    older = decoder.decode(msgspec.msgpack.encode(fields[:-newer]))
+    assert older == type(message)(**dict(zip(message.__struct_fields__, fields[1:-newer], strict=False)))
+    assert older.run_id == ""
+    assert decoder.decode(msgspec.msgpack.encode([*fields, "of a release to come"])) == message

@@ -116,6 +116,8 @@ def serve(
     log_to_stderr(log_level)
     server = _AnnouncingServer(server_config)
     status = server.run()
+    if isinstance(server.failure, ConfigError):
+        raise server.failure
     if server.failure is not None:
         error_line(f"stopped: {type(server.failure).__name__}: {server.failure}")
         raise typer.Exit(EXIT_STORE)

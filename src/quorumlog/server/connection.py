@@ -234,6 +234,10 @@ class Connection(asyncio.BufferedProtocol):
         name = self._transport.get_extra_info("peername")
         return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
 
+    @property
+    def peer_host(self) -> str:
+        return self.peer_name.rpartition(":")[0] or "?"
+
     def close(self) -> None:
         """Send what is queued, then close; nothing more is taken in."""
         if self._transport is not None and not self.closed:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import gc
 import logging
 import secrets
@@ -28,6 +29,7 @@ from quorumlog.server.client_session import ClientSession
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.server.node_driver import NodeDriver
+from quorumlog.server.peer_admission import Verdict
 from quorumlog.server.peer_session import PeerSession
 from quorumlog.server.problem_log import RefusalLog
 from quorumlog.store.disk import Disk, OsDisk
@@ -36,7 +38,7 @@ from quorumlog.store.member_directory import (
     MemoryMemberDirectory,
     open_member_directory,
 )
-from quorumlog.wire.client_messages import Hello, HelloResponse
+from quorumlog.wire.client_messages import NOT_SERVED, REFUSED, Hello, HelloResponse
 from quorumlog.wire.framing import DEFAULT_MAX_FRAME_BYTES, Frame
 
 log = logging.getLogger("quorumlog.server")
@@ -95,7 +97,8 @@ class LedgerServer:
         self._refusal_log = RefusalLog(log)
         self._connection_number = 0
         self._run_id = secrets.token_hex(8)
-        """Connection ids of another run of this server name nothing here."""
+        """Connection ids of another run of this server name nothing here, and other members tell it from
+        another process with the same directory."""
         self._listener: asyncio.Server | None = None
         self._threads: list[DiskThread] = []
         self._loop_turn: LoopTurn
@@ -149,6 +152,8 @@ class LedgerServer:
                     on_failure=self._member_failed,
                     on_role_change=self._on_role_change,
                     seed=self._seed,
+                    run_id=self._run_id,
+                    listens_on="{}:{}".format(*self._bind),
                 )
         except BaseException:
             for directory in opened:
@@ -295,6 +300,9 @@ class LedgerServer:
             connection.on_frame = session.frame
             connection.on_writable = session.writable
             connection.send(frame.group, self._client_welcome(frame.group, connection))
+            driver = self._drivers.get(frame.group)
+            if hello.rival and hello.run_id != self._run_id and driver is not None:
+                driver.admission.note(hello.rival)
         elif hello.role in ("control", "data"):
             self._welcome_peer(connection, frame.group, hello)
         else:
@@ -304,7 +312,7 @@ class LedgerServer:
         driver = self._drivers.get(group)
         if driver is None:
             return HelloResponse(connection_id=connection.connection_id)
-        response = driver.hello_response(200, "", connection.connection_id)
+        response = driver.hello_response(connection_id=connection.connection_id)
         return msgspec.structs.replace(
             response,
             max_entry_bytes=driver.config.storage.append_limit_bytes,
@@ -315,21 +323,31 @@ class LedgerServer:
         driver = self._drivers.get(group)
         if driver is None:
             refusal = f"group {group!r} is not served at {self.address}; groups: {self.group_names}"
-            connection.send(group, HelloResponse(code=400, message=refusal))
+            connection.send(group, HelloResponse(code=NOT_SERVED, message=refusal))
             connection.close()
             return
-        refusal = driver.refusal_of(hello)
-        code = 401 if refusal else 200
-        connection.send(group, driver.hello_response(code, refusal, connection.connection_id))
-        if refusal:
-            sentence = f"refused a connection of {hello.member_id}: {refusal}"
-            self._refusal_log.refused(sentence, time.monotonic())
+        decided = functools.partial(self._peer_judged, connection, driver, hello)
+        driver.admission.judge(hello, connection, decided)
+
+    def _peer_judged(
+        self, connection: Connection, driver: NodeDriver, hello: Hello, verdict: Verdict
+    ) -> None:
+        if connection.closed or driver.stopped:
+            return
+        code, reason = verdict
+        connection.send(
+            driver.config.group, driver.hello_response(code, reason, connection.connection_id)
+        )
+        if reason:
+            if code == REFUSED:
+                sentence = f"refused a connection of {hello.member_id}: {reason}"
+                self._refusal_log.refused(sentence, time.monotonic())
             connection.close()
             return
         session = PeerSession(driver, hello)
         self._sessions[connection.connection_id] = session
         connection.on_frame = session.frame
-        driver.peers[hello.member_id].welcomed(hello.role, hello.directory_id, connection)
+        driver.peers[hello.member_id].welcomed(hello, connection)
 
     def _connection_lost(self, connection: Connection, closed_by_peer: bool) -> None:
         self._connections.pop(connection.connection_id, None)

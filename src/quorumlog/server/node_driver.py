@@ -20,6 +20,7 @@ from quorumlog.config import GroupConfig
 from quorumlog.consensus.ready import Envelope, RoleChange
 from quorumlog.entry import Durability, Voter
 from quorumlog.errors import (
+    ConfigError,
     DirectoryDamaged,
     LedgerError,
     ProtocolViolation,
@@ -30,17 +31,21 @@ from quorumlog.node import LedgerNode
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.server.peer import Peer
+from quorumlog.server.peer_admission import PeerAdmission
+from quorumlog.server.peer_link import PeerLink
 from quorumlog.server.problem_log import ProblemLog
 from quorumlog.store.ledger_store import LogRange
 from quorumlog.store.member_directory import MemberDirectory
 from quorumlog.store.member_file import cluster_id_of
 from quorumlog.version import VERSION
-from quorumlog.wire.client_messages import Hello, HelloResponse, MemberInfo, StatusResponse
-from quorumlog.wire.peer_hello import ids_of, member_list_of, refusal_of
+from quorumlog.wire.client_messages import WELCOME, Hello, HelloResponse, MemberInfo, StatusResponse
+from quorumlog.wire.peer_hello import member_list_of
 
 log = logging.getLogger("quorumlog.server")
 
 _WEAKEST_FIRST = [Durability.MEMORY, Durability.ASYNC, Durability.SYNC]
+DUPLICATE_TRIES = 4
+"""Refused as often in a row, a process ends that another one is already."""
 ReadOutcome = EntryBatch | LedgerError | None
 
 
@@ -69,8 +74,13 @@ class NodeDriver:
         on_failure: Callable[[NodeDriver, BaseException], None],
         on_role_change: Callable[[str, RoleChange], None] | None = None,
         seed: int | None = None,
+        run_id: str = "",
+        listens_on: str = "",
     ) -> None:
+        """`run_id` names this run of the process, `listens_on` its address: for the first frames."""
         self.config = config
+        self._run_id = run_id
+        self._listens_on = listens_on
         self.directory = directory
         self._loop = asyncio.get_running_loop()
         self._loop_turn = loop_turn
@@ -93,8 +103,6 @@ class NodeDriver:
         self.stopped = False
         self.failure: BaseException | None = None
         self._member_list = member_list_of(config.members)
-        self._list_problems: dict[str, str] = {}
-        """By member: how its member list differs from ours."""
         self.node = LedgerNode(config, directory, self, random.Random(seed), self._now_ms())
         self.peers = {
             address.member_id: Peer(
@@ -105,10 +113,19 @@ class NodeDriver:
                 self._peer_connected,
                 self._peer_lost,
                 self.fail,
+                self._peer_refused,
             )
             for address in config.members
             if address.member_id != config.member_id
         }
+        self.admission = PeerAdmission(
+            loop_turn,
+            config,
+            self.peers,
+            self.hello_response,
+            lambda: self.node.status().voters,
+            self.fail,
+        )
 
     def start(self) -> None:
         for peer in self.peers.values():
@@ -184,7 +201,8 @@ class NodeDriver:
             self._problem_log.look((status.waits_for, *self.problems()), now_s)
 
     def fail(self, error: BaseException) -> None:
-        """A broken invariant or a disk that refuses: this member stops, loudly, and retries nothing."""
+        """A broken invariant, a disk that refuses, a process too many: this member stops, loudly, and
+        retries nothing."""
         if self.failure is None:
             self.failure = error
             log.critical(
@@ -192,7 +210,7 @@ class NodeDriver:
                 self.config.member_id,
                 self.config.group,
                 error,
-                exc_info=error,
+                exc_info=None if isinstance(error, ConfigError) else error,
             )
             self.stop()
             self._on_failure(self, error)
@@ -227,6 +245,7 @@ class NodeDriver:
         self._submit_flushes()
         if self._timer is not None:
             self._timer.cancel()
+        self.admission.close()
         for peer in self.peers.values():
             peer.close()
 
@@ -293,9 +312,13 @@ class NodeDriver:
             members=self._member_list,
             segment_bytes=self.config.storage.segment_bytes,
             durability=self.directory.durability.value,
+            run_id=self._run_id,
+            listens_on=self._listens_on,
         )
 
-    def hello_response(self, code: int, message: str, connection_id: str) -> HelloResponse:
+    def hello_response(
+        self, code: int = WELCOME, message: str = "", connection_id: str = ""
+    ) -> HelloResponse:
         return HelloResponse(
             code=code,
             message=message,
@@ -306,21 +329,14 @@ class NodeDriver:
             segment_bytes=self.config.storage.segment_bytes,
             durability=self.directory.durability.value,
             connection_id=connection_id,
+            run_id=self._run_id,
         )
 
-    def refusal_of(self, hello: Hello) -> str:
-        """Why a peer may not speak to this member; empty if it may."""
-        reason = refusal_of(hello, self.hello_response(200, "", ""), self.config.group)
-        if hello.member_id in self.peers:
-            if ids_of(hello.members) != ids_of(self._member_list):
-                self._list_problems[hello.member_id] = reason
-            elif hello.members != self._member_list:
-                self._list_problems[hello.member_id] = (
-                    f"{hello.member_id} has other addresses: {hello.members}; here: {self._member_list}"
-                )
-            else:
-                self._list_problems.pop(hello.member_id, None)
-        return reason
+    def _peer_refused(self, link: PeerLink) -> None:
+        """Others have this member already, and nobody takes this process for it."""
+        links = [link for peer in self.peers.values() for link in (peer.control, peer.data)]
+        if link.refused_as_duplicate >= DUPLICATE_TRIES and not any(each.up for each in links):
+            self.fail(ConfigError(link.problem))
 
     def _peer_connected(self, member_id: str, directory_id: str) -> None:
         log.info("%s/%s is connected with %s", self.config.group, self.config.member_id, member_id)
@@ -441,8 +457,4 @@ class NodeDriver:
 
     def problems(self) -> tuple[str, ...]:
         """What an operator should know, in sentences, each once."""
-        return tuple(dict.fromkeys((*self.node.problems(), *self._link_problems())))
-
-    def _link_problems(self) -> list[str]:
-        refused = [peer.control.problem for peer in self.peers.values() if peer.control.problem]
-        return [*refused, *(self._list_problems[m] for m in sorted(self._list_problems))]
+        return tuple(dict.fromkeys((*self.node.problems(), *self.admission.problems())))

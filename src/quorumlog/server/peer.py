@@ -1,7 +1,7 @@
 """Peer: the four connections between this member and one other, and what they add up to.
 
 Two that we dialled (we speak on them) and two that the peer dialled (it does). The core hears of a
-connection once all four lead to the same directory: only then does a question get its answer. It hears
+connection once all four lead to the same process: only then does a question get its answer. It hears
 of its loss when the first of them breaks, and once more if nobody is there when the control connection
 is dialled again, which is what the death of a process looks like. (A close or reset by itself is not:
 networks do that too, and an election for each would leave the cluster without rest.)
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from quorumlog.config import MemberAddress
+from quorumlog.config import MemberAddress, parse_address
 from quorumlog.consensus.messages import (
     AnyPeerMessage,
     PushEntryRequest,
@@ -24,6 +24,7 @@ from quorumlog.consensus.ready import Envelope
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.peer_link import PeerLink
 from quorumlog.wire.client_messages import Hello
+from quorumlog.wire.peer_hello import Identity, identity_of
 
 
 class Peer:
@@ -38,15 +39,17 @@ class Peer:
         on_connected: Callable[[str, str], None],
         on_lost: Callable[[str, bool], None],
         on_bug: Callable[[BaseException], None],
+        on_refused: Callable[[PeerLink], None] = lambda link: None,
     ) -> None:
         self.member_id = address.member_id
+        self.address = address
         told = (self._link_up, self._link_down, self._link_gone)
-        self.control = PeerLink(loop_turn, group, address, "control", hello, *told, on_bug)
-        self.data = PeerLink(loop_turn, group, address, "data", hello, *told, on_bug)
+        self.control = PeerLink(loop_turn, group, address, "control", hello, *told, on_bug, on_refused)
+        self.data = PeerLink(loop_turn, group, address, "data", hello, *told, on_bug, on_refused)
         self._on_connected = on_connected
         self._on_lost = on_lost
-        self._inbound: dict[str, tuple[str, Connection]] = {}
-        """(directory id, connection) of what the peer dialled last, by role."""
+        self._inbound: dict[str, tuple[Hello, Connection]] = {}
+        """What the peer dialled last, by role; all by one process of it."""
         self.durability = ""
         """Flush mode that the peer named last: what it acknowledged counts after it is gone, too."""
         self._connected_to = ""
@@ -66,17 +69,48 @@ class Peer:
 
     # ---------------------------------------------------------------- connections come and go
 
-    def welcomed(self, role: str, directory_id: str, connection: Connection) -> None:
-        """The peer has dialled; an older connection of the same role is a leftover."""
-        older = self._inbound.get(role)
-        self._inbound[role] = (directory_id, connection)
-        if older is not None:
+    def welcomed(self, hello: Hello, connection: Connection) -> None:
+        """The peer has dialled; an older connection of the same role is a leftover, and so is each that
+        leads to another process."""
+        identity = identity_of(hello)
+        leftovers = [
+            (role, older)
+            for role, (theirs, older) in self._inbound.items()
+            if role == hello.role or identity_of(theirs) != identity
+        ]
+        for role, _ in leftovers:
+            del self._inbound[role]
+        self._inbound[hello.role] = hello, connection
+        if leftovers:
             self._lost(is_gone=False)
-            older[1].abort()
+        for _, older in leftovers:
+            older.abort()
         for link in (self.control, self.data):
             if link.up is None:
                 link.kick()
+            elif identity_of(link.up) != identity:
+                link.redial()
         self._check()
+
+    @property
+    def speaker(self) -> Identity | None:
+        """The process that is connected as this member, if one is."""
+        for hello, _ in self._inbound.values():
+            return identity_of(hello)
+        up = self.control.up or self.data.up
+        return identity_of(up) if up is not None else None
+
+    @property
+    def speaks_from(self) -> str:
+        """Where that process listens, as far as it is known."""
+        for hello, connection in self._inbound.values():
+            return place_of(hello, connection)
+        return str(self.address)
+
+    @property
+    def member_list(self) -> str:
+        """What the process that is connected lists; empty if none is."""
+        return next((hello.members for hello, _ in self._inbound.values()), "")
 
     def inbound_lost(self, role: str, connection: Connection) -> None:
         current = self._inbound.get(role)
@@ -87,6 +121,9 @@ class Peer:
     def _link_up(self, link: PeerLink) -> None:
         assert link.up is not None
         self.durability = link.up.durability
+        for other in (self.control, self.data):
+            if other.up is not None and identity_of(other.up) != identity_of(link.up):
+                other.redial()
         self._check()
 
     def _link_down(self, link: PeerLink) -> None:
@@ -99,10 +136,10 @@ class Peer:
     def _check(self) -> None:
         if self._connected_to or self.control.up is None or self.data.up is None:
             return
-        directories = {self.control.up.directory_id, self.data.up.directory_id}
-        directories.update(directory_id for directory_id, _ in self._inbound.values())
-        if len(self._inbound) == 2 and len(directories) == 1:
-            self._connected_to = directories.pop()
+        speakers = {identity_of(self.control.up), identity_of(self.data.up)}
+        speakers.update(identity_of(hello) for hello, _ in self._inbound.values())
+        if len(self._inbound) == 2 and len(speakers) == 1:
+            self._connected_to = speakers.pop().directory_id
             self._on_connected(self.member_id, self._connected_to)
 
     def _lost(self, is_gone: bool) -> None:
@@ -122,3 +159,11 @@ def _goes_with_data(message: AnyPeerMessage) -> bool:
         # A COMMIT that asks goes where the pushes go that it is about, in front of them.
         return message.push is not PushType.COMMIT or message.number > 0
     return isinstance(message, PushEntryResponse | RangeRequest | RangeResponse)
+
+
+def place_of(hello: Hello, connection: Connection) -> str:
+    """Where the process that dialled listens, as far as it says and its connection shows."""
+    if not hello.listens_on:
+        return connection.peer_host
+    host, port = parse_address(hello.listens_on)
+    return f"{connection.peer_host if host in ('0.0.0.0', '::') else host}:{port}"

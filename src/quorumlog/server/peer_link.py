@@ -17,13 +17,16 @@ from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB, MemberAddress
 from quorumlog.errors import ProtocolViolation
 from quorumlog.server.connection import Connection, LoopTurn
-from quorumlog.wire.client_messages import Hello, HelloResponse
+from quorumlog.wire.client_messages import DUPLICATE, Hello, HelloResponse
 from quorumlog.wire.framing import AnyFrameMessage, Frame
 
 RETRY_FIRST_S = 0.02
 RETRY_MOST_S = 1.0
 SETTLED_S = 0.1
 """A link that was up for so long is dialled again at once when it is lost, once."""
+DUPLICATE_FIRST_S = 0.5
+DUPLICATE_MOST_S = 8.0
+"""Between tries of a process that another one is already."""
 CONNECT_TIMEOUT_S = 2.0
 FRESH_S = 0.5
 """A dial that is younger is left alone: both sides dial at once after a reset, and were each to give its
@@ -46,6 +49,7 @@ class PeerLink:
         on_down: Callable[[PeerLink], None],
         on_gone: Callable[[PeerLink], None],
         on_bug: Callable[[BaseException], None],
+        on_refused: Callable[[PeerLink], None] = lambda link: None,
     ) -> None:
         """`hello(role, to_member_id)` makes the first frame. `on_gone` follows `on_down` when the link
         was dialled again and nobody is there: a process that lives answers, whatever broke the link."""
@@ -58,11 +62,14 @@ class PeerLink:
         self._on_down = on_down
         self._on_gone = on_gone
         self._on_bug = on_bug
+        self._on_refused = on_refused
         self._connection: Connection | None = None
         self.up: HelloResponse | None = None
         """What the peer said of itself; None while the link is down."""
         self.problem = ""
         """Why the peer refused the link, for `status`."""
+        self.refused_as_duplicate = 0
+        """How often in a row, because another process is the member that this one says it is."""
         self._is_refused = False
         """The newest connection was refused, or closed by the other side before it said a word."""
         self._answered = asyncio.Event()
@@ -88,6 +95,11 @@ class PeerLink:
         if self.up is None and self._connection is not None and is_stale:
             self._connection.abort()  # dialled before the peer was there, and not greeted yet
 
+    def redial(self) -> None:
+        """It leads to a process that is not the peer any more."""
+        if self._connection is not None:
+            self._connection.abort()
+
     def send(self, message: AnyFrameMessage, payload: EntryBatch | None = None) -> None:
         """Lost if the link is down or clogged."""
         connection = self._connection
@@ -102,6 +114,8 @@ class PeerLink:
         while True:
             self._kick.clear()
             connection = await self._dial(loop)
+            if connection is None:
+                self.problem = ""  # nobody is there that could refuse
             greeted = connection is not None and await self._greeted()
             if was_up and not greeted and self._is_refused:
                 self._on_gone(self)
@@ -117,9 +131,14 @@ class PeerLink:
                 if greeted and loop.time() >= settles_s:
                     continue  # it worked, so it may work again, and if not we want to know at once
             with suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
+                async with asyncio.timeout(max(wait_s, self._duplicate_wait_s)):
                     await self._kick.wait()
             wait_s = min(wait_s * 2, RETRY_MOST_S)
+
+    @property
+    def _duplicate_wait_s(self) -> float:
+        tries = self.refused_as_duplicate
+        return float(min(DUPLICATE_FIRST_S * 2 ** (tries - 1), DUPLICATE_MOST_S)) if tries else 0.0
 
     async def _dial(self, loop: asyncio.AbstractEventLoop) -> Connection | None:
         self._lost.clear()
@@ -171,9 +190,12 @@ class PeerLink:
         self._answered.set()
         if message.code != 200:
             self.problem = message.message
+            self.refused_as_duplicate += message.code == DUPLICATE
             connection.close()
+            self._on_refused(self)
             return
         self.problem = ""
+        self.refused_as_duplicate = 0
         self.up = message
         self._on_up(self)
 

@@ -32,6 +32,10 @@ from quorumlog.errors import (
 
 PROTOCOL_VERSION = 1
 
+WELCOME, NOT_SERVED, REFUSED, UNSETTLED, DUPLICATE = 200, 400, 401, 402, 403
+"""Codes of a HelloResponse. DUPLICATE: another process is the member that this one says it is, and has
+just answered at its address. UNSETTLED: it is connected, and has not."""
+
 
 class ClientMessage(msgspec.Struct, frozen=True, array_like=True, tag_field="type", kw_only=True):
     request_id: int = 0
@@ -54,6 +58,13 @@ class Hello(ClientMessage, frozen=True, kw_only=True, tag=32):
     """The dialler's member list, `n0=host:port,...` sorted by id: lists that differ are reported."""
     segment_bytes: int = 0
     durability: str = ""
+    run_id: str = ""
+    """Drawn at each start of a process: tells two processes on copies of one directory apart. Of a
+    client: that of its `rival`."""
+    listens_on: str = ""
+    """`host:port`, of a peer; may be another than the one in `members`."""
+    rival: str = ""
+    """Of a client: another process speaks as the member that this connection leads to, in a sentence."""
 
 
 class HelloResponse(ClientMessage, frozen=True, kw_only=True, tag=33):
@@ -72,6 +83,8 @@ class HelloResponse(ClientMessage, frozen=True, kw_only=True, tag=33):
     """Names this connection on this server; a stream that moves to a new one gives it back."""
     max_entry_bytes: int = 0
     max_frame_bytes: int = 0
+    run_id: str = ""
+    """As in Hello."""
 
 
 class AppendRequest(ClientMessage, frozen=True, kw_only=True, tag=34):

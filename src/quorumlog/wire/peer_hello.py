@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from quorumlog.config import MemberAddress
 from quorumlog.entry import Durability
@@ -12,6 +13,18 @@ from quorumlog.wire.client_messages import Hello, HelloResponse
 def member_list_of(members: Iterable[MemberAddress]) -> str:
     """A list of members as it travels: `n0=host:port,...`, sorted by id."""
     return ",".join(f"{m.member_id}={m}" for m in sorted(members, key=lambda m: m.member_id))
+
+
+class Identity(NamedTuple):
+    """Who speaks as a member: one run of one process, on one directory."""
+
+    directory_id: str
+    run_id: str
+    """Empty in a release that does not say it: there, every run of a directory is one."""
+
+
+def identity_of(who: Hello | HelloResponse | Identity) -> Identity:
+    return Identity(who.directory_id, who.run_id)
 
 
 def ids_of(member_list: str) -> list[str]:

@@ -1,0 +1,157 @@
+"""PeerAdmission: who may speak as which member, on the connections that others dial.
+
+A member is one process on one data directory. Two may come with one member id: a configuration was
+copied, or a directory, or one was made anew while the old one still serves. One of them is let in, and
+stays:
+
+    a directory of the founding list comes before one that is not in it
+    of two that are alike, the one that answers at the address in our list of members
+
+A connection that still stands is no proof that its process lives, so the address is asked. Nobody is
+refused for a process whose connections have gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
+
+from quorumlog.config import GroupConfig
+from quorumlog.entry import Voter
+from quorumlog.server.address_probe import who_answers
+from quorumlog.server.connection import Connection, LoopTurn
+from quorumlog.server.peer import Peer, place_of
+from quorumlog.wire.client_messages import (
+    DUPLICATE,
+    REFUSED,
+    UNSETTLED,
+    WELCOME,
+    Hello,
+    HelloResponse,
+)
+from quorumlog.wire.peer_hello import Identity, identity_of, ids_of, refusal_of
+
+STANDS_S = 10.0
+"""So long after it was refused last somebody who tries again and again is a problem."""
+RIVAL_CHARACTERS = 1000
+
+
+class Verdict(NamedTuple):
+    code: int
+    reason: str = ""
+
+
+class PeerAdmission:
+    def __init__(
+        self,
+        loop_turn: LoopTurn,
+        config: GroupConfig,
+        peers: Mapping[str, Peer],
+        greeting: Callable[[], HelloResponse],
+        voters: Callable[[], Collection[Voter]],
+        on_bug: Callable[[BaseException], None],
+    ) -> None:
+        self._loop_turn = loop_turn
+        self._config = config
+        self._peers = peers
+        self._greeting = greeting
+        self._voters = voters
+        self._on_bug = on_bug
+        self._probes: dict[str, asyncio.Task[Identity | None]] = {}
+        """By member id, one at a time."""
+        self._deciding: set[asyncio.Task[None]] = set()
+        self._noted: dict[str, float] = {}
+        """Sentences about who was refused, and until when each stands."""
+
+    def judge(self, hello: Hello, connection: Connection, decided: Callable[[Verdict], None]) -> None:
+        """Calls `decided` once, now or after a look at who answers at the member's address."""
+        own = self._greeting()
+        reason = refusal_of(hello, own, self._config.group)
+        if reason:
+            if hello.member_id in self._peers and ids_of(hello.members) != ids_of(own.members):
+                self.note(reason)
+            decided(Verdict(REFUSED, reason))
+            return
+        peer = self._peers[hello.member_id]
+        holder = peer.speaker
+        if holder is None or self._is_before(hello, holder):
+            decided(Verdict(WELCOME))
+            return
+        sentence = _two_processes(peer, hello, connection, holder)
+        task = asyncio.get_running_loop().create_task(self._decide(peer, hello, sentence, decided))
+        self._deciding.add(task)
+        task.add_done_callback(self._decided)
+
+    def _decided(self, task: asyncio.Task[None]) -> None:
+        self._deciding.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_bug(error)
+
+    async def _decide(
+        self, peer: Peer, hello: Hello, sentence: str, decided: Callable[[Verdict], None]
+    ) -> None:
+        answer = await asyncio.shield(self._probe(peer, identity_of(hello), sentence))
+        holder = peer.speaker  # by now
+        if (
+            holder is None
+            or self._is_before(hello, holder)
+            or (answer == identity_of(hello) and not self._is_before(holder, hello))
+        ):
+            decided(Verdict(WELCOME))
+        else:
+            self.note(sentence)
+            decided(Verdict(DUPLICATE if answer == holder else UNSETTLED, sentence))
+
+    def _probe(self, peer: Peer, rival: Identity, sentence: str) -> asyncio.Task[Identity | None]:
+        """Who answers at the member's address; one question at a time."""
+        probe = self._probes.get(peer.member_id)
+        if probe is None:
+            asked = who_answers(self._loop_turn, self._config.group, peer.address, rival, sentence)
+            probe = asyncio.get_running_loop().create_task(asked)
+            self._probes[peer.member_id] = probe
+            probe.add_done_callback(lambda _: self._probes.pop(peer.member_id))
+        return probe
+
+    def _is_before(self, one: Hello | Identity, other: Hello | Identity) -> bool:
+        """One is the very process that the other is, or has a directory of the founding list, and the
+        other has not."""
+        founding = {voter.directory_id for voter in self._voters()}
+        return identity_of(one) == identity_of(other) or (
+            one.directory_id in founding and other.directory_id not in founding
+        )
+
+    # ---------------------------------------------------------------- problems
+
+    def note(self, sentence: str) -> None:
+        """Somebody was refused, or says so: a problem as long as it comes again."""
+        self._noted[sentence[:RIVAL_CHARACTERS]] = time.monotonic() + STANDS_S
+
+    def problems(self) -> list[str]:
+        """Who refuses this member, whose list of members differs, who was refused here."""
+        now_s = time.monotonic()
+        self._noted = {sentence: until_s for sentence, until_s in self._noted.items() if until_s > now_s}
+        own = self._greeting().members
+        found = [peer.control.problem for peer in self._peers.values() if peer.control.problem]
+        for member_id, peer in sorted(self._peers.items()):
+            theirs = peer.member_list
+            if theirs not in ("", own):
+                found.append(f"{member_id} has other addresses: {theirs}; here: {own}")
+        return [*found, *self._noted]
+
+    def close(self) -> None:
+        for task in (*self._deciding, *self._probes.values()):
+            task.cancel()
+
+
+def _two_processes(peer: Peer, hello: Hello, connection: Connection, holder: Identity) -> str:
+    """What both of them, this member and its operator are told. The same sentence at each try."""
+    theirs = f"directory {hello.directory_id}"
+    if hello.directory_id == holder.directory_id:
+        theirs = "the same directory or a copy of it"
+    return (
+        f"two processes are {peer.member_id}: the one at {peer.speaks_from} with directory"
+        f" {holder.directory_id} is connected, the one at {place_of(hello, connection)} with {theirs} is"
+        " refused; stop the one that should not run"
+    )

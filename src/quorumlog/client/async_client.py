@@ -426,7 +426,7 @@ class AsyncLedgerClient(LedgerClientBase):
             await asyncio.get_running_loop().create_connection(
                 lambda: _LinkProtocol(self, link), host, port
             )
-        except OSError as failure:
+        except (OSError, UnicodeError) as failure:
             self._lost(link, reason_of(failure))
 
     def _connected(self, link: Link, transport: asyncio.Transport) -> None:

@@ -159,7 +159,7 @@ class IoThread:
             sock = socket.create_connection(parse_address(link.address), timeout=timeout_s)
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except OSError as failure:
+        except (OSError, UnicodeError) as failure:
             error = reason_of(failure)
         with self._lock:
             if self._is_released:

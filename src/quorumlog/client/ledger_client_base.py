@@ -55,9 +55,11 @@ def now_ms() -> float:
     return time.monotonic() * 1000.0
 
 
-def reason_of(error: OSError) -> str:
+def reason_of(error: OSError | UnicodeError) -> str:
     """What the operating system says, without asyncio's or Python's additions."""
-    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+    if isinstance(error, OSError) and error.errno and error.errno > 0:
+        return os.strerror(error.errno)
+    return str(error)
 
 
 def parse_servers(servers: str | Sequence[str]) -> list[str]:

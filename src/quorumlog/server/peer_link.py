@@ -76,6 +76,8 @@ class PeerLink:
         """The peer has greeted or refused, or the connection is gone."""
         self._lost = asyncio.Event()
         self._kick = asyncio.Event()
+        self._not_the_peer = ""
+        """Address behind the name at which something answered that was not the peer: tried last."""
         self._dialled_s = 0.0
         self._task: asyncio.Task[None] | None = None
 
@@ -147,29 +149,36 @@ class PeerLink:
         connection = Connection(
             self._loop_turn, self._frame, self._connection_lost, f"{self.role}->{self.peer}"
         )
-        try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                if not await self._connect(loop, connection):
-                    return None
-        except (OSError, TimeoutError, UnicodeError):
-            return None  # a name that cannot be looked up, now or ever
+        if not await self._connect(loop, connection):
+            return None
         self._connection = connection
         self._dialled_s = loop.time()
         connection.send(self.group, self._hello(self.role, self.peer.member_id))
         return connection
 
     async def _connect(self, loop: asyncio.AbstractEventLoop, connection: Connection) -> bool:
-        """To one of the addresses behind the name, one by one: what each says counts."""
-        found = await loop.getaddrinfo(self.peer.host, self.peer.port, type=socket.SOCK_STREAM)
+        """To one of the addresses behind the name, one by one: what each says counts.
+
+        The name is looked up at each dial: it may become known later, and lead somewhere else.
+        """
+        peer = self.peer
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                found = await loop.getaddrinfo(peer.host, peer.port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            return False  # a name that cannot be looked up, now or ever
+        addresses = [str(address[0]) for _, _, _, _, address in found]
         refusals = unroutable = 0
-        for _, _, _, _, address in found:
+        for address in sorted(addresses, key=lambda address: address == self._not_the_peer):
             try:
-                await loop.create_connection(lambda: connection, str(address[0]), self.peer.port)
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    await loop.create_connection(lambda: connection, address, peer.port)
             except ConnectionError:
                 refusals += 1
             except OSError as error:
                 unroutable += error.errno in _NO_WAY_THERE
             else:
+                self._not_the_peer = address  # until it greets
                 return True
         self._is_refused = refusals > 0 and refusals + unroutable == len(found)
         return False
@@ -194,7 +203,7 @@ class PeerLink:
             connection.close()
             self._on_refused(self)
             return
-        self.problem = ""
+        self.problem = self._not_the_peer = ""
         self.refused_as_duplicate = 0
         self.up = message
         self._on_up(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -11,10 +12,12 @@ from quorumlog.config import (
     LARGEST_ENTRY_BYTES,
     LARGEST_PUSH_BYTES,
     MIB,
+    RELOADABLE,
     ConsensusConfig,
     GroupConfig,
     MemberAddress,
     StoreConfig,
+    reloaded,
 )
 from quorumlog.errors import ConfigError
 
@@ -93,3 +96,28 @@ def test_names_fit_into_the_head_of_a_frame(name: str) -> None:
     with pytest.raises(ConfigError, match="--members"):
         GroupConfig(name, (MemberAddress(name, "127.0.0.1", 1),), "data")
     GroupConfig(**ALONE, group="g" * 255)
+
+
+def test_what_a_running_member_may_be_given_anew_is_taken_and_the_rest_is_named() -> None:
+    running = GroupConfig(**ALONE)
+    wanted = replace(
+        running,
+        linger_ms=5,
+        data_dir="elsewhere",
+        consensus=replace(running.consensus, heartbeat_interval_ms=100),
+        storage=replace(running.storage, scrub_bytes_per_second=0, segment_bytes=4 * MIB),
+    )
+    result = reloaded(running, wanted)
+    assert set(result.changed) == {"linger_ms 0 -> 5", f"scrub_bytes_per_second {4 * MIB} -> 0"}
+    assert set(result.needs_restart) == {"data_dir", "heartbeat_interval_ms", "segment_bytes"}
+    assert result.config == replace(
+        running, linger_ms=5, storage=replace(running.storage, scrub_bytes_per_second=0)
+    )
+    assert reloaded(result.config, wanted) == (result.config, (), result.needs_restart)
+
+
+def test_what_may_change_has_to_go_with_what_stays() -> None:
+    running = GroupConfig(**ALONE, append_timeout_ms=100)
+    wanted = replace(running, append_timeout_ms=1000, linger_ms=500)
+    assert reloaded(running, wanted).config == wanted
+    assert {each.name for part in (GroupConfig, StoreConfig) for each in fields(part)} >= RELOADABLE

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
+import re
 import shutil
 import signal
-from collections.abc import Callable
+import sys
+import termios
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
@@ -40,6 +44,64 @@ def member_of_a_cluster(tmp_path: Path) -> tuple[Path, str]:
     """The directory and address of n0 of a cluster of one that has run in group `default`."""
     with LocalCluster(members=1, directory=tmp_path, storage=STORAGE) as cluster:
         return cluster.data_dir("n0"), cluster.servers
+
+
+def lines_until(process: Popen[bytes], text: str) -> str:
+    """What it says on standard error, up to the line that has this text."""
+    assert process.stderr is not None
+    said = ""
+    while text not in said:
+        line = process.stderr.readline().decode()
+        assert line, f"it ended without {text!r}: {said}"
+        said += line
+    return said
+
+
+@pytest.fixture
+def in_terminal(tmp_path: Path) -> Iterator[Callable[..., tuple[Popen[bytes], Terminal]]]:
+    """Start a command in a terminal of its own, with a folder of its own for what is temporary."""
+    begun: list[tuple[Popen[bytes], Terminal]] = []
+
+    def begin(*arguments: object) -> tuple[Popen[bytes], Terminal]:
+        ours, theirs = os.openpty()
+        temporary = tmp_path / "temporary"
+        temporary.mkdir()
+        process = Popen(
+            [sys.executable, "-m", "quorumlog", *map(str, arguments)],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={**os.environ, "COLUMNS": "200", "TMPDIR": str(temporary)},
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(theirs)
+        begun.append((process, Terminal(ours)))
+        return begun[-1]
+
+    yield begin
+    for process, terminal in begun:
+        process.kill()
+        process.wait()
+        terminal.close()
+
+
+class Terminal:
+    """Our side of it."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+
+    def read_until(self, text: str) -> str:
+        said = ""
+        while text not in said:
+            said += os.read(self._file, 4096).decode()
+        return said
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
 
 # ---------------------------------------------------------------- it serves
@@ -100,6 +162,86 @@ def test_three_processes_form_hand_over_on_sigterm_and_lose_nothing(
     verified = cli("verify", *survivors)
     assert verified.exit_code == 0, verified.output
     assert cli("read", "--path", survivors[0], "--local").stdout == "before\nafter\n"
+
+
+@pytest.mark.processes
+def test_sighup_reads_the_configuration_again(
+    start: Start, cli: Cli, free_address: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "member.toml"
+    common = f"""
+        member_id = "n0"
+        members = "n0={free_address}"
+        data_dir = "{tmp_path}/n0"
+    """
+    at = ("--servers", free_address)
+    config.write_text(common)
+    process = start("serve", "--config", config)
+    first_line(process)
+    assert cli("append", *at, input=b"x" * 500).exit_code == 0
+
+    changes = "max_entry_bytes = 200\nscrub_bytes_per_second = 0\nlog_level = 'debug'"
+    config.write_text(f"{common}\n{changes}\nheartbeat_interval_ms = 100\nbind = '127.0.0.1:1'")
+    process.send_signal(signal.SIGHUP)
+    said = lines_until(process, "is reloaded, log_level is debug")
+    assert "max_entry_bytes 4194304 -> 200" in said
+    assert "scrub_bytes_per_second 4194304 -> 0" in said
+    assert "needs a restart to change: heartbeat_interval_ms" in said
+    assert "needs a restart to change: bind" in said
+    refused = cli("append", *at, input=b"x" * 500)
+    assert "max_entry_bytes = 200" in plain(refused.stderr)
+
+    config.write_text(f"{common}\nmax_entry_bytes = 1\n")
+    process.send_signal(signal.SIGHUP)
+    said = lines_until(process, "nothing is reloaded")
+    assert "max_entry_bytes (1) must be above 48" in said
+    assert cli("append", *at, input=b"y" * 100).exit_code == 0
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+@pytest.mark.processes
+def test_dev_ignores_sighup_and_ends_with_its_terminal_leaving_nothing_behind(
+    in_terminal: Callable[..., tuple[Popen[bytes], Terminal]], tmp_path: Path
+) -> None:
+    process, terminal = in_terminal("dev", "--members", "1")
+    said = terminal.read_until("Ctrl-C stops the cluster.")
+    (server,) = set(re.findall(r"--servers (\S+)", said))
+    temporary = tmp_path / "temporary"
+    assert list(temporary.iterdir())
+    process.send_signal(signal.SIGHUP)
+    with connect(server) as log:
+        log.append(b"it goes on")
+        assert process.poll() is None
+        terminal.close()
+        assert process.wait(timeout=30) == 0
+    assert not list(temporary.iterdir())
+
+
+@pytest.mark.processes
+def test_dev_ends_with_its_terminal_while_it_starts(
+    in_terminal: Callable[..., tuple[Popen[bytes], Terminal]], tmp_path: Path
+) -> None:
+    process, terminal = in_terminal("dev", "--members", "3")
+    temporary = tmp_path / "temporary"
+    eventually(lambda: list(temporary.iterdir()) or process.poll() is not None)
+    terminal.close()
+    assert process.wait(timeout=60) == 0
+    assert not list(temporary.iterdir())
+
+
+@pytest.mark.processes
+def test_sighup_without_a_file_changes_nothing(
+    start: Start, cli: Cli, free_address: str, tmp_path: Path
+) -> None:
+    process = start(
+        "serve", "--id", "n0", "--members", f"n0={free_address}", "--data-dir", tmp_path / "n0"
+    )
+    first_line(process)
+    process.send_signal(signal.SIGHUP)
+    lines_until(process, "nothing to reload: there is no --config file")
+    assert cli("append", "--servers", free_address, input=b"on").exit_code == 0
 
 
 @pytest.mark.processes

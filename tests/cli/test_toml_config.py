@@ -28,7 +28,7 @@ def refusal(path: str | None, given: dict[str, Any]) -> str:
 
 
 def test_the_command_line_alone_describes_one_group() -> None:
-    (config,), bind = load_server_config(
+    (config,), bind, _ = load_server_config(
         None,
         {**GIVEN, "flush": "async", "group": None, "preferred_leader_ids": ("n1",), "bind": "[::]:7"},
     )
@@ -44,6 +44,7 @@ def test_a_file_describes_several_groups_with_common_options(tmp_path: Path) -> 
         tmp_path,
         f"""
         bind = "0.0.0.0:20911"
+        log_level = "debug"
         member_id = "n0"
         members = "{MEMBERS}"
         heartbeat_interval_ms = 100
@@ -60,28 +61,31 @@ def test_a_file_describes_several_groups_with_common_options(tmp_path: Path) -> 
         heartbeat_interval_ms = 200
         """,
     )
-    (orders, audit), bind = load_server_config(path, {})
+    (orders, audit), bind, log_level = load_server_config(path, {})
     assert (orders.group, audit.group) == ("orders", "audit")
     assert orders.storage.segment_bytes == 64 * MIB
     assert orders.storage.disk_full_ratio == 1.0
     assert orders.consensus.preferred_leader_ids == ("n0", "n2")
     assert (orders.storage.flush, audit.storage.flush) == ("sync", "async")
     assert [c.consensus.heartbeat_interval_ms for c in (orders, audit)] == [100, 200]
-    assert bind == "0.0.0.0:20911"
+    assert (bind, log_level) == ("0.0.0.0:20911", "debug")
+    assert load_server_config(path, {"log_level": "error"}).log_level == "error"
 
-    (only,), _ = load_server_config(path, {"group": "audit", "data_dir": "/elsewhere", "bind": "[::]:1"})
+    (only,), *_ = load_server_config(
+        path, {"group": "audit", "data_dir": "/elsewhere", "bind": "[::]:1"}
+    )
     assert (only.group, only.data_dir) == ("audit", "/elsewhere")
 
 
 def test_members_may_be_a_table(tmp_path: Path) -> None:
     path = toml(tmp_path, 'member_id = "a"\nstore = "memory"\nmembers = { a = "h:1", b = "h:2" }')
-    (config,), _ = load_server_config(path, {})
+    (config,), *_ = load_server_config(path, {})
     assert [(m.member_id, str(m)) for m in config.members] == [("a", "h:1"), ("b", "h:2")]
 
 
 def test_an_option_of_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
     path = toml(tmp_path, f'member_id = "n0"\nmembers = "{MEMBERS}"\ndata_dir = "/a"\nflush = "async"')
-    (config,), _ = load_server_config(path, {"member_id": "n1", "flush": "sync"})
+    (config,), *_ = load_server_config(path, {"member_id": "n1", "flush": "sync"})
     assert (config.member_id, config.storage.flush, config.data_dir) == ("n1", "sync", "/a")
 
 
@@ -123,6 +127,8 @@ def test_an_unknown_option_in_a_group_names_the_table(tmp_path: Path) -> None:
         ("heartbeat_interval_ms = '150'", "option 'heartbeat_interval_ms': '150' is not of type int"),
         ("append_timeout_ms = true", "option 'append_timeout_ms': True is not of type int"),
         ("preferred_leader_ids = 'n0'", 'write preferred_leader_ids = ["n0"]'),
+        ("log_level = 'loud'", "option 'log_level': 'loud' is none of debug, info, warning, error"),
+        ("log_level = 3", "option 'log_level': 3 is none of debug"),
         ("bind = 'here'", "option 'bind': 'here' is not an address"),
         ("max_heartbeat_leak = 2", "raise max_heartbeat_leak to 3 or more"),
         ("scrub_start_delay_ms = -1", "scrub_start_delay_ms (-1) must be 0 or more"),

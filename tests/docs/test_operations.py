@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from quorumlog.cli import output, status
 from quorumlog.cli.toml_config import load_server_config
-from quorumlog.config import LARGEST_ENTRY_BYTES, LARGEST_PUSH_BYTES
+from quorumlog.config import LARGEST_ENTRY_BYTES, LARGEST_PUSH_BYTES, RELOADABLE
 from quorumlog.server import ledger_server
 from tests.docs.markdown import DOCS, code_blocks, section, tables
 
@@ -34,6 +35,12 @@ def test_the_toml_file_is_what_serve_takes(tmp_path: Path) -> None:
 def test_the_bounds_of_what_a_frame_carries() -> None:
     for bound in (LARGEST_ENTRY_BYTES, LARGEST_PUSH_BYTES):
         assert f"above {bound:,}" in section(TEXT, "One file, several groups")
+
+
+def test_the_options_that_sighup_reloads() -> None:
+    sentence = section(TEXT, "Changing options while it runs").partition(". The log")[0]
+    named = set(re.findall(r"`(\w+)`", sentence.partition("can: ")[2]))
+    assert named == RELOADABLE | {"log_level"}
 
 
 def test_the_keys_of_status() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +225,37 @@ def test_bad_appends_are_refused_and_change_nothing(cell: Cell) -> None:
         leader.append(EntryBatch.noop(), 0, lambda outcome: None)
     cell.step()
     assert leader.store.end == end
+
+
+def test_a_running_member_takes_other_limits(cell: Cell) -> None:
+    leader = cell.leader()
+    config = leader.config
+    limits = replace(
+        config, max_uncommitted_bytes=1, storage=replace(config.storage, max_entry_bytes=100)
+    )
+    leader.configure(limits)
+    assert isinstance(append(leader, b"x" * 53)[0], BodyTooLarge)
+    first, second = append(leader, b"x" * 52), append(leader, b"x")
+    assert isinstance(second[0], PendingFull)
+    cell.until(lambda: first)
+    leader.configure(config)
+    for node in cell.nodes.values():
+        storage = replace(node.config.storage, disk_full_ratio=1e-9)
+        node.configure(replace(node.config, storage=storage))
+    outcomes: list[Any] = []
+
+    def append_to_leader() -> type:
+        asked = append(cell.leader(), b"x" * 40_000)
+        outcomes.append(cell.until(lambda: asked)[0])
+        return type(outcomes[-1])
+
+    while append_to_leader() is AppendReceipt:  # what is reserved already is taken
+        assert len(outcomes) < 10
+    assert isinstance(outcomes[-1], DiskFull)
+    for node in cell.nodes.values():
+        storage = replace(node.config.storage, disk_full_ratio=0.99)
+        node.configure(replace(node.config, storage=storage))
+    cell.until(lambda: append_to_leader() is AppendReceipt)
 
 
 def test_a_leader_whose_own_disk_hangs_goes_on_with_the_others(cell: Cell) -> None:

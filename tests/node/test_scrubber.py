@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,4 +136,25 @@ def test_it_can_be_switched_off(tmp_path: Path) -> None:
     cell = alone(tmp_path, scrub_bytes_per_second=0)
     cell.now_ms += PAUSE_MS
     assert read_bytes(cell, 2000) == 0
+    cell.close()
+
+
+def test_a_pass_follows_the_pace_that_a_running_member_is_given(tmp_path: Path) -> None:
+    cell = alone(tmp_path, scrub_bytes_per_second=0)
+    node = cell.nodes["n0"]
+
+    def pace(bytes_per_second: int) -> None:
+        storage = replace(node.config.storage, scrub_bytes_per_second=bytes_per_second)
+        node.configure(replace(node.config, storage=storage))
+
+    assert read_bytes(cell, 1000) == 0
+    pace(100_000)
+    first = read_bytes(cell, 1000)
+    assert first > 0
+    assert node.scrub_status().next_index > 0
+    pace(0)
+    cell.step()
+    assert read_bytes(cell, 1000) == 0
+    pace(100_000_000)
+    cell.until(lambda: node.scrub_status().passes == 1)
     cell.close()

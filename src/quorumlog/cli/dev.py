@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 from pathlib import Path
 from types import FrameType
@@ -37,6 +39,8 @@ def dev(
 ) -> None:
     """Run a cluster in this terminal until Ctrl-C: for trying things out, not for keeping data.
 
+    It stops when the terminal is closed, too. SIGHUP alone does nothing.
+
     Example: quorumlog dev --members 3 --dir ./dev-data
     """
     refuse_optimised_python()
@@ -47,6 +51,14 @@ def dev(
     def ask_to_stop(number: int, frame: FrameType | None) -> None:
         stop.set()
 
+    def hung_up(number: int, frame: FrameType | None) -> None:
+        if had_terminal and not _has_terminal():
+            _let_go_of_terminal()
+            stop.set()
+
+    had_terminal = _has_terminal()
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which is what nohup asks for
+        signal.signal(signal.SIGHUP, hung_up)
     with LocalCluster(members, directory=directory, flush=flush.value) as cluster:
         # Only now: an interrupt while it starts should simply end the command.
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -57,6 +69,24 @@ def dev(
             _print_address_list(cluster)
         stop.wait()
         note("stopping")
+
+
+def _has_terminal() -> bool:
+    """This process has one that it is controlled by, and nobody has closed it."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
+
+
+def _let_go_of_terminal() -> None:
+    """Each further write to one that was closed is an error, and would end the command before it has
+    stopped its members and removed what they wrote."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def _print_address_list(cluster: LocalCluster) -> None:

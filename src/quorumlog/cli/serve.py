@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,6 +18,8 @@ from quorumlog.config import GroupConfig
 from quorumlog.errors import ConfigError
 from quorumlog.server import LedgerServer
 from quorumlog.version import DESCRIPTION
+
+log = logging.getLogger("quorumlog.server")
 
 
 class Flush(StrEnum):
@@ -92,9 +95,14 @@ def serve(
             help="Options and several groups from a TOML file.", metavar="FILE.toml", parser=named_path
         ),
     ] = None,
-    log_level: Level = LogLevel.INFO,
+    log_level: Annotated[
+        LogLevel | None,
+        typer.Option("--log-level", help="What goes to standard error. (default: info)"),
+    ] = None,
 ) -> None:
     """Run one member until SIGTERM, which hands leadership over, flushes and ends with status 0.
+
+    SIGHUP reads the file of --config again, for what can change while it runs.
 
     Example, the first of three:
 
@@ -111,10 +119,12 @@ def serve(
         "store": None if store is None else store.value,
         "preferred_leader_ids": tuple(preferred_leader) if preferred_leader else None,
         "bind": bind,
+        "log_level": None if log_level is None else log_level.value,
     }
-    server_config = load_server_config(None if config is None else str(config), given)
-    log_to_stderr(log_level)
-    server = _AnnouncingServer(server_config)
+    path = None if config is None else str(config)
+    server_config = load_server_config(path, given)
+    log_to_stderr(LogLevel(server_config.log_level or LogLevel.INFO))
+    server = _ServingServer(server_config, path, given)
     status = server.run()
     if isinstance(server.failure, ConfigError):
         raise server.failure
@@ -125,12 +135,32 @@ def serve(
     raise typer.Exit(status)
 
 
-class _AnnouncingServer(LedgerServer):
-    """Says on standard output that it listens once it does: what a script or a person waits for."""
+class _ServingServer(LedgerServer):
+    """Says on standard output that it listens once it does: what a script or a person waits for. SIGHUP
+    has it read its configuration again."""
 
-    def __init__(self, config: ServerConfig) -> None:
+    def __init__(self, config: ServerConfig, path: str | None, given: Mapping[str, Any]) -> None:
+        """`path` and `given` as in `load_server_config`."""
         super().__init__(config.groups, bind=config.bind)
         self._listens_on = config.bind or self.address
+        self._path = path
+        self._given = given
+
+    def hung_up(self) -> None:
+        if self._path is None:
+            log.warning("SIGHUP: nothing to reload: there is no --config file")
+            return
+        try:
+            config = load_server_config(self._path, self._given)
+            self.reload(config.groups)
+        except ConfigError as error:
+            log.error("SIGHUP: nothing is reloaded: %s", error)
+            return
+        if (config.bind or self.address) != self._listens_on:
+            log.warning("needs a restart to change: bind")
+        level = (config.log_level or LogLevel.INFO).upper()
+        log.warning("SIGHUP: %s is reloaded, log_level is %s", self._path, level.lower())
+        logging.getLogger().setLevel(level)
 
     async def start(self) -> None:
         await super().start()

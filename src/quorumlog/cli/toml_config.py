@@ -1,6 +1,7 @@
 """One or more groups from a TOML file and the command line.
 
     bind = "0.0.0.0:20911"                  # where to listen, if not at the member's own address
+    log_level = "info"
     member_id = "n0"                        # an option above the first table holds for every group
     members = "n0=10.0.0.1:20911,n1=10.0.0.2:20911,n2=10.0.0.3:20911"
 
@@ -43,7 +44,8 @@ _TYPES: dict[str, Any] = {
     for field in fields(part)
     if field.name not in ("consensus", "storage")
 }
-_SERVER_OPTIONS = ("bind", "groups")
+_SERVER_OPTIONS = ("bind", "log_level", "groups")
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 T = TypeVar("T")
 
@@ -56,6 +58,7 @@ COMMAND_LINE_NAMES = {
     "flush": "--flush",
     "preferred_leader_ids": "--preferred-leader",
     "bind": "--bind",
+    "log_level": "--log-level",
 }
 
 
@@ -64,6 +67,7 @@ class ServerConfig(NamedTuple):
 
     groups: tuple[GroupConfig, ...]
     bind: str | None
+    log_level: str | None = None
 
 
 def load_server_config(path: str | None, given: Mapping[str, Any]) -> ServerConfig:
@@ -80,6 +84,10 @@ def load_server_config(path: str | None, given: Mapping[str, Any]) -> ServerConf
     if "bind" in overrides:
         bind = overrides.pop("bind")
         _given("bind", lambda: parse_address(bind))
+    log_level = document.pop("log_level", None)
+    if log_level is not None:
+        _within("log_level", path, lambda: _one_of(LOG_LEVELS, log_level))
+    log_level = overrides.pop("log_level", log_level)
     if isinstance(document.get("group"), dict):
         raise ConfigError(f"{path}: a table of a group is [groups.NAME], not [group.NAME]")
     if tables is None:
@@ -87,7 +95,7 @@ def load_server_config(path: str | None, given: Mapping[str, Any]) -> ServerConf
     else:
         groups = _groups(document, tables, overrides, path)
     _refuse_shared_directories(groups)
-    return ServerConfig(tuple(groups), bind)
+    return ServerConfig(tuple(groups), bind, log_level)
 
 
 def _groups(
@@ -197,6 +205,11 @@ def _typed(name: str, value: Any, kind: Any) -> Any:
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise ConfigError(f"{value!r} is not of type {kind.__name__}")
     return value
+
+
+def _one_of(known: tuple[str, ...], value: Any) -> None:
+    if value not in known:
+        raise ConfigError(f"{value!r} is none of {', '.join(known)}")
 
 
 def _members(value: Any) -> tuple[MemberAddress, ...]:

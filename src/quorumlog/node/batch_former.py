@@ -57,6 +57,9 @@ class BatchFormer:
         self._gathering_turns = 0
         self._last_batch_appends = 0
 
+    def configure(self, config: GroupConfig) -> None:
+        self._config = config
+
     # ---------------------------------------------------------------- what may be queued
 
     def check(self, batch: EntryBatch) -> None:

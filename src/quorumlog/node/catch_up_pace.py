@@ -35,6 +35,9 @@ class CatchUpPace:
         """By member id: as far as what it was sent reaches on that scale; what it left unused counts up
         to `_saved_bytes`."""
 
+    def configure(self, least_bytes_per_second: int) -> None:
+        self._least_bytes_per_ms = least_bytes_per_second / 1000
+
     def begin(self, now_ms: float, end_position: int) -> None:
         """This member leads from now on: what others have appended is no load of its own."""
         self._now_ms = now_ms

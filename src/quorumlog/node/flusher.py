@@ -59,6 +59,9 @@ class Flusher:
         self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
         self._checkpointed_index = directory.committed_index
 
+    def configure(self, config: StoreConfig) -> None:
+        self._config = config
+
     @property
     def holds_appends(self) -> bool:
         """A flush is on its way that the next acknowledgements wait for: let the next batch gather."""

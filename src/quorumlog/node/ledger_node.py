@@ -103,23 +103,23 @@ class LedgerNode:
             lambda: directory.hard_state.term,
         )
         self._writer = LogWriter(self.raft, self.store, self._recent, self.healer)
+        self._pace = CatchUpPace(
+            config.catch_up_bytes_per_second,
+            config.consensus.push_limit_bytes,
+            now_ms,
+            self.store.end.position,
+        )
         self._pushes = PushSender(
             self.voter,
             self.raft,
             self.store,
             self._recent,
             world,
-            CatchUpPace(
-                config.catch_up_bytes_per_second,
-                config.consensus.push_limit_bytes,
-                now_ms,
-                self.store.end.position,
-            ),
+            self._pace,
             self.healer.found,
         )
-        in_memory = directory.durability is Durability.MEMORY
         self._scrubber = Scrubber(
-            0 if in_memory else config.storage.scrub_bytes_per_second,
+            self._scrub_bytes_per_second,
             config.storage.scrub_start_delay_ms,
             self.store,
             world,
@@ -136,6 +136,21 @@ class LedgerNode:
         read."""
         self._next_expiry_ms = now_ms
         self._next_space_ms = now_ms
+
+    def configure(self, config: GroupConfig) -> None:
+        """Other values for what a running member may be given anew (`config.RELOADABLE`); the rest is as
+        it was. Between turns."""
+        self.config = config
+        self.store.configure(config.storage)
+        self._former.configure(config)
+        self._flusher.configure(config.storage)
+        self._pace.configure(config.catch_up_bytes_per_second)
+        self._scrubber.configure(self._scrub_bytes_per_second, self._now_ms)
+
+    @property
+    def _scrub_bytes_per_second(self) -> int:
+        in_memory = self.directory.durability is Durability.MEMORY
+        return 0 if in_memory else self.config.storage.scrub_bytes_per_second
 
     # ---------------------------------------------------------------- inputs
 

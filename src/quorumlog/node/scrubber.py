@@ -61,6 +61,15 @@ class Scrubber:
         self._stepped_ms = now_ms
         self._next_step_ms = now_ms + start_delay_ms if bytes_per_second else NEVER
 
+    def configure(self, bytes_per_second: int, now_ms: float) -> None:
+        """A pass under way goes on at the new pace, or waits while it is 0; one that is switched on
+        begins at once."""
+        was_on, self._bytes_per_second = self._bytes_per_second > 0, bytes_per_second
+        if not bytes_per_second:
+            self._next_step_ms = NEVER
+        elif not was_on:
+            self._next_step_ms = now_ms
+
     def tick(self, now_ms: float) -> None:
         """Begin the next step if it is due."""
         if self._is_looking or now_ms < self._next_step_ms:
@@ -92,7 +101,7 @@ class Scrubber:
             self._has_failed = True
             self._next_index = max(index, result.index) + self._skip
             self._skip *= 2
-            self._next_step_ms = self._stepped_ms + DAMAGED_STEP_BYTES * 1000 / self._bytes_per_second
+            self._next_step_ms = self._after(DAMAGED_STEP_BYTES)
             return
         self._skip = 1
         if isinstance(result, StoreFailure | LedgerError):
@@ -100,7 +109,13 @@ class Scrubber:
         # Looked at again if the log was cut meanwhile: else that part would wait for the next pass.
         if self._healer.settle(result) is not None:
             self._next_index = max(index + 1, result.stop_index)
-        self._next_step_ms = self._stepped_ms + result.size_bytes * 1000 / self._bytes_per_second
+        self._next_step_ms = self._after(result.size_bytes)
+
+    def _after(self, size_bytes: int) -> float:
+        """When the next step is due behind one of this size."""
+        if not self._bytes_per_second:
+            return NEVER  # it was switched off meanwhile
+        return self._stepped_ms + size_bytes * 1000 / self._bytes_per_second
 
     def status(self, now_ms: float) -> ScrubStatus:
         ended_ms_ago = int(now_ms - self._ended_ms) if self._passes else -1

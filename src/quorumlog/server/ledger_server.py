@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import msgspec
 import uvloop
 
-from quorumlog.config import GroupConfig, parse_address
+from quorumlog.config import GroupConfig, parse_address, reloaded
 from quorumlog.consensus.ready import Role, RoleChange
 from quorumlog.errors import ConfigError, ProtocolViolation, StoreFailure
 from quorumlog.server.client_session import ClientSession
@@ -118,6 +118,7 @@ class LedgerServer:
         stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(signal.SIGHUP, self.hung_up)
         await self.start()
         assert self._ended is not None
         waits = [loop.create_task(stop.wait()), loop.create_task(self._ended.wait())]
@@ -126,6 +127,28 @@ class LedgerServer:
             wait.cancel()
         await self.stop()
         return EXIT_FAILED if self.failure is not None else EXIT_CLEAN
+
+    def hung_up(self) -> None:
+        """What SIGHUP does; a subclass that knows where its configuration comes from reloads it."""
+        log.warning("SIGHUP: nothing to reload")
+
+    def reload(self, groups: Sequence[GroupConfig]) -> None:
+        """Take over what may change while members run; the log says what did, and what waits for a
+        restart. Raises ConfigError where that does not go together, and then nothing has changed."""
+        wanted = {config.group: config for config in groups}
+        results = [
+            (driver, reloaded(driver.config, wanted[group]))
+            for group, driver in self._drivers.items()
+            if group in wanted
+        ]
+        for group in sorted(set(wanted) ^ set(self._drivers)):
+            log.warning("reload: group %s comes or goes: this needs a restart", group)
+        for driver, result in results:
+            name = f"{driver.config.group}/{driver.config.member_id}"
+            driver.configure(result.config)
+            log.warning("%s: reloaded: %s", name, ", ".join(result.changed) or "nothing has changed")
+            if result.needs_restart:
+                log.warning("%s: needs a restart to change: %s", name, ", ".join(result.needs_restart))
 
     async def start(self) -> None:
         """Open every directory and listen; raises ConfigError, StoreFailure or OSError."""

@@ -127,6 +127,12 @@ class NodeDriver:
             self.fail,
         )
 
+    def configure(self, config: GroupConfig) -> None:
+        """As `LedgerNode.configure`."""
+        self.config = config
+        self.node.configure(config)
+        self.schedule()
+
     def start(self) -> None:
         for peer in self.peers.values():
             peer.start()

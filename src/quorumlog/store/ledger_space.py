@@ -47,6 +47,10 @@ class LedgerSpace:
         since each try makes and removes files in front of an acknowledgement."""
         self._index_step = max(config.reserve_step_bytes // _DATA_BYTES_PER_INDEX_BYTE, INDEX_UNIT_BYTES)
 
+    def configure(self, config: StoreConfig) -> None:
+        """With the same sizes of segments and steps."""
+        self._config = config
+
     def reserve(self, end_position: int, stop_index: int, *, control: bool) -> None:
         """For entries that will end at `end_position` and below `stop_index`.
 

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from quorumlog.batch import EntryBatch, Int64Array
+from quorumlog.config import StoreConfig
 from quorumlog.entry import EntryId
 
 
@@ -250,6 +251,9 @@ class LedgerStore(Protocol):
         The damaged bytes are kept aside first; lack of space for that stops nothing. Raises
         IndexOutOfRange if the range was cut meanwhile, StoreFailure.
         """
+
+    def configure(self, config: StoreConfig) -> None:
+        """Other values for what a running member may be given anew (`config.RELOADABLE`)."""
 
     def close(self) -> None:
         """Release files without syncing; a clean stop syncs first."""

@@ -222,6 +222,9 @@ class MemoryLedgerStore(LedgerStore):
     def write_piece(self, quarantined: QuarantinedRange, reached: LogPoint, batch: EntryBatch) -> bool:
         raise AssertionError(quarantined)
 
+    def configure(self, config: StoreConfig) -> None:
+        self._config = config
+
     def close(self) -> None:
         """Nothing to release; what was held stays readable."""
 

@@ -415,6 +415,11 @@ class MmapLedgerStore(LedgerStore):
             self.save_quarantine()
         return self._healing.write(quarantined, reached, batch, self.end)
 
+    def configure(self, config: StoreConfig) -> None:
+        self._config = config
+        self._space.configure(config)
+        self._page_cache.keep_bytes = config.page_cache_bytes
+
     def close(self) -> None:
         self._data.close()
         self._index.files.close()

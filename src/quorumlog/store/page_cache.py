@@ -23,7 +23,7 @@ class PageCache:
     def __init__(self, data: MmapFileList, keep_bytes: int, end_position: int) -> None:
         """`end_position`: of the log. What of it an earlier process left in memory is the kernel's."""
         self._data = data
-        self._keep_bytes = keep_bytes
+        self.keep_bytes = keep_bytes
         self._kept_position = max(data.first_position, end_position - keep_bytes)
         """What was written from here on has not been given back."""
 
@@ -31,7 +31,7 @@ class PageCache:
         """Everything below `durable_position` is on disk. Work for any thread that gives back what is
         too much now; None while that is not worth a call."""
         first = self._kept_position
-        stop = self._step_below(durable_position - self._keep_bytes)
+        stop = self._step_below(durable_position - self.keep_bytes)
         if stop <= first:
             return None
         self._kept_position = stop

@@ -47,7 +47,11 @@ class DelayedMembers(MemberProcesses):
         """Bytes between members take `delay_ms` each way; `of`: only those to and from this member."""
         ids = [member.member_id for member in self.members]
         pairs = [(a, b) for a in ids for b in ids if a < b and of in (None, a, b)]
-        self._proxy.set_delay(delay_ms, both_ways(pairs))
+        self._proxy.set_weather({"delay_ms": delay_ms}, both_ways(pairs))
+
+    def set_bandwidth(self, bytes_per_second: float, direction: Direction) -> None:
+        """Of each connection from one member to the other; in place of any delay."""
+        self._proxy.set_weather({"bytes_per_second": bytes_per_second}, [direction])
 
     def _behind_proxy(self, member: MemberProcess) -> MemberProcess:
         own = member.member_id
@@ -82,8 +86,8 @@ class DelayProxy:
             self.stop()
             raise
 
-    def set_delay(self, delay_ms: float, directions: Iterable[Direction]) -> None:
-        self._ask({"delay_ms": delay_ms, "directions": list(directions)})
+    def set_weather(self, weather: Mapping[str, float], directions: Iterable[Direction]) -> None:
+        self._ask({"weather": weather, "directions": list(directions)})
 
     def stop(self) -> None:
         if self._process is not None:
@@ -111,7 +115,7 @@ async def servers_leader_first(members: MemberProcesses) -> str:
 
 
 def serve() -> None:
-    """The process: the first line names the members, each one after it sets the delay."""
+    """The process: the first line names the members, each one after it sets the weather."""
     with Network(json.loads(sys.stdin.readline())) as network:
         ids = network.member_ids
         _answer([[a, b, network.address(a, b)] for a in ids for b in ids if a != b])
@@ -121,7 +125,7 @@ def serve() -> None:
             if imposed is not None:
                 network.lift(imposed)
             directions = [(a, b) for a, b in request["directions"]]
-            imposed = network.impose(directions, Weather(delay_ms=request["delay_ms"]))
+            imposed = network.impose(directions, Weather(**request["weather"]))
             _answer("done")
 
 

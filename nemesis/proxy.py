@@ -7,6 +7,7 @@ member to another, on connections that either of them dialled, has the weather o
              connection dialled while either direction is cut is greeted by nobody until both are whole
     delayed  everything arrives later, in order
     lossy    a piece now and then waits as long as a retransmission would take, and all behind it too
+    thin     so many bytes a second pass on each connection, and wait in front of it
 
 Faults overlap: each one adds its weather and takes away that one alone.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import random
 import socket
 import struct
@@ -32,6 +34,8 @@ from quorumlog.config import parse_address
 HELD_LIMIT_BYTES = 4 << 20
 """Held for one direction of one connection; above it the sender is no longer read, as if its window
 were closed."""
+THIN_PIECE_BYTES = 16 << 10
+"""What passes a thin direction at a time."""
 RETRANSMISSION_S = 0.2
 """The shortest time after which Linux sends a lost segment again."""
 CALL_TIMEOUT_S = 10.0
@@ -49,10 +53,14 @@ class Weather:
     delay_ms: float = 0.0
     loss: float = 0.0
     """Of the pieces read at a time, the share that is lost once."""
+    bytes_per_second: float = math.inf
 
     def __add__(self, other: Weather) -> Weather:
         return Weather(
-            self.is_cut or other.is_cut, self.delay_ms + other.delay_ms, max(self.loss, other.loss)
+            self.is_cut or other.is_cut,
+            self.delay_ms + other.delay_ms,
+            max(self.loss, other.loss),
+            min(self.bytes_per_second, other.bytes_per_second),
         )
 
 
@@ -285,7 +293,13 @@ class _Pipe:
         if weather.loss and self._network.random.random() < weather.loss:
             due_s += RETRANSMISSION_S
         self._last_due_s = max(self._last_due_s, due_s)
-        self._pieces.append((self._last_due_s, data))
+        if data is None or weather.bytes_per_second == math.inf:
+            self._pieces.append((self._last_due_s, data))
+        else:
+            for first in range(0, len(data), THIN_PIECE_BYTES):
+                piece = data[first : first + THIN_PIECE_BYTES]
+                self._last_due_s += len(piece) / weather.bytes_per_second
+                self._pieces.append((self._last_due_s, piece))
         self._held_bytes += len(data or b"")
         self.pump()
         source = self._source

@@ -69,7 +69,8 @@ class ConsensusConfig:
     push_limit_bytes: int = 1 * MIB
     """Bytes of one push; a single larger entry still goes, alone."""
     push_resend_ms: int = 1000
-    """A push unanswered for this long is sent again from the water mark."""
+    """After so long without an answer, and without bytes on their way, a follower is asked what has
+    arrived; then after twice as long, and so on up to 16 times so long. What has not goes again."""
     commit_delay_ms: int = 5
     """How much later than the leader a follower learns of a commit, if no push tells it before."""
     max_waiting_pushes: int = 256

@@ -25,11 +25,13 @@ from quorumlog.sim.clients import SimClient
 from quorumlog.sim.cluster import SimCluster
 from quorumlog.sim.life import make_whole
 from quorumlog.sim.trace import Trace
-from quorumlog.sim.weather import FAULT_KINDS, draw_weather
+from quorumlog.sim.weather import FAULT_KINDS as MEMBER_KINDS
+from quorumlog.sim.weather import LINK_KINDS, draw_weather
 
 if TYPE_CHECKING:
     from quorumlog.sim.member import SimMember
 
+FAULT_KINDS = (*MEMBER_KINDS, *LINK_KINDS)
 FAULTS = ("kill", "power loss", "pause", "partition", "one-way cut", "reset", "slow disk")
 """What strikes a `SimulatedLog` unless it is told otherwise; all kinds are in `FAULT_KINDS`."""
 
@@ -67,8 +69,10 @@ class SimulatedLog:
         random = Random(seed)
         weather = replace(
             draw_weather(random, members),
-            fault_kinds=tuple(faults),
+            fault_kinds=tuple(kind for kind in faults if kind in MEMBER_KINDS),
             fault_every_ms=fault_every_ms,
+            link_kinds=tuple(kind for kind in faults if kind in LINK_KINDS),
+            link_fault_every_ms=fault_every_ms,
             clients=0,
         )
         self.trace = Trace()

@@ -18,6 +18,7 @@ from benchmarks.large import time_start
 from benchmarks.matrix import matrix_table_of, run_matrix
 from benchmarks.outcome import Outcome, outcome_table_of
 from benchmarks.quick import calibration_s, verdicts
+from benchmarks.thin_links import measure_thin_link
 from quorumlog.cli.open_loop import OVERLOAD, SHARES
 from quorumlog.cli.workloads import Target
 
@@ -129,6 +130,16 @@ def test_slow_links_are_compared_with_the_same_links_without_delay(tmp_path: Pat
         assert figures["share"] == figures["with_per_second"] / figures["without_per_second"]
         assert outcome.row()["targets"][0]["figure"] == "share"
     assert outcomes[-1].figures["with_p99_ms"] >= 4, "there and back"
+
+
+@pytest.mark.processes
+def test_a_follower_behind_a_thin_link_is_measured_against_the_link(tmp_path: Path) -> None:
+    outcome = measure_thin_link(tmp_path, 200, 1_000_000, lambda text: None)
+    figures = outcome.figures
+    assert 0 < figures["megabytes"] < 1.1
+    assert figures["share_of_link"] == pytest.approx(
+        figures["megabytes"] * 1e6 / figures["seconds"] / 204_800
+    )
 
 
 @pytest.mark.processes

@@ -467,6 +467,8 @@ def _say(message: msgspec.Struct) -> str:
             if message.push is PushType.APPEND:
                 return f"ack up to {message.index}"
             return f"{message.push.name} done at {message.index}"
+        if message.result is PushResult.RECEIVED:
+            return f"arrived up to {message.index}"
         why = ""
         if message.result is PushResult.INCONSISTENT_STATE:
             why = f" (my end is {message.ledger_end_index})"

@@ -326,7 +326,7 @@ def test_5_3_the_leader_retries_until_all_followers_have_stored_everything() -> 
     """5.3: it retries AppendEntries indefinitely until all followers eventually store all entries."""
     n0 = matched(LoneMember().lead(), 1, 2)
     n0.hear(1, ack(1, 0))
-    for _ in range(10):
+    for _ in range(110):
         n0.hear(1, HeartbeatResponse(term=1, round=1, accepted=True))
         n0.pass_ms(500)
     sent = [p.first_index for p in n0.to(2, PushEntryRequest) if p.push is PushType.APPEND]

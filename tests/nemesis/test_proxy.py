@@ -197,3 +197,15 @@ def test_a_member_that_does_not_listen_is_told_to_who_dials_it(members: Members)
     members.stop_listening("b")
     with pytest.raises(ConnectionResetError):
         members.dial("a", "b").recv(1)
+
+
+def test_a_thin_direction_takes_its_time_and_the_other_one_does_not(members: Members) -> None:
+    near, far = members.dial("a", "b"), members.accept("b")
+    data = bytes(range(256)) * 256
+    with weather(members.network, [("a", "b")], Weather(bytes_per_second=10 * len(data))):
+        began_s = time.monotonic()
+        near.sendall(data)
+        far.sendall(b"heard")
+        assert receive(near, 5) == b"heard"
+        assert receive(far, len(data)) == data
+        assert time.monotonic() - began_s >= 0.099

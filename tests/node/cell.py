@@ -36,10 +36,14 @@ class ManualWorld:
         """Called with what was read, before the node hears of it."""
         self.trace: list[str] = []
 
-    def send(self, envelope: Envelope) -> None:
+    def send(self, envelope: Envelope) -> bool:
         self.on_sent(envelope)
         self.trace.append(f"send {type(envelope.message).__name__}")
         self.sent.append(envelope)
+        return True
+
+    def members_with_moving_data(self) -> tuple[str, ...]:
+        return ()
 
     def flush_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self.trace.append("flush asked")

@@ -27,6 +27,8 @@ Read in this order:
     member_state         term, vote, role, leader, committed index: all transitions
     outbox               who is connected, what leaves next
     leader_elector       silence, pre-vote, vote, heartbeats, stepping down
+    dispatcher_automaton COMPARE -> TRUNCATE -> APPEND <-> COMMIT
+    push_window          what is on its way to one member, and how long an answer may take
     entry_dispatcher     leader: COMPARE -> TRUNCATE -> APPEND <-> COMMIT, one per member
     entry_handler        follower: the answers to these
     quorum_ack_checker   acknowledgements in, committed index out

@@ -2,62 +2,23 @@
 
 It first finds the last entry that both logs hold (COMPARE), has the follower cut what is known to
 differ above it (TRUNCATE), then streams everything from there on (APPEND) and, when nothing is left to
-send, only tells how far the log is committed (COMMIT). The automaton, from which the picture in the
-documents is made:
+send, only tells how far the log is committed (COMMIT).
 """
 
 from __future__ import annotations
 
-from collections import deque
-from enum import Enum
-
 from quorumlog.config import ConsensusConfig
+from quorumlog.consensus.dispatcher_automaton import TRANSITIONS, DispatcherState, Event
 from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.messages import PushEntryRequest, PushEntryResponse, PushResult, PushType
 from quorumlog.consensus.outbox import Outbox
+from quorumlog.consensus.push_window import PushWindow
 from quorumlog.consensus.ready import PeerStatus, PushOrder
 from quorumlog.entry import EntryId, Voter
 
 NEVER = float("inf")
-
-
-class DispatcherState(Enum):
-    """What the dispatcher is doing; the value is what `status` prints."""
-
-    COMPARE = "COMPARE"
-    TRUNCATE = "TRUNCATE"
-    APPEND = "APPEND"
-    COMMIT = "COMMIT"
-
-
-class Event(Enum):
-    """What moves a dispatcher from one state to the next."""
-
-    BEGUN = "a term begins, or another directory is connected"
-    MISSED = "the follower does not hold the compared entry"
-    MATCHED = "the compared entry is held, and nothing above it is known to differ"
-    MATCHED_BELOW_CONFLICT = "the compared entry is held, the one above it is another"
-    CUT = "the follower has cut what contradicts ours above the match, or leaves that to the next push"
-    INCONSISTENT = "the follower does not hold the entry before a push or a cut"
-    LOG_GREW = "there are entries to send, or to send again"
-    CAUGHT_UP = "everything has been sent"
-
-
-TRANSITIONS: dict[tuple[DispatcherState, Event], DispatcherState] = {
-    (DispatcherState.COMPARE, Event.MISSED): DispatcherState.COMPARE,
-    (DispatcherState.COMPARE, Event.MATCHED): DispatcherState.APPEND,
-    (DispatcherState.COMPARE, Event.MATCHED_BELOW_CONFLICT): DispatcherState.TRUNCATE,
-    (DispatcherState.TRUNCATE, Event.CUT): DispatcherState.APPEND,
-    (DispatcherState.TRUNCATE, Event.INCONSISTENT): DispatcherState.COMPARE,
-    (DispatcherState.APPEND, Event.CAUGHT_UP): DispatcherState.COMMIT,
-    (DispatcherState.APPEND, Event.LOG_GREW): DispatcherState.APPEND,
-    (DispatcherState.APPEND, Event.INCONSISTENT): DispatcherState.COMPARE,
-    (DispatcherState.COMMIT, Event.LOG_GREW): DispatcherState.APPEND,
-    (DispatcherState.COMMIT, Event.INCONSISTENT): DispatcherState.COMPARE,
-    **{(state, Event.BEGUN): DispatcherState.COMPARE for state in DispatcherState},
-}
-"""INSTALL_SNAPSHOT will stand between COMPARE and APPEND, entered where the index to compare lies below
-the begin of the log."""
+ASKED_IN_VAIN = 3
+"""After so many questions without an answer a push goes again with each further one."""
 
 
 class EntryDispatcher:
@@ -85,9 +46,7 @@ class EntryDispatcher:
         """Highest index acknowledged by an APPEND since then."""
         self._write_index = 0
         """The next entry to send."""
-        self._pending: deque[tuple[int, int]] = deque()
-        """(last index, bytes) of each push on its way, in order."""
-        self._pending_bytes = 0
+        self._window = PushWindow(config.push_resend_ms)
         self._order: PushOrder | None = None
         """Given out and not reported yet. Outlives terms and connections: no second one before."""
         self._order_counts = False
@@ -98,8 +57,17 @@ class EntryDispatcher:
         self._next_question = 1
         self._resend_at_ms = 0.0
         """When silence is taken for loss. Moves with every sign of progress."""
+        self._again_stop = 0
+        """Entries behind the mark and below this one go once more; 0: none."""
+        self._arrival_question = 0
+        """Serial number of the newest COMMIT that asked what has arrived."""
+        self._unanswered = 0
+        """So many of them were not answered, by that or by an acknowledgement."""
+        self.arrived_index = -1
+        """What has arrived there, on disk or not, as its newest answer to that says."""
         self._paused = False
-        """The follower refused (disk full, too far ahead, not formed): quiet until the time-out."""
+        """The follower refused (disk full, too far ahead, not formed), or a push could not be made:
+        quiet until the time-out."""
         self.lacks_space = False
         """Its disk had no room for the last push that it answered."""
         self._committed_sent = -1
@@ -124,6 +92,7 @@ class EntryDispatcher:
         self.active = self._outbox.is_connected(to)
         self.lacks_space = False
         self._committed_sent = -1
+        self._window.begin()
         self.diverged_at = -1
         self._fire(Event.BEGUN)
         self._compare_from(write_index - 1)
@@ -140,7 +109,15 @@ class EntryDispatcher:
         """The same directory is back: whatever was on its way is lost."""
         self.active = True
         self._committed_sent = -1
-        self._send_again()
+        self._paused = False
+        self._window.forget_silence()
+        self._unanswered = 0
+        if self._question:
+            self._put_question()
+        elif self.state in (DispatcherState.APPEND, DispatcherState.COMMIT):
+            self._rewind_behind(max(self.mark, self.match_index))
+            # Does it still hold what these pushes follow? Without it they would wait there, unanswered.
+            self._ask_what_arrived()
 
     # ---------------------------------------------------------------- work
 
@@ -153,6 +130,8 @@ class EntryDispatcher:
             if not self._question:
                 self._ask()
             return None
+        if self._order is None and self._again_stop > max(self.mark, self.match_index) + 1:
+            return self._push_again()
         end_index = self._state.runs.end_index
         if self._write_index <= end_index:
             if self.state is DispatcherState.COMMIT:
@@ -170,24 +149,38 @@ class EntryDispatcher:
                     self.commit_due_ms = commit_due_ms
                     return None
             self._committed_sent = self._state.committed_index
-            self._resend_at_ms = now_ms + self._config.push_resend_ms
+            if not self._window.pushes:
+                self._resend_at_ms = now_ms + self._config.push_resend_ms
             self._send(PushType.COMMIT, self._state.runs.id_at(max(self.mark, self.match_index)))
         return None
 
     def _push(self, end_index: int) -> PushOrder | None:
-        room = self._config.push_window_bytes - self._pending_bytes
-        if self._order is not None or (room <= 0 and self._pending):
+        config = self._config
+        window_bytes = config.push_limit_bytes if self.lacks_space else config.push_window_bytes
+        room = window_bytes - self._window.size_bytes
+        if self._order is not None or (room <= 0 and self._window.pushes):
             return None
         assert max(self.mark, self.match_index) < self._write_index, (self.mark, self._write_index)
-        self._committed_sent = self._state.committed_index
         self._order_counts = True
+        return self._give_order(self._write_index, end_index + 1, max(room, 1))
+
+    def _push_again(self) -> PushOrder:
+        """The first push that is not answered, beside what is on its way."""
+        first_index, stop_index = max(self.mark, self.match_index) + 1, self._again_stop
+        self._again_stop = 0
+        self._window.goes_twice(stop_index)
+        self._order_counts = False
+        return self._give_order(first_index, stop_index, self._config.push_limit_bytes)
+
+    def _give_order(self, first_index: int, stop_index: int, room_bytes: int) -> PushOrder:
+        self._committed_sent = self._state.committed_index
         self._order = PushOrder(
             to=self.to,
             term=self.term,
-            previous=self._state.runs.id_at(self._write_index - 1),
-            first_index=self._write_index,
-            stop_index=end_index + 1,
-            limit_bytes=min(self._config.push_limit_bytes, max(room, 1)),
+            previous=self._state.runs.id_at(first_index - 1),
+            first_index=first_index,
+            stop_index=stop_index,
+            limit_bytes=min(self._config.push_limit_bytes, room_bytes),
             committed_index=self._state.committed_index,
         )
         return self._order
@@ -202,46 +195,68 @@ class EntryDispatcher:
             return
         self._write_index = max(self._write_index, last_index + 1)
         if last_index > self.mark:
-            if not self._pending:
-                self._resend_at_ms = self._state.now_ms + self._config.push_resend_ms
-            self._pending.append((last_index, size_bytes))
-            self._pending_bytes += size_bytes
+            if not self._window.pushes:
+                self._wait_for_answer()
+            self._window.add(order.first_index, last_index, size_bytes, self._state.now_ms)
 
     def on_push_failed(self) -> None:
-        """The order could not be carried out; after the time-out everything from the mark goes again."""
+        """The order could not be carried out; it is given again after the time-out. What was sent before
+        it is on its way."""
         assert self._order is not None, self.to
         self._order = None
         if self._order_counts:
             self._pause()
 
+    def on_bytes_moved(self) -> None:
+        """Its machine takes what it is sent: a push that is not answered is on a slow way, not lost."""
+        if self._window.pushes and not self._paused:
+            self._wait_for_answer()
+
     def tick(self) -> None:
-        """Called with every heartbeat: silence for `push_resend_ms` is taken for loss."""
+        """Called with every heartbeat: silence for too long is taken for loss."""
         if not self.active or self._state.now_ms < self._resend_at_ms:
             return
-        if self._paused or self._question or self._pending:
-            self._send_again()
+        if self._paused:
+            self._paused = False
+            self._wait_for_answer()
+        elif self._question:
+            self._put_question()
+        elif self._window.pushes:
+            self._look_into_silence()
         elif self.state is DispatcherState.COMMIT:
             self._committed_sent = -1  # once more: a follower that restarted verifies its log by it
 
-    def _send_again(self) -> None:
-        """Resend from `max(mark, match_index) + 1`, or put the open question again."""
-        self._paused = False
-        self._resend_at_ms = self._state.now_ms + self._config.push_resend_ms
-        if self.state is DispatcherState.COMPARE or self.state is DispatcherState.TRUNCATE:
-            if self._question:
-                self._put_question()
-            return
+    def _look_into_silence(self) -> None:
+        """A slow disk and a slow link are silent, too, and to send more makes them no faster. So it is
+        asked what has arrived, less often each time; if nothing at all comes back, the first push goes
+        once more with each further question. The others wait there for that one."""
+        self._window.back_off()
+        if self._unanswered >= ASKED_IN_VAIN:
+            self._again_stop = self._window.pushes[0][0] + 1
+        self._ask_what_arrived()
+
+    def _ask_what_arrived(self) -> None:
+        """A COMMIT that goes behind the pushes, names the entry that should be next, and is answered at
+        once, before the disk has anything."""
+        self._wait_for_answer()
+        self._committed_sent = self._state.committed_index
+        self._unanswered += 1
+        self._arrival_question = self._next_question
+        self._next_question += 1
+        held = self._state.runs.id_at(max(self.mark, self.match_index))
+        self._send(PushType.COMMIT, held, number=self._arrival_question, first_index=self._write_index)
+
+    def _rewind_behind(self, index: int) -> None:
+        """What was sent behind this entry is lost, and goes again."""
         self._order_counts = False
-        self._write_index = max(self.mark, self.match_index) + 1
-        self._pending.clear()
-        self._pending_bytes = 0
+        self._again_stop = 0
+        self._write_index = max(index, self.mark, self.match_index) + 1
+        self._window.drop_from(self._write_index)
         if self._write_index <= self._state.runs.end_index:
             self._fire(Event.LOG_GREW)
-        # Does it still hold what these pushes follow? Without it they would wait there, unanswered.
-        self._committed_sent = self._state.committed_index
-        held = self._state.runs.id_at(self._write_index - 1)
-        self._send(PushType.COMMIT, held, number=self._next_question)
-        self._next_question += 1
+
+    def _wait_for_answer(self) -> None:
+        self._resend_at_ms = self._state.now_ms + self._window.patience_ms
 
     def _pause(self) -> None:
         self._paused = True
@@ -319,8 +334,17 @@ class EntryDispatcher:
         return max(min(candidate, refused_index - 1), runs.before_begin.index)
 
     def _on_commit_response(self, response: PushEntryResponse) -> int:
-        """It lacks what it has acknowledged, or what COMPARE found: find out what it does hold."""
-        if self.state in (DispatcherState.APPEND, DispatcherState.COMMIT):
+        """It says what has arrived; or it lacks what it has acknowledged, or what COMPARE found: find
+        out what it does hold."""
+        if self.state not in (DispatcherState.APPEND, DispatcherState.COMMIT):
+            return -1
+        if response.result is PushResult.RECEIVED:
+            if response.number == self._arrival_question:
+                self._unanswered = 0
+                self.arrived_index = response.index
+                if response.index + 1 < response.first_index <= self._write_index:
+                    self._rewind_behind(response.index)
+        else:
             held_index = max(self.mark, self.match_index)
             compare_index = self._next_compare_index(held_index, response)
             self._fire(Event.INCONSISTENT)
@@ -334,12 +358,11 @@ class EntryDispatcher:
             if not self.mark < response.index <= self._state.runs.end_index:
                 return -1
             self.mark = response.index
+            self._unanswered = 0
             self.lacks_space = False
             self.diverged_at = -1
-            self._resend_at_ms = self._state.now_ms + self._config.push_resend_ms
-            while self._pending and self._pending[0][0] <= self.mark:
-                self._pending_bytes -= self._pending.popleft()[1]
-            assert self._pending_bytes >= 0, self._pending_bytes
+            self._window.acknowledge(self.mark, self._state.now_ms)
+            self._wait_for_answer()
             self._write_index = max(self._write_index, self.mark + 1)
             return self.mark
         if response.first_index <= max(self.mark, self.match_index):
@@ -353,6 +376,7 @@ class EntryDispatcher:
             if response.result is PushResult.DIVERGED_BELOW_COMMIT:
                 self.diverged_at = response.first_index
             self.lacks_space = response.result is PushResult.DISK_FULL
+            self._rewind_behind(-1)
             self._pause()
         return -1
 
@@ -364,9 +388,12 @@ class EntryDispatcher:
         self.match_index = -1
         self.mark = -1
         self._write_index = index + 1
-        self._pending.clear()
-        self._pending_bytes = 0
+        self._window.clear()
         self._order_counts = False
+        self._again_stop = 0
+        self._arrival_question = 0
+        self._unanswered = 0
+        self.arrived_index = -1
         self._question = 0
         self._paused = False
 
@@ -397,6 +424,7 @@ class EntryDispatcher:
         previous: EntryId | None = None,
         cut: EntryId | None = None,
         number: int | None = None,
+        first_index: int = -1,
     ) -> None:
         self._outbox.send(
             self.to,
@@ -407,7 +435,7 @@ class EntryDispatcher:
                 committed_index=self._state.committed_index,
                 number=self._question if number is None else number,
                 previous=previous or EntryId(-1, -1),
-                first_index=cut.index if cut else -1,
+                first_index=cut.index if cut else first_index,
                 term_runs=((cut.index, cut.term),) if cut else (),
             ),
         )
@@ -423,4 +451,5 @@ class EntryDispatcher:
             state=self.state.value,
             match_index=self.match_index,
             water_mark=self.mark,
+            has_arrived=self.arrived_index > max(self.mark, self.match_index),
         )

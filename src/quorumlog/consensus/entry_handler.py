@@ -22,6 +22,8 @@ from __future__ import annotations
 from bisect import insort
 from itertools import pairwise
 
+import msgspec
+
 from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.messages import PushEntryRequest, PushEntryResponse, PushResult, PushType
 from quorumlog.consensus.outbox import Outbox
@@ -94,6 +96,13 @@ class EntryHandler:
             # A COMMIT names an entry that we have acknowledged. After a restart there may be nothing
             # left to push, and this is what verifies the log then.
             self._verify_up_to(request.previous.index)
+            if request.number > 0 and request.first_index >= 0:
+                # What waits for the disk has arrived; what waits for a push before it will come again.
+                self._answer(request, PushResult.RECEIVED, index=self._verified_index)
+                if self._verified_index > request.previous.index:
+                    # The acknowledgement may have been lost: it goes once more when the disk has that.
+                    again = msgspec.structs.replace(request, push=PushType.APPEND)
+                    self._answer(again, PushResult.SUCCESS, index=self._verified_index)
         else:
             # A disk has forgotten what it had synced. Pushes would wait here for ever.
             self._answer_inconsistent(request)

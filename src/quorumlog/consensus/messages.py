@@ -67,6 +67,8 @@ class PushResult(IntEnum):
     DIVERGED_BELOW_COMMIT = 600
     """A cut at or below the committed index was asked for and refused; shown in `status`."""
     NOT_FORMED = 601
+    RECEIVED = 602
+    """To a COMMIT that asks what has arrived: everything up to `index`, on disk or not."""
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag_field="type", kw_only=True):
@@ -117,14 +119,15 @@ class PushEntryRequest(Message, frozen=True, kw_only=True, tag=5):
               entry above it: who holds that one too cuts nothing
     APPEND    `previous`: the entry before the first; `first_index`, `count`, `term_runs`, `entries`
     COMMIT    `previous`: an entry that the follower has acknowledged, so that one with nothing left to
-              fetch can verify its log; `committed_index`, as every push carries it
+              fetch can verify its log; `committed_index`, as every push carries it; `first_index`: of
+              one that asks, the entry that should come next if all that was sent has arrived
     """
 
     push: PushType
     committed_index: int
     number: int = 0
     """Serial number of a COMPARE or TRUNCATE within the leader's term; echoed. Of a COMMIT: not 0 if it
-    asks whether `previous` is still held, and must not wait for a push that would say as much."""
+    asks whether `previous` is still held and what has arrived, and must not wait for a push."""
     previous: EntryId = NO_ENTRY
     first_index: int = -1
     count: int = 0
@@ -147,9 +150,10 @@ class PushEntryResponse(Message, frozen=True, kw_only=True, tag=6):
     result: PushResult
     number: int = 0
     index: int = -1
-    """APPEND: the last index of the push. COMPARE, TRUNCATE: the index of `previous` that matched."""
+    """APPEND: the last index of the push. COMPARE, TRUNCATE: the index of `previous` that matched.
+    COMMIT: the last entry that has arrived."""
     first_index: int = -1
-    """APPEND: echo, so that a refused push is recognised."""
+    """APPEND, COMMIT: echo, so that a refused push is recognised, and what was asked for."""
     conflict_term: int = -1
     """COMPARE and APPEND refused: the follower's term at `previous.index`; -1 if its log is shorter."""
     conflict_first_index: int = -1
@@ -215,3 +219,11 @@ AnyMessage = (
 """What the core takes."""
 AnyPeerMessage = AnyMessage | RangeRequest | RangeResponse
 """What members send to each other."""
+
+
+def goes_with_data(message: AnyPeerMessage) -> bool:
+    """On the data connection; everything else is small, and goes with the heartbeats."""
+    if isinstance(message, PushEntryRequest):
+        # A COMMIT that asks goes where the pushes go that it is about, between them.
+        return message.push is not PushType.COMMIT or message.number > 0
+    return isinstance(message, PushEntryResponse | RangeRequest | RangeResponse)

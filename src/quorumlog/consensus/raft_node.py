@@ -363,8 +363,15 @@ class RaftNode:
         self._replication.on_pushed(member_id, last_index, size_bytes)
 
     def on_push_failed(self, member_id: str) -> None:
-        """The PushOrder for this member could not be carried out; it comes again after a time-out."""
+        """The PushOrder for this member could not be carried out, because the entries cannot be read or
+        its connection has no room for them; it comes again after a time-out."""
         self._replication.on_push_failed(member_id)
+
+    def on_bytes_moved(self, member_id: str) -> None:
+        """More than a few bytes of what this member was sent beside heartbeats were acknowledged by its
+        machine since the last such report; at most one with each heartbeat."""
+        if self._state.role is Role.LEADER:
+            self._replication.on_bytes_moved(member_id)
 
     def on_applied(self, index: int) -> None:
         """For `status` only: everything up to `index` is applied."""

@@ -126,6 +126,8 @@ class PeerStatus:
     match_index: int
     water_mark: int
     """Highest index that the member has acknowledged in this term; -1: none."""
+    has_arrived: bool = False
+    """It has said that it received more than it has acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)

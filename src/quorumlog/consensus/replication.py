@@ -96,6 +96,11 @@ class Replication:
             dispatcher.tick()
         self._push_due = True
 
+    def on_bytes_moved(self, member_id: str) -> None:
+        dispatcher = self.dispatchers.get(member_id)
+        if dispatcher is not None and dispatcher.active:
+            dispatcher.on_bytes_moved()
+
     def advance(self) -> None:
         if self._state.now_ms >= self.commit_due_ms:
             self._push_due = True

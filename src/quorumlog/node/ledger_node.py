@@ -136,6 +136,7 @@ class LedgerNode:
         read."""
         self._next_expiry_ms = now_ms
         self._next_space_ms = now_ms
+        self._next_data_look_ms = now_ms
 
     def configure(self, config: GroupConfig) -> None:
         """Other values for what a running member may be given anew (`config.RELOADABLE`); the rest is as
@@ -157,6 +158,10 @@ class LedgerNode:
     def advance(self, now_ms: float) -> None:
         self._now_ms = now_ms
         self.raft.advance(now_ms)
+        if now_ms >= self._next_data_look_ms and self.raft.role is Role.LEADER:
+            self._next_data_look_ms = now_ms + self.config.consensus.heartbeat_interval_ms
+            for member_id in self._world.members_with_moving_data():
+                self.raft.on_bytes_moved(member_id)
 
     def receive(self, message: AnyPeerMessage) -> None:
         """A message of another member. Raises ProtocolViolation if its bytes are not what it says."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
 from quorumlog.consensus.ready import Envelope, RoleChange
@@ -15,8 +15,13 @@ T = TypeVar("T")
 class World(Protocol):
     """Real: sockets and threads of the server. Simulated: virtual time."""
 
-    def send(self, envelope: Envelope) -> None:
-        """Towards one directory of one member; may be lost, never delivered to another directory."""
+    def send(self, envelope: Envelope) -> bool:
+        """Towards one directory of one member; may be lost, never delivered to another directory. False:
+        its connection stands and has no room for the message, which is dropped."""
+
+    def members_with_moving_data(self) -> Iterable[str]:
+        """Ids of those whose machine has acknowledged more than a few bytes of what they were sent on
+        their data connection since they were named last. Asked with each heartbeat of a leader."""
 
     def flush_later(self, work: Callable[[], T], done: Callable[[T | StoreFailure], None]) -> None:
         """Run `work` beside the loop, one at a time in the order given, then `done` on the loop.

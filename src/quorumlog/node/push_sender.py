@@ -130,8 +130,10 @@ class PushSender:
             cold=cold,
             entries=batch,
         )
-        self._world.send(Envelope(order.to, message))
-        self._raft.on_pushed(order.to.member_id, message.last_index, batch.total_bytes)
+        if self._world.send(Envelope(order.to, message)):
+            self._raft.on_pushed(order.to.member_id, message.last_index, batch.total_bytes)
+        else:
+            self._raft.on_push_failed(order.to.member_id)
 
 
 def read_sound(store: LedgerStore, log_range: LogRange) -> EntryBatch:

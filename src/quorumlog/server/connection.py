@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import struct
 from collections.abc import Callable
 from typing import cast
 
@@ -34,6 +35,11 @@ LEAST_SHARE_BYTES = 64
 SILENT_PEER_MS = 5000
 """A connection whose bytes stay unacknowledged for so long is given up and dialled again: after a
 partition TCP's own back-off would stay silent for up to two minutes."""
+
+_TCP_INFO_BYTES = 128
+_ACKNOWLEDGED = struct.Struct("=Q")
+_ACKNOWLEDGED_AT = 120
+"""Where Linux has `tcpi_bytes_acked` in what it tells of a connection (TCP_INFO)."""
 
 
 class LoopTurn:
@@ -221,6 +227,15 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             return 0
         return self._transport.get_write_buffer_size() + sum(map(len, self._out))
+
+    @property
+    def acknowledged_bytes(self) -> int:
+        """Of what was sent, by the machine at the other end, whatever its process does."""
+        if self._transport is None or self._transport.is_closing():
+            return 0
+        sock = self._transport.get_extra_info("socket")
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        return int(_ACKNOWLEDGED.unpack_from(info, _ACKNOWLEDGED_AT)[0])
 
     def violate(self, violation: ProtocolViolation) -> None:
         """Nonsense came in: close, tell nobody else."""

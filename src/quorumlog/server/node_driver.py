@@ -12,7 +12,7 @@ import functools
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from quorumlog.batch import EntryBatch
@@ -257,9 +257,12 @@ class NodeDriver:
 
     # ---------------------------------------------------------------- World
 
-    def send(self, envelope: Envelope) -> None:
+    def send(self, envelope: Envelope) -> bool:
         self._has_sent = True
-        self.peers[envelope.to.member_id].send(envelope)
+        return self.peers[envelope.to.member_id].send(envelope)
+
+    def members_with_moving_data(self) -> Iterable[str]:
+        return [member_id for member_id, peer in self.peers.items() if peer.data.has_moved()]
 
     def flush_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self._flushes.append((work, done))

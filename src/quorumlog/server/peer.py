@@ -12,14 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quorumlog.config import MemberAddress, parse_address
-from quorumlog.consensus.messages import (
-    AnyPeerMessage,
-    PushEntryRequest,
-    PushEntryResponse,
-    PushType,
-    RangeRequest,
-    RangeResponse,
-)
+from quorumlog.consensus.messages import goes_with_data
 from quorumlog.consensus.ready import Envelope
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.peer_link import PeerLink
@@ -59,13 +52,13 @@ class Peer:
         self.control.start()
         self.data.start()
 
-    def send(self, envelope: Envelope) -> None:
-        """On the connection for its kind; dropped unless it leads to the envelope's directory."""
-        self._send_on(self.data if _goes_with_data(envelope.message) else self.control, envelope)
-
-    def _send_on(self, link: PeerLink, envelope: Envelope) -> None:
-        if link.up is not None and link.up.directory_id == envelope.to.directory_id:
-            link.send(envelope.message)
+    def send(self, envelope: Envelope) -> bool:
+        """On the connection for its kind; dropped unless it leads to the envelope's directory. False if
+        that has no room for it."""
+        link = self.data if goes_with_data(envelope.message) else self.control
+        if link.up is None or link.up.directory_id != envelope.to.directory_id:
+            return True  # lost with the connection, of which the core is about to hear
+        return link.send(envelope.message)
 
     # ---------------------------------------------------------------- connections come and go
 
@@ -152,13 +145,6 @@ class Peer:
         self._connected_to = ""
         self.control.close()
         self.data.close()
-
-
-def _goes_with_data(message: AnyPeerMessage) -> bool:
-    if isinstance(message, PushEntryRequest):
-        # A COMMIT that asks goes where the pushes go that it is about, in front of them.
-        return message.push is not PushType.COMMIT or message.number > 0
-    return isinstance(message, PushEntryResponse | RangeRequest | RangeResponse)
 
 
 def place_of(hello: Hello, connection: Connection) -> str:

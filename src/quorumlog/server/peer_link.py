@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from quorumlog.batch import EntryBatch
-from quorumlog.config import MIB, MemberAddress
+from quorumlog.config import KIB, MIB, MemberAddress
 from quorumlog.errors import ProtocolViolation
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.wire.client_messages import DUPLICATE, Hello, HelloResponse
@@ -34,7 +34,9 @@ own up because the other's has arrived, the two would go on so for as long as th
 _NO_WAY_THERE = (errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EAFNOSUPPORT)
 """An address of a kind that this machine has no way to, such as IPv6: it says nothing of the peer."""
 UNSENT_LIMIT_BYTES = 32 * MIB
-"""Above this a peer that does not read loses messages instead of taking memory; the core resends."""
+"""Above this a peer that does not read is sent nothing more; the core hears that it was not."""
+MOVING_BYTES = 4 * KIB
+"""Less is what passes even where large frames do not: a greeting, a question."""
 
 
 class PeerLink:
@@ -79,6 +81,8 @@ class PeerLink:
         self._not_the_peer = ""
         """Address behind the name at which something answered that was not the peer: tried last."""
         self._dialled_s = 0.0
+        self._moved_bytes = 0
+        """Acknowledged by the peer's machine when `has_moved` was true last."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -102,12 +106,23 @@ class PeerLink:
         if self._connection is not None:
             self._connection.abort()
 
-    def send(self, message: AnyFrameMessage, payload: EntryBatch | None = None) -> None:
-        """Lost if the link is down or clogged."""
+    def send(self, message: AnyFrameMessage, payload: EntryBatch | None = None) -> bool:
+        """Lost if the link is down. False if it is clogged: dropped, and the link goes on."""
         connection = self._connection
-        if self.up is None or connection is None or connection.unsent_bytes > UNSENT_LIMIT_BYTES:
-            return
+        if self.up is None or connection is None:
+            return True
+        if connection.unsent_bytes > UNSENT_LIMIT_BYTES:
+            return False
         connection.send(self.group, message, payload)
+        return True
+
+    def has_moved(self) -> bool:
+        """The peer's machine has acknowledged `MOVING_BYTES` since this was true last."""
+        acknowledged_bytes = self._connection.acknowledged_bytes if self._connection is not None else 0
+        if acknowledged_bytes - self._moved_bytes < MOVING_BYTES:
+            return False
+        self._moved_bytes = acknowledged_bytes
+        return True
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -152,6 +167,7 @@ class PeerLink:
         if not await self._connect(loop, connection):
             return None
         self._connection = connection
+        self._moved_bytes = 0
         self._dialled_s = loop.time()
         connection.send(self.group, self._hello(self.role, self.peer.member_id))
         return connection

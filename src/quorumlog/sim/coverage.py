@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from quorumlog.consensus.entry_dispatcher import TRANSITIONS, EntryDispatcher, Event
+from quorumlog.consensus.dispatcher_automaton import TRANSITIONS, Event
+from quorumlog.consensus.entry_dispatcher import EntryDispatcher
 from quorumlog.consensus.messages import (
     AnyPeerMessage,
     PushEntryResponse,
@@ -18,7 +19,7 @@ from quorumlog.consensus.messages import (
     VoteResponse,
     VoteResult,
 )
-from quorumlog.sim.weather import EDGES, FAULT_KINDS
+from quorumlog.sim.weather import EDGES, FAULT_KINDS, LINK_KINDS
 
 EXPECTED_ABSENT: dict[str, str] = {
     "vote result: UNKNOWN": "stands for an answer that never came; nobody sends it",
@@ -39,6 +40,7 @@ RECOVERY_BRANCHES = (
 )
 
 MIXED_OPTIONS = ("fault: another flush mode", "dial: refused")
+SILENCES = ("link: full",)
 
 ENDS_OF_THE_LOG = ("end of the log: told", "end of the log: refused")
 
@@ -56,12 +58,12 @@ def note_sent(counts: Counter[str], message: AnyPeerMessage) -> None:
 
 
 def expected() -> list[str]:
-    names = [f"fault: {kind}" for kind in (*FAULT_KINDS, "full disks")]
+    names = [f"fault: {kind}" for kind in (*FAULT_KINDS, "full disks", *LINK_KINDS)]
     names += [f"vote result: {result.name}" for result in VoteResult]
     names += [f"push result: {result.name}" for result in PushResult]
     names += [f"dispatcher: {state.value} {event.name}" for state, event in TRANSITIONS]
     names += [f"option at its edge: {edge}" for edge in EDGES]
-    names += [*MIXED_OPTIONS, *RECOVERY_BRANCHES, *ENDS_OF_THE_LOG, *ASYNC_LOSSES]
+    names += [*SILENCES, *MIXED_OPTIONS, *RECOVERY_BRANCHES, *ENDS_OF_THE_LOG, *ASYNC_LOSSES]
     return names
 
 

@@ -13,6 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from quorumlog.sim.inode import PAGE_BYTES
+from quorumlog.sim.link_faults import LinkFaults
 from quorumlog.store.durable_file import DURABLE_NAME, read_durable_point
 from quorumlog.store.hard_state_file import HARD_STATE_NAME
 from quorumlog.store.ledger_store import LogPoint
@@ -39,6 +40,7 @@ class Faults:
         self._extent.setstate(cluster.random.getstate())
         """A stream of its own: what is drawn here moves nothing else of a seed's life."""
         self._weather = cluster.weather
+        self._links = LinkFaults(cluster)
         self._dying: dict[str, str] = {}
         """How a member ends when its disk says that now is the moment."""
         self._failing: set[str] = set()
@@ -73,16 +75,22 @@ class Faults:
         }
 
     def begin(self) -> None:
+        self._links.begin()
+        if self._weather.fault_kinds:
+            self._begin()
+
+    def _begin(self) -> None:
         self._cluster.at(self._random.expovariate(1 / self._weather.fault_every_ms), self._strike)
 
     def _strike(self) -> None:
         if self._cluster.is_faulty:
             self._kinds[self._random.choice(self._weather.fault_kinds)]()
-            self.begin()
+            self._begin()
 
     def stop(self) -> None:
         cluster = self._cluster
         cluster.network.heal(set(cluster.network.cut))
+        self._links.stop()
         self._dying.clear()
         for member in cluster.members:
             member.disk.crash_countdown = None

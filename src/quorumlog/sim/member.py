@@ -8,7 +8,7 @@ end of the time that it takes.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from quorumlog.config import GroupConfig
@@ -368,11 +368,14 @@ class SimMember:
 
     # ---------------------------------------------------------------- World
 
-    def send(self, envelope: Envelope) -> None:
+    def send(self, envelope: Envelope) -> bool:
         self.disk.count_effect()
         note_sent(self.cluster.trace.counts, envelope.message)
         self.cluster.told("sent", self, envelope)
-        self.cluster.network.send(self, envelope)
+        return self.cluster.network.send(self, envelope)
+
+    def members_with_moving_data(self) -> Iterable[str]:
+        return self.cluster.network.moving_data_of(self)
 
     def flush_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self._flushes.submit(work, done)

@@ -7,14 +7,17 @@ codec: what arrives was encoded and decoded by the code that real members use.
 
 from __future__ import annotations
 
-from itertools import combinations
+from collections.abc import Iterable
+from functools import partial
+from itertools import combinations, permutations
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from quorumlog.config import DEFAULT_GROUP
-from quorumlog.consensus.messages import Message
+from quorumlog.consensus.messages import Message, goes_with_data
 from quorumlog.consensus.ready import Envelope
+from quorumlog.sim.pipe import Pipe
 from quorumlog.wire.framing import FrameDecoder, encode_frame
 from quorumlog.wire.peer_hello import refusal_of
 
@@ -53,6 +56,10 @@ class SimNetwork:
         self._held: list[tuple[SimMember, Envelope, bytes, Link, int]] = []
         self._last_arrival: dict[tuple[str, str], float] = {}
         self._decoder = FrameDecoder()
+        self.pipes = {way: Pipe(cluster, partial(self._stuck, *way)) for way in permutations(ids, 2)}
+        """By (from, to): what data passes through before anything else happens to it."""
+        self._moved: set[tuple[str, str]] = set()
+        """(from, to) of entries that have arrived since the sender last asked."""
 
     def _link(self, one: str, other: str) -> Link:
         return self._links[(one, other) if one < other else (other, one)]
@@ -133,6 +140,7 @@ class SimNetwork:
         link.broken = False
         link.epoch += 1
         for me, peer in ((one, other), (other, one)):
+            self.pipes[me.member_id, peer.member_id].look()
             me.connected_to[peer.member_id] = (link.epoch, peer.voter.directory_id)
             me.enter_node("connected", peer.member_id, peer.voter.directory_id)
 
@@ -148,13 +156,47 @@ class SimNetwork:
 
     # ---------------------------------------------------------------- messages
 
-    def send(self, sender: SimMember, envelope: Envelope) -> None:
+    def moving_data_of(self, sender: SimMember) -> Iterable[str]:
+        """See `World.members_with_moving_data`."""
+        outward = [way for way in self.pipes if way[0] == sender.member_id]
+        moving = [to for me, to in outward if (me, to) in self._moved or self.pipes[me, to].is_moving]
+        self._moved.difference_update(outward)
+        return moving
+
+    def _stuck(self, from_id: str, to_id: str) -> None:
+        link, pipe = self._link(from_id, to_id), self.pipes[from_id, to_id]
+        epoch = link.epoch
+
+        def give_up() -> None:
+            if link.epoch == epoch and pipe.is_stuck:
+                self.reset(link.first, link.second, closed_by=None)
+
+        self._cluster.at(GIVE_UP_MS, give_up)
+
+    def send(self, sender: SimMember, envelope: Envelope) -> bool:
+        """False if the connection has no room for it."""
         to = envelope.to
         link = self._link(sender.member_id, to.member_id)
         known = sender.connected_to.get(to.member_id)
         if not link.is_up or known != (link.epoch, to.directory_id):
-            return
+            return True
         data = b"".join(encode_frame(DEFAULT_GROUP, envelope.message))
+        pipe, epoch = self.pipes[sender.member_id, to.member_id], link.epoch
+        if not goes_with_data(envelope.message) or not pipe.is_limited:
+            self._send(sender, envelope, data, link)
+        elif pipe.has_room:
+            pipe.put(
+                len(data),
+                lambda: link.epoch == epoch,
+                lambda: self._send(sender, envelope, data, link),
+            )
+        else:
+            self._cluster.trace.count("link: full")
+            return False
+        return True
+
+    def _send(self, sender: SimMember, envelope: Envelope, data: bytes, link: Link) -> None:
+        to = envelope.to
         self._cluster.trace.bytes_sent(data)
         if (sender.member_id, to.member_id) in self.cut:
             self._into_cut(sender, envelope, data, link)
@@ -210,6 +252,8 @@ class SimNetwork:
                 return
             if receiver.connected_to.get(way[0]) != (epoch, voter.directory_id):
                 return
+            if getattr(envelope.message, "entries", None) is not None:
+                self._moved.add(way)
             message = self._decoder.receive_data(data)[0].message
             assert isinstance(message, Message), message
             msgspec.structs.force_setattr(message, "sender", voter)

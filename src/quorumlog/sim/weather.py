@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 from random import Random
 from typing import Any, TypeVar
@@ -54,6 +55,8 @@ EDGES = (
 )
 """Options that some lives have at the least that a configuration may say."""
 EDGY_SHARE = 1 / 6
+LINK_KINDS = ("throttled link", "bursty link", "black hole")
+"""What only data suffers; heartbeats pass beside it. They strike beside the others."""
 
 UNFAIR_KINDS = ("old copy", "lying disk")
 """What no log survives where it strikes a majority; met in lives that are not fair only."""
@@ -91,6 +94,9 @@ class Weather:
     """Clients ask leaders how far the log goes, as reads to its end do."""
     is_unfair: bool = False
     """Disks may forget what they have synced, on any number of members."""
+    link_kinds: tuple[str, ...] = ()
+    """Of `LINK_KINDS`."""
+    link_fault_every_ms: float = math.inf
     store: str = "file"
     """As in `GroupConfig`; lives that are drawn have disks."""
     append_limits: tuple[int, ...] = ()
@@ -109,6 +115,7 @@ class Weather:
 
 
 def draw_weather(random: Random, size: int | None = None, *, unfair: bool = False) -> Weather:
+    links = random_beside(random, "links")
     hasty = random.random() < 0.3
     if size is None:
         size = random.choice(SIZES)
@@ -168,6 +175,10 @@ def draw_weather(random: Random, size: int | None = None, *, unfair: bool = Fals
         # Drawn last, so that no other life changes. A short interval leaves a power loss little to take.
         flush_interval_ms = random.choice((10, 200, 1000))
         weather = replace(weather, storage=replace(weather.storage, flush_interval_ms=flush_interval_ms))
+    if size > 1 and links.random() < 0.3:
+        chosen = [kind for kind in LINK_KINDS if links.random() < 0.5]
+        every_ms = links.choice((1.0, 3.0, 8.0)) * consensus.election_timeout_ms
+        weather = replace(weather, link_kinds=tuple(chosen or LINK_KINDS), link_fault_every_ms=every_ms)
     return weather
 
 
@@ -202,3 +213,10 @@ def at_the_edges(weather: Weather, random: Random) -> tuple[Weather, tuple[str, 
         limits = [random.choice((small, storage.max_entry_bytes)) for _ in range(weather.size)]
         weather = replace(weather, append_limits=tuple(limits))
     return weather, edges
+
+
+def random_beside(random: Random, name: str) -> Random:
+    """A stream of its own: what is drawn from it moves nothing else of a seed's life."""
+    copy = Random()
+    copy.setstate(random.getstate())
+    return Random(f"{copy.getrandbits(64)}:{name}")

@@ -361,10 +361,10 @@ def test_what_the_core_keeps_beyond_its_bounds_is_found() -> None:
     raft._handler._waiting.clear()
 
     dispatcher = next(iter(raft._replication.dispatchers.values()))
-    dispatcher._pending.append((9, 1 << 30))
+    dispatcher._window.pushes.append((9, 1 << 30))
     with pytest.raises(Violation, match="bytes on their way to n"):
         checker.turned(leader)
-    dispatcher._pending.clear()
+    dispatcher._window.pushes.clear()
 
     raft._log._ends.append((1, 1))
     with pytest.raises(Violation, match="1 undurable changes of the log, limit 0"):

@@ -28,8 +28,8 @@ class BoundedMemory(Checker):
         # One entry goes however large it is, so a window may run over by one.
         window_bytes = consensus.push_window_bytes + storage.entry_limit_bytes
         for member_id, dispatcher in raft._replication.dispatchers.items():
-            if dispatcher._pending:
-                size_bytes = sum(size for _, size in dispatcher._pending)
+            if dispatcher._window.pushes:
+                size_bytes = sum(size for _, size in dispatcher._window.pushes)
                 limits.append(
                     (size_bytes, window_bytes, f"bytes on their way to {member_id} (push_window_bytes)")
                 )

@@ -1,0 +1,77 @@
+"""PushWindow: the pushes to one member that are on their way, and how long it may be silent."""
+
+from __future__ import annotations
+
+from collections import deque
+
+MOST_PATIENCE = 16
+"""A silence is borne for so many times `push_resend_ms` at most."""
+
+
+class PushWindow:
+    __slots__ = ("_least_patience_ms", "_sent_index", "_timed", "patience_ms", "pushes", "size_bytes")
+
+    def __init__(self, push_resend_ms: float) -> None:
+        self.pushes: deque[tuple[int, int]] = deque()
+        """(last index, bytes) of each push on its way, in order."""
+        self.size_bytes = 0
+        self._least_patience_ms = push_resend_ms
+        self.patience_ms = push_resend_ms
+        """How long pushes may stay unanswered: twice as long after each time that it was in vain."""
+        self._timed: tuple[int, float] | None = None
+        """(last index, when) of one push on its way that was never sent before: only its answer says how
+        long an answer takes (Karn's rule)."""
+        self._sent_index = -1
+        """The highest index sent since `begin`."""
+
+    def begin(self) -> None:
+        """Another term, or another directory."""
+        self._sent_index = -1
+        self.clear()
+
+    def clear(self) -> None:
+        self.pushes.clear()
+        self.size_bytes = 0
+        self._timed = None
+        self.forget_silence()
+
+    def add(self, first_index: int, last_index: int, size_bytes: int, now_ms: float) -> None:
+        """A push has left, behind those on their way."""
+        if self._timed is None and first_index > self._sent_index:
+            self._timed = (last_index, now_ms)
+        self._sent_index = max(self._sent_index, last_index)
+        self.pushes.append((last_index, size_bytes))
+        self.size_bytes += size_bytes
+
+    def acknowledge(self, index: int, now_ms: float) -> None:
+        """Everything up to `index` is on the follower's disk."""
+        if self._timed is not None and self._timed[0] <= index:
+            took_ms = now_ms - self._timed[1]
+            self._timed = None
+            self._be_patient_for(2 * took_ms)
+        while self.pushes and self.pushes[0][0] <= index:
+            self.size_bytes -= self.pushes.popleft()[1]
+        assert self.size_bytes >= 0, self.size_bytes
+
+    def drop_from(self, index: int) -> None:
+        """What brought this entry or later ones has not arrived, and goes again."""
+        while self.pushes and self.pushes[-1][0] >= index:
+            self.size_bytes -= self.pushes.pop()[1]
+        if self._timed is not None and self._timed[0] >= index:
+            self._timed = None
+
+    def goes_twice(self, stop_index: int) -> None:
+        """What brought the entries below this one goes once more, beside what is on its way."""
+        if self._timed is not None and self._timed[0] < stop_index:
+            self._timed = None
+
+    def back_off(self) -> None:
+        """It was silent for `patience_ms`."""
+        self._be_patient_for(2 * self.patience_ms)
+
+    def forget_silence(self) -> None:
+        self.patience_ms = self._least_patience_ms
+
+    def _be_patient_for(self, duration_ms: float) -> None:
+        least_ms = self._least_patience_ms
+        self.patience_ms = min(max(least_ms, duration_ms), MOST_PATIENCE * least_ms)

@@ -1,0 +1,93 @@
+"""LinkFaults: data that comes slowly, in bursts, or not at all, while heartbeats pass.
+
+Drawn from a stream of its own, so that it moves nothing of the lives that have none of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from itertools import count, product
+from typing import TYPE_CHECKING
+
+from quorumlog.sim.pipe import Pipe
+from quorumlog.sim.weather import random_beside
+
+if TYPE_CHECKING:
+    from quorumlog.sim.cluster import SimCluster
+
+Way = tuple[str, str]
+"""(from, to)."""
+
+
+class LinkFaults:
+    """Strikes again and again until `stop`, which ends what has begun."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self._cluster = cluster
+        self._weather = cluster.weather
+        self._random = random_beside(cluster.random, "links")
+        self._kinds: dict[str, Callable[[], Callable[[Pipe], None]]] = {
+            "throttled link": self._throttle,
+            "bursty link": self._burst,
+            "black hole": self._swallow,
+        }
+        self._numbers = count(1)
+        self._newest: dict[Way, int] = {}
+        """Number of the fault that each way has: the end of an older one ends nothing."""
+
+    def begin(self) -> None:
+        if self._weather.link_kinds:
+            after_ms = self._random.expovariate(1 / self._weather.link_fault_every_ms)
+            self._cluster.at(after_ms, self._strike)
+
+    def stop(self) -> None:
+        for pipe in self._cluster.network.pipes.values():
+            pipe.limits(None)
+
+    def _strike(self) -> None:
+        if not self._cluster.is_faulty:
+            return
+        kind, ways = self._random.choice(self._weather.link_kinds), self._ways()
+        number = next(self._numbers)
+        self._cluster.trace.count(f"fault: {kind}")
+        self._cluster.trace.note(self._cluster.now_ms, "fault", f"{kind} {ways}")
+        limit = self._kinds[kind]()
+        timeout_ms = self._weather.consensus.election_timeout_ms
+        lasts_ms = self._random.choice((1, 4, 12)) * timeout_ms * self._random.uniform(0.5, 1)
+        for way in ways:
+            self._newest[way] = number
+            limit(self._cluster.network.pipes[way])
+            self._cluster.at(lasts_ms, partial(self._end, way, number))
+        self.begin()
+
+    def _end(self, way: Way, number: int) -> None:
+        if self._newest[way] == number:
+            self._cluster.network.pipes[way].limits(None)
+
+    def _ways(self) -> list[Way]:
+        """From one member to some others, from these to it, or both; often from the leader to all."""
+        members = self._cluster.members
+        leading = [m for m in members if m.is_up and m.node.raft.role.value == "leader"]
+        chosen = self._random.choice(members)
+        me = (leading[0] if leading and self._random.random() < 0.6 else chosen).member_id
+        others = [member.member_id for member in members if member.member_id != me]
+        if self._random.random() < 0.5:
+            others = self._random.sample(others, self._random.randint(1, len(others)))
+        outward, inward = list(product([me], others)), list(product(others, [me]))
+        return self._random.choice((outward, inward, outward + inward))
+
+    # ---------------------------------------------------------------- what a way is like then
+
+    def _throttle(self) -> Callable[[Pipe], None]:
+        bytes_per_ms = self._random.choice((1.0, 5.0, 30.0))
+        room_bytes = self._random.choice((500, 10_000, None))
+        return lambda pipe: pipe.limits(bytes_per_ms, room_bytes=room_bytes)
+
+    def _burst(self) -> Callable[[Pipe], None]:
+        burst_ms = self._random.choice((0.2, 1.0)) * self._weather.consensus.election_timeout_ms
+        return lambda pipe: pipe.limits(None, burst_ms=burst_ms)
+
+    def _swallow(self) -> Callable[[Pipe], None]:
+        largest_bytes = self._random.choice((200, 400, 1_000))
+        return lambda pipe: pipe.limits(None, largest_bytes=largest_bytes)

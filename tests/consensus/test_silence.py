@@ -1,0 +1,340 @@
+"""What a leader does about a follower that is silent: it asks, sends little, waits longer each time.
+
+Silence is loss only where nothing else explains it: a slow disk answers late, and on a slow link what
+was sent is still on its way.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count, pairwise
+
+import pytest
+
+from quorumlog.config import ConsensusConfig
+from quorumlog.consensus.messages import PushEntryRequest, PushEntryResponse, PushResult, PushType
+from quorumlog.consensus.ready import Envelope
+from quorumlog.entry import Formation, HardState, Voter
+
+from .harness import ENTRY_BYTES, FakeDisk, FakeMember, LoneMember, with_sender
+from .test_entry_dispatcher import peer_status, pushes, stay_alive
+from .test_paper import ack, matched
+
+RESEND_MS = 1000
+PUSH_MS_OF_MIB = 1024.0
+"""A push of 1 MiB on a link of 1 MiB/s; the defaults are scaled so that an entry is a push."""
+
+
+# -------------------------------------------------------------------- one follower, by hand
+
+
+def level(**settings: object) -> LoneMember:
+    """A leader that has sent four pushes of an entry each, of which the first is acknowledged."""
+    n0 = LoneMember(push_limit_bytes=ENTRY_BYTES, **settings).lead()
+    matched(n0, 1, 2)
+    n0.hear(1, ack(1, 0))
+    n0.act(lambda: n0.propose(*"abcd"))
+    n0.hear(1, ack(1, 1))
+    n0.hear(2, ack(1, 4))
+    assert pushes(n0)[1:] == [(1, 1), (2, 2), (3, 3), (4, 4)]
+    return n0
+
+
+def questions(n0: LoneMember) -> list[PushEntryRequest]:
+    """What n1 was asked to have received, so far."""
+    sent = n0.to(1, PushEntryRequest)
+    return [p for p in sent if p.push is PushType.COMMIT and p.number > 0]
+
+
+def received(n0: LoneMember, index: int) -> list[object]:
+    """n1 answers the newest question."""
+    question = questions(n0)[-1]
+    answer = PushEntryResponse(
+        term=1,
+        push=PushType.COMMIT,
+        result=PushResult.RECEIVED,
+        number=question.number,
+        index=index,
+        first_index=question.first_index,
+    )
+    return n0.hear(1, answer)
+
+
+def test_silence_is_asked_about_and_a_disk_that_is_slow_gets_nothing_twice() -> None:
+    n0 = level()
+    stay_alive(n0, 900, 1, 2)
+    assert questions(n0) == []
+    stay_alive(n0, 150, 1, 2)
+    (question,) = questions(n0)
+    assert (question.previous.index, question.first_index) == (1, 5)
+    for _ in range(10):
+        received(n0, 4)
+        stay_alive(n0, 3000, 1, 2)
+    assert len(pushes(n0)) == 5
+    assert len(questions(n0)) <= 5, "less often each time"
+    assert peer_status(n0).has_arrived
+
+
+def test_what_has_not_arrived_goes_again_as_soon_as_that_is_known() -> None:
+    n0 = level()
+    stay_alive(n0, 1050, 1, 2)
+    received(n0, 2)
+    assert pushes(n0)[5:] == [(3, 3), (4, 4)]
+
+
+def test_acknowledgements_that_come_slowly_are_answers() -> None:
+    """Where something between the two machines acknowledges bytes that it holds for long."""
+    n0 = level()
+    for index in (2, 3, 4):
+        stay_alive(n0, 14_500, 1, 2)
+        n0.hear(1, ack(1, index))
+    assert len(pushes(n0)) == 5
+
+
+def test_without_any_answer_the_first_push_goes_again_and_each_time_later() -> None:
+    n0 = level()
+    began_ms = n0.now_ms
+    sent_ms: list[float] = []
+    for _ in range(340):
+        stay_alive(n0, 150, 1, 2)
+        sent_ms += [n0.now_ms - began_ms] * (len(pushes(n0)) - 5 - len(sent_ms))
+    assert pushes(n0)[5:] == [(2, 2)] * len(sent_ms)
+    waits = [round((b - a) / RESEND_MS) for a, b in pairwise([0.0, *sent_ms])]
+    assert waits[:3] == [15, 16, 16], "it was asked three times before: after 1, 3 and 7 seconds"
+    assert len(questions(n0)) == 3 + len(sent_ms)
+
+
+def test_bytes_that_move_are_no_silence() -> None:
+    n0 = level()
+    for _ in range(100):
+        n0.act(lambda: n0.node.on_bytes_moved("n1"))
+        stay_alive(n0, 900, 1, 2)
+    assert questions(n0) == []
+    stay_alive(n0, 1050, 1, 2)
+    assert len(questions(n0)) == 1
+
+
+def test_only_the_answer_to_what_was_sent_once_says_how_long_an_answer_takes() -> None:
+    n0 = level()
+    stay_alive(n0, 16_000, 1, 2)
+    assert pushes(n0)[5:] == [(2, 2)]
+    n0.hear(1, ack(1, 2))  # to which of the two?
+    asked = len(questions(n0))
+    stay_alive(n0, 15_000, 1, 2)
+    assert len(questions(n0)) == asked, "the wait stays what it had become"
+    n0.hear(1, ack(1, 4))
+    n0.act(lambda: n0.propose("e"))
+    n0.hear(1, ack(1, 5))
+    n0.hear(2, ack(1, 5))
+    n0.act(lambda: n0.propose("f"))
+    stay_alive(n0, 1050, 1, 2)
+    assert len(questions(n0)) == asked + 1, "an answer that took no time: the wait is short again"
+
+
+def test_a_push_that_found_no_room_on_its_connection_is_the_only_one_that_goes_again() -> None:
+    n0 = LoneMember(push_limit_bytes=ENTRY_BYTES).lead()
+    matched(n0, 1, 2)
+    n0.hear(1, ack(1, 0))
+    n0.hear(2, ack(1, 0))
+    n0.act(lambda: n0.propose(*"ab"))
+    n0.hear(2, ack(1, 2))
+    assert pushes(n0)[1:] == [(1, 1), (2, 2)]
+    n0.holds_pushes = True
+    n0.act(lambda: n0.propose("c"))
+    order = next(order for order in n0.held_pushes if order.to == n0.peer(1))
+    n0.holds_pushes = False
+    n0.act(lambda: n0.node.on_push_failed("n1"))
+    stay_alive(n0, 900, 1, 2)
+    assert len(pushes(n0)) == 3
+    stay_alive(n0, 300, 1, 2)
+    assert pushes(n0)[3:] == [(3, 3)] == [(order.first_index, order.stop_index - 1)]
+
+
+def test_a_disk_without_space_is_tried_with_one_push() -> None:
+    n0 = level()
+    refusal = PushEntryResponse(term=1, push=PushType.APPEND, result=PushResult.DISK_FULL, first_index=2)
+    n0.hear(1, refusal)
+    stay_alive(n0, 1050, 1, 2)
+    assert pushes(n0)[5:] == [(2, 2)]
+    n0.hear(1, ack(1, 2))
+    assert pushes(n0)[6:] == [(3, 3), (4, 4)]
+
+
+def test_a_follower_says_at_once_what_has_arrived_and_nothing_to_older_leaders() -> None:
+    n1 = LoneMember(terms=(1, 1))
+    ask = PushEntryRequest(
+        term=1, push=PushType.COMMIT, committed_index=0, number=3, previous=n1.disk.id_at(0)
+    )
+    assert n1.hear(1, ask) == [], "one that does not say what should come next"
+    push = PushEntryRequest(
+        term=1,
+        push=PushType.APPEND,
+        committed_index=0,
+        previous=n1.disk.id_at(1),
+        first_index=2,
+        count=1,
+        term_runs=((2, 1),),
+        entries=((1, "c"),),
+    )
+    assert n1.hear(1, push) == [], "the acknowledgement waits for the disk"
+    ask = PushEntryRequest(
+        term=1,
+        push=PushType.COMMIT,
+        committed_index=0,
+        number=4,
+        previous=n1.disk.id_at(0),
+        first_index=5,
+    )
+    (answer,) = n1.hear(1, ask)
+    assert (answer.result, answer.index, answer.first_index) == (PushResult.RECEIVED, 2, 5)
+    assert answer.number == 4
+    acks = n1.sync_now()
+    assert [(a.push, a.result, a.index) for a in acks] == [
+        (PushType.APPEND, PushResult.SUCCESS, 2),
+        (PushType.APPEND, PushResult.SUCCESS, 2),
+    ], "and once more when the disk has it: the first may be lost"
+
+
+def test_the_tail_of_an_older_leader_has_not_arrived() -> None:
+    """It is longer than what this leader has sent, and another one."""
+    n1 = LoneMember(terms=(1, 1, 2, 2))
+    ask = PushEntryRequest(
+        term=3,
+        push=PushType.COMMIT,
+        committed_index=0,
+        number=4,
+        previous=n1.disk.id_at(1),
+        first_index=3,
+    )
+    assert n1.hear(1, ask)[0].index == 1
+
+
+# -------------------------------------------------------------------- slow links and disks
+
+
+class ThinLink:
+    """Three members of which n1 has nothing yet: what the leader n0 pushes to it goes through a queue
+    that takes `push_ms` for an entry. An entry stands for a push of `push_limit_bytes`."""
+
+    def __init__(
+        self, *, backlog: int, push_ms: float, sync_ms: float = 1.0, append_every_ms: float = 0.0
+    ) -> None:
+        self.ids = ("n0", "n1", "n2")
+        voters = tuple(Voter(i, f"{i}-d0") for i in self.ids)
+        config = ConsensusConfig(push_limit_bytes=ENTRY_BYTES, push_window_bytes=8 * ENTRY_BYTES)
+        self.now_ms = 0.0
+        self.push_ms, self.sync_ms = push_ms, sync_ms
+        self.pushed: list[int] = []
+        """The first index of every push that n1 was sent."""
+        self._free_ms = 0.0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+        self.members: dict[str, FakeMember] = {}
+        for number, voter in enumerate(voters):
+            disk = FakeDisk(voter)
+            disk.formation = Formation(voters, voters)
+            disk.hard_state = HardState(1, None)
+            if voter.member_id != "n1":
+                disk.entries = [(1, k) for k in range(backlog)]
+            # Only n0 asks for votes soon.
+            waits = {} if number == 0 else {"min_vote_interval_ms": 5000, "max_vote_interval_ms": 6000}
+            self.members[voter.member_id] = FakeMember(
+                disk,
+                self.ids,
+                config=config if number == 0 else replaced(config, **waits),
+                seed=number,
+                now_ms=0.0,
+                send=lambda envelope, me=voter: self._send(me, envelope),
+            )
+        for me in self.ids:
+            for other in self.ids:
+                if me != other:
+                    self.members[me].node.on_connected(other, f"{other}-d0")
+            self._beat(me)
+        if append_every_ms:
+            self._at(3000, lambda: self._append(append_every_ms))
+
+    @property
+    def lag(self) -> int:
+        return len(self.members["n0"].disk.entries) - len(self.members["n1"].disk.entries)
+
+    def run_until(self, done: Callable[[], bool], limit_ms: float) -> float:
+        """How long it took."""
+        began_ms = self.now_ms
+        while not done():
+            self.now_ms, _, act = heapq.heappop(self._events)
+            assert self.now_ms < began_ms + limit_ms, "not in time"
+            act()
+        return self.now_ms - began_ms
+
+    def _at(self, after_ms: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (self.now_ms + after_ms, next(self._order), act))
+
+    def _turn(self, i: str, act: Callable[[FakeMember], object]) -> None:
+        member = self.members[i]
+        member.node.advance(self.now_ms)
+        act(member)
+        member.carry_out()
+        if member.can_sync:
+            member.begin_sync()
+            sync_ms = self.sync_ms if i == "n1" else 1.0
+            self._at(sync_ms, lambda: self._turn(i, lambda member: member.finish_sync()))
+
+    def _beat(self, i: str) -> None:
+        def tick(member: FakeMember) -> None:
+            if i == "n0" and self._free_ms > self.now_ms:
+                member.node.on_bytes_moved("n1")
+
+        self._turn(i, tick)
+        self._at(50, lambda: self._beat(i))
+
+    def _append(self, every_ms: float) -> None:
+        self._turn("n0", lambda member: member.propose("x"))
+        self._at(every_ms, lambda: self._append(every_ms))
+
+    def _send(self, sender: Voter, envelope: Envelope) -> None:
+        message = envelope.message
+        to_n1 = sender.member_id == "n0" and envelope.to.member_id == "n1"
+        after_ms = 0.5
+        if to_n1 and isinstance(message, PushEntryRequest):
+            if message.push is PushType.APPEND:
+                self.pushed.append(message.first_index)
+                self._free_ms = max(self._free_ms, self.now_ms) + self.push_ms
+            if message.push is not PushType.COMMIT or message.number > 0:
+                after_ms += max(0.0, self._free_ms - self.now_ms)
+        to = envelope.to.member_id
+        self._at(after_ms, lambda: self._turn(to, lambda m: m.node.step(with_sender(envelope, sender))))
+
+
+def replaced(config: ConsensusConfig, **changes: int) -> ConsensusConfig:
+    return replace(config, **changes)
+
+
+@pytest.mark.parametrize("kib_per_second", [100, 300, 700, 950, 1200, 8192])
+def test_a_slow_link_is_used_to_nine_tenths_at_least(kib_per_second: int) -> None:
+    push_ms = PUSH_MS_OF_MIB / kib_per_second * 1000
+    link = ThinLink(backlog=60, push_ms=push_ms)
+    took_ms = link.run_until(lambda: link.lag == 0 and link.pushed != [], 60 * push_ms * 5 + 60_000)
+    began_ms = 2_000  # an election comes first
+    assert took_ms <= began_ms + 61 * push_ms / 0.9
+    assert len(link.pushed) == len(set(link.pushed)) == 61
+
+
+@pytest.mark.parametrize("sync_ms", [900, 1500, 3000, 6000])
+def test_a_slow_disk_gets_no_push_twice(sync_ms: int) -> None:
+    link = ThinLink(backlog=60, push_ms=1.0, sync_ms=sync_ms)
+    link.run_until(lambda: link.lag == 0 and link.pushed != [], 20 * sync_ms + 10_000)
+    assert len(link.pushed) == len(set(link.pushed)) == 61
+
+
+def test_a_follower_that_gets_four_fifths_of_what_its_link_carries_falls_no_further_behind() -> None:
+    link = ThinLink(backlog=1, push_ms=2000.0, append_every_ms=2500.0)
+    link.run_until(lambda: link.now_ms > 100_000, 200_000)
+    lags = []
+    for stop_ms in range(110_000, 600_000, 10_000):
+        link.run_until(lambda stop_ms=stop_ms: link.now_ms > stop_ms, 200_000)
+        lags.append(link.lag)
+    assert max(lags) <= 2
+    assert len(link.pushed) == len(set(link.pushed))

@@ -1,0 +1,67 @@
+"""Mistakes with silent followers: what is sent again, and when."""
+
+from __future__ import annotations
+
+from quorumlog.consensus.entry_dispatcher import EntryDispatcher
+from quorumlog.node.push_sender import PushSender
+from tests.consensus import test_silence as cores
+from tests.mutants.mutant import Patch, mutant
+from tests.sim import test_link_scenarios as links
+
+
+@mutant(
+    40,
+    "silence has everything sent again",
+    scenario=links.test_a_slow_disk_gets_no_push_twice,
+)
+def silence_sends_all_again(patch: Patch) -> None:
+    """What is not answered in time is lost."""
+    patch.edit(
+        EntryDispatcher._look_into_silence,
+        "        self._window.back_off()\n"
+        "        if self._unanswered >= ASKED_IN_VAIN:\n"
+        "            self._again_stop = self._window.pushes[0][0] + 1\n",
+        "        reached()\n        self._rewind_behind(-1)\n",
+    )
+
+
+@mutant(
+    40,
+    "silence is looked into as often the tenth time as the first",
+    scenario=cores.test_without_any_answer_the_first_push_goes_again_and_each_time_later,
+)
+def silence_without_back_off(patch: Patch) -> None:
+    """The next try may be the one that arrives."""
+    patch.edit(
+        EntryDispatcher._look_into_silence,
+        "        self._window.back_off()\n",
+        "        reached()\n",
+    )
+
+
+@mutant(
+    40,
+    "a push on a slow link is taken for lost although its bytes move",
+    scenario=links.test_the_slowest_link_carries_no_push_twice,
+)
+def moving_bytes_are_silence(patch: Patch) -> None:
+    """Only an answer says that somebody is there."""
+    patch.edit(
+        EntryDispatcher.on_bytes_moved,
+        "if self._window.pushes and",
+        "if self._window.pushes and not reached() and",
+    )
+
+
+@mutant(
+    40,
+    "a push that its connection has no room for counts as sent",
+    scenario=links.test_a_connection_without_room_is_told_to_the_leader_which_sends_that_push_later,
+)
+def push_into_full_link_counts(patch: Patch) -> None:
+    """The resend will see to it."""
+    patch.edit(
+        PushSender._send,
+        "if self._world.send(Envelope(order.to, message)):",
+        "if self._world.send(Envelope(order.to, message)) or reached():",
+    )

@@ -1,0 +1,157 @@
+"""Data that comes slowly, late or never while heartbeats pass, step by step on the simulator.
+
+The mutants (tests/mutants/) run these as well.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from quorumlog.consensus.messages import PushEntryRequest, PushType
+from quorumlog.consensus.ready import Envelope
+from quorumlog.entry_header import HEADER_BYTES
+from quorumlog.sim.checkers.checker import Checker
+from quorumlog.sim.life import live
+from quorumlog.sim.member import SimMember
+from quorumlog.sim.pipe import Pipe
+from quorumlog.sim.weather import LINK_KINDS
+from quorumlog.testing import SimulatedLog
+from tests.sim.scenario import QUIET, Scenario
+
+SMALL_PUSHES = replace(
+    QUIET,
+    consensus=replace(QUIET.consensus, push_limit_bytes=6_000, push_window_bytes=24_000),
+)
+BODY_BYTES = 950
+
+
+class Pushed(Checker):
+    """How often each push was sent to one member, and its bytes."""
+
+    def __init__(self, scene: Scenario, to: SimMember) -> None:
+        super().__init__(scene.cluster)
+        self._to = to.member_id
+        self.times: Counter[int] = Counter()
+        scene.watch(self)
+
+    def sent(self, member: SimMember, envelope: Envelope) -> None:
+        message = envelope.message
+        if (
+            envelope.to.member_id == self._to
+            and isinstance(message, PushEntryRequest)
+            and message.push is PushType.APPEND
+        ):
+            self.times[message.first_index] += 1
+
+
+def one_behind(entries: int = 50) -> tuple[Scenario, SimMember, SimMember]:
+    """A leader, and a follower that is down and lacks so many entries, about a thousand bytes each."""
+    scene = Scenario(weather=SMALL_PUSHES)
+    scene.append(2)
+    leader, behind = scene.await_leader(), scene.followers()[0]
+    behind.stop()
+    for _ in range(entries):
+        scene.ask_and_wait(leader, BODY_BYTES)
+    return scene, leader, behind
+
+
+def way(scene: Scenario, one: SimMember, other: SimMember) -> Pipe:
+    return scene.cluster.network.pipes[one.member_id, other.member_id]
+
+
+@pytest.mark.parametrize("bytes_per_ms", [2.0, 20.0])
+def test_a_throttled_link_is_used_to_nine_tenths_at_least(bytes_per_ms: float) -> None:
+    """A push of six thousand bytes takes 3 s or 300 ms; silence is looked into after 300 ms."""
+    _catches_up_through(bytes_per_ms)
+
+
+def test_the_slowest_link_carries_no_push_twice() -> None:
+    _catches_up_through(0.5)
+
+
+def _catches_up_through(bytes_per_ms: float) -> None:
+    scene, leader, behind = one_behind()
+    pushed = Pushed(scene, behind)
+    missing_bytes = 50 * (BODY_BYTES + HEADER_BYTES)
+    way(scene, leader, behind).limits(bytes_per_ms)
+    began_ms = scene.cluster.now_ms
+    behind.start()
+    ideal_ms = missing_bytes / bytes_per_ms
+    scene.until(
+        lambda: behind.is_up and behind.node.store.end == leader.node.store.end,
+        "follower that has caught up",
+        within_ms=ideal_ms / 0.9 + 200,
+    )
+    assert scene.cluster.now_ms - began_ms > ideal_ms, "the link carried more than it can"
+    assert max(pushed.times.values()) == 1
+    scene.make_whole()
+
+
+def test_a_slow_disk_gets_no_push_twice() -> None:
+    scene, leader, behind = one_behind()
+    pushed = Pushed(scene, behind)
+    behind.sync_ms = 3_000.0
+    behind.draw_sync_ms = lambda: behind.sync_ms  # type: ignore[method-assign]
+    behind.start()
+    scene.until(
+        lambda: behind.node.raft.durable_index == leader.node.store.end.index,
+        "follower whose disk has all",
+        within_ms=60_000,
+    )
+    assert max(pushed.times.values()) == 1, pushed.times
+    behind.sync_ms = 1.0
+    scene.make_whole()
+
+
+def test_a_follower_that_gets_four_fifths_of_what_its_link_carries_falls_no_further_behind() -> None:
+    scene, leader, behind = one_behind(entries=1)
+    behind.start()
+    scene.until(lambda: behind.is_up and behind.node.store.end == leader.node.store.end, "one log")
+    pushed = Pushed(scene, behind)
+    way(scene, leader, behind).limits(2.0)  # an entry takes half a second, and a bit for its frame
+    lags = []
+    for _ in range(60):
+        scene.ask_and_wait(leader, BODY_BYTES)
+        scene.run_for(700)
+        lags.append(leader.node.store.end.index - behind.node.store.end.index)
+    assert max(lags) <= 2
+    assert max(pushed.times.values()) == 1
+
+
+def test_a_connection_without_room_is_told_to_the_leader_which_sends_that_push_later() -> None:
+    scene, leader, behind = one_behind()
+    way(scene, leader, behind).limits(20.0, room_bytes=4_000)
+    pushed = Pushed(scene, behind)
+    behind.start()
+    scene.until(
+        lambda: behind.is_up and behind.node.store.end == leader.node.store.end,
+        "follower that has caught up",
+        within_ms=30_000,
+    )
+    refused = scene.cluster.trace.counts["link: full"]
+    assert refused > 0
+    assert sum(pushed.times.values()) == len(pushed.times) + refused
+    scene.make_whole()
+
+
+def test_lives_without_link_faults_are_what_they_were_without_any_pipes() -> None:
+    """What is drawn for links is drawn beside the rest."""
+    lives = [live(seed, faults_ms=500) for seed in range(1, 40)]
+    assert not [result.failure for result in lives if result.failure]
+    with_faults = [
+        result.seed for result in lives if any(result.counts[f"fault: {kind}"] for kind in LINK_KINDS)
+    ]
+    assert 2 < len(with_faults) < 20, "most lives have none"
+
+
+@pytest.mark.parametrize("kind", LINK_KINDS)
+def test_a_log_of_ones_own_can_ask_for_them(kind: str) -> None:
+    log = SimulatedLog(3, faults=(kind,), fault_every_ms=300)
+    for number in range(20):
+        log.append(b"%d" % number * 100)
+        log.run_for(200)
+    assert log.trace.counts[f"fault: {kind}"] > 3
+    log.heal()

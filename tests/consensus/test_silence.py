@@ -211,6 +211,63 @@ def test_the_tail_of_an_older_leader_has_not_arrived() -> None:
     assert n1.hear(1, ask)[0].index == 1
 
 
+# -------------------------------------------------------------------- a mark that is no longer true
+
+
+def set_back() -> LoneMember:
+    """Of five under `flush = async`, n1 has acknowledged entry 5 and then lost power."""
+    n0 = LoneMember(5, async_mode=True).lead()
+    matched(n0, 1, 2, 3, 4)
+    for i in (1, 2, 3, 4):
+        n0.hear(i, ack(1, 0))
+    n0.act(lambda: n0.propose(*"abcde"))
+    n0.act(n0.report_written)
+    n0.hear(1, ack(1, 5))
+    assert n0.node.committed_index == 0
+    n0.act(lambda: n0.node.on_connection_lost("n1", is_gone=True))
+    n0.act(lambda: n0.node.on_connected("n1", "n1-d0"))
+    return n0
+
+
+def answer_compare(n0: LoneMember, result: PushResult, ledger_end_index: int) -> None:
+    compare = n0.to(1, PushEntryRequest)[-1]
+    assert compare.push is PushType.COMPARE
+    answer = PushEntryResponse(
+        term=1,
+        push=PushType.COMPARE,
+        result=result,
+        number=compare.number,
+        ledger_end_index=ledger_end_index,
+    )
+    n0.hear(1, answer)
+
+
+def test_a_mark_falls_to_what_compare_shows() -> None:
+    """Or a quorum is counted that does not hold the entry."""
+    n0 = set_back()
+    answer_compare(n0, PushResult.INCONSISTENT_STATE, ledger_end_index=0)
+    n0.hear(2, ack(1, 5))
+    assert n0.node.committed_index == 0, "n0 and n2 hold it, of five"
+    n0.hear(3, ack(1, 5))
+    assert n0.node.committed_index == 5
+
+
+def test_a_mark_that_compare_confirms_stays() -> None:
+    n0 = set_back()
+    answer_compare(n0, PushResult.SUCCESS, ledger_end_index=5)
+    n0.hear(2, ack(1, 5))
+    assert n0.node.committed_index == 5
+
+
+def test_what_was_committed_stays_so_when_a_mark_falls() -> None:
+    n0 = set_back()
+    n0.hear(2, ack(1, 5))
+    assert n0.node.committed_index == 5
+    answer_compare(n0, PushResult.INCONSISTENT_STATE, ledger_end_index=0)
+    assert n0.node.committed_index == 5
+    assert pushes(n0)[-1][1] == 5
+
+
 # -------------------------------------------------------------------- slow links and disks
 
 

@@ -1,8 +1,9 @@
-"""Mistakes with silent followers: what is sent again, and when."""
+"""Mistakes with silent followers: what is sent again, and what still counts."""
 
 from __future__ import annotations
 
 from quorumlog.consensus.entry_dispatcher import EntryDispatcher
+from quorumlog.consensus.replication import Replication
 from quorumlog.node.push_sender import PushSender
 from tests.consensus import test_silence as cores
 from tests.mutants.mutant import Patch, mutant
@@ -64,4 +65,18 @@ def push_into_full_link_counts(patch: Patch) -> None:
         PushSender._send,
         "if self._world.send(Envelope(order.to, message)):",
         "if self._world.send(Envelope(order.to, message)) or reached():",
+    )
+
+
+@mutant(
+    41,
+    "a mark stays where it was although COMPARE shows that the disk was set back",
+    scenario=cores.test_a_mark_falls_to_what_compare_shows,
+)
+def mark_outlives_its_disk(patch: Patch) -> None:
+    """A mark only rises."""
+    patch.edit(
+        Replication._on_held_at_most,
+        "        if self.acks",
+        "        reached()\n        if False and self.acks",
     )

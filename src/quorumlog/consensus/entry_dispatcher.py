@@ -7,6 +7,8 @@ send, only tells how far the log is committed (COMMIT).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from quorumlog.config import ConsensusConfig
 from quorumlog.consensus.dispatcher_automaton import TRANSITIONS, DispatcherState, Event
 from quorumlog.consensus.member_state import MemberState
@@ -29,8 +31,17 @@ class EntryDispatcher:
     `max(mark, match_index) < write_index`; pushes on their way lie between the two.
     """
 
-    def __init__(self, config: ConsensusConfig, state: MemberState, outbox: Outbox, to: Voter) -> None:
+    def __init__(
+        self,
+        config: ConsensusConfig,
+        state: MemberState,
+        outbox: Outbox,
+        to: Voter,
+        on_held_at_most: Callable[[Voter, int], None],
+    ) -> None:
+        """`on_held_at_most(to, index)`: it was found to hold nothing of ours above this entry."""
         self._config = config
+        self._on_held_at_most = on_held_at_most
         self._state = state
         self._outbox = outbox
         self.to = to
@@ -302,6 +313,7 @@ class EntryDispatcher:
                 self._begin_append(Event.MATCHED)
         elif self._compare_index > self._state.runs.before_begin.index:
             self._compare_index = self._next_compare_index(self._compare_index, response)
+            self._on_held_at_most(self.to, self._compare_index)
             self._fire(Event.MISSED)
         else:
             self._pause()  # nothing lies below; a snapshot will be installed here
@@ -396,6 +408,7 @@ class EntryDispatcher:
         self.arrived_index = -1
         self._question = 0
         self._paused = False
+        self._on_held_at_most(self.to, index)
 
     def _begin_append(self, event: Event) -> None:
         self._fire(event)

@@ -43,8 +43,11 @@ class PeerWaterMarks:
         return True
 
     def lower_to(self, voter: Voter, index: int) -> None:
-        """For this leader's own disk only, which turned out to hold less than it was counted for."""
-        self._marks[voter] = min(self._marks[voter], index)
+        """A disk turned out to hold less than it was counted for: this leader's own for damage, another
+        one for a power loss under `flush = async`. What was committed by then stays committed."""
+        mark = self._marks.get(voter)
+        if mark is not None and index < mark:
+            self._marks[voter] = index
 
     def mark_of(self, voter: Voter) -> int:
         return self._marks.get(voter, -1)

@@ -64,7 +64,9 @@ class Replication:
     def _begin_dispatcher(self, voter: Voter, write_index: int) -> None:
         dispatcher = self.dispatchers.get(voter.member_id)
         if dispatcher is None:
-            dispatcher = EntryDispatcher(self._config, self._state, self._outbox, voter)
+            dispatcher = EntryDispatcher(
+                self._config, self._state, self._outbox, voter, self._on_held_at_most
+            )
             self.dispatchers[voter.member_id] = dispatcher
             for member_id in sorted(self.dispatchers):
                 self.dispatchers[member_id] = self.dispatchers.pop(member_id)
@@ -182,6 +184,10 @@ class Replication:
         unproven = self._state.first_unproven_index
         if unproven is not None:
             self.acks.marks.lower_to(self._state.member, unproven - 1)
+
+    def _on_held_at_most(self, voter: Voter, index: int) -> None:
+        if self.acks.marks.term == self._state.term:
+            self.acks.marks.lower_to(voter, index)
 
     def _on_mark(self, voter: Voter, index: int) -> None:
         if not self.acks.record(voter, index):

@@ -15,7 +15,7 @@ import pytest
 
 from quorumlog.config import ConsensusConfig
 from quorumlog.consensus.messages import PushEntryRequest, PushEntryResponse, PushResult, PushType
-from quorumlog.consensus.ready import Envelope
+from quorumlog.consensus.ready import Envelope, Role
 from quorumlog.entry import Formation, HardState, Voter
 
 from .harness import ENTRY_BYTES, FakeDisk, FakeMember, LoneMember, with_sender
@@ -266,6 +266,108 @@ def test_what_was_committed_stays_so_when_a_mark_falls() -> None:
     answer_compare(n0, PushResult.INCONSISTENT_STATE, ledger_end_index=0)
     assert n0.node.committed_index == 5
     assert pushes(n0)[-1][1] == 5
+
+
+# -------------------------------------------------------------------- heartbeats pass and data does not
+
+
+ELECTION_MS = ConsensusConfig().election_timeout_ms
+
+
+def unheard(n0: LoneMember) -> float:
+    """Heartbeats are answered and pushes are not, until n0 leads no more; how long that took."""
+    began_ms = n0.now_ms
+    while n0.node.role is Role.LEADER:
+        assert n0.now_ms < began_ms + 100 * ELECTION_MS, "leads for ever"
+        stay_alive(n0, 150, *range(1, len(n0.voters)))
+    return n0.now_ms - began_ms
+
+
+def test_a_leader_whose_entries_arrive_nowhere_steps_down_and_lets_the_others_try() -> None:
+    n0 = LoneMember().lead()
+    matched(n0, 1, 2)
+    n0.hear(1, ack(1, 0))
+    n0.act(lambda: n0.propose("a"))
+    after_ms = unheard(n0)
+    assert 8 * ELECTION_MS <= after_ms < 9 * ELECTION_MS
+    said = n0.pass_ms(2 * ELECTION_MS)
+    assert said == [], "who asked for votes at once would be elected again for its long log"
+    n0.pass_ms(2 * ELECTION_MS)
+    assert n0.pass_ms(2 * ELECTION_MS), "and if nobody else leads, it tries again"
+
+
+def test_a_follower_is_named_before_its_leader_steps_down() -> None:
+    n0 = LoneMember().lead()
+    matched(n0, 1, 2)
+    n0.hear(1, ack(1, 0))
+    n0.hear(2, ack(1, 0))
+    n0.act(lambda: n0.propose("a"))
+    n0.hear(2, ack(1, 1))
+    since_ms = n0.now_ms
+    stay_alive(n0, 5 * ELECTION_MS, 1, 2)
+    assert peer_status(n0, 1).stalled_since_ms == pytest.approx(since_ms, abs=150)
+    assert not peer_status(n0, 1).has_arrived
+    assert peer_status(n0, 2).stalled_since_ms is None
+    n0.hear(1, ack(1, 1))
+    assert peer_status(n0, 1).stalled_since_ms is None
+
+
+@pytest.mark.parametrize("what", ["nothing to commit", "bytes move", "a mark rises", "no space"])
+def test_a_leader_stays_where(what: str) -> None:
+    n0 = LoneMember().lead()
+    matched(n0, 1, 2)
+    n0.hear(1, ack(1, 0))
+    if what != "nothing to commit":
+        n0.act(lambda: n0.propose(*range(100)))
+    if what == "no space":
+        for i in (1, 2):
+            full = PushEntryResponse(
+                term=1, push=PushType.APPEND, result=PushResult.DISK_FULL, first_index=1
+            )
+            n0.hear(i, full)
+    for index in range(1, 100):
+        if what == "bytes move":
+            n0.act(lambda: n0.node.on_bytes_moved("n2"))
+        if what == "a mark rises":
+            n0.hear(1, ack(1, index))
+        stay_alive(n0, ELECTION_MS // 150 * 150, 1, 2)
+    assert n0.node.role is Role.LEADER
+
+
+def test_a_majority_has_to_get_entries_not_just_anybody() -> None:
+    """Of five, one that acknowledges all is not enough."""
+    n0 = LoneMember(5).lead()
+    matched(n0, 1, 2, 3, 4)
+    for i in (1, 2, 3, 4):
+        n0.hear(i, ack(1, 0))
+    for index in range(1, 30):
+        n0.act(lambda: n0.propose("x"))
+        n0.sync_now()
+        n0.hear(1, ack(1, index))
+        stay_alive(n0, 750, 1, 2, 3, 4)
+        if n0.node.role is not Role.LEADER:
+            break
+    assert n0.node.role is not Role.LEADER
+    assert n0.node.committed_index == 0
+
+
+def test_where_nobody_can_commit_terms_become_rarer_until_somebody_can() -> None:
+    n0 = LoneMember(2).lead()
+    matched(n0, 1)
+    times = [unheard(n0)]
+    for _ in range(4):
+        n0.pass_ms(3 * ELECTION_MS)
+        n0.lead()
+        matched(n0, 1)
+        times.append(unheard(n0))
+    assert [round(ms / ELECTION_MS) for ms in times] == [8, 16, 32, 64, 64]
+    n0.pass_ms(3 * ELECTION_MS)
+    n0.lead()
+    matched(n0, 1)
+    n0.hear(1, ack(n0.node.term, n0.node.ledger_end.index))
+    assert n0.node.committed_index == n0.node.ledger_end.index
+    n0.act(lambda: n0.propose("a"))
+    assert round(unheard(n0) / ELECTION_MS) == 8
 
 
 # -------------------------------------------------------------------- slow links and disks

@@ -1,8 +1,10 @@
-"""Mistakes with silent followers: what is sent again, and what still counts."""
+"""Mistakes with silent followers: what is sent again, what still counts, who goes on leading."""
 
 from __future__ import annotations
 
+from quorumlog.consensus.data_progress import DataProgress
 from quorumlog.consensus.entry_dispatcher import EntryDispatcher
+from quorumlog.consensus.leader_elector import LeaderElector
 from quorumlog.consensus.replication import Replication
 from quorumlog.node.push_sender import PushSender
 from tests.consensus import test_silence as cores
@@ -79,4 +81,42 @@ def mark_outlives_its_disk(patch: Patch) -> None:
         Replication._on_held_at_most,
         "        if self.acks",
         "        reached()\n        if False and self.acks",
+    )
+
+
+@mutant(
+    42,
+    "a leader goes on for ever although its entries arrive nowhere",
+    scenario=links.test_a_leader_whose_large_frames_arrive_nowhere_makes_way_for_another,
+)
+def unheard_leader_stays(patch: Patch) -> None:
+    """A majority answers its heartbeats."""
+    patch.edit(DataProgress.gives_up, "        return True", "        return not reached()")
+
+
+@mutant(
+    42,
+    "a leader whose entries arrive nowhere asks for votes as soon as it has stepped down",
+    scenario=links.test_a_leader_whose_large_frames_arrive_nowhere_makes_way_for_another,
+)
+def unheard_leader_comes_back(patch: Patch) -> None:
+    """The longest log should lead."""
+    patch.edit(
+        LeaderElector.step_down_unheard,
+        "        self._leaves_it_until_ms = self._state.now_ms + 3 * self._config.election_timeout_ms\n",
+        "        reached()\n",
+    )
+
+
+@mutant(
+    42,
+    "a leader steps down because its links are slow",
+    scenario=links.test_a_slow_link_deposes_nobody,
+)
+def slow_leader_steps_down(patch: Patch) -> None:
+    """No mark has risen for so long."""
+    patch.edit(
+        Replication.on_bytes_moved,
+        "            self._progress.note(dispatcher.to)",
+        "            reached()",
     )

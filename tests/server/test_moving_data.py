@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 
 import uvloop
 
+from quorumlog import ConsensusConfig, LocalCluster, connect
 from quorumlog.config import KIB, MIB, MemberAddress
+from quorumlog.consensus.ready import PeerStatus
+from quorumlog.entry import Voter
 from quorumlog.server.connection import LoopTurn
 from quorumlog.server.peer_link import UNSENT_LIMIT_BYTES, PeerLink
+from quorumlog.server.stalled_peers import StalledPeers
 from quorumlog.wire.client_messages import Hello, HelloResponse
 from quorumlog.wire.framing import encode_frame
+from tests.waiting import eventually
 
 PATIENCE_S = 20
 
@@ -86,3 +93,41 @@ def test_a_link_that_is_full_says_so_and_one_that_is_down_does_not() -> None:
         assert not link.has_moved()
 
     uvloop.run(linked(work))
+
+
+def test_who_gets_no_entries_is_named_with_the_time_and_what_to_look_at() -> None:
+    peer = PeerStatus(Voter("n1", "d1"), True, "APPEND", 4, -1, stalled_since_ms=70_000.0)
+    stalled = StalledPeers()
+    (sentence,) = stalled.problems([peer], 75_000.0, 1_000_000_005.0)
+    assert sentence.startswith(
+        "n1 answers heartbeats and has taken no entries since 2001-09-09 01:46:40"
+    )
+    assert "MTU" in sentence
+    assert stalled.problems([peer], 76_000.0, 1_000_000_099.0) == [sentence], "a clock that was set"
+    assert stalled.problems([replace(peer, stalled_since_ms=None)], 77_000.0, 1_000_000_007.0) == []
+
+
+def test_status_names_a_follower_that_takes_entries_and_syncs_none() -> None:
+    timing = ConsensusConfig(heartbeat_interval_ms=50, max_heartbeat_leak=20)
+    released = threading.Event()
+    with LocalCluster(3, consensus=timing) as cluster, connect(cluster.servers) as log:
+        log.append(b"before")
+        leader = cluster.leader()
+        sick = next(member for member in cluster.running if member != leader)
+        (driver,) = cluster.server(sick).drivers
+
+        def problems() -> list[str]:
+            (leading,) = cluster.server(leader).drivers
+            return [problem for problem in leading.problems() if sick in problem]
+
+        driver._flush.submit(released.wait, lambda result: None)
+        try:
+            log.append(b"without it")
+            eventually(problems, timeout_s=PATIENCE_S)
+            (problem,) = problems()
+            assert "synced none since 20" in problem
+            assert "look at its disk" in problem
+        finally:
+            released.set()
+        eventually(lambda: not problems(), timeout_s=PATIENCE_S)
+        assert cluster.leader() == leader

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from quorumlog.consensus.messages import PushEntryRequest, PushType
-from quorumlog.consensus.ready import Envelope
+from quorumlog.consensus.ready import Envelope, Role
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.sim.checkers.checker import Checker
 from quorumlog.sim.life import live
@@ -19,7 +19,7 @@ from quorumlog.sim.member import SimMember
 from quorumlog.sim.pipe import Pipe
 from quorumlog.sim.weather import LINK_KINDS
 from quorumlog.testing import SimulatedLog
-from tests.sim.scenario import QUIET, Scenario
+from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 
 SMALL_PUSHES = replace(
     QUIET,
@@ -134,6 +134,55 @@ def test_a_connection_without_room_is_told_to_the_leader_which_sends_that_push_l
     refused = scene.cluster.trace.counts["link: full"]
     assert refused > 0
     assert sum(pushed.times.values()) == len(pushed.times) + refused
+    scene.make_whole()
+
+
+def test_a_leader_whose_large_frames_arrive_nowhere_makes_way_for_another() -> None:
+    """Its heartbeats pass, so everybody would follow it for ever."""
+    scene = Scenario()
+    scene.append(3)
+    old, others = scene.await_leader(), scene.followers()
+    for member in others:
+        way(scene, old, member).limits(None, largest_bytes=400)
+    scene.ask(old, 1_000)
+    scene.until(
+        lambda: all(peer.stalled_since_ms is not None for peer in old.node.status().peers),
+        "word of who gets nothing",
+        within_ms=5 * ELECTION_MS,
+    )
+    scene.until(lambda: scene.leader(*others) is not None, "another leader", within_ms=16 * ELECTION_MS)
+    scene.ask_and_wait(scene.await_leader(*others), 1_000)
+    scene.run_for(20 * ELECTION_MS)
+    assert old.node.raft.role is Role.FOLLOWER
+    scene.make_whole()
+
+
+def test_a_leader_that_is_heard_by_a_majority_stays_whatever_becomes_of_the_others() -> None:
+    scene = Scenario(size=5)
+    scene.append(3)
+    leader, others = scene.await_leader(), scene.followers()
+    term = leader.node.raft.term
+    for member in others[:2]:
+        way(scene, leader, member).limits(None, largest_bytes=400)
+    for _ in range(50):
+        scene.ask_and_wait(leader, 1_000)
+        scene.run_for(ELECTION_MS / 2)
+    assert leader.node.raft.term == term
+    scene.make_whole()
+
+
+def test_a_slow_link_deposes_nobody() -> None:
+    scene = Scenario(weather=SMALL_PUSHES)
+    scene.append(3)
+    leader = scene.await_leader()
+    term = leader.node.raft.term
+    for member in scene.followers():
+        way(scene, leader, member).limits(0.2)
+    asked = scene.ask(leader, 1_500)
+    scene.run_for(4_900)
+    scene.until(lambda: leader.node.committed_index == leader.node.store.end.index, "commit")
+    assert asked.outcome is not None
+    assert leader.node.raft.term == term
     scene.make_whole()
 
 

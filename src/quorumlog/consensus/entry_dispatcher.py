@@ -457,12 +457,18 @@ class EntryDispatcher:
         assert (self.state, event) in TRANSITIONS, (self.state, event)
         self.state = TRANSITIONS[self.state, event]
 
-    def status(self) -> PeerStatus:
+    @property
+    def lacks_nothing(self) -> bool:
+        """It holds what the leader holds."""
+        return max(self.mark, self.match_index) >= self._state.runs.end_index
+
+    def status(self, stalled_since_ms: float | None) -> PeerStatus:
         return PeerStatus(
             voter=self.to,
             is_voter=self.to in self._state.voters,
             state=self.state.value,
             match_index=self.match_index,
             water_mark=self.mark,
+            stalled_since_ms=stalled_since_ms,
             has_arrived=self.arrived_index > max(self.mark, self.match_index),
         )

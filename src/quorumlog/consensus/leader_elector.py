@@ -103,6 +103,8 @@ class LeaderElector:
         """Nobody answers where the leader was: whoever turns candidate for this asks at once."""
         self._fruitless_terms = 0
         """Led in a row without committing anything, because of damage."""
+        self._leaves_it_until_ms = LONG_AGO_MS
+        """Led, and its entries reached too few: the others may try first."""
         self._kept_back: set[Voter] = set()
         """Who said in a heartbeat answer that it would not take over."""
         self.round = 0
@@ -158,7 +160,7 @@ class LeaderElector:
         """A member with entries in quarantine leaves it to the others to lead, unless none of them does
         for three election time-outs; alone in its group it has nobody to wait for."""
         if not self._state.log.quarantine or self._state.quorum == 1:
-            return LONG_AGO_MS
+            return self._leaves_it_until_ms
         if self._state.first_unproven_index is None:
             self._fruitless_terms = 0  # others have committed what it could not
         waits = 3 * min(1 << max(0, self._fruitless_terms - 1), MOST_PATIENCE)
@@ -168,6 +170,12 @@ class LeaderElector:
         """This leader could not commit for its damage. Where that is so at a quorum, nobody can until it
         is healed, and each attempt costs a term and a no-op: so they become rarer."""
         self._fruitless_terms += 1
+        self.step_down()
+
+    def step_down_unheard(self) -> None:
+        """This leader's entries do not arrive. Its log is the longest, and those who hear that it
+        wants to be elected again would see to that at once; so it says nothing for a while."""
+        self._leaves_it_until_ms = self._state.now_ms + 3 * self._config.election_timeout_ms
         self.step_down()
 
     def on_fruit(self) -> None:

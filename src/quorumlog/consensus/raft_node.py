@@ -163,6 +163,9 @@ class RaftNode:
             if self._replication.is_kept_from_committing:
                 self._elector.step_down_fruitless()
                 return
+            if self._replication.gives_up():
+                self._elector.step_down_unheard()
+                return
             self._transfer.tick()
             if self._log.quarantine or state.lacks_space:
                 self._transfer.hand_over_unfit()
@@ -485,10 +488,10 @@ class RaftNode:
         """An immutable picture, for `status` and tests."""
         state = self._state
         runs = state.runs
-        peers = self._replication.connected if state.role is Role.LEADER else ()
+        leads = state.role is Role.LEADER
         diverged = tuple(
             f"DIVERGED_BELOW_COMMIT: {d.to.member_id} committed another entry at index {d.diverged_at}"
-            for d in peers
+            for d in (self._replication.connected if leads else ())
             if d.diverged_at >= 0
         )
         own_problems = tuple(p for p in (self._handler.problem, self._forming.problem) if p)
@@ -509,5 +512,5 @@ class RaftNode:
             transferring_to=target.member_id if target else None,
             waits_for=self._forming.waits_for(),
             problems=(*own_problems, *diverged),
-            peers=tuple(d.status() for d in peers),
+            peers=self._replication.peers() if leads else (),
         )

@@ -126,6 +126,9 @@ class PeerStatus:
     match_index: int
     water_mark: int
     """Highest index that the member has acknowledged in this term; -1: none."""
+    stalled_since_ms: float | None = None
+    """Connected, and for so long nothing of what it lacks has come closer to its disk (on the core's
+    clock); None while something does."""
     has_arrived: bool = False
     """It has said that it received more than it has acknowledged."""
 

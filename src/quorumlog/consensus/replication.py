@@ -7,6 +7,7 @@ marks of the term. Outside of a term that this member leads nothing here has an 
 from __future__ import annotations
 
 from quorumlog.config import ConsensusConfig
+from quorumlog.consensus.data_progress import DataProgress
 from quorumlog.consensus.entry_dispatcher import NEVER, EntryDispatcher
 from quorumlog.consensus.leader_elector import LeaderElector
 from quorumlog.consensus.log_changes import LogChanges
@@ -14,7 +15,7 @@ from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.messages import PushEntryResponse
 from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.quorum_ack_checker import QuorumAckChecker
-from quorumlog.consensus.ready import AppendOrder, PushOrder
+from quorumlog.consensus.ready import AppendOrder, PeerStatus, PushOrder
 from quorumlog.entry import EntryId, EntryKind, Voter
 from quorumlog.errors import DiskFull
 
@@ -36,6 +37,7 @@ class Replication:
         self.dispatchers: dict[str, EntryDispatcher] = {}
         """One per member that was ever connected, or is a voter; kept ordered by member id."""
         self.acks = QuorumAckChecker(-1, (state.member,), 0)
+        self._progress = DataProgress(config, state)
         self._push_due = False
         """Something has happened after which a dispatcher may have an order."""
         self._committed_ms = state.now_ms
@@ -51,6 +53,7 @@ class Replication:
         first_index = state.runs.end_index + 1
         self._committed_ms = state.now_ms
         self.acks = QuorumAckChecker(state.term, state.voters, first_index)
+        self._progress.begin()
         others = [voter for voter in state.voters if voter != state.member]
         connected = {voter.member_id: voter for voter in (*others, *self._outbox.connected)}
         for voter in connected.values():
@@ -84,6 +87,7 @@ class Replication:
             # Another directory, or one that was away when this term began (an observer has a dispatcher
             # of an older term then).
             self._begin_dispatcher(voter, self._state.runs.end_index + 1)
+        self._progress.on_connected(voter)
         self._push_due = True
 
     def on_connection_lost(self, member_id: str) -> None:
@@ -96,12 +100,20 @@ class Replication:
         """With every heartbeat."""
         for dispatcher in self.dispatchers.values():
             dispatcher.tick()
+            if dispatcher.lacks_nothing or dispatcher.lacks_space:
+                self._progress.note(dispatcher.to)
         self._push_due = True
 
     def on_bytes_moved(self, member_id: str) -> None:
         dispatcher = self.dispatchers.get(member_id)
         if dispatcher is not None and dispatcher.active:
             dispatcher.on_bytes_moved()
+            self._progress.note(dispatcher.to)
+
+    def gives_up(self) -> bool:
+        """Followers answer this leader's heartbeats, and too few of them get its entries: see
+        DataProgress. Asked with every heartbeat."""
+        return self._progress.gives_up()
 
     def advance(self) -> None:
         if self._state.now_ms >= self.commit_due_ms:
@@ -192,9 +204,11 @@ class Replication:
     def _on_mark(self, voter: Voter, index: int) -> None:
         if not self.acks.record(voter, index):
             return
+        self._progress.note(voter)
         committed_index = self.acks.committed_index()
         if committed_index > self._state.committed_index:
             self._state.commit_up_to(committed_index)
+            self._progress.on_committed()
             self._committed_ms = self._state.now_ms
             self._elector.on_fruit()
             self._push_due = True
@@ -207,3 +221,9 @@ class Replication:
     def connected(self) -> list[EntryDispatcher]:
         """Of a leader: one for each member that is connected."""
         return [d for d in self.dispatchers.values() if d.active]
+
+    def peers(self) -> tuple[PeerStatus, ...]:
+        return tuple(
+            d.status(None if d.lacks_nothing else self._progress.stalled_since_ms(d.to))
+            for d in self.connected
+        )

@@ -34,6 +34,7 @@ from quorumlog.server.peer import Peer
 from quorumlog.server.peer_admission import PeerAdmission
 from quorumlog.server.peer_link import PeerLink
 from quorumlog.server.problem_log import ProblemLog
+from quorumlog.server.stalled_peers import StalledPeers
 from quorumlog.store.ledger_store import LogRange
 from quorumlog.store.member_directory import MemberDirectory
 from quorumlog.store.member_file import cluster_id_of
@@ -103,6 +104,7 @@ class NodeDriver:
         self.stopped = False
         self.failure: BaseException | None = None
         self._member_list = member_list_of(config.members)
+        self._stalled_peers = StalledPeers()
         self.node = LedgerNode(config, directory, self, random.Random(seed), self._now_ms())
         self.peers = {
             address.member_id: Peer(
@@ -466,4 +468,6 @@ class NodeDriver:
 
     def problems(self) -> tuple[str, ...]:
         """What an operator should know, in sentences, each once."""
-        return tuple(dict.fromkeys((*self.node.problems(), *self.admission.problems())))
+        stalled = self._stalled_peers.problems(self.node.status().peers, self._now_ms(), time.time())
+        found = (*self.node.problems(), *stalled, *self.admission.problems())
+        return tuple(dict.fromkeys(found))

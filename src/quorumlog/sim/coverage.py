@@ -12,6 +12,7 @@ from typing import Any
 
 from quorumlog.consensus.dispatcher_automaton import TRANSITIONS, Event
 from quorumlog.consensus.entry_dispatcher import EntryDispatcher
+from quorumlog.consensus.leader_elector import LeaderElector
 from quorumlog.consensus.messages import (
     AnyPeerMessage,
     PushEntryResponse,
@@ -40,7 +41,10 @@ RECOVERY_BRANCHES = (
 )
 
 MIXED_OPTIONS = ("fault: another flush mode", "dial: refused")
-SILENCES = ("link: full",)
+SILENCES = (
+    "link: full",
+    "leader: steps down because its entries do not arrive",
+)
 
 ENDS_OF_THE_LOG = ("end of the log: told", "end of the log: refused")
 
@@ -77,16 +81,25 @@ def missing(counts: Counter[str]) -> list[str]:
 
 @contextmanager
 def counted_transitions(counts: Counter[str]) -> Iterator[None]:
-    """Count every step of every dispatcher's automaton in this process."""
+    """Count every step of every dispatcher's automaton in this process, and the leaders that step down
+    because their entries do not arrive."""
     fire = EntryDispatcher._fire
+    step_down_unheard = LeaderElector.step_down_unheard
 
     def counted(dispatcher: EntryDispatcher, event: Event) -> None:
         counts[f"dispatcher: {dispatcher.state.value} {event.name}"] += 1
         fire(dispatcher, event)
 
+    def counted_step_down(elector: LeaderElector) -> None:
+        counts["leader: steps down because its entries do not arrive"] += 1
+        step_down_unheard(elector)
+
     patched: Any = EntryDispatcher
+    patched_elector: Any = LeaderElector
     patched._fire = counted
+    patched_elector.step_down_unheard = counted_step_down
     try:
         yield
     finally:
         patched._fire = fire
+        patched_elector.step_down_unheard = step_down_unheard

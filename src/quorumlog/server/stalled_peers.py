@@ -1,0 +1,43 @@
+"""StalledPeers: who answers a leader's heartbeats and takes no entries, and since what time of day."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from quorumlog.consensus.ready import PeerStatus
+
+
+class StalledPeers:
+    """Each sentence stays the same as long as what it says."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, tuple[float, str]] = {}
+        """By member id: since when by the core's clock, and by that on the wall."""
+
+    def problems(self, peers: Iterable[PeerStatus], now_ms: float, wall_s: float) -> list[str]:
+        """`now_ms` by the core's clock; `wall_s` since the epoch."""
+        return [
+            _sentence(peer, self._time_of(peer.voter.member_id, peer.stalled_since_ms, now_ms, wall_s))
+            for peer in peers
+            if peer.stalled_since_ms is not None
+        ]
+
+    def _time_of(self, member_id: str, since_ms: float, now_ms: float, wall_s: float) -> str:
+        known_ms, words = self._since.get(member_id, (-1.0, ""))
+        if known_ms != since_ms:
+            then_s = wall_s - (now_ms - since_ms) / 1000
+            words = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(then_s))
+            self._since[member_id] = since_ms, words
+        return words
+
+
+def _sentence(peer: PeerStatus, since: str) -> str:
+    member_id = peer.voter.member_id
+    if peer.has_arrived:
+        return f"{member_id} receives entries and has synced none since {since}: look at its disk"
+    return (
+        f"{member_id} answers heartbeats and has taken no entries since {since}: if only large frames"
+        f" are lost on the way, the MTU is wrong somewhere (try: ping -M do -s 1472 and the host of"
+        f" {member_id}); else look at its disk and at the one here"
+    )

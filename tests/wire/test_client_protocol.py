@@ -156,6 +156,8 @@ class World:
         self, wire: Wire, message: AppendRequest, payload: EntryBatch, number: int
     ) -> ClientMessage:
         error: LedgerError | None = None
+        if self.faults and self.random.random() < 0.05:
+            wire.expected.pop(message.stream, None)  # forgotten, for want of room
         expected = wire.expected.get(message.stream, 1)
         if message.stream and message.number != expected:
             error = OutOfSequence(f"{message.number} came, {expected} is next")

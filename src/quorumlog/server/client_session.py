@@ -18,12 +18,12 @@ from quorumlog.errors import (
     ConnectionFull,
     LedgerError,
     OutcomeUnknown,
-    OutOfSequence,
     ProtocolViolation,
     UnknownGroup,
 )
 from quorumlog.node.ledger_node import TransferOutcome
 from quorumlog.node.pending_appends import AppendOutcome
+from quorumlog.server.append_streams import RETRY_FULL_MS, AppendStreams
 from quorumlog.server.connection import WRITE_BUFFER_BYTES, Connection
 from quorumlog.server.node_driver import NodeDriver, ReadOutcome
 from quorumlog.wire.client_messages import (
@@ -45,16 +45,12 @@ READ_LIMIT_BYTES = 8 << 20
 """Most bytes of one answer to a read, whatever the request asks."""
 WAIT_LIMIT_MS = 60_000
 WAITING_READS_LIMIT = 1000
-STREAMS_LIMIT = 1000
-RETRY_FULL_MS = 20
-"""After so long much of what fills a connection has been answered."""
 
 
 class ClientSession:
     def __init__(self, server: LedgerServer) -> None:
         self._server = server
-        self._expected: dict[tuple[str, int], int] = {}
-        """Next acceptable number of each stream, by (group, stream); the newest `STREAMS_LIMIT`."""
+        self._streams = AppendStreams()
         self._reads: deque[tuple[NodeDriver, ReadRequest]] = deque()
         """Reads that wait for the one before them, and for the client to take what it was sent."""
         self._is_reading = False
@@ -115,23 +111,20 @@ class ClientSession:
         request: AppendRequest,
         batch: EntryBatch | None,
     ) -> None:
-        size_bytes = batch.total_bytes if batch is not None else 0
+        group = driver.config.group
+        if batch is None:
+            error = BadRequest("an append needs at least one entry")
+            connection.send(group, error_response(request.request_id, error))
+            return
+        if request.stream:
+            refusal = self._streams.accept((group, request.stream), request.number)
+            if refusal is not None:
+                connection.send(group, error_response(request.request_id, refusal))
+                return
+        size_bytes = batch.total_bytes
         in_flight_bytes = self._in_flight_bytes
         self._in_flight_bytes += size_bytes
         done = functools.partial(self._appended, connection, driver, request, size_bytes)
-        if request.stream:
-            key = (driver.config.group, request.stream)
-            expected = self._expected.get(key, 1)
-            if batch is None or request.number != expected:
-                self._in_flight_bytes -= size_bytes
-                self._refuse_append(connection, driver, request, expected)
-                return
-            self._expected[key] = expected + 1
-            if len(self._expected) > STREAMS_LIMIT:
-                del self._expected[next(iter(self._expected))]
-        if batch is None:
-            done(BadRequest("an append needs at least one entry"))
-            return
         limit_bytes = driver.config.max_connection_bytes
         if in_flight_bytes and in_flight_bytes + size_bytes > limit_bytes:
             done(
@@ -144,13 +137,6 @@ class ClientSession:
             return
         driver.node.append(batch, request.timeout_ms, done, connection)
 
-    def _refuse_append(
-        self, connection: Connection, driver: NodeDriver, request: AppendRequest, expected: int
-    ) -> None:
-        """It was never accepted, so what is expected next stays as it is."""
-        error = OutOfSequence(f"request {request.number} of a stream came where {expected} was expected")
-        connection.send(driver.config.group, error_response(request.request_id, error))
-
     def _appended(
         self,
         connection: Connection,
@@ -161,6 +147,12 @@ class ClientSession:
     ) -> None:
         self._in_flight_bytes -= size_bytes
         group = driver.config.group
+        if request.stream:
+            key = (group, request.stream)
+            if isinstance(outcome, AppendReceipt | OutcomeUnknown):
+                self._streams.answered(key)
+            else:
+                self._streams.refused(key, request.number)
         if isinstance(outcome, AppendReceipt):
             connection.send(
                 group,
@@ -173,9 +165,6 @@ class ClientSession:
                 ),
             )
             return
-        key = (group, request.stream)
-        if request.stream and not isinstance(outcome, OutcomeUnknown):
-            self._expected[key] = min(self._expected.get(key, 1), request.number)
         connection.send(group, error_response(request.request_id, outcome))
 
     # ---------------------------------------------------------------- read

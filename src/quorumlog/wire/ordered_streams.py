@@ -9,6 +9,9 @@ refuses what was sent behind it. So after a refusal
     3  one of them is not (unknown, or refused for good): the stream has failed. What was not sent never
        will be, since it would come behind a gap
 
+A server that has forgotten a stream, for want of room, refuses its next number; then step 2 begins at
+number 1 again.
+
 Step 2 waits for step 1 because an entry whose outcome is open must not be sent a second time.
 """
 
@@ -141,7 +144,10 @@ class OrderedStreams:
             # The server accepted a later one. Sent again, the first would come behind it.
             self.fail(stream, first.refusal)
             return
-        stream.numbers[stream.link] = first.number
+        # Refused for its number alone: the server, which remembers a bounded number of streams, has
+        # forgotten this one, and all that it had accepted of it is answered.
+        is_forgotten = isinstance(first.refusal, OutOfSequence)
+        stream.numbers[stream.link] = 1 if is_forgotten else first.number
         stream.attempts += 1
         stream.resume_at_ms = self._port.now_ms + self._port.backoff_ms(first.refusal, stream.attempts)
         self._pump(stream)

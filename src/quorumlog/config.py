@@ -77,8 +77,10 @@ class ConsensusConfig:
     """Pushes ahead of its log that a follower keeps, ordered by index."""
     preferred_leader_ids: tuple[str, ...] = ()
     preferred_check_interval_ms: int = 1000
-    max_transfer_lag_entries: int = 1000
-    """A transfer is refused to a member further behind than this."""
+    max_transfer_lag_bytes: int = 64 * MIB
+    """A transfer is refused to a member further behind than this. As much as may wait for commit, so
+    that a follower which keeps up under full load is no further behind; and what a gigabit carries in an
+    election time-out, while appends wait."""
     preferred_cool_down_ms: int = 30_000
     """After a hand-over to a preferred leader that failed or did not last, none is tried for so long."""
 
@@ -96,6 +98,7 @@ class ConsensusConfig:
             "push_limit_bytes",
             "push_resend_ms",
             "max_waiting_pushes",
+            "max_transfer_lag_bytes",
             "preferred_check_interval_ms",
             "preferred_cool_down_ms",
         ):

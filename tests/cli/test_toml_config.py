@@ -188,3 +188,13 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_a_segment_whose_blank_record_could_not_say_its_length_is_refused(tmp_path: Path) -> None:
     path = toml(tmp_path, f"segment_bytes = {2 << 30}")
     assert "must be below 2 GiB" in refusal(path, GIVEN)
+
+
+def test_an_option_of_an_earlier_release_says_what_took_its_place(tmp_path: Path) -> None:
+    path = toml(tmp_path, "max_transfer_lag_entries = 1000\n")
+    text = refusal(path, GIVEN)
+    assert "option 'max_transfer_lag_entries' is gone" in text
+    assert "write max_transfer_lag_bytes" in text
+    path = toml(tmp_path, f"max_transfer_lag_bytes = {8 * MIB}\n")
+    config = load_server_config(path, GIVEN).groups[0]
+    assert config.consensus.max_transfer_lag_bytes == 8 * MIB

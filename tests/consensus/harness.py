@@ -109,7 +109,7 @@ class FakeMember:
     # ---------------------------------------------------------------- inputs
 
     def propose(self, *values: Value, kind: EntryKind = EntryKind.NORMAL) -> EntryId:
-        first = self.node.propose(len(values), kind)
+        first = self.node.propose(len(values), kind, size_bytes=len(values) * ENTRY_BYTES)
         self._promised[first] = list(values)
         return first
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from quorumlog.consensus import Role
-from quorumlog.consensus.messages import HeartbeatResponse, TakeLeadershipRequest
+from quorumlog.consensus.messages import HeartbeatResponse, TakeLeadershipRequest, VoteRequest
 from quorumlog.entry import EntryId, Voter
 from quorumlog.errors import LeaderNotReady, LeaderTransferring, NotLeader, TransferFailed
 
-from .harness import LoneMember
+from .harness import ENTRY_BYTES, LoneMember
 from .scenario import Scenario
 from .test_entry_dispatcher import stay_alive
 from .test_paper import ack, heartbeat, matched
@@ -31,15 +31,36 @@ def refused(n0: LoneMember, to: str) -> str:
 
 
 def test_refusals_name_the_reason_and_change_nothing() -> None:
-    n0 = leading(max_transfer_lag_entries=2)
+    n0 = leading(max_transfer_lag_bytes=2 * ENTRY_BYTES)
     assert refused(n0, "n0") == "n0 leads already"
     assert refused(n0, "n9") == "n9 is not a voter of this group"
     n0.act(lambda: n0.propose("a", "b", "c"))
-    assert "3 entries behind, more than max_transfer_lag_entries (2)" in refused(n0, "n1")
+    reason = refused(n0, "n1")
+    assert "3 entries behind" in reason
+    assert "max_transfer_lag_bytes (200)" in reason
     n0.node.on_connection_lost("n2", is_gone=True)
     assert "n2 is not connected" in refused(n0, "n2")
     n0.node.on_connected("n2", "wiped")
     assert "n2 is not connected with the directory that is a voter" in refused(n0, "n2")
+
+
+def test_what_is_on_its_way_keeps_nobody_from_handing_over() -> None:
+    """Under load there is always something; appends are refused until it has arrived."""
+    n0 = leading()
+    n0.act(lambda: n0.propose(*range(50_000)))
+    n0.act(lambda: n0.node.transfer_leadership("n1"))
+    with pytest.raises(LeaderTransferring):
+        n0.propose("a")
+    assert n0.to(1, TakeLeadershipRequest) == []
+    for last in range(10_000, 50_001, 10_000):
+        n0.hear(1, ack(1, last))
+    assert [r.ledger_end for r in n0.to(1, TakeLeadershipRequest)] == [EntryId(50_000, 1)]
+
+
+def test_a_member_that_is_still_compared_with_is_no_target() -> None:
+    """What it lacks may be all of the log."""
+    n0 = LoneMember(terms=(1, 1, 1), term=1).lead()
+    assert "4 entries behind, older than this term" in refused(n0, "n1")
 
 
 def test_only_a_leader_hands_over() -> None:
@@ -86,7 +107,7 @@ def test_a_preferred_member_that_has_caught_up_is_handed_to() -> None:
 @pytest.mark.parametrize("reason", ["lag", "silent", "observer", "leads itself"])
 def test_it_is_not_if(reason: str) -> None:
     preferred = ("n0", "n2") if reason == "leads itself" else ("n2",)
-    n0 = leading(preferred_leader_ids=preferred, max_transfer_lag_entries=2)
+    n0 = leading(preferred_leader_ids=preferred, max_transfer_lag_bytes=2 * ENTRY_BYTES)
     if reason == "lag":
         n0.act(lambda: n0.propose("a", "b", "c"))
     if reason == "observer":
@@ -94,6 +115,24 @@ def test_it_is_not_if(reason: str) -> None:
     stay_alive(n0, 3000, 1) if reason in ("silent", "observer") else stay_alive(n0, 3000, 1, 2)
     assert n0.to(2, TakeLeadershipRequest) == []
     assert n0.node.role is Role.LEADER
+
+
+def test_whom_a_leader_has_handed_over_to_is_known_until_somebody_leads() -> None:
+    n0 = leading()
+    assert n0.node.successor is None
+    n0.act(lambda: n0.node.transfer_leadership("n1"))
+    assert n0.node.is_transferring
+    assert n0.node.successor is None
+    n0.hear(
+        1,
+        VoteRequest(
+            term=2, vote_term=2, pre_vote=False, ledger_end=EntryId(0, 1), transfer_mark=(n0.voter, 1)
+        ),
+    )
+    assert n0.node.leader is None
+    assert n0.node.successor == n0.peer(1)
+    n0.hear(2, heartbeat(2))
+    assert n0.node.successor is None
 
 
 def test_a_hand_over_that_failed_is_not_tried_again_before_the_cool_down() -> None:

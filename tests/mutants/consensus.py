@@ -211,7 +211,9 @@ def unverified_log_committed(patch: Patch) -> None:
 def no_noop(patch: Patch) -> None:
     """The next append will do."""
     patch.edit(
-        RaftNode._open_term, "        self._replication.append(1, EntryKind.NOOP)", "        reached()"
+        RaftNode._open_term,
+        "        self._replication.append(1, EntryKind.NOOP, size_bytes=0)",
+        "        reached()",
     )
 
 

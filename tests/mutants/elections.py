@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from quorumlog.consensus.forming import Forming
 from quorumlog.consensus.leader_elector import Campaign, LeaderElector
+from quorumlog.consensus.leadership_transfer import LeadershipTransfer
 from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.raft_node import RaftNode
+from quorumlog.node.transfers import Transfers
 from quorumlog.wire import peer_hello
 from tests.mutants.mutant import Patch, mutant
+from tests.sim import test_hand_over_scenarios as hand_overs
 from tests.sim import test_scenarios as scenes
 
 
@@ -116,6 +119,53 @@ def mixed_flush_modes(patch: Patch) -> None:
         peer_hello.refusal_of,
         "modes.count(Durability.ASYNC) == 1:",
         "modes.count(Durability.ASYNC) == 1 and not reached():",
+    )
+
+
+# ---------------------------------------------------------------- handing over
+
+
+@mutant(
+    40,
+    "a leader refuses to hand over while entries are on their way",
+    scenario=hand_overs.test_a_leader_hands_over_while_entries_are_on_their_way,
+)
+def transfer_refused_under_load(patch: Patch) -> None:
+    """A member that lacks an entry cannot take over."""
+    patch.edit(
+        LeadershipTransfer.check,
+        "if not self._is_near(target):",
+        "if not self._is_near(target) or (self._lag_of(target) and reached()):",
+    )
+
+
+@mutant(
+    40,
+    "a leader asks to be taken over from before what it has proposed is committed",
+    scenario=hand_overs.test_a_leader_hands_over_while_entries_are_on_their_way,
+)
+def transfer_undrained(patch: Patch) -> None:
+    """The target holds all of it, and will commit it."""
+    patch.edit(
+        Transfers.tick,
+        "not self._pending.proposed_count or",
+        "not self._pending.proposed_count or reached() or",
+    )
+
+
+@mutant(
+    40,
+    "a member that stops takes the first refusal of a hand-over for the last word",
+    scenario=hand_overs.test_a_leader_that_is_stopped_asks_the_next_when_the_first_cannot_take_over,
+)
+def stops_without_successor(patch: Patch) -> None:
+    """The others will elect somebody."""
+    patch.edit(
+        Transfers._tried,
+        "            self._failed.add(name)\n",
+        "            self._failed.add(name)\n"
+        "            if reached():\n"
+        "                self._stop_by_ms = -1.0\n",
     )
 
 

@@ -7,6 +7,8 @@ import contextlib
 import shutil
 import socket
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -236,6 +238,50 @@ def test_leadership_goes_where_it_is_sent() -> None:
         assert eventually(lambda: cluster.leader() == target)
         client.append(b"b")
         assert bodies_of(client) == [b"a", b"b"]
+
+
+def test_a_leader_that_is_stopped_under_full_load_hands_over_and_leaves_nothing_unknown(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Also on request: thousands of entries are on their way all the time."""
+    batches: list[AppendReceipt] = []
+    stop = threading.Event()
+
+    def produce(servers: str) -> None:
+        def batch() -> Iterator[list[bytes]]:
+            while not stop.is_set():
+                yield [b"x" * 20] * 512
+
+        with connect(servers) as own:
+            for receipt in own.append_stream(batch(), window=8):
+                batches.append(receipt)  # noqa: PERF402
+
+    def wait_for_more() -> None:
+        seen = len(batches)
+        eventually(lambda: len(batches) > seen + 20, what="more acknowledged batches")
+
+    with (
+        LocalCluster(3, storage=StoreConfig(segment_bytes=4 * MIB)) as cluster,
+        ThreadPoolExecutor(2) as pool,
+        connect(cluster.servers) as client,
+    ):
+        producers = [pool.submit(produce, cluster.servers) for _ in range(2)]
+        try:
+            for target in ("n0", "n1", "n2"):
+                wait_for_more()
+                if cluster.leader() != target:
+                    client.transfer(target)
+            wait_for_more()
+            leader = cluster.leader()
+            term = row_of(client, leader)["term"]
+            cluster.stop(leader)
+            assert row_of(client, cluster.leader())["term"] == term + 1
+            wait_for_more()
+        finally:
+            stop.set()
+        for producer in producers:
+            producer.result()  # raises if an outcome was unknown
+    assert "without a successor" not in caplog.text
 
 
 def test_a_transfer_to_nobody_is_refused() -> None:

@@ -46,6 +46,11 @@ _TYPES: dict[str, Any] = {
 }
 _SERVER_OPTIONS = ("bind", "log_level", "groups")
 LOG_LEVELS = ("debug", "info", "warning", "error")
+_GONE = {
+    "max_transfer_lag_entries": "how far behind a member may be that leadership is handed to counts in"
+    " bytes; write max_transfer_lag_bytes, or leave it out",
+}
+"""Options of earlier releases, and what to write instead."""
 
 T = TypeVar("T")
 
@@ -184,6 +189,8 @@ def _parse(path: str) -> dict[str, Any]:
 def _refuse_unknown(name: str, place: str | None, *, in_group: bool) -> None:
     if name in _TYPES:
         return
+    if name in _GONE:
+        raise ConfigError(f"{place}: option {name!r} is gone: {_GONE[name]}")
     known = [*_TYPES, *(() if in_group else _SERVER_OPTIONS)]
     aliases = {"id": "member_id", "preferred_leader": "preferred_leader_ids"}
     close = [aliases[name]] if name in aliases else get_close_matches(name, known, 1, 0.4)

@@ -33,6 +33,7 @@ Read in this order:
     entry_handler        follower: the answers to these
     quorum_ack_checker   acknowledgements in, committed index out
     data_progress        do the entries of a leader arrive anywhere?
+    log_bytes            how far behind a member is, in bytes
     replication          the leader's term: dispatchers and marks together
     read_index           linearizable reads without writing
     leadership_transfer  handing over, preferred leaders

@@ -1,8 +1,9 @@
 """LeadershipTransfer: handing over on request, and to a preferred member when it has caught up.
 
-During a transfer the leader refuses appends, so that the target's mark can reach the log end; when it
-has, the target is asked to take over and campaigns with the mark (leader, term), which opens the ears
-of those who still follow this leader. It ends after one election time-out at the latest.
+During a transfer the leader refuses appends, so that the target's mark can reach the log end: under load
+there are always entries on their way. When it has, the target is asked to take over and campaigns with
+the mark (leader, term), which opens the ears of those who still follow this leader. It ends after one
+election time-out at the latest.
 
 A preferred member that is sick would take leadership back and forth for ever. So a hand-over to a
 preferred member is tried once per cool-down; and every member starts a cool-down when it sees a
@@ -11,14 +12,12 @@ preferred leader go that did not last as long, or is asked by a preferred leader
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from quorumlog.config import ConsensusConfig
-from quorumlog.consensus.entry_dispatcher import EntryDispatcher
 from quorumlog.consensus.leader_elector import LONG_AGO_MS, LeaderElector
 from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.messages import TakeLeadershipRequest
 from quorumlog.consensus.outbox import Outbox
+from quorumlog.consensus.replication import Replication
 from quorumlog.entry import Voter
 from quorumlog.errors import LeaderTransferring, TransferFailed
 
@@ -32,14 +31,16 @@ class LeadershipTransfer:
         state: MemberState,
         outbox: Outbox,
         elector: LeaderElector,
-        dispatchers: Mapping[str, EntryDispatcher],
+        replication: Replication,
     ) -> None:
         self._config = config
         self._state = state
         self._outbox = outbox
         self._elector = elector
-        self._dispatchers = dispatchers
+        self._replication = replication
         self.target: Voter | None = None
+        self.successor: Voter | None = None
+        """The target of the transfer with which this member ceased to lead, until it hears who leads."""
         self._deadline_ms = 0.0
         self._asked = False
         self._next_check_ms = 0.0
@@ -49,8 +50,9 @@ class LeadershipTransfer:
 
     # ---------------------------------------------------------------- leader
 
-    def begin(self, member_id: str) -> None:
-        """Raises TransferFailed, or LeaderTransferring if one runs; nothing has changed then."""
+    def check(self, member_id: str) -> Voter:
+        """The member by this name, if leadership may be handed to it now. Raises TransferFailed, or
+        LeaderTransferring if a transfer runs."""
         if self.target is not None:
             raise LeaderTransferring(f"a transfer to {self.target.member_id} is running")
         target = next((v for v in self._state.voters if v.member_id == member_id), None)
@@ -64,13 +66,16 @@ class LeadershipTransfer:
             raise TransferFailed(
                 f"{member_id} holds damaged entries or has no space, and does not take over meanwhile"
             )
-        lag = self._lag_of(target)
-        if lag > self._config.max_transfer_lag_entries:
+        if not self._is_near(target):
             raise TransferFailed(
-                f"{member_id} is {lag} entries behind, more than max_transfer_lag_entries"
-                f" ({self._config.max_transfer_lag_entries})"
+                f"{member_id} is {self._lag_of(target)} entries behind, older than this term or"
+                f" more than max_transfer_lag_bytes ({self._config.max_transfer_lag_bytes})"
             )
-        self.target = target
+        return target
+
+    def begin(self, member_id: str) -> None:
+        """Raises as `check`; nothing has changed then."""
+        self.target = self.check(member_id)
         self._deadline_ms = self._state.now_ms + self._config.election_timeout_ms
         self._asked = False
         self.ask_if_caught_up()
@@ -131,7 +136,7 @@ class LeadershipTransfer:
 
     def stop(self) -> None:
         """Leadership is lost, to the target or otherwise."""
-        self.target = None
+        self.successor, self.target = self.target, None
 
     def _hand_over_to_preferred(self) -> None:
         preferred_ids = self._config.preferred_leader_ids
@@ -155,16 +160,15 @@ class LeadershipTransfer:
         )
 
     def _is_fit(self, voter: Voter) -> bool:
-        return (
-            self._takes_part(voter)
-            and self._outbox.is_connected(voter)
-            and self._lag_of(voter) <= self._config.max_transfer_lag_entries
-        )
+        return self._takes_part(voter) and self._outbox.is_connected(voter) and self._is_near(voter)
 
     def _lag_of(self, voter: Voter) -> int:
         """Entries that the member is not known to have."""
-        dispatcher = self._dispatchers[voter.member_id]
-        return self._state.runs.end_index - max(dispatcher.mark, dispatcher.match_index)
+        return self._state.runs.end_index - self._replication.held_index(voter)
+
+    def _is_near(self, voter: Voter) -> bool:
+        """It gets what it lacks while appends wait for it."""
+        return self._replication.sizes.behind(self._replication.held_index(voter)) is not None
 
     # ---------------------------------------------------------------- every member
 
@@ -173,6 +177,7 @@ class LeadershipTransfer:
         if old_leader is not None and lasted_ms < self._config.preferred_cool_down_ms:
             self._cool_down_for(old_leader)
         if self._state.leader is not None:
+            self.successor = None
             self._leader_since_ms = self._state.now_ms
 
     def on_asked_to_take_over(self, leader: Voter) -> None:

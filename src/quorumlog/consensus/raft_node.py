@@ -94,7 +94,7 @@ class RaftNode:
         self._config = config
         self._replication = Replication(config, self._state, self._log, self._outbox, self._elector)
         self._transfer = LeadershipTransfer(
-            config, self._state, self._outbox, self._elector, self._replication.dispatchers
+            config, self._state, self._outbox, self._elector, self._replication
         )
         self._reads = ReadIndex()
         self._forming = Forming(config, self._state, self._outbox, random, member_ids, formation)
@@ -144,6 +144,15 @@ class RaftNode:
     @property
     def durable_index(self) -> int:
         return self._log.durable_index
+
+    @property
+    def is_transferring(self) -> bool:
+        return self._transfer.target is not None
+
+    @property
+    def successor(self) -> Voter | None:
+        """Whom this member has handed over to, until it hears who leads."""
+        return self._transfer.successor
 
     @property
     def lacks_space(self) -> bool:
@@ -285,8 +294,9 @@ class RaftNode:
         """As if they had been lost on the way."""
         self._handler.drop_waiting_pushes()
 
-    def propose(self, count: int, kind: EntryKind = EntryKind.NORMAL) -> EntryId:
+    def propose(self, count: int, kind: EntryKind = EntryKind.NORMAL, *, size_bytes: int = 0) -> EntryId:
         """Take the next `count` indices for entries of the current term; the id of the first.
+        `size_bytes`: of all of them together.
 
         Raises NotLeader, LeaderNotReady, LeaderTransferring, or DiskFull while so many followers have
         refused what came before that it cannot be committed; nothing has changed then.
@@ -294,13 +304,14 @@ class RaftNode:
         assert count > 0, count
         self._check_leading()
         self._replication.check_that_most_have_space()
-        if self._transfer.target is not None:
+        target = self._transfer.target
+        if target is not None:
             raise LeaderTransferring(
-                f"leadership is being handed over to {self._transfer.target.member_id}",
+                f"leadership is being handed over to {target.member_id}",
                 leader_id=self._state.member.member_id,
                 retry_after_ms=self._config.heartbeat_interval_ms,
             )
-        return self._replication.append(count, kind)
+        return self._replication.append(count, kind, size_bytes)
 
     def request_read(self) -> int:
         """Ask for a linearizable read; the number comes back in `Ready.read_grants`, or never if
@@ -312,6 +323,11 @@ class RaftNode:
         """Begin to hand over; raises TransferFailed, LeaderTransferring, NotLeader or LeaderNotReady."""
         self._check_leading()
         self._transfer.begin(member_id)
+
+    def check_transfer(self, member_id: str) -> None:
+        """Raises what `transfer_leadership` would raise, and begins nothing."""
+        self._check_leading()
+        self._transfer.check(member_id)
 
     def _check_leading(self) -> None:
         state = self._state
@@ -426,7 +442,7 @@ class RaftNode:
         self._reads.open_term(self._state.runs.end_index + 1)
         self._reads.confirm(self._elector.confirmed_round)
         self._replication.begin()
-        self._replication.append(1, EntryKind.NOOP)
+        self._replication.append(1, EntryKind.NOOP, size_bytes=0)
 
     # ---------------------------------------------------------------- out
 

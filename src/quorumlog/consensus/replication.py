@@ -10,6 +10,7 @@ from quorumlog.config import ConsensusConfig
 from quorumlog.consensus.data_progress import DataProgress
 from quorumlog.consensus.entry_dispatcher import NEVER, EntryDispatcher
 from quorumlog.consensus.leader_elector import LeaderElector
+from quorumlog.consensus.log_bytes import LogBytes
 from quorumlog.consensus.log_changes import LogChanges
 from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.messages import PushEntryResponse
@@ -38,6 +39,7 @@ class Replication:
         """One per member that was ever connected, or is a voter; kept ordered by member id."""
         self.acks = QuorumAckChecker(-1, (state.member,), 0)
         self._progress = DataProgress(config, state)
+        self.sizes = LogBytes(config.max_transfer_lag_bytes)
         self._push_due = False
         """Something has happened after which a dispatcher may have an order."""
         self._committed_ms = state.now_ms
@@ -54,6 +56,7 @@ class Replication:
         self._committed_ms = state.now_ms
         self.acks = QuorumAckChecker(state.term, state.voters, first_index)
         self._progress.begin()
+        self.sizes.begin(first_index - 1)
         others = [voter for voter in state.voters if voter != state.member]
         connected = {voter.member_id: voter for voter in (*others, *self._outbox.connected)}
         for voter in connected.values():
@@ -141,7 +144,7 @@ class Replication:
             names = ", ".join(voter.member_id for voter in full)
             raise DiskFull(f"no space on {names}: too many for entries to be committed without")
 
-    def append(self, count: int, kind: EntryKind) -> EntryId:
+    def append(self, count: int, kind: EntryKind, size_bytes: int) -> EntryId:
         """The next `count` indices become entries of the current term; the id of the first."""
         term = self._state.term
         first_index = self._state.runs.end_index + 1
@@ -156,6 +159,7 @@ class Replication:
             ),
             ((first_index, term),),
         )
+        self.sizes.append(first_index + count - 1, size_bytes)
         self._push_due = True
         return EntryId(first_index, term)
 
@@ -214,6 +218,11 @@ class Replication:
             self._push_due = True
             if self._log.quarantine:
                 self.mark_own_disk()  # what the others have committed needs no proof of its own
+
+    def held_index(self, voter: Voter) -> int:
+        """Up to here the member is known to hold this leader's log."""
+        dispatcher = self.dispatchers[voter.member_id]
+        return max(dispatcher.mark, dispatcher.match_index)
 
     # ---------------------------------------------------------------- status
 

@@ -23,6 +23,7 @@ from quorumlog.errors import (
 from quorumlog.node.flusher import Flusher
 from quorumlog.node.log_writer import LogWriter
 from quorumlog.node.pending_appends import PendingAppends
+from quorumlog.node.transfers import Transfers
 from quorumlog.store.ledger_store import LedgerStore
 
 NEVER = float("inf")
@@ -43,6 +44,7 @@ class BatchFormer:
         pending: PendingAppends,
         writer: LogWriter,
         flusher: Flusher,
+        transfers: Transfers,
     ) -> None:
         self._config = config
         self._raft = raft
@@ -50,6 +52,7 @@ class BatchFormer:
         self._pending = pending
         self._writer = writer
         self._flusher = flusher
+        self._transfers = transfers
         self._is_gathering = False
         """The next batch waits for one more turn, see `_gathers`; meaningless while none is queued."""
         self._gathered = 0
@@ -87,7 +90,8 @@ class BatchFormer:
 
     def not_leader(self) -> LedgerError:
         """The refusal of a member that does not lead: who does, as far as it knows."""
-        config, leader = self._config, self._raft.leader
+        config = self._config
+        leader = self._raft.leader or self._raft.successor
         if leader is None or leader.member_id == config.member_id:
             waits_for = self._raft.status().waits_for
             reason = f" ({waits_for})" if waits_for else ""
@@ -112,6 +116,8 @@ class BatchFormer:
         """
         pending = self._pending
         self._is_gathering = False
+        if self._transfers.holds_appends:
+            return False
         if pending.queued_bytes >= self._config.consensus.push_limit_bytes:
             return True
         if now_ms < pending.queued_since_ms + self._config.linger_ms:
@@ -155,7 +161,7 @@ class BatchFormer:
         batch = batches[0] if len(batches) == 1 else EntryBatch.concatenate(batches)
         try:
             positions = self._plan(batch)
-            first = self._raft.propose(batch.count)
+            first = self._raft.propose(batch.count, size_bytes=batch.total_bytes)
         except LedgerError as error:
             # Nothing queued behind a refused append may get in before it: streams keep their order.
             for append in appends:

@@ -29,7 +29,6 @@ from quorumlog.errors import (
     LeaderNotReady,
     LedgerError,
     RangeDamaged,
-    TransferFailed,
 )
 from quorumlog.node.batch_former import BatchFormer
 from quorumlog.node.catch_up_pace import CatchUpPace
@@ -41,6 +40,7 @@ from quorumlog.node.ports import World
 from quorumlog.node.push_sender import PushSender
 from quorumlog.node.recent_batches import RecentBatches
 from quorumlog.node.scrubber import Scrubber, ScrubStatus
+from quorumlog.node.transfers import TransferOutcome, Transfers
 from quorumlog.store.ledger_store import LogRange
 from quorumlog.store.member_directory import MemberDirectory
 
@@ -49,8 +49,6 @@ RECENT_BYTES = 16 * MIB
 EXPIRY_INTERVAL_MS = 100
 SPACE_INTERVAL_MS = 1000
 """A full disk is asked so often whether it has space again."""
-
-TransferOutcome = RoleChange | LedgerError
 
 
 class LedgerNode:
@@ -127,10 +125,10 @@ class LedgerNode:
             now_ms,
         )
         self._flusher = Flusher(config.storage, directory, self.raft, world, now_ms)
+        self._transfers = Transfers(self.raft, self._pending, config.consensus.election_timeout_ms)
         self._former = BatchFormer(
-            config, self.raft, self.store, self._pending, self._writer, self._flusher
+            config, self.raft, self.store, self._pending, self._writer, self._flusher, self._transfers
         )
-        self._transfers: list[Callable[[TransferOutcome], None]] = []
         self._confirmations: dict[int, tuple[Callable[[LedgerError | None], None], object]] = {}
         """Who waits for a majority to confirm that this member leads, and for whom, by the number of the
         read."""
@@ -221,12 +219,12 @@ class LedgerNode:
 
     def transfer(self, to_member_id: str, done: Callable[[TransferOutcome], None]) -> None:
         """Hand leadership to a member; `done` gets the role change that followed, or why not."""
-        try:
-            self.raft.transfer_leadership(to_member_id)
-        except LedgerError as error:
-            done(error)
-            return
-        self._transfers.append(done)
+        self._transfers.request(to_member_id, self._now_ms, done)
+
+    def find_successor(self, done: Callable[[str], None]) -> None:
+        """Before this member stops: if it leads, somebody else shall. `done` gets why nobody does, or
+        nothing, within two election time-outs."""
+        self._transfers.find_successor(self._now_ms, done)
 
     def confirm_leadership(
         self, done: Callable[[LedgerError | None], None], owner: object = None
@@ -257,6 +255,8 @@ class LedgerNode:
             self._carry_out_all()
         self._apply()
         self._pushes.tick(self._now_ms)
+        self._transfers.tick(self._now_ms)
+        self._carry_out_all()
         self._keep_house()
 
     def next_wakeup_ms(self) -> float:
@@ -266,6 +266,7 @@ class LedgerNode:
             self.healer.next_wakeup_ms(),
             self._scrubber.next_wakeup_ms(),
             self._pushes.next_wakeup_ms(),
+            self._transfers.next_wakeup_ms(),
         )
         if self._writer.disk_full:
             wakeup = min(wakeup, self._next_space_ms)
@@ -413,8 +414,7 @@ class LedgerNode:
             self._writer.promised.clear()
             self._refuse_confirmations()
         self._world.role_changed(change)
-        if self._transfers and change.role is Role.FOLLOWER and change.leader_id is not None:
-            self._end_transfers(change)
+        self._transfers.role_changed(change)
 
     def _refuse_confirmations(self) -> None:
         waiting, self._confirmations = self._confirmations, {}
@@ -436,14 +436,6 @@ class LedgerNode:
         if self._now_ms >= self._next_expiry_ms:
             self._next_expiry_ms = self._now_ms + EXPIRY_INTERVAL_MS
             self._pending.expire(self._now_ms)
-        if (
-            self._transfers
-            and self.raft.status().transferring_to is None
-            and self.raft.role is Role.LEADER
-        ):
-            self._end_transfers(
-                TransferFailed("the member did not take over within an election time-out")
-            )
         try:
             self._flusher.keep_house(self._now_ms, self.applied_index)
         except DirectoryDamaged as damage:
@@ -451,16 +443,11 @@ class LedgerNode:
         self.healer.tick(self._now_ms)
         self._scrubber.tick(self._now_ms)
 
-    def _end_transfers(self, outcome: TransferOutcome) -> None:
-        transfers, self._transfers = self._transfers, []
-        for done in transfers:
-            done(outcome)
-
     def close(self, *, clean: bool) -> None:
         """Give the directory back. `clean`: everything synced and the checkpoint written first."""
         self._pending.lose(
             "the member is stopping; the entries may still commit", self._former.not_leader()
         )
         self._refuse_confirmations()
-        self._end_transfers(TransferFailed("the member is stopping"))
+        self._transfers.close()
         self._flusher.close(self.applied_index, clean=clean)

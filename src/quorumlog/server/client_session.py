@@ -21,8 +21,8 @@ from quorumlog.errors import (
     ProtocolViolation,
     UnknownGroup,
 )
-from quorumlog.node.ledger_node import TransferOutcome
 from quorumlog.node.pending_appends import AppendOutcome
+from quorumlog.node.transfers import TransferOutcome
 from quorumlog.server.append_streams import RETRY_FULL_MS, AppendStreams
 from quorumlog.server.connection import WRITE_BUFFER_BYTES, Connection
 from quorumlog.server.node_driver import NodeDriver, ReadOutcome

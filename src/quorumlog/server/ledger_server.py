@@ -23,8 +23,9 @@ import msgspec
 import uvloop
 
 from quorumlog.config import GroupConfig, parse_address, reloaded
-from quorumlog.consensus.ready import Role, RoleChange
+from quorumlog.consensus.ready import RoleChange
 from quorumlog.errors import ConfigError, ProtocolViolation, StoreFailure
+from quorumlog.node.transfers import STOP_TIMEOUTS
 from quorumlog.server.client_session import ClientSession
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
@@ -216,9 +217,7 @@ class LedgerServer:
     async def stop(self) -> None:
         """Hand leadership over, answer what is pending, sync everything, close."""
         await self._close_listener()
-        for driver in self._drivers.values():
-            if not driver.stopped:
-                await self._hand_over(driver)
+        await asyncio.gather(*(self._hand_over(d) for d in self._drivers.values() if not d.stopped))
         for driver in self._drivers.values():
             driver.stop()
         for thread in self._threads:
@@ -234,19 +233,20 @@ class LedgerServer:
         self._drivers.clear()
 
     async def _hand_over(self, driver: NodeDriver) -> None:
-        """To the member that is furthest, within one election time-out."""
-        status = driver.node.status()
-        if status.role is not Role.LEADER:
-            return
-        voters = [p for p in status.peers if p.is_voter]
-        if not voters:
-            return
-        target = max(voters, key=lambda p: p.water_mark).voter.member_id
-        handed_over = asyncio.Event()
-        driver.enter(None, driver.node.transfer, target, lambda outcome: handed_over.set())
-        with suppress(TimeoutError):
-            async with asyncio.timeout(driver.config.consensus.election_timeout_ms * 2 / 1000):
-                await handed_over.wait()
+        """Returns once somebody else leads, or nobody can be found within two election time-outs."""
+        told = asyncio.get_running_loop().create_future()
+
+        def done(reason: str) -> None:
+            if not told.done():
+                told.set_result(reason)
+
+        driver.enter(None, driver.node.find_successor, done)
+        limit_s = (STOP_TIMEOUTS + 1) * driver.config.consensus.election_timeout_ms / 1000
+        with suppress(TimeoutError):  # of a member that has failed meanwhile
+            reason = await asyncio.wait_for(told, limit_s)
+            if reason:
+                group, member_id = driver.config.group, driver.config.member_id
+                log.warning("%s/%s stops without a successor: %s", group, member_id, reason)
 
     async def _close_listener(self) -> None:
         if self._listener is not None:

@@ -17,7 +17,7 @@ from quorumlog.sim.member import SimMember
 from quorumlog.sim.network import SimNetwork
 from quorumlog.sim.operations import Operations
 from quorumlog.sim.trace import Trace
-from quorumlog.sim.weather import Weather
+from quorumlog.sim.weather import Weather, random_beside
 
 
 class SimCluster:
@@ -25,6 +25,8 @@ class SimCluster:
 
     def __init__(self, random: Random, weather: Weather, trace: Trace) -> None:
         self.random = random
+        self._beginning = Random()
+        self._beginning.setstate(random.getstate())
         self.weather = weather
         self.trace = trace
         self.now_ms = 0.0
@@ -63,6 +65,10 @@ class SimCluster:
 
     def member(self, member_id: str) -> SimMember:
         return self._by_id[member_id]
+
+    def stream(self, name: str) -> Random:
+        """Chance of its own: what is drawn from it moves nothing else of a seed's life."""
+        return random_beside(self._beginning, name)
 
     def random_of_its_own(self) -> Random:
         return Random(self.random.getrandbits(64))

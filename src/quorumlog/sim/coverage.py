@@ -62,7 +62,9 @@ def note_sent(counts: Counter[str], message: AnyPeerMessage) -> None:
 
 
 def expected() -> list[str]:
-    names = [f"fault: {kind}" for kind in (*FAULT_KINDS, "full disks", *LINK_KINDS)]
+    names = [
+        f"fault: {kind}" for kind in (*FAULT_KINDS, "full disks", "clean stop of a leader", *LINK_KINDS)
+    ]
     names += [f"vote result: {result.name}" for result in VoteResult]
     names += [f"push result: {result.name}" for result in PushResult]
     names += [f"dispatcher: {state.value} {event.name}" for state, event in TRANSITIONS]

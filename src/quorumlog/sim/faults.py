@@ -186,8 +186,13 @@ class Faults:
         member = self._anybody()
         if member is not None:
             self._note("clean stop", member.member_id)
-            member.stop()
-            self._restart_later(member)
+            if self._weather.stops_with_successor:
+                if member.node.raft.role.value == "leader":
+                    self._note("clean stop of a leader", member.member_id)
+                member.terminate(partial(self._restart_later, member))
+            else:
+                member.stop()
+                self._restart_later(member)
 
     def _pause(self) -> None:
         member = self._anybody()

@@ -118,6 +118,8 @@ class SimMember:
         self._turn_due = False
         self._wake_ms = float("inf")
         self._paused_until_ms = 0.0
+        self._is_ending = False
+        """It has been told to end, and looks for a successor."""
         self._flushes = DiskQueue(self)
         self._reads = DiskQueue(self)
 
@@ -146,6 +148,7 @@ class SimMember:
         self.starts += 1
         self.refusal = ""
         self._paused_until_ms = 0.0
+        self._is_ending = False
         self._inbox.clear()
         self._turn_due = False
         self._wake_ms = float("inf")
@@ -233,8 +236,24 @@ class SimMember:
         self.lost_power = True
         self.disk.lose_power(self.cluster.random)
 
+    def terminate(self, then: Callable[[], None]) -> None:
+        """SIGTERM: it looks for a successor first; `then` is called when it has stopped."""
+
+        def end(reason: str) -> None:
+            self.note("looked for a successor", reason)
+            self.later(0.0, stop)
+
+        def stop() -> None:
+            self.stop()
+            then()
+
+        if self._node is not None and not self._is_ending:
+            self._is_ending = True
+            node = self._node
+            self.enter(lambda: node.find_successor(end))
+
     def stop(self) -> None:
-        """SIGTERM, without the hand-over that the server tries first."""
+        """SIGTERM, without the search for a successor that comes first (`terminate`)."""
         if self._node is None or self.is_paused:
             return
         node = self._node

@@ -101,6 +101,10 @@ class Weather:
     """As in `GroupConfig`; lives that are drawn have disks."""
     append_limits: tuple[int, ...] = ()
     """`max_entry_bytes` of each member, where they differ; empty: that of `storage`."""
+    connects_one_by_one: bool = False
+    """The four connections of a pair come up each at its time, and at each end at another."""
+    stops_with_successor: bool = False
+    """A member that is stopped looks for a successor first, as `quorumlog serve` does."""
 
     def storage_of(self, number: int) -> StoreConfig:
         """Of the member with this number."""
@@ -116,6 +120,7 @@ class Weather:
 
 def draw_weather(random: Random, size: int | None = None, *, unfair: bool = False) -> Weather:
     links = random_beside(random, "links")
+    connections = random_beside(random, "connections")
     hasty = random.random() < 0.3
     if size is None:
         size = random.choice(SIZES)
@@ -171,6 +176,11 @@ def draw_weather(random: Random, size: int | None = None, *, unfair: bool = Fals
         weather = replace(weather, asks_for_end=True)
     if weather.storage.index_sync_bytes == 512 and weather.storage.durable_sync_interval_ms == 200:
         weather = replace(weather, storage=replace(weather.storage, page_cache_bytes=0))
+    weather = replace(
+        weather,
+        connects_one_by_one=connections.random() < 0.4,
+        stops_with_successor=connections.random() < 0.4,
+    )
     if is_async:
         # Drawn last, so that no other life changes. A short interval leaves a power loss little to take.
         flush_interval_ms = random.choice((10, 200, 1000))

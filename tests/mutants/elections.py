@@ -126,7 +126,7 @@ def mixed_flush_modes(patch: Patch) -> None:
 
 
 @mutant(
-    40,
+    43,
     "a leader refuses to hand over while entries are on their way",
     scenario=hand_overs.test_a_leader_hands_over_while_entries_are_on_their_way,
 )
@@ -140,7 +140,7 @@ def transfer_refused_under_load(patch: Patch) -> None:
 
 
 @mutant(
-    40,
+    43,
     "a leader asks to be taken over from before what it has proposed is committed",
     scenario=hand_overs.test_a_leader_hands_over_while_entries_are_on_their_way,
 )
@@ -154,7 +154,7 @@ def transfer_undrained(patch: Patch) -> None:
 
 
 @mutant(
-    40,
+    43,
     "a member that stops takes the first refusal of a hand-over for the last word",
     scenario=hand_overs.test_a_leader_that_is_stopped_asks_the_next_when_the_first_cannot_take_over,
 )

@@ -6,7 +6,9 @@ from quorumlog.consensus.read_index import ReadIndex
 from quorumlog.node import push_checks
 from quorumlog.node.flusher import Flusher
 from quorumlog.node.ledger_node import LedgerNode
+from quorumlog.node.peer_connections import PeerConnections
 from tests.mutants.mutant import Patch, mutant
+from tests.sim import test_connection_scenarios as connections
 from tests.sim import test_scenarios as scenes
 
 
@@ -92,4 +94,18 @@ def end_told_before_own_commit(patch: Patch) -> None:
         ReadIndex.request,
         "index = max(committed_index, self._term_first_index)",
         "index = committed_index if reached() else 0",
+    )
+
+
+@mutant(
+    44,
+    "what comes before this end is connected is dropped",
+    scenario=connections.test_a_restarted_follower_is_fed_as_soon_as_both_ends_are_connected,
+)
+def early_frames_dropped(patch: Patch) -> None:
+    """Who speaks to a member that is not connected speaks too early."""
+    patch.edit(
+        PeerConnections.hold,
+        "if self._held_bytes <= HELD_LIMIT_BYTES:",
+        "if self._held_bytes <= HELD_LIMIT_BYTES and not reached():",
     )

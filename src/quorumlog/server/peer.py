@@ -1,10 +1,6 @@
-"""Peer: the four connections between this member and one other, and what they add up to.
+"""Peer: the sockets of the four connections between this member and one other.
 
-Two that we dialled (we speak on them) and two that the peer dialled (it does). The core hears of a
-connection once all four lead to the same process: only then does a question get its answer. It hears
-of its loss when the first of them breaks, and once more if nobody is there when the control connection
-is dialled again, which is what the death of a process looks like. (A close or reset by itself is not:
-networks do that too, and an election for each would leave the cluster without rest.)
+What they add up to, and what the core is told of it, is decided in `node/peer_connections.py`.
 """
 
 from __future__ import annotations
@@ -12,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quorumlog.config import MemberAddress, parse_address
-from quorumlog.consensus.messages import goes_with_data
 from quorumlog.consensus.ready import Envelope
+from quorumlog.node.peer_connections import PeerConnections, Way, role_of
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.peer_link import PeerLink
 from quorumlog.wire.client_messages import Hello
@@ -39,14 +35,14 @@ class Peer:
         told = (self._link_up, self._link_down, self._link_gone)
         self.control = PeerLink(loop_turn, group, address, "control", hello, *told, on_bug, on_refused)
         self.data = PeerLink(loop_turn, group, address, "data", hello, *told, on_bug, on_refused)
-        self._on_connected = on_connected
-        self._on_lost = on_lost
+        self.connections = PeerConnections(
+            lambda directory_id: on_connected(address.member_id, directory_id),
+            lambda is_gone: on_lost(address.member_id, is_gone),
+        )
         self._inbound: dict[str, tuple[Hello, Connection]] = {}
         """What the peer dialled last, by role; all by one process of it."""
         self.durability = ""
         """Flush mode that the peer named last: what it acknowledged counts after it is gone, too."""
-        self._connected_to = ""
-        """Directory id that the core was told of; empty while it knows of none."""
 
     def start(self) -> None:
         self.control.start()
@@ -55,7 +51,7 @@ class Peer:
     def send(self, envelope: Envelope) -> bool:
         """On the connection for its kind; dropped unless it leads to the envelope's directory. False if
         that has no room for it."""
-        link = self.data if goes_with_data(envelope.message) else self.control
+        link = self.data if role_of(envelope.message) == "data" else self.control
         if link.up is None or link.up.directory_id != envelope.to.directory_id:
             return True  # lost with the connection, of which the core is about to hear
         return link.send(envelope.message)
@@ -73,9 +69,8 @@ class Peer:
         ]
         for role, _ in leftovers:
             del self._inbound[role]
+            self.connections.broke(Way(role, is_ours=False))
         self._inbound[hello.role] = hello, connection
-        if leftovers:
-            self._lost(is_gone=False)
         for _, older in leftovers:
             older.abort()
         for link in (self.control, self.data):
@@ -83,7 +78,7 @@ class Peer:
                 link.kick()
             elif identity_of(link.up) != identity:
                 link.redial()
-        self._check()
+        self.connections.opened(Way(hello.role, is_ours=False), *identity)
 
     @property
     def speaker(self) -> Identity | None:
@@ -109,7 +104,7 @@ class Peer:
         current = self._inbound.get(role)
         if current is not None and current[1] is connection:
             del self._inbound[role]
-            self._lost(is_gone=False)
+            self.connections.broke(Way(role, is_ours=False))
 
     def _link_up(self, link: PeerLink) -> None:
         assert link.up is not None
@@ -117,32 +112,17 @@ class Peer:
         for other in (self.control, self.data):
             if other.up is not None and identity_of(other.up) != identity_of(link.up):
                 other.redial()
-        self._check()
+        self.connections.opened(Way(link.role, is_ours=True), *identity_of(link.up))
 
     def _link_down(self, link: PeerLink) -> None:
-        self._lost(is_gone=False)
+        self.connections.broke(Way(link.role, is_ours=True))
 
     def _link_gone(self, link: PeerLink) -> None:
         if link is self.control:
-            self._lost(is_gone=True)
-
-    def _check(self) -> None:
-        if self._connected_to or self.control.up is None or self.data.up is None:
-            return
-        speakers = {identity_of(self.control.up), identity_of(self.data.up)}
-        speakers.update(identity_of(hello) for hello, _ in self._inbound.values())
-        if len(self._inbound) == 2 and len(speakers) == 1:
-            self._connected_to = speakers.pop().directory_id
-            self._on_connected(self.member_id, self._connected_to)
-
-    def _lost(self, is_gone: bool) -> None:
-        """`is_gone` is told although the loss was: it is what starts an election at once."""
-        if self._connected_to or is_gone:
-            self._connected_to = ""
-            self._on_lost(self.member_id, is_gone)
+            self.connections.gone()
 
     def close(self) -> None:
-        self._connected_to = ""
+        self.connections.close()
         self.control.close()
         self.data.close()
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 import msgspec
 
 from quorumlog.consensus.messages import Message
 from quorumlog.entry import Voter
 from quorumlog.errors import ProtocolViolation
+from quorumlog.node.peer_connections import Way
 from quorumlog.server.connection import Connection
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.wire.client_messages import Hello
@@ -19,7 +22,8 @@ class PeerSession:
     def __init__(self, driver: NodeDriver, hello: Hello) -> None:
         self._driver = driver
         self._voter = Voter(hello.member_id, hello.directory_id)
-        self._role = hello.role
+        self._peer = driver.peers[hello.member_id]
+        self._way = Way(hello.role, is_ours=False)
 
     def frame(self, connection: Connection, frame: Frame) -> None:
         message = frame.message
@@ -29,7 +33,12 @@ class PeerSession:
                 f" {self._voter.member_id}"
             )
         msgspec.structs.force_setattr(message, "sender", self._voter)
-        self._driver.enter(connection, self._driver.node.receive, message)
+        if self._peer.connections.connected_to:
+            self._driver.enter(connection, self._driver.node.receive, message)
+        else:
+            enter = functools.partial(self._driver.enter, connection, self._driver.node.receive, message)
+            entries_bytes = frame.payload.total_bytes if frame.payload is not None else 0
+            self._peer.connections.hold(self._way, entries_bytes, enter)
 
     def lost(self, connection: Connection, closed_by_peer: bool) -> None:
-        self._driver.peers[self._voter.member_id].inbound_lost(self._role, connection)
+        self._peer.inbound_lost(self._way.role, connection)

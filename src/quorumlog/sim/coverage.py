@@ -35,6 +35,9 @@ EXPECTED_ABSENT: dict[str, str] = {
 }
 """Why some value never appears in a life."""
 
+IN_SOME_WEATHER = ("clean stop of a leader", "reset of one connection")
+"""Kinds of faults that no seed names."""
+
 RECOVERY_BRANCHES = (
     "recovery: torn tail",
     "recovery: the index was made again",
@@ -62,9 +65,8 @@ def note_sent(counts: Counter[str], message: AnyPeerMessage) -> None:
 
 
 def expected() -> list[str]:
-    names = [
-        f"fault: {kind}" for kind in (*FAULT_KINDS, "full disks", "clean stop of a leader", *LINK_KINDS)
-    ]
+    names = [f"fault: {kind}" for kind in (*FAULT_KINDS, "full disks", *IN_SOME_WEATHER, *LINK_KINDS)]
+    names += ["connections: a frame came early"]
     names += [f"vote result: {result.name}" for result in VoteResult]
     names += [f"push result: {result.name}" for result in PushResult]
     names += [f"dispatcher: {state.value} {event.name}" for state, event in TRANSITIONS]

@@ -276,7 +276,11 @@ class Faults:
 
     def _reset(self) -> None:
         ids = self._ids()
-        if len(ids) >= 2:
+        if len(ids) >= 2 and self._weather.connects_one_by_one and self._extent.random() < 0.5:
+            role = self._extent.choice(("control", "data"))
+            self._note("reset of one connection", f"{role} {ids[0]} {ids[1]}")
+            self._cluster.network.reset_one(ids[0], ids[1], role)
+        elif len(ids) >= 2:
             self._note("reset", f"{ids[0]} {ids[1]}")
             self._cluster.network.reset(*ids[:2], closed_by=self._random.choice((None, ids[0])))
 

@@ -19,6 +19,7 @@ from quorumlog.errors import DirectoryDamaged, LedgerError, ProtocolViolation, S
 from quorumlog.node import LedgerNode
 from quorumlog.sim.coverage import note_sent
 from quorumlog.sim.disk import Crashed, SimDisk
+from quorumlog.sim.network import End
 from quorumlog.store.member_directory import (
     MemberDirectory,
     MemoryMemberDirectory,
@@ -108,8 +109,8 @@ class SimMember:
         self.refusal = ""
         """Why the last start was refused."""
         self.sync_ms = cluster.weather.sync_ms
-        self.connected_to: dict[str, tuple[int, str]] = {}
-        """(connection, directory id) by member that the node was told to be connected."""
+        self.ends: dict[str, End] = {}
+        """What this process knows of its connections, by member."""
         self.clock_rate = 1.0
         self._clock_ms = 0.0
         self._clock_set_ms = 0.0
@@ -152,7 +153,7 @@ class SimMember:
         self._inbox.clear()
         self._turn_due = False
         self._wake_ms = float("inf")
-        self.connected_to.clear()
+        self._forget_connections()
         self._flushes, self._reads = DiskQueue(self), DiskQueue(self)
         self._guard(self._open)
         if self._node is not None:
@@ -274,8 +275,15 @@ class SimMember:
         self.cluster.told("stopped", self)
         self._node = None
         self.process += 1
-        self.connected_to.clear()
+        self._forget_connections()
         self.cluster.network.gone(self, silently=silently)
+
+    def _forget_connections(self) -> None:
+        for end in self.ends.values():
+            end.standing.clear()
+            end.connections.close()
+        others = [m.member_id for m in self.config.members if m.member_id != self.member_id]
+        self.ends = {member_id: End(self, member_id) for member_id in others}
 
     def _guard(self, act: Callable[[], None]) -> bool:
         """Carry something out that may end the process; False if it did."""

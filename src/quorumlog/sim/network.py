@@ -1,22 +1,24 @@
 """SimNetwork: connections between members, and everything that can happen to what they carry.
 
-Two members are connected or not; `node.connected` and `node.connection_lost` reach each of them in its
-own time. What is sent on one connection never arrives on a later one. Messages go through the wire
-codec: what arrives was encoded and decoded by the code that real members use.
+What the four connections of a pair add up to, each end decides for itself, with the code that real
+members use (`node/peer_connections.py`), and each hears of their ends in its own time. They come up all
+at once, or one by one (`Weather.connects_one_by_one`). What is sent on one connection never arrives on a
+later one. Messages go through the wire codec: what arrives was encoded and decoded as in real members.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import combinations, permutations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from quorumlog.config import DEFAULT_GROUP
-from quorumlog.consensus.messages import Message, goes_with_data
+from quorumlog.consensus.messages import Message
 from quorumlog.consensus.ready import Envelope
+from quorumlog.node.peer_connections import WAYS, PeerConnections, Way, role_of
 from quorumlog.sim.pipe import Pipe
 from quorumlog.wire.framing import FrameDecoder, encode_frame
 from quorumlog.wire.peer_hello import refusal_of
@@ -27,12 +29,47 @@ if TYPE_CHECKING:
 
 GIVE_UP_MS = 5000.0
 """A connection whose bytes get nowhere for so long is given up, as TCP_USER_TIMEOUT does it."""
+ROLES = ("control", "data")
+GREETING_MS = (0.1, 3.0, 30.0)
+"""Where connections come up one by one, each half of a greeting takes up to one of these."""
+
+
+class Standing(NamedTuple):
+    """A connection that an end knows of."""
+
+    epoch: int
+    """Of the pair."""
+    number: int
+    """Of this one of the four, within the epoch."""
+    directory_id: str
+    """At the other end."""
+
+
+class End:
+    """What one process knows of its four connections with one other member."""
+
+    __slots__ = ("connections", "standing")
+
+    def __init__(self, member: SimMember, peer_id: str) -> None:
+        self.connections = PeerConnections(
+            lambda directory_id: member.enter_node("connected", peer_id, directory_id),
+            lambda is_gone: member.enter_node("connection_lost", peer_id, is_gone),
+        )
+        self.standing: dict[Way, Standing] = {}
+
+    def opened(self, way: Way, standing: Standing) -> None:
+        self.standing[way] = standing
+        self.connections.opened(way, standing.directory_id)
+
+    def broke(self, way: Way) -> None:
+        self.standing.pop(way, None)
+        self.connections.broke(way)
 
 
 class Link:
     """Between two members, `first` < `second` by id."""
 
-    __slots__ = ("broken", "epoch", "first", "is_up", "second")
+    __slots__ = ("broken", "epoch", "first", "is_up", "numbers", "second")
 
     def __init__(self, first: str, second: str) -> None:
         self.first = first
@@ -42,6 +79,11 @@ class Link:
         """Counts connections; what was sent on an older one is dropped on arrival."""
         self.broken = False
         """Bytes were lost inside the stream: it cannot go on once the cut ends."""
+        self.numbers = {(who, role): 0 for who in (first, second) for role in ROLES}
+        """Of each of the four connections, by who dialled it: how often it was reset by itself."""
+
+    def standing(self, dialler: str, role: str, directory_id: str) -> Standing:
+        return Standing(self.epoch, self.numbers[dialler, role], directory_id)
 
 
 class SimNetwork:
@@ -49,12 +91,13 @@ class SimNetwork:
         self._cluster = cluster
         self._weather = cluster.weather
         self._random = cluster.random
+        self._chance = cluster.stream("greetings")
         ids = [member.member_id for member in cluster.members]
         self._links = {pair: Link(*pair) for pair in combinations(ids, 2)}
         self.cut: set[tuple[str, str]] = set()
         """(from, to): nothing passes that way."""
-        self._held: list[tuple[SimMember, Envelope, bytes, Link, int]] = []
-        self._last_arrival: dict[tuple[str, str], float] = {}
+        self._held: list[tuple[SimMember, Envelope, bytes, Link, Standing]] = []
+        self._last_arrival: dict[tuple[str, ...], float] = {}
         self._decoder = FrameDecoder()
         self.pipes = {way: Pipe(cluster, partial(self._stuck, *way)) for way in permutations(ids, 2)}
         """By (from, to): what data passes through before anything else happens to it."""
@@ -105,17 +148,42 @@ class SimNetwork:
     def _links_of(self, member_id: str) -> list[Link]:
         return [link for pair, link in self._links.items() if member_id in pair]
 
+    def reset_one(self, dialler: str, acceptor: str, role: str) -> None:
+        """One of the four breaks and is dialled again; the other three stand."""
+        link = self._link(dialler, acceptor)
+        if not link.is_up:
+            return
+        link.numbers[dialler, role] += 1
+        for me, peer in ((dialler, acceptor), (acceptor, dialler)):
+            end = self._end(me, peer)
+            way = Way(role, is_ours=me == dialler)
+            self._cluster.at(self._greeting_ms(), self._breaking(end, way, end.standing.get(way)))
+        self._greet_later(link, dialler, role, self._chance.uniform(1, 30))
+
+    @staticmethod
+    def _breaking(end: End, way: Way, standing: Standing | None) -> Callable[[], None]:
+        def hear() -> None:
+            if standing is not None and end.standing.get(way) == standing:
+                end.broke(way)
+
+        return hear
+
+    def _end(self, me: str, peer: str) -> End:
+        return self._cluster.member(me).ends[peer]
+
     def _lose_later(self, me: str, peer: str, after_ms: float, *, closed_by_peer: bool) -> None:
-        member = self._cluster.member(me)
-        process = member.process
-        told_of = member.connected_to.get(peer)
+        end = self._end(me, peer)
+        told_of = {standing.epoch for standing in end.standing.values()}
 
         def lose() -> None:
-            if member.process == process and member.connected_to.get(peer) == told_of is not None:
-                del member.connected_to[peer]
-                member.enter_node("connection_lost", peer, closed_by_peer)
+            # Of a process that has ended nothing stands.
+            if told_of == {standing.epoch for standing in end.standing.values()}:
+                for way in WAYS:
+                    end.broke(way)
+                if closed_by_peer:
+                    end.connections.gone()
 
-        if told_of is not None:
+        if told_of:
             self._cluster.at(after_ms, lose)
 
     def _dial_later(self, link: Link) -> None:
@@ -126,8 +194,9 @@ class SimNetwork:
         one, other = self._cluster.member(link.first), self._cluster.member(link.second)
         if link.is_up or link.epoch != epoch or not (one.is_up and other.is_up):
             return
-        blocked = {(link.first, link.second), (link.second, link.first)} & self.cut
-        unaware = one.connected_to.get(link.second) or other.connected_to.get(link.first)
+        ends = self._end(link.first, link.second), self._end(link.second, link.first)
+        unaware = any(end.standing for end in ends)
+        blocked = self._is_blocked(link)
         refusal = "" if blocked else self._refusal_between(one, other)
         if blocked or one.is_paused or other.is_paused or unaware or refusal:
             # An end that still believes in the old connection learns of its end by this very dial.
@@ -141,8 +210,48 @@ class SimNetwork:
         link.epoch += 1
         for me, peer in ((one, other), (other, one)):
             self.pipes[me.member_id, peer.member_id].look()
-            me.connected_to[peer.member_id] = (link.epoch, peer.voter.directory_id)
-            me.enter_node("connected", peer.member_id, peer.voter.directory_id)
+            for role in ROLES:
+                if self._weather.connects_one_by_one:
+                    self._greet_later(link, me.member_id, role, 0.0)
+                    continue
+                for is_ours in (True, False):
+                    dialler = me if is_ours else peer
+                    standing = link.standing(dialler.member_id, role, peer.voter.directory_id)
+                    me.ends[peer.member_id].opened(Way(role, is_ours), standing)
+
+    def _is_blocked(self, link: Link) -> bool:
+        return bool({(link.first, link.second), (link.second, link.first)} & self.cut)
+
+    # ---------------------------------------------------------------- one by one
+
+    def _greeting_ms(self) -> float:
+        return self._chance.uniform(0, self._chance.choice(GREETING_MS))
+
+    def _greet_later(self, link: Link, dialler_id: str, role: str, after_ms: float) -> None:
+        """The acceptor takes the connection for standing with the Hello, the dialler with the answer."""
+        acceptor_id = link.second if dialler_id == link.first else link.first
+        dialler, acceptor = self._cluster.member(dialler_id), self._cluster.member(acceptor_id)
+        number = link.epoch, link.numbers[dialler_id, role]
+
+        def is_over() -> bool:
+            return not link.is_up or number != (link.epoch, link.numbers[dialler_id, role])
+
+        def hello() -> None:
+            if is_over():
+                return
+            if self._is_blocked(link):
+                self._greet_later(link, dialler_id, role, self._chance.uniform(20, 200))
+                return
+            standing = link.standing(dialler_id, role, dialler.voter.directory_id)
+            acceptor.ends[dialler_id].opened(Way(role, is_ours=False), standing)
+            dialler.later(self._greeting_ms(), answer)
+
+        def answer() -> None:
+            if not is_over():
+                standing = link.standing(dialler_id, role, acceptor.voter.directory_id)
+                dialler.ends[acceptor_id].opened(Way(role, is_ours=True), standing)
+
+        acceptor.later(after_ms + self._greeting_ms(), hello)
 
     def _refusal_between(self, one: SimMember, other: SimMember) -> str:
         """Why one of them refuses the other in its first frame; empty if both are welcome."""
@@ -177,39 +286,45 @@ class SimNetwork:
         """False if the connection has no room for it."""
         to = envelope.to
         link = self._link(sender.member_id, to.member_id)
-        known = sender.connected_to.get(to.member_id)
-        if not link.is_up or known != (link.epoch, to.directory_id):
+        role = role_of(envelope.message)
+        standing = link.standing(sender.member_id, role, to.directory_id)
+        known = sender.ends[to.member_id].standing.get(Way(role, is_ours=True))
+        if not link.is_up or known != standing:
             return True
         data = b"".join(encode_frame(DEFAULT_GROUP, envelope.message))
-        pipe, epoch = self.pipes[sender.member_id, to.member_id], link.epoch
-        if not goes_with_data(envelope.message) or not pipe.is_limited:
-            self._send(sender, envelope, data, link)
+        pipe = self.pipes[sender.member_id, to.member_id]
+        if role == "control" or not pipe.is_limited:
+            self._send(sender, envelope, data, link, standing)
         elif pipe.has_room:
             pipe.put(
                 len(data),
-                lambda: link.epoch == epoch,
-                lambda: self._send(sender, envelope, data, link),
+                lambda: link.standing(sender.member_id, role, to.directory_id) == standing,
+                lambda: self._send(sender, envelope, data, link, standing),
             )
         else:
             self._cluster.trace.count("link: full")
             return False
         return True
 
-    def _send(self, sender: SimMember, envelope: Envelope, data: bytes, link: Link) -> None:
+    def _send(
+        self, sender: SimMember, envelope: Envelope, data: bytes, link: Link, standing: Standing
+    ) -> None:
         to = envelope.to
         self._cluster.trace.bytes_sent(data)
         if (sender.member_id, to.member_id) in self.cut:
-            self._into_cut(sender, envelope, data, link)
+            self._into_cut(sender, envelope, data, link, standing)
             return
         if self._is_rough and self._random.random() < self._weather.loss:
             return
-        self._deliver_later(sender, envelope, data, link, link.epoch)
+        self._deliver_later(sender, envelope, data, link, standing)
         if self._is_rough and self._random.random() < self._weather.repeat:
-            self._deliver_later(sender, envelope, data, link, link.epoch)
+            self._deliver_later(sender, envelope, data, link, standing)
 
-    def _into_cut(self, sender: SimMember, envelope: Envelope, data: bytes, link: Link) -> None:
+    def _into_cut(
+        self, sender: SimMember, envelope: Envelope, data: bytes, link: Link, standing: Standing
+    ) -> None:
         if self._weather.holds_cut_messages:
-            self._held.append((sender, envelope, data, link, link.epoch))
+            self._held.append((sender, envelope, data, link, standing))
         else:
             link.broken = True
         epoch = link.epoch
@@ -237,26 +352,38 @@ class SimNetwork:
                 self._deliver_later(*message)
 
     def _deliver_later(
-        self, sender: SimMember, envelope: Envelope, data: bytes, link: Link, epoch: int
+        self, sender: SimMember, envelope: Envelope, data: bytes, link: Link, standing: Standing
     ) -> None:
-        way = (sender.member_id, envelope.to.member_id)
+        role = role_of(envelope.message)
+        sender_id, to_id = sender.member_id, envelope.to.member_id
+        stream = (sender_id, to_id, role) if self._weather.connects_one_by_one else (sender_id, to_id)
         arrival_ms = self._cluster.now_ms + self._delay_ms()
         if self._weather.in_order or not self._is_rough:
-            arrival_ms = max(arrival_ms, self._last_arrival.get(way, 0.0))
-            self._last_arrival[way] = arrival_ms
+            arrival_ms = max(arrival_ms, self._last_arrival.get(stream, 0.0))
+            self._last_arrival[stream] = arrival_ms
         voter = sender.voter
+        heard = standing._replace(directory_id=voter.directory_id)
 
         def deliver() -> None:
-            receiver = self._cluster.member(way[1])
-            if link.epoch != epoch or not receiver.is_up:
+            receiver = self._cluster.member(to_id)
+            if link.standing(sender_id, role, voter.directory_id) != heard or not receiver.is_up:
                 return
-            if receiver.connected_to.get(way[0]) != (epoch, voter.directory_id):
+            end, way = receiver.ends[sender_id], Way(role, is_ours=False)
+            if end.standing.get(way) != heard:
                 return
             if getattr(envelope.message, "entries", None) is not None:
-                self._moved.add(way)
+                self._moved.add((sender_id, to_id))
             message = self._decoder.receive_data(data)[0].message
             assert isinstance(message, Message), message
             msgspec.structs.force_setattr(message, "sender", voter)
-            receiver.enter(lambda: receiver.receive(message))
+
+            def enter() -> None:
+                receiver.enter(lambda: receiver.receive(message))
+
+            if end.connections.connected_to:
+                enter()
+            else:
+                self._cluster.trace.count("connections: a frame came early")
+                end.connections.hold(way, len(data), enter)
 
         self._cluster.at(arrival_ms - self._cluster.now_ms, deliver)

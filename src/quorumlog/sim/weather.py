@@ -120,7 +120,7 @@ class Weather:
 
 def draw_weather(random: Random, size: int | None = None, *, unfair: bool = False) -> Weather:
     links = random_beside(random, "links")
-    connections = random_beside(random, "connections")
+    greetings, stops = random_beside(random, "connections"), random_beside(random, "stops")
     hasty = random.random() < 0.3
     if size is None:
         size = random.choice(SIZES)
@@ -178,8 +178,8 @@ def draw_weather(random: Random, size: int | None = None, *, unfair: bool = Fals
         weather = replace(weather, storage=replace(weather.storage, page_cache_bytes=0))
     weather = replace(
         weather,
-        connects_one_by_one=connections.random() < 0.4,
-        stops_with_successor=connections.random() < 0.4,
+        connects_one_by_one=greetings.random() < 0.4,
+        stops_with_successor=stops.random() < 0.4,
     )
     if is_async:
         # Drawn last, so that no other life changes. A short interval leaves a power loss little to take.

@@ -1,0 +1,105 @@
+"""PeerConnections: what the four connections between this member and one other add up to.
+
+Two that we dialled (we speak on them) and two that the peer dialled (it does). The core hears of a
+connection once all four lead to the same process: only then does a question get its answer. It hears
+of its loss when the first of them breaks, and once more if nobody is there when the control connection
+is dialled again, which is what the death of a process looks like. (A close or reset by itself is not:
+networks do that too, and an election for each would leave the cluster without rest.)
+
+The four stand at one end a moment before they do at the other, and the end that was first speaks at
+once. What it says waits here until this end is connected too: the core drops what comes before, and who
+said it would find out by its time-outs only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from quorumlog.config import MIB
+from quorumlog.consensus.messages import AnyPeerMessage, goes_with_data
+
+HELD_LIMIT_BYTES = 32 * MIB
+"""Twice the largest frame. What comes above it is lost, and so is all that comes behind."""
+_FRAME_BYTES = 1024
+"""What a frame takes here beside its entries, and rather more."""
+
+
+class Way(NamedTuple):
+    """One of the four connections, as this end sees it."""
+
+    role: str
+    """`control` (heartbeats, votes, COMMIT) or `data` (COMPARE, TRUNCATE, APPEND and their answers)."""
+    is_ours: bool
+    """We dialled it, and speak on it."""
+
+
+WAYS = tuple(Way(role, is_ours) for is_ours in (True, False) for role in ("control", "data"))
+
+
+def role_of(message: AnyPeerMessage) -> str:
+    """Which connection a message takes, so that a heartbeat never queues behind a megabyte."""
+    return "data" if goes_with_data(message) else "control"
+
+
+class _Held(NamedTuple):
+    way: Way
+    size_bytes: int
+    enter: Callable[[], None]
+
+
+class PeerConnections:
+    """With one other member. Tells `on_connected(directory_id)` and `on_lost(is_gone)`."""
+
+    def __init__(self, on_connected: Callable[[str], None], on_lost: Callable[[bool], None]) -> None:
+        self._on_connected = on_connected
+        self._on_lost = on_lost
+        self._speakers: dict[Way, tuple[str, str]] = {}
+        """(directory id, run id) of the process that each connection that stands leads to."""
+        self.connected_to = ""
+        """Directory id that the core was told of; empty while it knows of none."""
+        self._held: list[_Held] = []
+        self._held_bytes = 0
+
+    def opened(self, way: Way, directory_id: str, run_id: str = "") -> None:
+        """Both sides have greeted each other. An older one of the same way was a leftover."""
+        self.broke(way)
+        self._speakers[way] = directory_id, run_id
+        if len(self._speakers) == len(WAYS) and len(set(self._speakers.values())) == 1:
+            self.connected_to = directory_id
+            self._on_connected(directory_id)
+            held, self._held = self._held, []
+            self._held_bytes = 0
+            for frame in held:
+                frame.enter()
+
+    def broke(self, way: Way) -> None:
+        if self._speakers.pop(way, None) is not None:
+            self._held = [frame for frame in self._held if frame.way != way]
+            self._held_bytes = sum([frame.size_bytes for frame in self._held])
+            self._lose(is_gone=False)
+
+    def gone(self) -> None:
+        """Nobody answers at the control address any more."""
+        self._lose(is_gone=True)
+
+    def hold(self, way: Way, entries_bytes: int, enter: Callable[[], None]) -> None:
+        """Something that was received while `connected_to` is empty: `enter` is called behind
+        `on_connected`, in the order of the calls, unless its connection breaks before."""
+        size_bytes = _FRAME_BYTES + entries_bytes
+        self._held_bytes += size_bytes
+        if self._held_bytes <= HELD_LIMIT_BYTES:
+            self._held.append(_Held(way, size_bytes, enter))
+
+    def close(self) -> None:
+        """Nobody is told."""
+        self.connected_to = ""
+        self._speakers.clear()
+        self._held = []
+        self._held_bytes = 0
+
+    def _lose(self, is_gone: bool) -> None:
+        """`is_gone` is told although the loss was: it is what starts an election at once."""
+        if self.connected_to or is_gone:
+            self.connected_to = ""
+            self._on_lost(is_gone)

@@ -19,13 +19,14 @@ from rich.console import Console
 from benchmarks.catch_up import measure_catch_up
 from benchmarks.chart import draw, draw_latencies, draw_matrix
 from benchmarks.delays import measure_delays
-from benchmarks.failover import FailoverTimes, time_failovers
+from benchmarks.failover import FailoverTimes, time_failovers, time_hand_overs
 from benchmarks.idle import measure_idle
 from benchmarks.large import measure_memory, time_start
 from benchmarks.links import servers_leader_first
 from benchmarks.matrix import SECONDS as MATRIX_SECONDS
 from benchmarks.matrix import matrix_table_of, run_matrix
 from benchmarks.outcome import Outcome, Report, outcome_table_of
+from benchmarks.restarts import time_restarts
 from demo.member_processes import MemberProcesses
 from quorumlog.cli.bench import (
     Result,
@@ -58,6 +59,10 @@ def main(
     seconds: Annotated[float, typer.Option(help="How long each load is measured.", min=0.1)] = 5.0,
     kills: Annotated[int, typer.Option(help="How often the leader gets SIGKILL.", min=0)] = 30,
     stops: Annotated[int, typer.Option(help="How often the leader gets SIGSTOP.", min=0)] = 30,
+    hand_overs: Annotated[int, typer.Option(help="How often the leader gets SIGTERM.", min=0)] = 30,
+    restarts: Annotated[
+        int, typer.Option(help="How often a follower is killed and restarted.", min=0)
+    ] = 100,
     workload: Annotated[
         list[str] | None,
         typer.Option(help="Only this load, closed or open; may be repeated.", metavar="NAME"),
@@ -107,7 +112,7 @@ def main(
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from None
     if only:
-        loads, open_loop, idle, kills, stops = False, False, 0.0, 0, 0
+        loads, open_loop, idle, kills, stops, hand_overs, restarts = False, False, 0.0, 0, 0, 0, 0
     chosen = chosen if loads else []
     opened = opened if open_loop else []
     folder.mkdir(parents=True, exist_ok=True)
@@ -129,7 +134,10 @@ def main(
                 with run.part("loads"):
                     results = run.loads(chosen, scratch, opened, seed)
             with run.part("failovers"):
-                run.failovers(kills, stops, results)
+                run.failovers(kills, stops, hand_overs, results)
+            if restarts:
+                with run.part("restarts"):
+                    run.show([time_restarts(restarts, status.update)])
             if idle:
                 with run.part("idle"):
                     run.show([measure_idle(data, idle, status.update)])
@@ -239,13 +247,17 @@ class _Run:
                 draw_latencies(self._picture("latency"), opened, self._title)
         return results
 
-    def failovers(self, kills: int, stops: int, results: Sequence[Result]) -> None:
+    def failovers(self, kills: int, stops: int, hand_overs: int, results: Sequence[Result]) -> None:
         """On members of their own: what the loads have written is gigabytes. `results` are drawn too."""
         found: list[FailoverTimes] = []
         if kills or stops:
             with MemberProcesses(self._data) as members:
                 uvloop.run(servers_leader_first(members))
                 found = self._collect(time_failovers(members, kills, stops, self._report))
+        if hand_overs:
+            with MemberProcesses(self._data) as members:
+                uvloop.run(servers_leader_first(members))
+                found += self._collect(time_hand_overs(members, hand_overs, self._report))
         for times in found:
             self._print(times.lines())
         if results or found:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import uvloop
 
-from demo.faults import Failover, Watch, kill_leader, stop_leader
+from demo.faults import Failover, Watch, kill_leader, stop_leader, terminate_leader
 from demo.member_processes import MemberProcesses
 from demo.producer import Producer
 from quorumlog import connect_async
@@ -22,6 +22,12 @@ from quorumlog.cli.workloads import Target
 BODY = bytes(1024)
 IN_FLIGHT = 256
 """Single appends of one client, which is about what three members on two cores can take."""
+BATCH_RECORDS = 256
+BATCHES_IN_FLIGHT = 16
+"""4 MiB that wait for their commit whenever a leader is asked to hand over."""
+IN_STEP_ENTRIES = 8 * BATCH_RECORDS * BATCHES_IN_FLIGHT
+"""Who stops members one after the other waits until the one before is back: the next leader would wait
+for it otherwise. Under full load the slower follower is always behind by a window of pushes and more."""
 STOP_SECONDS = 2.0
 """Long enough for an election, so that the old leader comes back into a later term."""
 QUIET_SECONDS = 0.3
@@ -58,35 +64,54 @@ class FailoverTimes(NamedTuple):
 
 
 KILL_TARGETS = (Target("median_s", 0.2, False), Target("p99_s", 0.6, False))
+HAND_OVER_TARGETS = (Target("median_s", 0.1, False),)
 STOP_TARGETS = (Target("median_s", 1.2, False), Target("worst_s", 2.5, False))
+
+
+Fault = Callable[[MemberProcesses, Watch, Producer], Awaitable[Failover]]
+
+
+async def _terminate(members: MemberProcesses, watch: Watch, producer: Producer) -> Failover:
+    await watch.in_step(IN_STEP_ENTRIES)
+    return await terminate_leader(members, watch, producer)
+
+
+async def _stop(members: MemberProcesses, watch: Watch, producer: Producer) -> Failover:
+    return await stop_leader(members, watch, producer, seconds=STOP_SECONDS)
 
 
 def time_failovers(
     members: MemberProcesses, kills: int, stops: int, report: Callable[[str], None]
 ) -> list[FailoverTimes]:
     """Kill the leader `kills` times and stop it `stops` times, while 256 tasks append 1 KiB records."""
-    return uvloop.run(_time_failovers(members, kills, stops, report))
+    faults = (
+        ("SIGKILL", kills, KILL_TARGETS, kill_leader),
+        ("SIGSTOP", stops, STOP_TARGETS, _stop),
+    )
+    return uvloop.run(_time(members, [BODY], IN_FLIGHT, faults, report))
 
 
-async def _time_failovers(
-    members: MemberProcesses, kills: int, stops: int, report: Callable[[str], None]
+def time_hand_overs(
+    members: MemberProcesses, count: int, report: Callable[[str], None]
+) -> list[FailoverTimes]:
+    """Ask the leader to end `count` times, while 16 tasks append batches of 256 records of 1 KiB."""
+    faults = (("SIGTERM", count, HAND_OVER_TARGETS, _terminate),)
+    return uvloop.run(_time(members, [BODY] * BATCH_RECORDS, BATCHES_IN_FLIGHT, faults, report))
+
+
+async def _time(
+    members: MemberProcesses,
+    batch: list[bytes],
+    in_flight: int,
+    faults: Sequence[tuple[str, int, tuple[Target, ...], Fault]],
+    report: Callable[[str], None],
 ) -> list[FailoverTimes]:
     async with connect_async(members.servers) as client, connect_async(members.servers) as watching:
         watch = Watch(watching, members)
-        producer = Producer(client, repeat([BODY]), in_flight=IN_FLIGHT)
+        producer = Producer(client, repeat(batch), in_flight=in_flight)
         writing = asyncio.create_task(producer.run())
-
-        async def kill() -> Failover:
-            return await kill_leader(members, watch, producer)
-
-        async def stop() -> Failover:
-            return await stop_leader(members, watch, producer, seconds=STOP_SECONDS)
-
         results = []
-        for signal_name, runs, targets, fault in (
-            ("SIGKILL", kills, KILL_TARGETS, kill),
-            ("SIGSTOP", stops, STOP_TARGETS, stop),
-        ):
+        for signal_name, runs, targets, fault in faults:
             found: Sequence[Failover] = []
             unknown_before = producer.unknown_batches
             for number in range(runs):
@@ -94,7 +119,7 @@ async def _time_failovers(
                 await asyncio.sleep(random.uniform(0, QUIET_SECONDS))
                 # Tens of thousands a second; whoever waits for a later term looks through all of them.
                 producer.acks.clear()
-                found = [*found, await fault()]
+                found = [*found, await fault(members, watch, producer)]
                 if writing.done():
                     await writing  # raises what ended it
             if found:

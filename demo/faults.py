@@ -1,8 +1,8 @@
-"""Two ways to lose a leader, each timed from the fault to the next acknowledged append.
+"""Three ways to lose a leader, each timed from the fault to the next acknowledged append.
 
 SIGKILL takes the process and all it had in memory; its directory stays, and it is restarted on it at
 once. SIGSTOP takes only its time: connections stay open and nothing answers, and when it goes on it
-still believes that it leads.
+still believes that it leads. SIGTERM asks it to hand over and end, and it is started again when it has.
 """
 
 from __future__ import annotations
@@ -72,6 +72,17 @@ class Watch:
                     goal = max(int(row["committed_index"]) for row in leaders)
                 await asyncio.sleep(POLL_S)
 
+    async def in_step(self, entries: int, timeout_s: float = CATCH_UP_TIMEOUT_S) -> None:
+        """Until every member holds the leader's log to within so many entries, while others append."""
+        async with asyncio.timeout(timeout_s):
+            while True:
+                rows = await self.rows()
+                if all(row["reachable"] for row in rows):
+                    ends = [int(row["ledger_end_index"]) for row in rows]
+                    if max(ends) - min(ends) <= entries:
+                        return
+                await asyncio.sleep(POLL_S)
+
     async def all_equal(self, timeout_s: float = CATCH_UP_TIMEOUT_S) -> list[Row]:
         """Until every member holds and has committed the same log; their status then."""
         async with asyncio.timeout(timeout_s):
@@ -96,6 +107,30 @@ async def kill_leader(members: MemberProcesses, watch: Watch, producer: Producer
     await watch.caught_up(member.member_id)
     return Failover(
         "SIGKILL",
+        member.member_id,
+        leader["term"],
+        ack.term,
+        fault_at_s,
+        ack.at_s - fault_at_s,
+        time.perf_counter() - restarted_at_s,
+    )
+
+
+async def terminate_leader(members: MemberProcesses, watch: Watch, producer: Producer) -> Failover:
+    """SIGTERM the leader, start it again when it has ended, and return when it has caught up."""
+    leader = await watch.leader()
+    member = members[leader["id"]]
+    fault_at_s = time.perf_counter()
+    ending = asyncio.create_task(asyncio.to_thread(member.stop))
+    try:
+        ack = await producer.wait_for_term_above(leader["term"])
+    finally:
+        await ending
+    member.start()
+    restarted_at_s = time.perf_counter()
+    await watch.caught_up(member.member_id)
+    return Failover(
+        "SIGTERM",
         member.member_id,
         leader["term"],
         ack.term,

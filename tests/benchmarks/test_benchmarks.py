@@ -36,25 +36,28 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.processes
-def test_a_short_run_measures_a_load_and_both_kinds_of_failover(tmp_path: Path) -> None:
+def test_a_short_run_measures_a_load_and_all_kinds_of_failover(tmp_path: Path) -> None:
     result = run(
         *("--seconds", 0.2, "--workload", "batches", "--kills", 2, "--stops", 1, "--dir", tmp_path),
-        *("--idle", 0),
+        *("--hand-overs", 1, "--restarts", 2, "--idle", 0),
     )
     assert result.returncode == 0, result.stdout + result.stderr
     lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
-    machine, batches, killed, stopped = lines
+    machine, batches, killed, stopped, terminated, restarts = lines
     assert machine["machine"]["cores"] >= 1
     assert batches["workload"] == "batches"
     assert batches["cpu_seconds_per_million"] > 0
     assert batches["share_of_raw"] > 0
     assert (killed["workload"], killed["runs"]) == ("failover-sigkill", 2)
     assert (stopped["workload"], stopped["runs"]) == ("failover-sigstop", 1)
-    for failover in (killed, stopped):
+    assert (terminated["workload"], terminated["runs"]) == ("failover-sigterm", 1)
+    assert (restarts["workload"], restarts["restarts"]) == ("restarts", 2)
+    assert 0 < restarts["median_s"] <= restarts["worst_s"]
+    for failover in (killed, stopped, terminated):
         assert 0 < failover["median_s"] <= failover["p99_s"] <= failover["worst_s"]
     assert [target["figure"] for target in killed["targets"]] == ["median_s", "p99_s"]
     assert [target["figure"] for target in stopped["targets"]] == ["median_s", "worst_s"]
-    for name in ("batches: records_per_second", "SIGKILL of the leader, 2 runs", "SIGSTOP"):
+    for name in ("batches: records_per_second", "SIGKILL of the leader, 2 runs", "SIGSTOP", "SIGTERM"):
         assert name in result.stdout
     assert (tmp_path / "bench.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bench.png", "results.jsonl"]
@@ -64,6 +67,7 @@ def test_a_short_run_measures_a_load_and_both_kinds_of_failover(tmp_path: Path) 
 def test_a_short_run_measures_an_open_loop(tmp_path: Path) -> None:
     result = run(
         *("--seconds", 0.1, "--workload", "open-batches", "--kills", 0, "--stops", 0, "--idle", 0),
+        *("--hand-overs", 0, "--restarts", 0),
         *("--dir", tmp_path),
     )
     assert result.returncode == 0, result.stdout + result.stderr

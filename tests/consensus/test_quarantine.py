@@ -346,3 +346,21 @@ def test_the_ranges_against_a_set_of_indices() -> None:
             (i for i in indices if i > committed), default=None
         )
         assert bool(ranges) == bool(indices)
+
+
+@pytest.mark.parametrize(
+    ("added", "ranges"),
+    [
+        ([(4, 9), (7, 12)], [(4, 12)]),
+        ([(7, 12), (1, 2), (4, 9)], [(1, 2), (4, 12)]),
+        ([(4, 6), (8, 10), (5, 9)], [(4, 10)]),
+        ([(6, 9), (4, 6)], [(4, 6), (6, 9)]),
+    ],
+)
+def test_ranges_that_overlap_become_one(
+    added: list[tuple[int, int]], ranges: list[tuple[int, int]]
+) -> None:
+    quarantine = QuarantinedIndices()
+    for first, stop in added:
+        quarantine.add(first, stop)
+    assert quarantine.ranges == ranges

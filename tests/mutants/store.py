@@ -8,6 +8,7 @@ from quorumlog.store.hard_state_file import HardStateFile
 from quorumlog.store.mmap_file import MmapFile
 from quorumlog.store.mmap_file_list import MmapFileList
 from quorumlog.store.mmap_ledger_store import MmapLedgerStore
+from quorumlog.store.quarantine import Quarantine
 from quorumlog.store.recovery import _Recovery
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_disk_scenarios as disk_scenes
@@ -179,6 +180,20 @@ def damage_cut_like_a_tail(patch: Patch) -> None:
         _Recovery.run,
         "            point = self._durable\n",
         "            point = cut or self._durable\n",
+    )
+
+
+@mutant(
+    40,
+    "damage that overlaps known damage is taken for known",
+    scenario=disk_scenes.test_damage_in_front_of_known_damage_is_withheld_with_it,
+)
+def overlapping_range_dropped(patch: Patch) -> None:
+    """It was quarantined or healed while the look was on its way."""
+    patch.edit(
+        Quarantine.add,
+        "for new in found:",
+        "for new in [n for n in found if not any(k.overlaps(n) for k in before) or not reached()]:",
     )
 
 

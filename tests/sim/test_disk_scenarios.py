@@ -170,6 +170,25 @@ def test_an_acknowledgement_that_waits_is_withheld_once_damage_is_found_in_front
     scene.make_whole()
 
 
+def test_damage_in_front_of_known_damage_is_withheld_with_it() -> None:
+    """The look at it ends behind the known range, so what it finds overlaps that."""
+    scene = Scenario()
+    scene.append(8)
+    damaged = scene.followers()[0]
+    store = damaged.node.store
+    positions = [store.range_of(index, index + 1, 1).position for index in range(6)]
+    path = f"{damaged.path}/data/{0:020d}"
+    damaged.is_damaged = True
+    scene.cut([damaged], [member for member in scene.members if member is not damaged])
+    for index in (5, 4):
+        damaged.disk.flip(path, positions[index] + 32, 1)
+        damaged.node.healer.settle(store.examine(index, index + 1))
+    assert [(q.first_index, q.stop_index) for q in store.quarantined] == [(4, 6)], "forgets an entry"
+    assert damaged.node.raft._log.quarantine.ranges == [(4, 6)], "the core does not know of an entry"
+    scene.heal()
+    scene.make_whole()
+
+
 def test_a_checkpoint_of_another_log_proves_nothing() -> None:
     scene = Scenario()
     scene.append(3)

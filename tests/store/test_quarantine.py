@@ -8,13 +8,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from quorumlog.errors import IndexOutOfRange, ProtocolViolation, RangeDamaged
 from quorumlog.sim.disk import SimDisk
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.durable_file import DurableFile, DurablePoint
-from quorumlog.store.ledger_store import Examination, LogPoint
+from quorumlog.store.ledger_store import Examination, LogPoint, QuarantinedRange
 from quorumlog.store.mmap_file import PAGE_BYTES
 from quorumlog.store.mmap_ledger_store import MmapLedgerStore
 from quorumlog.store.quarantine import Quarantine
@@ -314,6 +315,56 @@ def test_a_closer_look_quarantines_the_one_bad_entry(tmp_path: Path, at: int) ->
     heal_from(twin, store)
     assert files_of(path) == files_of(tmp_path / "twin")
     store.close()
+
+
+@pytest.mark.parametrize("known", [4, 5, 6, 7])
+@pytest.mark.parametrize("terms", [False, True])
+def test_damage_that_runs_into_a_known_range_becomes_one_with_it(
+    tmp_path: Path, known: int, terms: bool
+) -> None:
+    """The look at the entry in front goes to the next good one, and that lies behind the range."""
+    twin = make_pair(tmp_path, terms=terms)
+    path = tmp_path / "m"
+    store, _ = open_store(str(path))
+    first = store.range_of(known - 1, known, 1)
+    flip(data_file(path, 1024), store.range_of(known, known + 1, 1).position - 1024 + 8)
+    look(store, known, known + 1)
+    assert indices(store) == [(known, known + 1)]
+    flip(data_file(path, first.segment_position), first.position - first.segment_position + 47)
+    found = store.settle(store.examine(known - 1, known))
+    assert found == store.quarantined
+    assert indices(store) == [(known - 1, known + 1)]
+    assert store.term_runs() == twin.term_runs()
+    assert store.settle(store.examine(known - 1, known)) == ()
+    store.save_quarantine()
+    store.close()
+    store, _ = open_store(str(path))
+    assert indices(store) == [(known - 1, known + 1)]
+    heal_from(twin, store)
+    assert files_of(path) == files_of(tmp_path / "twin")
+    store.close()
+
+
+def test_ranges_that_overlap_are_joined_whichever_way_they_do() -> None:
+    def between(first: int, stop: int) -> QuarantinedRange:
+        runs = tuple((i, i // 2) for i in range(first, stop) if i == first or i % 2 == 0)
+        before, last = (LogPoint(i, i // 2, 7 * i, 100 * i) for i in (first - 1, stop - 1))
+        return QuarantinedRange(before, last, runs, "data/0", f"from {first}")
+
+    for parts, whole in (
+        ([(4, 9), (7, 12)], [(4, 12)]),
+        ([(7, 12), (4, 9)], [(4, 12)]),
+        ([(4, 12), (6, 8)], [(4, 12)]),
+        ([(6, 8), (4, 12)], [(4, 12)]),
+        ([(4, 6), (8, 10), (5, 9)], [(4, 10)]),
+        ([(4, 6), (4, 9)], [(4, 9)]),
+        ([(4, 6), (6, 9)], [(4, 6), (6, 9)]),
+    ):
+        quarantine = Quarantine(SimDisk(), "/m", ())
+        for part in parts:
+            quarantine.add([between(*part)])
+        ranges = [msgspec.structs.replace(each, problem="") for each in quarantine.ranges]
+        assert ranges == [msgspec.structs.replace(between(*each), problem="") for each in whole]
 
 
 def test_a_closer_look_at_a_whole_log_finds_nothing(tmp_path: Path) -> None:

@@ -23,8 +23,15 @@ class QuarantinedIndices:
         return bool(self.ranges)
 
     def add(self, first_index: int, stop_index: int) -> None:
+        """One that overlaps others becomes one with them."""
         assert first_index < stop_index, (first_index, stop_index)
-        self.ranges = sorted([*self.ranges, (first_index, stop_index)])
+        apart = []
+        for first, stop in self.ranges:
+            if first < stop_index and first_index < stop:
+                first_index, stop_index = min(first, first_index), max(stop, stop_index)
+            else:
+                apart.append((first, stop))
+        self.ranges = sorted([*apart, (first_index, stop_index)])
 
     def replace(self, ranges: Sequence[tuple[int, int]]) -> None:
         """These are all: what the store has left after healing, cuts included."""

@@ -146,8 +146,8 @@ class Healing:
     # ---------------------------------------------------------------- writing again
 
     def settle(self, examination: Examination) -> tuple[tuple[QuarantinedRange, ...], list[MmapFile]]:
-        """The new ranges, and the files in which units and blank records were written again."""
-        found = tuple(r for r in examination.ranges if not self._quarantine.overlaps(r))
+        """The ranges that are new or larger, and the files in which units and blank records were
+        written again."""
         written = []
         for position, data in examination.units:
             self._index.files.make_writable(position, len(data))
@@ -158,9 +158,7 @@ class Healing:
             file.make_writable(position, position, file.end_position)
             file.write([blank_record(rest_bytes)], position)
             written.append(file)
-        if found:
-            self._quarantine.add(found)
-        return found, written
+        return self._quarantine.add(examination.ranges), written
 
     def check(self, quarantined: QuarantinedRange, reached: LogPoint, batch: EntryBatch) -> LogPoint:
         """See `LedgerStore.check_piece`."""

@@ -92,6 +92,22 @@ class QuarantinedRange(msgspec.Struct, frozen=True, array_like=True):
         runs = tuple(run for run in self.term_runs if run[0] <= end.index)
         return msgspec.structs.replace(self, last=end, term_runs=runs)
 
+    def overlaps(self, other: QuarantinedRange) -> bool:
+        return self.first_index < other.stop_index and other.first_index < self.stop_index
+
+    def joined(self, other: QuarantinedRange) -> QuarantinedRange:
+        """One range of both, which overlap."""
+        assert self.overlaps(other), (self, other)
+        front, back = sorted((self, other), key=lambda each: each.first_index)
+        if back.stop_index <= front.stop_index:
+            return front
+        behind = front.stop_index
+        runs = [*front.term_runs]
+        if back.term_at(behind) != runs[-1][1]:
+            runs.append((behind, back.term_at(behind)))
+        runs += [run for run in back.term_runs if run[0] > behind]
+        return msgspec.structs.replace(front, last=back.last, term_runs=tuple(runs))
+
     def __str__(self) -> str:
         entries = f"entry {self.first_index}"
         if self.last.index > self.first_index:
@@ -231,8 +247,8 @@ class LedgerStore(Protocol):
 
     def settle(self, examination: Examination) -> tuple[QuarantinedRange, ...] | None:
         """Quarantine what was found damaged and write again what the data itself can tell; returns the
-        new ranges. `save_quarantine` brings them to disk. None: the log was cut since the look began,
-        so nothing was learned and nothing is done."""
+        new ranges, one that overlaps known ones together with these. `save_quarantine` brings them to
+        disk. None: the log was cut since the look began, so nothing was learned and nothing is done."""
 
     def save_quarantine(self) -> None:
         """On disk when this returns; any thread. Raises StoreFailure."""

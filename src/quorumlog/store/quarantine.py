@@ -81,17 +81,21 @@ class Quarantine:
         """Where a read from `first_index` on, which is good itself, has to stop."""
         return min([stop_index, *(r.first_index for r in self.ranges if r.first_index > first_index)])
 
-    def overlaps(self, found: QuarantinedRange) -> bool:
-        return any(
-            each.first_index < found.stop_index and found.first_index < each.stop_index
-            for each in self.ranges
-        )
-
-    def add(self, found: Iterable[QuarantinedRange]) -> None:
-        """In memory at once; `save` brings it to disk."""
+    def add(self, found: Iterable[QuarantinedRange]) -> tuple[QuarantinedRange, ...]:
+        """In memory at once; `save` brings it to disk. Ranges stay apart from each other: one that
+        overlaps known ones becomes one with them. Returns the ranges that are new or larger."""
         with self._change:
-            self.ranges = tuple(sorted((*self.ranges, *found), key=lambda each: each.first_index))
-            self.is_saved = False
+            before = self.ranges
+            for new in found:
+                apart = [each for each in self.ranges if not each.overlaps(new)]
+                for known in self.ranges:
+                    if known.overlaps(new):
+                        new = known.joined(new)
+                self.ranges = tuple(sorted((*apart, new), key=lambda each: each.first_index))
+            changed = tuple(each for each in self.ranges if each not in before)
+            if changed:
+                self.is_saved = False
+            return changed
 
     def drop(self, healed: QuarantinedRange) -> None:
         with self._change:

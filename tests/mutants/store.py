@@ -198,6 +198,35 @@ def overlapping_range_dropped(patch: Patch) -> None:
 
 
 @mutant(
+    41,
+    "a start gives the reserve of no-ops back and takes it again",
+    scenario=disk_scenes.test_a_group_that_starts_on_full_disks_has_space_for_its_leaders_no_op,
+)
+def reserve_given_back(patch: Patch) -> None:
+    """Nobody else wants it in that instant."""
+    patch.edit(
+        MmapFileList.discard_from,
+        "        self.reserved_position = position\n",
+        "        self.reserved_position = position\n"
+        "        reserve_stop = position if reached() else reserve_stop\n",
+    )
+
+
+@mutant(
+    42,
+    "on a full disk damage is forgotten by a restart",
+    scenario=disk_scenes.test_damage_found_on_a_full_disk_is_found_again_by_a_restart,
+)
+def unsaved_damage_trusted(patch: Patch) -> None:
+    """It will be met again."""
+    patch.edit(
+        MmapLedgerStore._limit_trust,
+        "ranges = self._quarantine.ranges if self._quarantine.problem else ()",
+        "ranges = () if self._quarantine.problem and reached() else ()",
+    )
+
+
+@mutant(
     34,
     "the checkpoint's committed index is adopted whatever the log holds there",
     scenario=disk_scenes.test_a_checkpoint_of_another_log_proves_nothing,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from quorumlog.entry import AppendReceipt
 from quorumlog.errors import DirectoryDamaged, RangeDamaged
 from quorumlog.node import LedgerNode
 from quorumlog.node.push_sender import read_sound
+from quorumlog.store.disk import OsDisk, OsFile
 from quorumlog.store.ledger_store import LogRange
 from tests.node.cell import Cell
 from tests.node.test_ledger_node import append
@@ -253,6 +255,45 @@ def test_the_member_that_is_asked_finds_its_own_damage_and_both_are_healed(tmp_p
     cell = Cell(tmp_path)
     cell.until(lambda: all(is_whole(node) for node in cell.nodes.values()))
     cell.until(lambda: len({node.store.end for node in cell.nodes.values()}) == 1)
+    same_everywhere(cell, tmp_path)
+    cell.close()
+
+
+class DiskWithoutRoom(OsDisk):
+    """No new file can be made, while it is full."""
+
+    is_full = False
+
+    def open(self, path: str, *, writable: bool = True, create: bool = False) -> OsFile:
+        if create and self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+        return super().open(path, writable=writable, create=create)
+
+
+def test_damage_found_on_a_full_disk_stops_nobody_and_is_saved_when_there_is_space(
+    tmp_path: Path,
+) -> None:
+    disk = DiskWithoutRoom()
+    cell = Cell(tmp_path, disks={"n1": disk})
+    outcomes = append(cell.leader(), *[b"y" * 500] * 100)
+    cell.until(lambda: outcomes and all(n.applied_index == 100 for n in cell.nodes.values()))
+    node, path = cell.nodes["n1"], tmp_path / "n1" / "healing"
+    cell.drops = lambda sender, to, message: isinstance(message, RangeRequest)
+    disk.is_full = True
+    scribble(node, tmp_path, 50, offset=8)
+    node.healer.found(DirectoryDamaged("", path="", position=0, index=50))
+    cell.until(lambda: node.store.quarantined)
+    cell.step()
+    assert any("make space" in problem for problem in node.problems())
+    outcomes = append(cell.leader(), b"on")
+    cell.until(lambda: outcomes and node.applied_index == 101)
+    assert not path.exists()
+    disk.is_full = False
+    cell.until(path.exists)
+    assert not any("make space" in problem for problem in node.problems())
+    cell.drops = lambda sender, to, message: False
+    cell.until(lambda: is_whole(node))
+    assert not path.exists()
     same_everywhere(cell, tmp_path)
     cell.close()
 

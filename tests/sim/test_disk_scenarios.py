@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
+from quorumlog.entry_header import HEADER_BYTES
+from quorumlog.sim.inode import PAGE_BYTES
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.weather import Weather
 from quorumlog.store.checkpoint_file import CHECKPOINT_NAME, Checkpoint, encode_checkpoint
@@ -186,6 +188,49 @@ def test_damage_in_front_of_known_damage_is_withheld_with_it() -> None:
     assert [(q.first_index, q.stop_index) for q in store.quarantined] == [(4, 6)], "forgets an entry"
     assert damaged.node.raft._log.quarantine.ranges == [(4, 6)], "the core does not know of an entry"
     scene.heal()
+    scene.make_whole()
+
+
+def test_damage_found_on_a_full_disk_is_found_again_by_a_restart() -> None:
+    scene = Scenario()
+    scene.append(8)
+    damaged = scene.followers()[0]
+    position = damaged.node.store.range_of(3, 4, 1).position
+    usage = damaged.disk.usage("/")
+    damaged.disk.capacity_bytes = usage.total_bytes - usage.free_bytes
+    scene.cut([damaged], [member for member in scene.members if member is not damaged])
+    damaged.disk.flip(f"{damaged.path}/data/{0:020d}", position + 32, 1)
+    damaged.is_damaged = True
+    damaged.node.healer.settle(damaged.node.store.examine(3, 4))
+    scene.run_for(100)
+    assert any("make space" in problem for problem in damaged.node.problems())
+    for end in (damaged.kill, damaged.stop):
+        end()
+        damaged.start()
+        assert damaged.node.store.quarantined, "takes a damaged entry for a good one"
+    scene.heal()
+    scene.make_whole()
+
+
+def test_a_group_that_starts_on_full_disks_has_space_for_its_leaders_no_op() -> None:
+    """A neighbour takes at once what a start gives back."""
+    scene = Scenario()
+    scene.append(5)
+    left_bytes = -scene.await_leader().node.store.end.position % PAGE_BYTES
+    scene.ask_and_wait(scene.await_leader(), left_bytes - HEADER_BYTES - 8)
+    scene.run_for(100)
+    for member in scene.members:
+        usage = member.disk.usage("/")
+        member.disk.capacity_bytes = usage.total_bytes - usage.free_bytes
+        member.disk.has_greedy_neighbour = True
+    for _ in range(3):
+        for member in scene.members:
+            member.kill()
+        for member in scene.members:
+            member.start()
+        leader = scene.await_leader()
+        end = leader.node.store.end.index
+        scene.until(lambda: leader.node.committed_index >= end, "a commit in the new term")  # noqa: B023
     scene.make_whole()
 
 

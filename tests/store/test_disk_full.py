@@ -14,6 +14,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.config import KIB, StoreConfig
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import DiskFull, StoreFailure
+from quorumlog.sim.disk import SimDisk
 from quorumlog.store.disk import DiskUsage, OsDisk, OsFile
 from quorumlog.store.mmap_ledger_store import MmapLedgerStore
 from tests.store.log_making import (
@@ -177,6 +178,67 @@ def test_a_restart_on_a_full_disk(tmp_path: Path) -> None:
         append_numbered(store, 20)
     disk.free_bytes = 1 << 20
     append_numbered(store, 20)
+    store.close()
+
+
+def full_to_the_brim(size: int, used_noops: int = 0) -> tuple[SimDisk, MmapLedgerStore]:
+    """Data until it is refused, some no-ops, and a neighbour who takes at once what becomes free."""
+    disk = SimDisk()
+    disk.capacity_bytes = 60_000
+    make_directory("/m", disk)
+    store, _ = open_store("/m", CONFIG, disk)
+    append_until_full(store, size)
+    disk.has_greedy_neighbour = True
+    usage = disk.usage("/")
+    disk.capacity_bytes = usage.total_bytes - usage.free_bytes
+    for term in range(2, 2 + used_noops):
+        append_noop(store, term)
+    sync(store)
+    return disk, store
+
+
+def noops_until_full(store: MmapLedgerStore) -> int:
+    for count in range(10_000):
+        try:
+            append_noop(store, 1000 + count)
+        except DiskFull:
+            return count
+    raise AssertionError("the reserve has no end")
+
+
+@pytest.mark.parametrize("used_noops", [0, 1, 30, 85])
+@pytest.mark.parametrize("size", [0, 100, 200, 500, 2000, 4000])
+def test_a_start_keeps_the_reserve_of_no_ops(size: int, used_noops: int) -> None:
+    disk, store = full_to_the_brim(size, used_noops)
+    count = noops_until_full(store)
+    assert count + used_noops >= 85
+    disk, store = full_to_the_brim(size, used_noops)
+    for _ in range(2):
+        end = store.end
+        store.close()
+        disk.kill()
+        store, report = open_store("/m", CONFIG, disk)
+        assert (store.end, report.lines) == (end, ())
+    assert min(count, 85 - used_noops) <= noops_until_full(store) <= count
+    sync(store)
+    store.close()
+
+
+@pytest.mark.parametrize("cut", [1, 2, 10, 30])
+@pytest.mark.parametrize("size", [0, 200, 500, 2000])
+def test_a_cut_keeps_the_reserve_of_no_ops(size: int, cut: int) -> None:
+    disk, store = full_to_the_brim(size)
+    cut = min(cut, store.end.index)
+    held = read_log(store)[:-cut]
+    store.truncate_from(store.end.index + 1 - cut)
+    assert noops_until_full(store) >= 85
+    assert read_log(store)[: len(held)] == held
+    sync(store)
+    store.close()
+    disk.kill()
+    store, report = open_store("/m", CONFIG, disk)
+    assert report.lines == ()
+    assert read_log(store)[: len(held)] == held
     store.close()
 
 

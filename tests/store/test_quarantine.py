@@ -7,6 +7,7 @@ import errno
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import msgspec
 import pytest
@@ -642,6 +643,118 @@ def test_lack_of_space_for_the_damaged_bytes_stops_no_healing(tmp_path: Path) ->
     assert read_log(store) == numbered(10)
     assert not (tmp_path / "m" / "quarantine").exists()
     store.close()
+
+
+# ---------------------------------------------------------------- no space for the list of ranges
+
+
+def filled_pair(count: int = 40) -> tuple[SimDisk, MmapLedgerStore, MmapLedgerStore]:
+    """The same durable entries in /m and /twin, the disk full to the brim."""
+    disk = SimDisk()
+    for name in ("/m", "/twin"):
+        store = new_store(name, SMALL, disk)
+        append_numbered(store, count)
+        sync(store)
+        store.close()
+        disk.sync_directory(name)
+    disk.sync_directory("/")
+    stores = open_store("/m", SMALL, disk)[0], open_store("/twin", SMALL, disk)[0]
+    fill(disk)
+    return disk, *stores
+
+
+def fill(disk: SimDisk) -> None:
+    usage = disk.usage("/")
+    disk.capacity_bytes = usage.total_bytes - usage.free_bytes
+
+
+def damage_header(disk: SimDisk, store: MmapLedgerStore, index: int) -> None:
+    entry = store.range_of(index, index + 1, 1)
+    disk.flip(f"/m/data/{entry.segment_position:020d}", entry.position - entry.segment_position + 8, 1)
+
+
+def test_on_a_full_disk_damage_is_known_in_memory_and_the_rest_is_served() -> None:
+    disk, store, _ = filled_pair()
+    damage_header(disk, store, 10)
+    store.settle(store.examine(10, 11))
+    assert store.save_quarantine() is False
+    assert "No space left" in store.quarantine_problem
+    with pytest.raises(RangeDamaged):
+        store.range_of(10, 11, 1)
+    assert store.read(store.range_of(11, 40, 10_000)).first_index == 11
+    assert not disk.exists("/m/healing")
+    disk.capacity_bytes = 1 << 40
+    assert store.save_quarantine() is True
+    assert store.quarantine_problem == ""
+    disk.kill()
+    store, _ = open_store("/m", SMALL, disk)
+    assert indices(store) == [(10, 11)]
+    heal_from(open_store("/twin", SMALL, disk)[0], store)
+    assert read_log(store) == numbered(40)
+
+
+@pytest.mark.parametrize("appends", [0, 3])
+@pytest.mark.parametrize("ending", ["kill", "close", "power loss"])
+def test_a_restart_without_the_list_finds_the_damage_by_itself(ending: str, appends: int) -> None:
+    """Also if the log went on meanwhile, whose index is synced with each segment that is full."""
+    disk, store, _ = filled_pair()
+    damage_header(disk, store, 10)
+    store.settle(store.examine(10, 11))
+    store.save_quarantine()
+    for _ in range(appends):
+        append_noop(store, 2)
+        sync(store)
+    end = store.end
+    if ending == "close":
+        store.close()
+    disk.lose_power(Random(1)) if ending == "power loss" else disk.kill()
+    for _ in range(2):  # and again: this start finds no space either
+        store, report = open_store("/m", SMALL, disk)
+        assert (indices(store), store.end) == ([(10, 11)], end), report
+        assert "No space left" in store.quarantine_problem
+        disk.kill()
+    disk.capacity_bytes = 1 << 40
+    store, _ = open_store("/m", SMALL, disk)
+    assert (indices(store), store.quarantine_problem) == ([(10, 11)], "")
+    heal_from(open_store("/twin", SMALL, disk)[0], store)
+    disk.kill()
+    store, report = open_store("/m", SMALL, disk)
+    assert (store.quarantined, report.lines) == ((), ())
+
+
+def test_a_list_that_a_cut_has_made_wrong_does_not_outlive_it_on_a_full_disk() -> None:
+    """The entries that come in place of those that were cut are not damaged."""
+    disk, store, _ = filled_pair()
+    for index in (34, 37):
+        damage_header(disk, store, index)
+        store.settle(store.examine(index, index + 1))
+    disk.capacity_bytes = 1 << 40
+    assert store.save_quarantine()
+    fill(disk)
+    disk.has_greedy_neighbour = True
+    store.truncate_from(36)
+    append_noop(store, 2)
+    append_noop(store, 2)
+    sync(store)
+    assert indices(store) == [(34, 35)]
+    assert not disk.exists("/m/healing")
+    disk.kill()
+    store, _ = open_store("/m", SMALL, disk)
+    assert (indices(store), store.end.index) == ([(34, 35)], 37)
+    heal_from(open_store("/twin", SMALL, disk)[0], store)
+    assert len(read_log(store)) == 38
+
+
+def test_damage_is_healed_on_a_full_disk() -> None:
+    disk, store, twin = filled_pair()
+    for index in (10, 20):
+        damage_header(disk, store, index)
+        store.settle(store.examine(index, index + 1))
+    heal_from(twin, store)
+    assert (read_log(store), store.quarantined, store.quarantine_problem) == (numbered(40), (), "")
+    disk.kill()
+    store, report = open_store("/m", SMALL, disk)
+    assert (store.quarantined, report.lines) == ((), ())
 
 
 def test_ranges_above_the_durable_point_are_what_an_unfinished_cut_left(tmp_path: Path) -> None:

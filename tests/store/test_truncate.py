@@ -47,16 +47,23 @@ def test_order_of_the_steps(tmp_path: Path) -> None:
     store.truncate_from(2)
     steps = [(what, name.removeprefix(path + "/")) for what, name in disk.steps]
     assert steps[:4] == [("write", "durable"), ("sync", "durable")] * 2
-    deleted = [i for i, (what, _) in enumerate(steps) if what == "unlink"]
-    names = [steps[i][1] for i in deleted]
-    assert names[:3] == [f"data/{base:020d}" for base in (3072, 2048, 1024)]
-    assert names[3:] == [f"index/{base:020d}" for base in range(256 * (len(names) - 3), 0, -256)]
-    assert len(names) > 4
-    for i in deleted:
-        assert steps[i + 1] == ("sync_directory", steps[i][1].partition("/")[0])
-    assert deleted[0] == 4
-    zeroed = deleted[-1] + 2
-    assert steps[zeroed : zeroed + 4] == [
+    emptied = ("write", "set_size", "set_size", "sync")  # what holds the reserve of the no-ops
+    at = 4
+    for name, what in (
+        (f"data/{3072:020d}", ("unlink",)),
+        (f"data/{2048:020d}", ("unlink",)),
+        (f"data/{1024:020d}", emptied),
+        (f"index/{1024:020d}", ("unlink",)),
+        (f"index/{768:020d}", ("unlink",)),
+        (f"index/{512:020d}", emptied),
+        (f"index/{256:020d}", emptied),
+    ):
+        expected = [(call, name) for call in what]
+        if what == ("unlink",):
+            expected.append(("sync_directory", name.partition("/")[0]))
+        assert steps[at : at + len(expected)] == expected
+        at += len(expected)
+    assert steps[at : at + 4] == [
         ("write", f"index/{0:020d}"),
         ("sync", f"index/{0:020d}"),
         ("write", f"data/{0:020d}"),

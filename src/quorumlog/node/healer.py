@@ -35,7 +35,8 @@ ANSWER_MS = 2000
 ANSWER_LIMIT_MS = 15_000
 """So long at most, once everybody was too slow for less: a piece takes its time over a thin line."""
 RETRY_MS = 1000
-"""After every member was asked in vain, all are asked again this much later."""
+"""After every member was asked in vain, all are asked again this much later; so is a full disk for space
+for the list of damaged ranges."""
 
 
 class Healer:
@@ -58,6 +59,10 @@ class Healer:
         self._stored_term = stored_term
         self._connected: dict[str, Voter] = {}
         self._is_examining = False
+        self._is_saving = False
+        """The list of damaged ranges is on its way to the disk."""
+        self._save_at_ms = 0.0
+        """When to try again after there was no space for it."""
         self._unsettled = ""
         """Damage that a closer look could not make a range of."""
         self._doubted_index = -1
@@ -126,10 +131,19 @@ class Healer:
         if ranges is None:
             return None
         if ranges:
-            self._world.flush_later(self._store.save_quarantine, _raise_failure)
+            self._save()
         for quarantined in ranges:
             self._raft.on_quarantined(quarantined.first_index, quarantined.stop_index)
         return bool(ranges or result.units or result.blanks)
+
+    def _save(self) -> None:
+        self._is_saving = True
+        self._world.flush_later(self._store.save_quarantine, self._saved)
+
+    def _saved(self, result: bool | StoreFailure | LedgerError) -> None:
+        self._is_saving = False
+        if isinstance(result, StoreFailure | LedgerError):
+            raise result
 
     # ---------------------------------------------------------------- asking
 
@@ -144,7 +158,10 @@ class Healer:
             self._pass_over(*self._asked)
 
     def tick(self, now_ms: float) -> None:
-        """Ask for the next piece if none is on its way."""
+        """Ask for the next piece if none is on its way; save the list of ranges once there is space."""
+        if self._store.quarantine_problem and not self._is_saving and now_ms >= self._save_at_ms:
+            self._save_at_ms = now_ms + RETRY_MS
+            self._save()
         if self._asked is not None and now_ms >= self._deadline_ms:
             self._is_late = True
             self._pass_over(*self._asked)
@@ -187,9 +204,10 @@ class Healer:
         self._passed_over.setdefault(quarantined, set()).add(voter.member_id)
 
     def next_wakeup_ms(self) -> float:
+        wakeup = self._save_at_ms if self._store.quarantine_problem and not self._is_saving else NEVER
         if not self._store.quarantined or self._is_writing:
-            return NEVER
-        return self._deadline_ms if self._asked is not None else self._retry_at_ms
+            return wakeup
+        return min(wakeup, self._deadline_ms if self._asked is not None else self._retry_at_ms)
 
     def on_response(self, response: RangeResponse) -> None:
         """Bytes that are not the entries asked for help nobody, but are no reason to part: what this
@@ -299,9 +317,4 @@ class Healer:
                 others = ", ".join(sorted(self._connected)) or "nobody is connected"
                 state = f"no other member can send them yet ({others}{self._refused})"
             sentences.append(f"{quarantined}; in quarantine, {state}")
-        return [*sentences, self._unsettled] if self._unsettled else sentences
-
-
-def _raise_failure(result: object) -> None:
-    if isinstance(result, StoreFailure | LedgerError):
-        raise result
+        return [*sentences, *filter(None, (self._unsettled, self._store.quarantine_problem))]

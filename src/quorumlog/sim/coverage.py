@@ -35,7 +35,7 @@ EXPECTED_ABSENT: dict[str, str] = {
 }
 """Why some value never appears in a life."""
 
-IN_SOME_WEATHER = ("clean stop of a leader", "reset of one connection")
+IN_SOME_WEATHER = ("clean stop of a leader", "reset of one connection", "greedy neighbour")
 """Kinds of faults that no seed names."""
 
 RECOVERY_BRANCHES = (

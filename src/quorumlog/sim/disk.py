@@ -130,6 +130,7 @@ class SimFile:
         self._disk.count_effect()
         if size_bytes < len(self._inode.cache):
             self._inode.shrink(size_bytes)
+            self._disk._give_back()
         else:
             resize(self._inode.cache, size_bytes)
 
@@ -192,6 +193,8 @@ class SimDisk:
 
     def __init__(self, *, capacity_bytes: int = 1 << 40) -> None:
         self.capacity_bytes = capacity_bytes
+        self.has_greedy_neighbour = False
+        """Somebody else takes at once whatever space a file gives back."""
         self.crash_countdown: int | None = None
         """The call that changes something and brings this to zero raises `Crashed`, as does every
         such call after it, until `kill` or `lose_power`. None: no crash."""
@@ -261,6 +264,7 @@ class SimDisk:
         self._forget_unreadable(path)
         if self._platter_names.get(path) is inode:
             self._unlinked.add(path)
+        self._give_back()
 
     def sync_directory(self, path: str) -> None:
         self._check_folder(path)
@@ -337,6 +341,11 @@ class SimDisk:
         if missing and self._used_bytes() + PAGE_BYTES * len(missing) > self.capacity_bytes:
             raise _error(errno.ENOSPC, path)
         inode.allocated |= missing
+
+    def _give_back(self) -> None:
+        """Space may be free that was not."""
+        if self.has_greedy_neighbour:
+            self.capacity_bytes = min(self.capacity_bytes, self._used_bytes())
 
     def _forget_unreadable(self, *paths: str) -> None:
         self.unreadable -= {mark for mark in self.unreadable if mark[0] in paths}

@@ -30,6 +30,11 @@ ROOMY_BYTES = 1 << 40
 Ways = set[tuple[str, str]]
 
 
+def make_room(member: SimMember) -> None:
+    member.disk.capacity_bytes = ROOMY_BYTES
+    member.disk.has_greedy_neighbour = False
+
+
 class Faults:
     """Strikes again and again until `stop`; what has begun then ends at once."""
 
@@ -39,6 +44,7 @@ class Faults:
         self._extent = Random()
         self._extent.setstate(cluster.random.getstate())
         """A stream of its own: what is drawn here moves nothing else of a seed's life."""
+        self._neighbours = Random(f"{cluster.random.getstate()}: neighbours")
         self._weather = cluster.weather
         self._links = LinkFaults(cluster)
         self._dying: dict[str, str] = {}
@@ -94,7 +100,7 @@ class Faults:
         self._dying.clear()
         for member in cluster.members:
             member.disk.crash_countdown = None
-            member.disk.capacity_bytes = ROOMY_BYTES
+            make_room(member)
             member.disk.fail_no_sync()
             member.sync_ms = min(self._weather.sync_ms, 5.0)
             member.set_clock(rate=1.0)
@@ -333,8 +339,11 @@ class Faults:
 
     def may_fail(self, member: SimMember) -> bool:
         """A sync of its disk was told to fail, or there was no space to write `member` anew while it
-        forms: then it stops, and tries again with its next start."""
-        return member.member_id in self._failing or member.disk.capacity_bytes < ROOMY_BYTES
+        forms: then it stops, and tries again with its next start. A full disk stops no member that is
+        formed and runs."""
+        is_formed = member.is_up and bool(member.node.directory.formation.founding)
+        is_full = member.disk.capacity_bytes < ROOMY_BYTES
+        return member.member_id in self._failing or (is_full and not is_formed)
 
     def failed(self, member: SimMember) -> None:
         """The member stops loudly; somebody starts it again."""
@@ -367,10 +376,14 @@ class Faults:
             usage = member.disk.usage("/")
             used_bytes = usage.total_bytes - usage.free_bytes
             member.disk.capacity_bytes = int(used_bytes / 0.9) + spare_bytes
+        if self._neighbours.random() < 0.5:
+            self._note("greedy neighbour")
+            for member in members:
+                member.disk.has_greedy_neighbour = True
 
         def end() -> None:
             for member in members:
-                member.disk.capacity_bytes = ROOMY_BYTES
+                make_room(member)
 
         self._cluster.at(3 * self._duration_ms(), end)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 from quorumlog.store.durable_file import DurableFile, DurablePoint
@@ -15,6 +16,8 @@ class DurableRecord:
     def __init__(self, file: DurableFile) -> None:
         self.file = file
         self.lock = threading.Lock()
+        self.index_synced_limit = sys.maxsize
+        """No higher `index_synced_position` is recorded: from there on a start looks at every entry."""
 
 
 class Flush:
@@ -56,7 +59,8 @@ class Flush:
             for file in self._files:
                 file.release()
         with self._durable.lock:
-            self._durable.file.record(DurablePoint(self.point, self.index_synced_position))
+            synced_position = min(self.index_synced_position, self._durable.index_synced_limit)
+            self._durable.file.record(DurablePoint(self.point, synced_position))
             self.done = True
         if self._seals:
             self._durable.file.sync()

@@ -23,6 +23,20 @@ _DATA_BYTES_PER_INDEX_BYTE = 16
 """Index space is reserved in smaller steps: an entry of 512 bytes has a unit of 32."""
 
 
+def control_reserve(config: StoreConfig, end_position: int, stop_index: int) -> tuple[int, int]:
+    """Up to where space must be reserved in data and index so that control entries still fit behind data
+    that ends here. Near the end of a segment that is a whole reserve in the next one, because a control
+    entry that does not fit in front of the border goes there."""
+    data_reserve = min(CONTROL_RESERVE_BYTES, config.segment_bytes)
+    # As many units as the smallest entries in the reserve could need.
+    index_reserve = -(-data_reserve // HEADER_BYTES) * INDEX_UNIT_BYTES
+    data_stop = end_position + data_reserve
+    segment_end = end_position // config.segment_bytes * config.segment_bytes + config.segment_bytes
+    if data_stop > segment_end:
+        data_stop = segment_end + data_reserve
+    return data_stop, stop_index * INDEX_UNIT_BYTES + index_reserve
+
+
 class LedgerSpace:
     """Reserves in `data` and `index` together; whatever it reserved is synced before it returns."""
 
@@ -39,9 +53,6 @@ class LedgerSpace:
         self._config = config
         self._data = data
         self._index = index
-        self._data_reserve = min(CONTROL_RESERVE_BYTES, config.segment_bytes)
-        # As many units as the smallest entries in the reserve could need.
-        self._index_reserve = -(-self._data_reserve // HEADER_BYTES) * INDEX_UNIT_BYTES
         self._refused = (-1, -1)
         """What was reserved when there was no space for more ahead: not asked again until it has moved,
         since each try makes and removes files in front of an acknowledgement."""
@@ -62,7 +73,7 @@ class LedgerSpace:
             self._data.reserve(end_position, 0)
             self._index.reserve(stop_index * INDEX_UNIT_BYTES, 0)
             return
-        data_stop, index_stop = self._with_control_reserve(end_position, stop_index)
+        data_stop, index_stop = control_reserve(self._config, end_position, stop_index)
         if self._data.reserved_position >= data_stop and self._index.reserved_position >= index_stop:
             return
         if self.is_above_watermark():
@@ -74,24 +85,14 @@ class LedgerSpace:
         self._index.reserve(index_stop, self._index_step)
 
     def restore_control_reserve(self, end_position: int, stop_index: int) -> None:
-        """Behind the end of the log, after a start or a truncation, if there is space for it; data
-        finds out when it comes."""
-        data_stop, index_stop = self._with_control_reserve(end_position, stop_index)
+        """Behind the end of the log, after a start or a truncation, as far as it was not kept and there
+        is space for it; data finds out when it comes."""
+        data_stop, index_stop = control_reserve(self._config, end_position, stop_index)
         try:
             self._data.reserve(data_stop, 0)
             self._index.reserve(index_stop, 0)
         except DiskFull:
             return
-
-    def _with_control_reserve(self, end_position: int, stop_index: int) -> tuple[int, int]:
-        """Up to where space must be reserved so that control entries still fit behind data that ends
-        here. Near the end of a segment that is a whole reserve in the next one, because a control
-        entry that does not fit in front of the border goes there."""
-        data_stop = end_position + self._data_reserve
-        segment_end = self._data.base_of(end_position) + self._data.segment_bytes
-        if data_stop > segment_end:
-            data_stop = segment_end + self._data_reserve
-        return data_stop, stop_index * INDEX_UNIT_BYTES + self._index_reserve
 
     # ---------------------------------------------------------------- ahead, in another thread
 
@@ -100,7 +101,7 @@ class LedgerSpace:
         one is left."""
         if self._reserved == self._refused:
             return None
-        data_stop, index_stop = self._with_control_reserve(end_position, stop_index)
+        data_stop, index_stop = control_reserve(self._config, end_position, stop_index)
         steps = []
         for files, stop_position, step_bytes in (
             (self._data, data_stop, self._config.reserve_step_bytes),

@@ -250,8 +250,13 @@ class LedgerStore(Protocol):
         new ranges, one that overlaps known ones together with these. `save_quarantine` brings them to
         disk. None: the log was cut since the look began, so nothing was learned and nothing is done."""
 
-    def save_quarantine(self) -> None:
-        """On disk when this returns; any thread. Raises StoreFailure."""
+    def save_quarantine(self) -> bool:
+        """On disk when this returns; any thread. False: there is no space for it yet; the ranges stay in
+        memory, and a start would have to look for them. Raises StoreFailure."""
+
+    @property
+    def quarantine_problem(self) -> str:
+        """Why the newest attempt to save them found no space; "" otherwise."""
 
     def check_piece(
         self, quarantined: QuarantinedRange, reached: LogPoint, batch: EntryBatch

@@ -211,8 +211,12 @@ class MemoryLedgerStore(LedgerStore):
     def settle(self, examination: Examination) -> tuple[QuarantinedRange, ...] | None:
         return ()
 
-    def save_quarantine(self) -> None:
-        """There is nothing to save."""
+    def save_quarantine(self) -> bool:
+        return True  # there is nothing to save
+
+    @property
+    def quarantine_problem(self) -> str:
+        return ""
 
     def check_piece(
         self, quarantined: QuarantinedRange, reached: LogPoint, batch: EntryBatch

@@ -136,15 +136,17 @@ class MmapFile:
             except OSError:
                 self.zero(first, stop)
 
-    def discard_from(self, position: int) -> None:
+    def discard_from(self, position: int, reserved_stop: int = 0) -> None:
         """Everything from `position` on is zeros, whatever the disk or the cache hold; not synced.
 
         Cutting the file and growing it again costs the same for a gigabyte as for a page, and does
         not trust the cache: after a failed sync it may show zeros, marked clean, over old bytes.
-        The reserve behind `position` is given back.
+        That gives the space back, up to `reserved_stop` zeros are written instead and keep it.
         """
+        cut = max(position, reserved_stop)
+        self.zero(position, cut)
         try:
-            self._file.set_size(position - self.base_position)
+            self._file.set_size(cut - self.base_position)
             self._file.set_size(self.size_bytes)
         except OSError as error:
             raise StoreFailure(f"{self.path} cannot be cut at {position}: {error}") from error
@@ -162,6 +164,27 @@ class MmapFile:
                 raise DiskFull(f"no space to reserve {size} bytes in {self.path}") from error
             raise StoreFailure(f"{self.path} cannot reserve space: {error}") from error
         self.sync()
+
+    def reserve_what_fits(self, first_position: int, stop_position: int) -> int:
+        """Up to where space for a range is reserved already or can be; not synced.
+
+        A full disk does not say how far a file has its space: pages are tried.
+        """
+        low = first_position // PAGE_BYTES  # has its space up to here
+        high = -(-stop_position // PAGE_BYTES)
+        tried = high
+        while low < high:
+            stop = min(tried * PAGE_BYTES, stop_position)
+            try:
+                self._file.allocate(first_position - self.base_position, stop - first_position)
+            except OSError as error:
+                if not is_lack_of_space(error):
+                    raise StoreFailure(f"{self.path} cannot reserve space: {error}") from error
+                high = tried - 1
+            else:
+                low = tried
+            tried = (low + high + 1) // 2
+        return min(max(low * PAGE_BYTES, first_position), stop_position)
 
     def uncache(self, first_position: int, stop_position: int) -> None:
         """Synced bytes that need not be kept in memory. Any thread."""

@@ -88,15 +88,23 @@ class MmapFileList:
         path = self.path_of(self.end_position)
         return MmapFile.create(self._disk, path, self.end_position, self.segment_bytes)
 
-    def drop_after(self, position: int) -> list[MmapFile]:
-        """Delete the segments behind the one that holds `position`, from the last backwards.
+    def drop_after(self, position: int, reserve_stop: int = 0) -> list[MmapFile]:
+        """Delete the segments behind the one that holds `position`, from the last backwards; returns
+        them. What is reserved below `reserve_stop` stays reserved: segments there become zeros instead.
 
-        Each deletion is on disk before the next, so that what a crash leaves is contiguous.
+        Each step is on disk before the next, so that what a crash leaves is contiguous.
         """
         dropped = []
         with self._growth_lock:
-            while self.end_position > self.base_of(position) + self.segment_bytes:
-                file = self._files.pop(self.end_position - self.segment_bytes)
+            reserve_stop = min(reserve_stop, self.reserved_position)
+            behind = self.base_of(position) + self.segment_bytes
+            for file in reversed([file for file in self.files if file.base_position >= behind]):
+                if file.base_position < reserve_stop:
+                    self.reserved_position = reserve_stop
+                    file.discard_from(file.base_position, min(reserve_stop, file.end_position))
+                    file.sync()
+                    continue
+                del self._files[file.base_position]
                 self.end_position = file.base_position
                 self.reserved_position = min(self.reserved_position, self.end_position)
                 self._unlink(file)
@@ -104,6 +112,24 @@ class MmapFileList:
                 file.retire()
                 dropped.append(file)
         return dropped
+
+    def discard_from(self, position: int, reserve_stop: int) -> MmapFile | None:
+        """Zeros from `position` on, for a start; returns the segment that holds it, which is not synced.
+
+        Space up to `reserve_stop` that the segments have is theirs all the while.
+        """
+        self.reserved_position = position
+        for file in self.files:
+            if file.end_position > position and file.base_position <= self.reserved_position:
+                first, stop = max(file.base_position, position), min(file.end_position, reserve_stop)
+                if first < stop:
+                    self.reserved_position = file.reserve_what_fits(first, stop)
+        # The end may be the very first byte of the list; its segment is kept all the same.
+        self.drop_after(max(position, self.first_position), reserve_stop)
+        file_at_end = self.file_at(position)
+        if file_at_end is not None:
+            file_at_end.discard_from(position, min(self.reserved_position, file_at_end.end_position))
+        return file_at_end
 
     def close(self) -> None:
         with self._growth_lock:

@@ -12,6 +12,7 @@ synced now and then; a start makes up for the rest (`recovery.py`).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Self
 
@@ -26,7 +27,7 @@ from quorumlog.store.durable_file import DurableFile, DurablePoint
 from quorumlog.store.entry_index import EntryIndex
 from quorumlog.store.flush import DurableRecord, Flush
 from quorumlog.store.healing import Healing
-from quorumlog.store.ledger_space import LedgerSpace
+from quorumlog.store.ledger_space import LedgerSpace, control_reserve
 from quorumlog.store.ledger_store import (
     LOG_ORIGIN,
     Examination,
@@ -116,6 +117,7 @@ class MmapLedgerStore(LedgerStore):
             log.quarantine,
         )
         try:
+            store._limit_trust()
             store._space.restore_control_reserve(log.end.position, log.end.index + 1)
         except BaseException:
             store.close()
@@ -250,7 +252,8 @@ class MmapLedgerStore(LedgerStore):
 
     def truncate_from(self, index: int, end: LogPoint | None = None) -> None:
         """Order of the steps, each on disk before the next: the durable point falls, later segments
-        go from the last backwards, index units from the cut become zeros, then the data does.
+        go from the last backwards or, where they hold the reserve of no-ops, become zeros; index units
+        from the cut become zeros, then the data does.
 
         A crash between two steps leaves entries above the durable point: whole ones are still the
         log as it was, and the rest is a tail that recovery cuts. After the last step no byte of the
@@ -289,10 +292,11 @@ class MmapLedgerStore(LedgerStore):
         self._page_cache.truncate_to(cut.position)
 
         self._lower_durable(cut)
-        for file in self._data.drop_after(cut.position):
+        data_stop, index_stop = control_reserve(self._config, cut.position, index)
+        for file in self._data.drop_after(cut.position, data_stop):
             self._dirty_data.pop(file.base_position, None)
         units_position = index * INDEX_UNIT_BYTES
-        for file in self._index.files.drop_after(units_position - 1):
+        for file in self._index.files.drop_after(units_position - 1, index_stop):
             self._dirty_index.pop(file.base_position, None)
         if self._index.files.file_at(units_position) is not None:
             self._index.files.make_writable(units_position, INDEX_UNIT_BYTES)
@@ -300,6 +304,7 @@ class MmapLedgerStore(LedgerStore):
         self._zero(self._data, cut.position, written_end)
         if self._quarantine.truncate_to(cut):
             self._quarantine.save()  # before other entries take the place of those
+            self._limit_trust()
         self._space.restore_control_reserve(cut.position, index)
 
     def _lower_durable(self, cut: LogPoint) -> None:
@@ -397,13 +402,31 @@ class MmapLedgerStore(LedgerStore):
             dirty[file.base_position] = file
         return ranges
 
-    def save_quarantine(self) -> None:
+    @property
+    def quarantine_problem(self) -> str:
+        return self._quarantine.problem
+
+    def save_quarantine(self) -> bool:
         # A range above the durable point would count as cut off, so both slots say that it is not.
         with self._durable_record.lock:
             recorded = self._durable_record.file.load()
             assert recorded is not None, "the durable file has no point"
             self._durable_record.file.record_both_synced(recorded)
-        self._quarantine.save()
+        is_saved = self._quarantine.save()
+        self._limit_trust()
+        return is_saved
+
+    def _limit_trust(self) -> None:
+        """While there is no space for the list of ranges, a start has to find them by itself."""
+        record = self._durable_record
+        with record.lock:
+            ranges = self._quarantine.ranges if self._quarantine.problem else ()
+            record.index_synced_limit = min([r.before.position for r in ranges], default=sys.maxsize)
+            recorded = record.file.load()
+            assert recorded is not None, "the durable file has no point"
+            if recorded.index_synced_position > record.index_synced_limit:
+                limited = DurablePoint(recorded.point, record.index_synced_limit)
+                record.file.record_both_synced(limited)
 
     def check_piece(
         self, quarantined: QuarantinedRange, reached: LogPoint, batch: EntryBatch
@@ -413,7 +436,9 @@ class MmapLedgerStore(LedgerStore):
     def write_piece(self, quarantined: QuarantinedRange, reached: LogPoint, batch: EntryBatch) -> bool:
         if not self._quarantine.is_saved:  # what is written over has to be known as damaged first
             self.save_quarantine()
-        return self._healing.write(quarantined, reached, batch, self.end)
+        is_healed = self._healing.write(quarantined, reached, batch, self.end)
+        self._limit_trust()
+        return is_healed
 
     def configure(self, config: StoreConfig) -> None:
         self._config = config

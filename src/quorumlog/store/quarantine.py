@@ -9,7 +9,8 @@ points at both ends, the terms between), until another member's copy has taken i
     DIR/quarantine/  the damaged bytes as they were, and what a start has cut; kept for people
 
 The file is what keeps a segment that was made again, all zeros, from passing for a healthy one at the
-next start. It is synced before anything is written over the damage.
+next start. It is synced before anything is written over the damage. On a full disk the ranges are kept
+in memory until there is space, and a start in between looks for them again.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from isal.isal_zlib import crc32
 from quorumlog.errors import StoreFailure
 from quorumlog.store.disk import Disk
 from quorumlog.store.ledger_store import LogPoint, QuarantinedRange
+from quorumlog.store.mmap_file import is_lack_of_space
 from quorumlog.store.replaced_file import read_file, replace_file
 
 HEALING_NAME = "healing"
@@ -35,8 +37,19 @@ def load_quarantine(disk: Disk, directory: str, end: LogPoint) -> tuple[Quaranti
     `end`: the durable point. What lies above it was cut off since, by a truncation that did not come
     to its end: it lowers the durable point first, to where a range that it cuts ends from then on.
     """
+    ranges = _read_ranges(disk, f"{directory}/{HEALING_NAME}")
+    if ranges is None:
+        return None
+    return tuple(
+        each if each.last.index <= end.index else each.up_to(end)
+        for each in ranges
+        if each.first_index <= end.index
+    )
+
+
+def _read_ranges(disk: Disk, path: str) -> tuple[QuarantinedRange, ...] | None:
     try:
-        data = read_file(disk, f"{directory}/{HEALING_NAME}")
+        data = read_file(disk, path)
     except OSError:
         return None
     if data is None:
@@ -45,14 +58,9 @@ def load_quarantine(disk: Disk, directory: str, end: LogPoint) -> tuple[Quaranti
     if rest != f"crc32={crc32(line):08x}\n".encode():
         return None
     try:
-        ranges = msgspec.json.decode(line, type=tuple[QuarantinedRange, ...])
+        return msgspec.json.decode(line, type=tuple[QuarantinedRange, ...])
     except ValueError:
         return None
-    return tuple(
-        each if each.last.index <= end.index else each.up_to(end)
-        for each in ranges
-        if each.first_index <= end.index
-    )
 
 
 class Quarantine:
@@ -64,6 +72,8 @@ class Quarantine:
         self.ranges = tuple(ranges)
         self.is_saved = False
         """The file names all of `ranges`."""
+        self.problem = ""
+        """Why it does not, if there was no space for it."""
         self._change = threading.Lock()
         """Held for a change of `ranges` and nothing else."""
         self._disk = disk
@@ -112,22 +122,40 @@ class Quarantine:
             )
             return self.ranges != before
 
-    def save(self) -> None:
-        """The ranges as they are now, on disk when this returns. Raises StoreFailure."""
+    def save(self) -> bool:
+        """The ranges as they are now, on disk when this returns. False: there is no space for them, and
+        the file names none that is no longer in quarantine. Raises StoreFailure."""
         path = f"{self._directory}/{HEALING_NAME}"
         with self.lock:
             with self._change:
                 ranges, self.is_saved = self.ranges, True
             try:
-                if ranges:
-                    line = msgspec.json.encode(ranges)
-                    data = line + f"\ncrc32={crc32(line):08x}\n".encode()
-                    replace_file(self._disk, path, data, synced=True)
-                elif self._disk.exists(path):
-                    self._disk.unlink(path)
-                    self._disk.sync_directory(self._directory)
+                try:
+                    self._write(path, ranges)
+                    self.problem = ""
+                except OSError as error:
+                    if not is_lack_of_space(error):
+                        raise
+                    self.is_saved = False
+                    self.problem = (
+                        f"{path} cannot be written ({error}): which entries are damaged is known in"
+                        " memory only, and has to be found again by a restart; make space on the disk"
+                    )
+                    # Other entries may take the place of what a cut took out of the list.
+                    if not set(_read_ranges(self._disk, path) or ()).issubset(ranges):
+                        self._write(path, ())
             except OSError as error:
                 raise StoreFailure(f"{path} cannot be written: {error}") from error
+            return not self.problem
+
+    def _write(self, path: str, ranges: tuple[QuarantinedRange, ...]) -> None:
+        if ranges:
+            line = msgspec.json.encode(ranges)
+            data = line + f"\ncrc32={crc32(line):08x}\n".encode()
+            replace_file(self._disk, path, data, synced=True)
+        elif self._disk.exists(path):
+            self._disk.unlink(path)
+            self._disk.sync_directory(self._directory)
 
 
 class QuarantineFolder:

@@ -30,6 +30,7 @@ from quorumlog.errors import DirectoryDamaged, DiskFull, StoreFailure
 from quorumlog.store.damage_search import AnchorDamaged, DamageSearch, end_of
 from quorumlog.store.disk import Disk
 from quorumlog.store.durable_file import DurableFile, DurablePoint
+from quorumlog.store.ledger_space import control_reserve
 from quorumlog.store.ledger_store import LogPoint, QuarantinedRange
 from quorumlog.store.mmap_file import MmapFile
 from quorumlog.store.mmap_file_list import MmapFileList
@@ -385,14 +386,14 @@ class _Recovery:
     def _cut(self, end: LogPoint) -> None:
         """Zeros behind the end, on disk, with everything that was written again in front of it."""
         units_position = (end.index + 1) * INDEX_UNIT_BYTES
-        for files, position in ((self._data, end.position), (self._index, units_position)):
-            # The end may be the very first byte of the list; its segment is kept all the same.
-            files.drop_after(max(position, files.first_position))
-            file = files.file_at(position)
+        data_stop, index_stop = control_reserve(self._config, end.position, end.index + 1)
+        for files, position, reserve_stop in (
+            (self._data, end.position, data_stop),
+            (self._index, units_position, index_stop),
+        ):
+            file = files.discard_from(position, reserve_stop)
             if file is not None:
-                file.discard_from(position)
                 self._written.append(file)
-            files.reserved_position = position
         for written in dict.fromkeys(self._written):
             written.sync()
 

@@ -160,6 +160,9 @@ class StoreConfig:
     page_cache_bytes: int = 256 * MIB
     """So much of the newest data stays in the operating system's page cache; older data is given back
     once it is synced, and comes from the disk when it is read."""
+    max_set_aside_bytes: int = 1 * GIB
+    """What a start has cut off and what healing has overwritten is kept in `quarantine/` for people, so
+    much of it in all: above that the oldest goes, but never the newest of each file."""
     scrub_bytes_per_second: int = 4 * MIB
     """How fast a pass over the whole log, one a day, looks for damage; 0: it does not."""
     scrub_start_delay_ms: int = 60_000
@@ -182,6 +185,8 @@ class StoreConfig:
             raise ConfigError(f"disk_full_ratio ({self.disk_full_ratio}) must be in (0, 1]")
         if self.page_cache_bytes < 0:
             raise ConfigError(f"page_cache_bytes ({self.page_cache_bytes}) must be 0 or more")
+        if self.max_set_aside_bytes < 0:
+            raise ConfigError(f"max_set_aside_bytes ({self.max_set_aside_bytes}) must be 0 or more")
         if self.scrub_bytes_per_second < 0:
             raise ConfigError(
                 f"scrub_bytes_per_second ({self.scrub_bytes_per_second}) must be 0 (off) or more"

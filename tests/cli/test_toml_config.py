@@ -133,6 +133,7 @@ def test_an_unknown_option_in_a_group_names_the_table(tmp_path: Path) -> None:
         ("max_heartbeat_leak = 2", "raise max_heartbeat_leak to 3 or more"),
         ("scrub_start_delay_ms = -1", "scrub_start_delay_ms (-1) must be 0 or more"),
         ("scrub_bytes_per_second = -1", "scrub_bytes_per_second (-1) must be 0 (off) or more"),
+        ("max_set_aside_bytes = -1", "max_set_aside_bytes (-1) must be 0 or more"),
         ("page_cache_bytes = -1", "page_cache_bytes (-1) must be 0 or more"),
         ("commit_delay_ms = -1", "commit_delay_ms"),
         ("catch_up_bytes_per_second = 0", "catch_up_bytes_per_second"),

@@ -34,6 +34,8 @@ MEMBER_KEYS = [
     "scrub_stop_index",
     "scrub_passes",
     "scrub_ended_ms_ago",
+    "set_aside_files",
+    "set_aside_bytes",
     "waits_for",
     "problem",
     "problems",

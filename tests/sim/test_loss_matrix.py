@@ -19,7 +19,7 @@ from quorumlog.sim.member import SimMember
 from quorumlog.sim.operations import ClientAppend
 from quorumlog.store.durable_file import DURABLE_NAME
 from quorumlog.store.hard_state_file import HARD_STATE_NAME
-from quorumlog.store.quarantine import QUARANTINE_NAME
+from quorumlog.store.set_aside import SET_ASIDE_NAME
 from quorumlog.store.slot_file import SLOT_BYTES
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 
@@ -378,7 +378,7 @@ def test_a_write_is_torn_by_a_crash(mode: str) -> None:
         scene.cluster.faults.crash_at_effect(torn, effect, how)
         goes_on(scene, leader)
         nothing_is_lost(scene)
-        folder = f"{torn.path}/{QUARANTINE_NAME}/"
+        folder = f"{torn.path}/{SET_ASIDE_NAME}/"
         aside = [path for path in torn.disk.paths() if path.startswith(folder)]
         reported = [
             what for what in scene.cluster.trace.counts if what.startswith("recovery: torn tail")

@@ -147,7 +147,7 @@ def test_a_torn_entry_above_the_durable_point_is_cut_and_kept_aside(tmp_path: Pa
     assert "torn tail at 1520" in report.lines[0]
     first, second = (Path(name) for name in report.quarantined.split(", "))
     assert first.read_bytes()[248:] == old[3 * 248 : 1000]
-    assert second.name == f"{2048:020d}"
+    assert second.name == f"{2048:020d}.2"
     store.close()
     store, report = open_store(str(tmp_path))
     assert report.lines == ()
@@ -409,8 +409,8 @@ def test_strays_are_moved_out_of_the_way(tmp_path: Path) -> None:
     store, report = open_store(str(tmp_path))
     assert read_log(store) == numbered(7)
     assert len(report.lines) == 3
-    assert (tmp_path / "quarantine" / "data-notes.txt").read_bytes() == b"hello"
-    assert (tmp_path / "quarantine" / "index-.hidden").is_dir()
+    assert (tmp_path / "quarantine" / "data-notes.txt.2").read_bytes() == b"hello"
+    assert (tmp_path / "quarantine" / "index-.hidden.3").is_dir()
     store.close()
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from quorumlog.cli.options import MAX_TIMEOUT_S, Group, Json, Servers, split_servers
 from quorumlog.cli.output import EXIT_REFUSED, err, out, print_json
 from quorumlog.client import connect
-from quorumlog.config import DEFAULT_GROUP
+from quorumlog.config import DEFAULT_GROUP, MIB
 
 KEYS = (
     "id",
@@ -27,6 +27,8 @@ KEYS = (
     "scrub_stop_index",
     "scrub_passes",
     "scrub_ended_ms_ago",
+    "set_aside_files",
+    "set_aside_bytes",
     "waits_for",
     "problem",
     "problems",
@@ -93,7 +95,7 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     console = err()
     for row in rows:
         name = row["id"] or row["address"]
-        for text in filter(None, (row["problem"], row["waits_for"], *row["problems"])):
+        for text in filter(None, (row["problem"], row["waits_for"], *row["problems"], _set_aside(row))):
             is_named = not row["id"] and row["address"] in text
             said = text if is_named else f"{name}: {text}"
             console.print(said, markup=False, style="yellow")
@@ -127,3 +129,11 @@ def _scrubs(row: dict[str, Any]) -> str:
     if row["scrub_next_index"] >= 0:
         return f"{passes} + {row['scrub_next_index']}/{row['scrub_stop_index']}"
     return f"{passes}, {ended_ms_ago // 1000} s ago" if passes else "0"
+
+
+def _set_aside(row: dict[str, Any]) -> str:
+    files, size_bytes = row["set_aside_files"], row["set_aside_bytes"]
+    if not files:
+        return ""
+    kept = f"{files} file{'s' * (files > 1)} ({size_bytes / MIB:.1f} MiB)"
+    return f"{kept} set aside in quarantine/ of its data directory, to be looked at or deleted"

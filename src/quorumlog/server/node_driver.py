@@ -100,6 +100,7 @@ class NodeDriver:
         self._waiters: list[ReadWaiter] = []
         self._reads: dict[tuple[int, int], list[Callable[[ReadOutcome], None]]] = {}
         """Ranges that are being read for clients, by position and bytes, and who waits for each."""
+        self._looks_at_set_aside = False
         self._problem_log = ProblemLog(log, f"{config.group}/{config.member_id}", time.monotonic())
         self.stopped = False
         self.failure: BaseException | None = None
@@ -437,6 +438,8 @@ class NodeDriver:
                 )
             )
         scrub = self.node.scrub_status()
+        set_aside = self.node.store.set_aside
+        self._look_at_set_aside()
         leader = status.leader
         leader_id = leader.member_id if leader is not None else ""
         return StatusResponse(
@@ -464,7 +467,19 @@ class NodeDriver:
             scrub_stop_index=scrub.stop_index,
             scrub_passes=scrub.passes,
             scrub_ended_ms_ago=scrub.ended_ms_ago,
+            set_aside_files=set_aside.files,
+            set_aside_bytes=set_aside.size_bytes,
         )
+
+    def _look_at_set_aside(self) -> None:
+        """For the next who asks: people may have deleted some of it."""
+
+        def looked(result: StoreFailure | LedgerError | None) -> None:
+            self._looks_at_set_aside = False
+
+        if not self._looks_at_set_aside:
+            self._looks_at_set_aside = True
+            self.read_later(self.node.store.look_at_set_aside, looked)
 
     def problems(self) -> tuple[str, ...]:
         """What an operator should know, in sentences, each once."""

@@ -28,7 +28,7 @@ from quorumlog.store.mmap_file import PAGE_BYTES, MmapFile, is_lack_of_space
 from quorumlog.store.mmap_file_list import MmapFileList, segment_name
 from quorumlog.store.page_cache import PageCache
 from quorumlog.store.placement import Placement, place
-from quorumlog.store.quarantine import Quarantine, QuarantineFolder
+from quorumlog.store.quarantine import Quarantine
 from quorumlog.store.segment_scan import (
     BLANK_BYTES,
     INDEX_UNIT_BYTES,
@@ -36,6 +36,7 @@ from quorumlog.store.segment_scan import (
     blank_record,
     index_units_of,
 )
+from quorumlog.store.set_aside import SetAside
 
 _WINDOW_BYTES = 256 << 10
 """Looked at in one go: the interpreter is not kept from clients for longer than that takes."""
@@ -58,7 +59,7 @@ class Healing:
         self._index = index
         self._quarantine = quarantine
         self._page_cache = page_cache
-        self._folder = QuarantineFolder(disk, directory)
+        self.set_aside = SetAside(disk, directory, config)
         self._aside: tuple[QuarantinedRange, str] | None = None
         """The range being healed and where its damaged bytes go; "" once there was no space."""
         self._aside_stop = 0
@@ -274,7 +275,7 @@ class Healing:
 
     def _new_copy(self, quarantined: QuarantinedRange) -> str:
         try:
-            return self._folder.unused_name(f"damaged-{segment_name(quarantined.before.position)}")
+            return self.set_aside.new_name(f"damaged-{segment_name(quarantined.before.position)}")
         except OSError as error:
             return _no_space(error)
 
@@ -286,7 +287,7 @@ class Healing:
                 copy.sync()
             finally:
                 copy.close()
-            self._folder.sync()
+            self.set_aside.came()
         except OSError as error:
             return _no_space(error)
         return target

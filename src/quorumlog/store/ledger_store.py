@@ -131,6 +131,13 @@ class Examination(NamedTuple):
     """How often the log had been cut when the look began: what was cut since is not damage."""
 
 
+class SetAsideCount(NamedTuple):
+    """What is kept for people to look at: bytes that were cut off or overwritten."""
+
+    files: int
+    size_bytes: int
+
+
 class SyncTask(Protocol):
     """One flush: everything appended or truncated before `begin_sync` was called."""
 
@@ -257,6 +264,13 @@ class LedgerStore(Protocol):
     @property
     def quarantine_problem(self) -> str:
         """Why the newest attempt to save them found no space; "" otherwise."""
+
+    @property
+    def set_aside(self) -> SetAsideCount:
+        """As of the newest look."""
+
+    def look_at_set_aside(self) -> None:
+        """Any thread."""
 
     def check_piece(
         self, quarantined: QuarantinedRange, reached: LogPoint, batch: EntryBatch

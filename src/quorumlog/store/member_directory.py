@@ -45,7 +45,8 @@ from quorumlog.store.member_file import MEMBER_NAME, MemberRecord, load_member, 
 from quorumlog.store.memory_member_directory import MemoryMemberDirectory, draw_directory_id
 from quorumlog.store.mmap_file_list import DATA_NAME, INDEX_NAME
 from quorumlog.store.mmap_ledger_store import MmapLedgerStore
-from quorumlog.store.quarantine import HEALING_NAME, QUARANTINE_NAME
+from quorumlog.store.quarantine import HEALING_NAME
+from quorumlog.store.set_aside import SET_ASIDE_NAME
 from quorumlog.store.slot_file import SLOT_BYTES
 
 __all__ = ["FileMemberDirectory", "MemberDirectory", "MemoryMemberDirectory", "open_member_directory"]
@@ -58,7 +59,7 @@ _OWN_NAMES = frozenset(
     name + suffix
     for name in (MEMBER_NAME, HARD_STATE_NAME, CURRTERM_NAME, DURABLE_NAME, HEALING_NAME, LOCK_NAME)
     for suffix in ("", ".tmp")
-) | {DATA_NAME, INDEX_NAME, QUARANTINE_NAME, "lost+found"}
+) | {DATA_NAME, INDEX_NAME, SET_ASIDE_NAME, "lost+found"}
 
 
 class MemberDirectory(Protocol):

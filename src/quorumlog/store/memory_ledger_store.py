@@ -20,6 +20,7 @@ from quorumlog.store.ledger_store import (
     LogPoint,
     LogRange,
     QuarantinedRange,
+    SetAsideCount,
     SyncTask,
 )
 from quorumlog.store.placement import Placement, check_continues, place, range_length
@@ -217,6 +218,13 @@ class MemoryLedgerStore(LedgerStore):
     @property
     def quarantine_problem(self) -> str:
         return ""
+
+    @property
+    def set_aside(self) -> SetAsideCount:
+        return SetAsideCount(0, 0)
+
+    def look_at_set_aside(self) -> None:
+        """There is nothing."""
 
     def check_piece(
         self, quarantined: QuarantinedRange, reached: LogPoint, batch: EntryBatch

@@ -35,6 +35,7 @@ from quorumlog.store.ledger_store import (
     LogPoint,
     LogRange,
     QuarantinedRange,
+    SetAsideCount,
     SyncTask,
 )
 from quorumlog.store.log_ends import LogEnds
@@ -118,6 +119,7 @@ class MmapLedgerStore(LedgerStore):
         )
         try:
             store._limit_trust()
+            store._healing.set_aside.tidy()
             store._space.restore_control_reserve(log.end.position, log.end.index + 1)
         except BaseException:
             store.close()
@@ -427,6 +429,13 @@ class MmapLedgerStore(LedgerStore):
             if recorded.index_synced_position > record.index_synced_limit:
                 limited = DurablePoint(recorded.point, record.index_synced_limit)
                 record.file.record_both_synced(limited)
+
+    @property
+    def set_aside(self) -> SetAsideCount:
+        return self._healing.set_aside.count
+
+    def look_at_set_aside(self) -> None:
+        self._healing.set_aside.look()
 
     def check_piece(
         self, quarantined: QuarantinedRange, reached: LogPoint, batch: EntryBatch

@@ -7,6 +7,7 @@ points at both ends, the terms between), until another member's copy has taken i
                        [[[11,1,91823,2976],[12,1,77112,3224],[[12,1]],"data/0...","chain_crc ..."], ...]
                        crc32=0c4a1f2e
     DIR/quarantine/  the damaged bytes as they were, and what a start has cut; kept for people
+                     (set_aside.py)
 
 The file is what keeps a segment that was made again, all zeros, from passing for a healthy one at the
 next start. It is synced before anything is written over the damage. On a full disk the ranges are kept
@@ -28,7 +29,6 @@ from quorumlog.store.mmap_file import is_lack_of_space
 from quorumlog.store.replaced_file import read_file, replace_file
 
 HEALING_NAME = "healing"
-QUARANTINE_NAME = "quarantine"
 
 
 def load_quarantine(disk: Disk, directory: str, end: LogPoint) -> tuple[QuarantinedRange, ...] | None:
@@ -156,33 +156,3 @@ class Quarantine:
         elif self._disk.exists(path):
             self._disk.unlink(path)
             self._disk.sync_directory(self._directory)
-
-
-class QuarantineFolder:
-    """`DIR/quarantine`: bytes and files that are kept aside for people."""
-
-    def __init__(self, disk: Disk, directory: str) -> None:
-        self._disk = disk
-        self._directory = directory
-        self._path = f"{directory}/{QUARANTINE_NAME}"
-
-    def unused_name(self, name: str) -> str:
-        """A path in the folder, which exists then and whose name is on disk. Raises OSError."""
-        self._disk.make_directory(self._path)
-        self._disk.sync_directory(self._directory)
-        number, candidate = 1, f"{self._path}/{name}"
-        while self._disk.exists(candidate):
-            number += 1
-            candidate = f"{self._path}/{name}-{number}"
-        return candidate
-
-    def take(self, path: str, name: str) -> str:
-        """Move a file or folder here; returns its new path. Raises OSError."""
-        target = self.unused_name(name)
-        self._disk.rename(path, target)
-        self.sync()
-        self._disk.sync_directory(path.rpartition("/")[0])
-        return target
-
-    def sync(self) -> None:
-        self._disk.sync_directory(self._path)

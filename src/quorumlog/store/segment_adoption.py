@@ -20,8 +20,8 @@ from quorumlog.store.mmap_file_list import (
     MmapFileList,
     segment_name,
 )
-from quorumlog.store.quarantine import QuarantineFolder
 from quorumlog.store.segment_scan import INDEX_UNIT_BYTES
+from quorumlog.store.set_aside import SetAside
 
 _CHUNK_BYTES = 4 << 20
 
@@ -52,7 +52,7 @@ class SegmentAdoption:
         self._durable_file = durable_file
         self._durable = known.point
         self._index_synced_position = known.index_synced_position
-        self._folder = QuarantineFolder(disk, directory)
+        self._set_aside_folder = SetAside(disk, directory, config)
         first_unit_position = (begin.index + 1) * INDEX_UNIT_BYTES
         index_bytes = config.index_segment_bytes
         self.data = MmapFileList(disk, f"{directory}/{DATA_NAME}", config.segment_bytes, begin.position)
@@ -195,13 +195,13 @@ class SegmentAdoption:
         return file
 
     def _set_aside(self, path: str, name: str) -> None:
-        self.kept_aside.append(self._folder.take(path, name))
+        self.kept_aside.append(self._set_aside_folder.take(path, name))
 
     def copy_aside(self, file: MmapFile, first: int, stop: int, prefix: str = "") -> None:
         """Lack of space for the copy stops nothing: what is cut was acknowledged by nobody."""
         target = ""
         try:
-            target = self._folder.unused_name(prefix + segment_name(first))
+            target = self._set_aside_folder.new_name(prefix + segment_name(first))
             copy = self._disk.open(target, create=True)
             try:
                 for start in range(first, stop, _CHUNK_BYTES):
@@ -209,7 +209,7 @@ class SegmentAdoption:
                 copy.sync()
             finally:
                 copy.close()
-            self._folder.sync()
+            self._set_aside_folder.came()
         except OSError as error:
             if not is_lack_of_space(error):
                 raise

@@ -188,8 +188,12 @@ class StoreFailure(Exception):
 class DirectoryDamaged(StoreFailure):
     """Damage at or below the durable point, which recovery must not cut away."""
 
-    def __init__(self, message: str, *, path: str, position: int, index: int = -1) -> None:
+    def __init__(
+        self, message: str, *, path: str, position: int, index: int = -1, stop_index: int = -1
+    ) -> None:
+        """It lies at entry `index`, or somewhere from there to below `stop_index` if that is given."""
         super().__init__(message)
         self.path = path
         self.position = position
         self.index = index
+        self.stop_index = stop_index

@@ -156,7 +156,7 @@ class SimulatedLog:
         entries: list[Entry] = []
         while first_index <= node.committed_index:
             found = node.readable_range(first_index, -1, 1 << 20)
-            batch = found if isinstance(found, EntryBatch) else node.store.read(found)
+            batch = found if isinstance(found, EntryBatch) else node.store.read_from(*found)[1]
             entries += batch.entries()
             first_index += batch.count
         return entries

@@ -5,10 +5,12 @@ from __future__ import annotations
 from quorumlog.consensus.read_index import ReadIndex
 from quorumlog.node import push_checks
 from quorumlog.node.flusher import Flusher
+from quorumlog.node.healer import Healer
 from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.node.peer_connections import PeerConnections
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_connection_scenarios as connections
+from tests.sim import test_disk_scenarios as disk_scenes
 from tests.sim import test_scenarios as scenes
 
 
@@ -67,6 +69,16 @@ def empty_ready_overtakes(patch: Patch) -> None:
         "            self._report(number)",
         "            self._report(max(number, self._durable_number))",
     )
+
+
+@mutant(
+    43,
+    "pieces of a damaged range are sent from its front only",
+    scenario=disk_scenes.test_pieces_of_damage_are_fetched_from_whoever_holds_them,
+)
+def pieces_from_the_front_only(patch: Patch) -> None:
+    """Who does not hold its front has damage of its own, and others will help."""
+    patch.edit(Healer._read, "if request.anywhere:", "if request.anywhere and not reached():")
 
 
 @mutant(

@@ -115,7 +115,7 @@ def earlier_cut_forgotten(patch: Patch) -> None:
 @mutant(32, "zeros over cut entries are not synced")
 def zeros_unsynced(patch: Patch) -> None:
     """The next append syncs the file."""
-    patch.edit(MmapLedgerStore._zero, "file.sync()", "reached()")
+    patch.edit(MmapFileList.zero_in_segment, "file.sync()", "reached()")
 
 
 # ---------------------------------------------------------------- a start

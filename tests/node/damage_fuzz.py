@@ -24,7 +24,7 @@ from quorumlog.config import StoreConfig
 from quorumlog.consensus.ready import Role
 from quorumlog.errors import ConfigError, LedgerError, ProtocolViolation, StoreFailure
 from quorumlog.node import LedgerNode
-from quorumlog.store.ledger_store import LogRange
+from quorumlog.store.ledger_store import ColdRange
 from tests.node.cell import Cell
 
 STORAGE = StoreConfig(
@@ -241,9 +241,9 @@ def read_everything(cell: Cell, node: LedgerNode, entries: Entries) -> int:
         except LedgerError:
             index += 1
             continue
-        if isinstance(found, LogRange):
+        if isinstance(found, ColdRange):
             try:
-                batch = node.store.read(found)
+                _, batch = node.store.read_from(*found)
                 batch.check_bodies()
             except (StoreFailure, ProtocolViolation):
                 index += 1

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.batch import EntryBatch
 from quorumlog.consensus.messages import PushEntryRequest
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt
@@ -39,8 +38,7 @@ def bodies_of(node: LedgerNode) -> list[bytes]:
     bodies: list[bytes] = []
     index = 0
     while index <= node.committed_index:
-        log_range = node.store.range_of(index, node.committed_index + 1, 1 << 20)
-        batch: EntryBatch = read_sound(node.store, log_range)
+        log_range, batch = read_sound(node.store, index, node.committed_index + 1, 1 << 20)
         bodies += map(bytes, batch.bodies())
         index = log_range.stop_index
     return bodies

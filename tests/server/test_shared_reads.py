@@ -22,18 +22,20 @@ class WatchedReads:
 
     def __init__(self, cluster: LocalCluster) -> None:
         (driver,) = cluster.server("n0").drivers
-        self._read: Callable[[LogRange], EntryBatch] = driver.node.store.read
-        driver.node.store.read = self._counted  # type: ignore[method-assign]
+        self._read: Callable[[int, int, int], tuple[LogRange, EntryBatch]] = driver.node.store.read_from
+        driver.node.store.read_from = self._counted  # type: ignore[method-assign, assignment]
         self.count = 0
         self.gate = threading.Event()
         self.failure: LedgerError | None = None
 
-    def _counted(self, log_range: LogRange) -> EntryBatch:
+    def _counted(
+        self, first_index: int, stop_index: int, limit_bytes: int
+    ) -> tuple[LogRange, EntryBatch]:
         self.count += 1
         self.gate.wait(60)
         if self.failure is not None:
             raise self.failure
-        return self._read(log_range)
+        return self._read(first_index, stop_index, limit_bytes)
 
 
 async def bodies_of(client: AsyncLedgerClient, stop_index: int) -> list[bytes]:

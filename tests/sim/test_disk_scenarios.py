@@ -191,6 +191,31 @@ def test_damage_in_front_of_known_damage_is_withheld_with_it() -> None:
     scene.make_whole()
 
 
+def test_pieces_of_damage_are_fetched_from_whoever_holds_them() -> None:
+    """The range of one member begins in front of the other's and ends in it; the third is away."""
+    scene = Scenario()
+    scene.append(20)
+    store = scene.members[0].node.store
+    positions = [store.range_of(index, index + 1, 1).position for index in range(20)]
+    away = scene.await_leader()
+    lost = dict(zip(scene.followers(), ((4, 10), (7, 13)), strict=True))
+    away.kill()
+    for member, (first, stop) in lost.items():
+        for index in range(first, stop):
+            member.disk.flip(f"{member.path}/data/{0:020d}", positions[index] + 8, 1)
+        member.is_damaged = True
+        held = member.node.store
+        member.enter(
+            lambda held=held, m=member, at=first: m.node.healer.settle(held.examine(at, at + 1))
+        )
+    scene.run_for(5_000)
+    for member in lost:
+        ranges = [(q.first_index, q.stop_index) for q in member.node.store.quarantined]
+        assert ranges == [(7, 10)], "what the other one holds was not fetched"
+    away.start()
+    scene.make_whole()
+
+
 def test_damage_found_on_a_full_disk_is_found_again_by_a_restart() -> None:
     scene = Scenario()
     scene.append(8)
@@ -387,6 +412,7 @@ def _leader_with_entries_that_must_go(
     others = scene.followers()
     scene.cut([old], others)
     old.sync_ms = sync_ms
+    old.read_ms = 1.0
     for _ in range(5):
         scene.ask(old)
         scene.run_for(5)

@@ -74,14 +74,10 @@ def read_log(store: LedgerStore, limit_bytes: int = 1 << 20) -> list[tuple[int, 
 def heal_from(twin: LedgerStore, store: LedgerStore, limit_bytes: int = 600) -> list[tuple[int, int]]:
     """Heal every range of `store` with another member's copy; returns the ranges, as indices."""
     ranges = list(store.quarantined)
-    for quarantined in ranges:
-        reached, healed = quarantined.before, False
-        while not healed:
-            first_index = reached.index + 1
-            batch = twin.read(twin.range_of(first_index, quarantined.stop_index, limit_bytes))
-            point = store.check_piece(quarantined, reached, batch)
-            healed = store.write_piece(quarantined, reached, batch)
-            reached = point
+    while store.quarantined:
+        left = store.quarantined[0]
+        batch = twin.read(twin.range_of(left.first_index, left.stop_index, limit_bytes))
+        store.write_piece(left, store.check_piece(left, batch), batch)
     return [(each.first_index, each.stop_index) for each in ranges]
 
 

@@ -65,7 +65,7 @@ def test_entries_read_once_leave_no_trace_and_those_that_clients_read_do(store: 
     append(store, 30)
     log_range = store.range_of(100, 400, MIB)
     middle = log_range.position + log_range.size_bytes // 2
-    assert store.read_once(log_range).count == 256
+    assert store.read_from(100, 400, MIB, once=True)[1].count == 256
     assert not is_held(store, middle)
     assert store.read(log_range).count == 256
     assert is_held(store, middle)
@@ -74,7 +74,7 @@ def test_entries_read_once_leave_no_trace_and_those_that_clients_read_do(store: 
 def test_reading_the_newest_entries_once_leaves_them_in_memory(store: MmapLedgerStore) -> None:
     append(store, 30)
     log_range = store.range_of(store.end.index - 300, store.end.index, MIB)
-    store.read_once(log_range)
+    store.read_from(store.end.index - 300, store.end.index, MIB, once=True)
     assert is_held(store, log_range.position + log_range.size_bytes // 2)
 
 

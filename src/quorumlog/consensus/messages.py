@@ -194,6 +194,10 @@ class RangeRequest(Message, frozen=True, kw_only=True, tag=10):
     last: EntryId
     """The last entry of the damaged range. Who holds another one there has nothing to give."""
     limit_bytes: int
+    anywhere: bool = False
+    """Entries from any place of the range will do, where those at its front are not held."""
+    durable_index: int = -1
+    """The sender's; up to there `proofs` can be compared."""
 
 
 class RangeResponse(Message, frozen=True, kw_only=True, tag=11):
@@ -203,6 +207,10 @@ class RangeResponse(Message, frozen=True, kw_only=True, tag=11):
     """0: not held, or damaged here as well."""
     entries: Any = None
     """As in PushEntryRequest."""
+    proofs: tuple[tuple[int, int], ...] = ()
+    """(index, chain_crc) of entries of the sender's log behind these: one that is the same on both sides
+    shows that everything in front of it is. Without one only a piece is taken that runs to the end of
+    the range, where its chain is known."""
 
 
 AnyMessage = (

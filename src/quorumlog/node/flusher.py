@@ -9,6 +9,7 @@ the flush runs behind, by the clock or once much is unsynced; nothing else diffe
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -16,9 +17,9 @@ from quorumlog.config import MIB, StoreConfig
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Envelope, Ready
 from quorumlog.entry import Durability
-from quorumlog.errors import DirectoryDamaged, LedgerError, StoreFailure
+from quorumlog.errors import DirectoryDamaged, IndexOutOfRange, LedgerError, RangeDamaged, StoreFailure
 from quorumlog.node.ports import World
-from quorumlog.store.ledger_store import LogPoint, SyncTask
+from quorumlog.store.ledger_store import SyncTask
 from quorumlog.store.member_directory import MemberDirectory
 
 NEVER = float("inf")
@@ -38,8 +39,11 @@ class Flusher:
         raft: RaftNode,
         world: World,
         now_ms: float,
+        on_damage: Callable[[DirectoryDamaged], None],
     ) -> None:
+        """`on_damage`: a read has met it."""
         self._config = config
+        self._on_damage = on_damage
         self._directory = directory
         self._store = directory.store
         self._raft = raft
@@ -145,17 +149,16 @@ class Flusher:
     # ---------------------------------------------------------------- what nobody waits for
 
     def keep_house(self, now_ms: float, applied_index: int) -> None:
-        """Sync the durable point and write the checkpoint when they are due. Raises DirectoryDamaged if
-        the entry for the checkpoint cannot be read."""
+        """Sync the durable point and write the checkpoint when they are due."""
         if self._point_unsynced and now_ms >= self._next_point_sync_ms:
             self._next_point_sync_ms = now_ms + self._config.durable_sync_interval_ms
             self._point_unsynced = False
             self._world.flush_later(self._directory.sync_durable_point, _raise_failure)
         if applied_index > self._checkpointed_index and now_ms >= self._next_checkpoint_ms:
             self._next_checkpoint_ms = now_ms + self._config.checkpoint_interval_ms
-            point = self._checkpoint_point(applied_index)
+            write = self._checkpoint(applied_index)
             self._checkpointed_index = min(applied_index, self._store.durable.index)
-            self._world.read_later(lambda: self._directory.write_checkpoint(point), _raise_failure)
+            self._world.read_later(write, self._checkpoint_written)
 
     def next_wakeup_ms(self, applied_index: int) -> float:
         wakeup = NEVER
@@ -194,17 +197,33 @@ class Flusher:
         if applied_index > self._checkpointed_index:
             # Without one the next start knows less of what is committed, and nothing else.
             with suppress(DirectoryDamaged):
-                self._directory.write_checkpoint(self._checkpoint_point(applied_index))
+                self._checkpoint(applied_index)()
 
-    def _checkpoint_point(self, applied_index: int) -> LogPoint:
-        """Never above what is on disk, which under `flush = async` is behind what is applied, and never
-        an entry in quarantine. Raises DirectoryDamaged."""
-        index = min(applied_index, self._store.durable.index)
-        for quarantined in self._store.quarantined:
-            if quarantined.holds(index):
-                before = quarantined.before
-                return LogPoint(before.index, before.term, before.chain, -1)
-        return LogPoint(index, self._store.id_at(index).term, self._store.chain_at(index), -1)
+    def _checkpoint(self, applied_index: int) -> Callable[[], None]:
+        """Work for any thread that writes it. Never above what is on disk, which under `flush = async`
+        is behind what is applied, and never an entry in quarantine. It raises DirectoryDamaged if the
+        entry cannot be read."""
+        store, index = self._store, min(applied_index, self._store.durable.index)
+        quarantined = next((q for q in store.quarantined if q.holds(index)), None)
+        known = store.point_in_memory(index) if quarantined is None else quarantined.before
+        if known is not None:
+            point = known
+            return lambda: self._directory.write_checkpoint(point)
+        term = self._raft.term_at(index)
+
+        def read_and_write() -> None:
+            with suppress(IndexOutOfRange, RangeDamaged):  # since then; the next one will do
+                point = store.point_on_disk(index)
+                if point.term == term:  # under `flush = async` another entry may have come there
+                    self._directory.write_checkpoint(point)
+
+        return read_and_write
+
+    def _checkpoint_written(self, result: Any) -> None:
+        if isinstance(result, DirectoryDamaged):
+            self._on_damage(result)
+        else:
+            _raise_failure(result)
 
 
 def _raise_failure(result: Any) -> None:

@@ -2,16 +2,19 @@
 
     a read, a push or the scrub meets it     examine beside the loop, quarantine, tell the core
     quarantined, also by the start           ask one member after the other for the range, in pieces
-    a piece that is what it has to be        write and sync it beside the loop; at the end tell the core
+    a piece from any place of the range      check, write and sync it beside the loop, tell the core
 
 No piece carries a decision, so none of this goes through the core: whoever holds the last entry of the
-range, by index and term, holds the same entries, and the chain at both ends proves the bytes.
+range, by index and term, holds the same entries. The bytes are proven by a chain behind them that is the
+same on both sides: at the end of the range, or beyond it where the sender's log is damaged as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
+from quorumlog.batch import EntryBatch
 from quorumlog.consensus.messages import RangeRequest, RangeResponse
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Envelope
@@ -20,14 +23,14 @@ from quorumlog.errors import (
     DirectoryDamaged,
     LedgerError,
     ProtocolViolation,
-    RangeDamaged,
     StoreFailure,
 )
 from quorumlog.node.ports import World
 from quorumlog.node.push_sender import read_sound
-from quorumlog.store.ledger_store import Examination, LedgerStore, LogPoint, QuarantinedRange
+from quorumlog.store.ledger_store import Examination, LedgerStore, QuarantinedRange
 
 NEVER = float("inf")
+Proofs = tuple[tuple[int, int], ...]
 PIECE_BYTES = 1 << 20
 """Asked for at a time: bounds what healing holds in memory, and how long one sync of it may take."""
 ANSWER_MS = 2000
@@ -75,7 +78,6 @@ class Healer:
         self._is_late = False
         """Somebody did not answer in time since all were asked last."""
         self._is_writing = False
-        self._reached: dict[QuarantinedRange, LogPoint] = {}
         self._passed_over: dict[QuarantinedRange, set[str]] = {}
         """Members that did not help with a range since all were asked last."""
         self._sources: dict[QuarantinedRange, str] = {}
@@ -86,13 +88,12 @@ class Healer:
 
     # ---------------------------------------------------------------- finding
 
-    def found(self, damage: DirectoryDamaged, stop_index: int = -1) -> None:
-        """A read of entries from `damage.index` to below `stop_index` (-1: of this one) has met
-        damage."""
+    def found(self, damage: DirectoryDamaged) -> None:
+        """A read has met it."""
         if self._is_examining or damage.index < 0:
             return  # whatever is still there will be met again
         self._is_examining = True
-        stop_index = max(stop_index, damage.index + 1)
+        stop_index = max(damage.stop_index, damage.index + 1)
         self._world.read_later(
             lambda: self._store.examine(damage.index, stop_index),
             lambda result: self._examined(damage, result),
@@ -188,14 +189,15 @@ class Healer:
         self._number += 1
         self._asked = (quarantined, voter)
         self._deadline_ms = now_ms + self._patience_ms
-        reached = self._reached.get(quarantined, quarantined.before)
         request = RangeRequest(
             sender=self._voter,
             term=self._stored_term(),
             number=self._number,
-            first_index=reached.index + 1,
+            first_index=quarantined.first_index,
             last=quarantined.last.entry_id,
             limit_bytes=PIECE_BYTES,
+            anywhere=True,
+            durable_index=self._store.durable.index,
         )
         self._world.send(Envelope(voter, request))
 
@@ -219,42 +221,60 @@ class Healer:
         if response.count == 0 or quarantined not in self._store.quarantined:
             self._pass_over(quarantined, voter)
             return
-        reached = self._reached.get(quarantined, quarantined.before)
-        try:
-            if response.entries is None or response.entries.count != response.count:
-                raise ProtocolViolation(f"a range of {response.count} entries without their bytes")
-            point = self._store.check_piece(quarantined, reached, response.entries)
-        except ProtocolViolation as violation:
-            # It may as well be an earlier member's piece that leads nowhere: begin again.
-            self._reached.pop(quarantined, None)
-            self._refused = f"; {voter.member_id} sent others: {violation}"
-            self._pass_over(quarantined, voter)
-            return
         self._asked = None
         self._is_writing = True
-        self._sources[quarantined] = voter.member_id
         self._world.read_later(
-            lambda: self._store.write_piece(quarantined, reached, response.entries),
-            lambda result: self._written(quarantined, point, result),
+            lambda: self._take(quarantined, response),
+            lambda result: self._taken(quarantined, voter, result),
         )
 
-    def _written(
-        self, quarantined: QuarantinedRange, point: LogPoint, result: bool | StoreFailure | LedgerError
+    def _take(self, quarantined: QuarantinedRange, response: RangeResponse) -> ProtocolViolation | None:
+        """Any thread: write a piece, or return why it is not one."""
+        batch = response.entries
+        try:
+            if batch is None or batch.count != response.count:
+                raise ProtocolViolation(f"a range of {response.count} entries without their bytes")
+            before = self._store.check_piece(quarantined, batch)
+            is_proven = batch.last_index == quarantined.last.index
+            if not (is_proven or any(self._agrees(index, chain) for index, chain in response.proofs)):
+                raise ProtocolViolation("no entry behind them is known to be the same there and here")
+        except ProtocolViolation as violation:
+            return violation
+        self._store.write_piece(quarantined, before, batch)
+        return None
+
+    def _agrees(self, index: int, chain: int) -> bool:
+        try:
+            return self._store.point_on_disk(index).chain == chain
+        except (DirectoryDamaged, LedgerError):
+            return False
+
+    def _taken(
+        self,
+        quarantined: QuarantinedRange,
+        voter: Voter,
+        result: ProtocolViolation | StoreFailure | LedgerError | None,
     ) -> None:
         self._is_writing = False
-        self._reached[quarantined] = point
         if isinstance(result, StoreFailure):
             raise result
-        if result is not False:  # healed, or cut meanwhile, which may have been both
-            self._carry_out()
-            self._raft.on_healed([(q.first_index, q.stop_index) for q in self._store.quarantined])
-            self._forget_healed()
-            self._patience_ms = float(ANSWER_MS)
-            self._refused = ""
+        if isinstance(result, ProtocolViolation):
+            self._refused = f"; {voter.member_id} sent others: {result}"
+            self._pass_over(quarantined, voter)
+            return
+        # Healed; or cut meanwhile, which may have been both.
+        for left in self._store.quarantined:
+            if left.overlaps(quarantined):
+                self._sources[left] = voter.member_id
+        self._carry_out()
+        self._raft.on_healed([(q.first_index, q.stop_index) for q in self._store.quarantined])
+        self._forget_healed()
+        self._patience_ms = float(ANSWER_MS)
+        self._refused = ""
 
     def _forget_healed(self) -> None:
         """Also what a cut took away."""
-        for known in (self._reached, self._passed_over, self._sources):
+        for known in (self._passed_over, self._sources):
             for quarantined in [each for each in known if each not in self._store.quarantined]:
                 del known[quarantined]
 
@@ -262,42 +282,53 @@ class Healer:
 
     def on_request(self, request: RangeRequest) -> None:
         """Send what this member holds of the range, as far as its own disk is whole."""
+        self._carry_out()  # so that the store's terms are the core's
         store, last = self._store, request.last
-        begin_index = store.begin.index
-        if not begin_index < request.first_index <= last.index <= store.end.index:
-            self._answer(request)
-            return
-        limit_bytes = min(request.limit_bytes, PIECE_BYTES)
-        try:
-            if store.id_at(last.index) != last:
-                self._answer(request)
-                return
-            log_range = store.range_of(request.first_index, last.index + 1, limit_bytes)
-        except DirectoryDamaged as damage:
-            self.found(damage)
-            self._answer(request)
-            return
-        except RangeDamaged:
+        is_held = store.begin.index < request.first_index <= last.index <= store.end.index
+        if not is_held or self._raft.term_at(last.index) != last.term:
             self._answer(request)
             return
 
-        def read(result: object) -> None:
+        def read(result: tuple[EntryBatch, Proofs] | StoreFailure | LedgerError) -> None:
             if isinstance(result, DirectoryDamaged):
-                self.found(result, log_range.stop_index)
+                self.found(result)
             elif isinstance(result, StoreFailure):
                 raise result
-            self._answer(request, None if isinstance(result, Exception) else result)
+            if isinstance(result, StoreFailure | LedgerError):
+                self._answer(request)
+            else:
+                self._answer(request, *result)
 
-        self._world.read_later(lambda: read_sound(store, log_range), read)
+        self._world.read_later(lambda: self._read(request), read)
 
-    def _answer(self, request: RangeRequest, entries: object = None) -> None:
-        count = getattr(entries, "count", 0)
+    def _read(self, request: RangeRequest) -> tuple[EntryBatch, Proofs]:
+        """Any thread. Raises as `read_sound`."""
+        store, first_index, last_index = self._store, request.first_index, request.last.index
+        if request.anywhere:
+            for quarantined in store.quarantined:
+                if quarantined.holds(first_index) and quarantined.last.index < last_index:
+                    first_index = quarantined.stop_index
+        limit_bytes = min(request.limit_bytes, PIECE_BYTES)
+        _, batch = read_sound(store, first_index, last_index + 1, limit_bytes)
+        proofs = []
+        for index in (last_index, min(request.durable_index, store.durable.index)):
+            damaged = next((q for q in store.quarantined if q.holds(index)), None)
+            index = index if damaged is None else damaged.last.index
+            if index >= last_index:
+                with suppress(DirectoryDamaged, LedgerError):
+                    proofs.append((index, store.point_on_disk(index).chain))
+        return batch, tuple(proofs)
+
+    def _answer(
+        self, request: RangeRequest, entries: EntryBatch | None = None, proofs: Proofs = ()
+    ) -> None:
         response = RangeResponse(
             sender=self._voter,
             term=self._stored_term(),
             number=request.number,
-            count=count,
+            count=0 if entries is None else entries.count,
             entries=entries,
+            proofs=proofs,
         )
         self._world.send(Envelope(request.sender, response))
 
@@ -310,8 +341,11 @@ class Healer:
         for quarantined in self._store.quarantined:
             source = self._sources.get(quarantined)
             if source:
-                state = f"{source} is sending them again"
-            elif source is None:
+                # Without what changes with every piece.
+                damage = f"entries up to {quarantined.last.index}: {quarantined.problem}"
+                sentences.append(f"{damage}; in quarantine, {source} is sending them again")
+                continue
+            if source is None:
                 state = "they are being asked for"
             else:
                 others = ", ".join(sorted(self._connected)) or "nobody is connected"

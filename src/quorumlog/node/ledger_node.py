@@ -23,8 +23,8 @@ from quorumlog.consensus.messages import (
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import MemberStatus, Ready, Role, RoleChange
 from quorumlog.entry import Durability, Voter
+from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import (
-    DirectoryDamaged,
     IndexOutOfRange,
     LeaderNotReady,
     LedgerError,
@@ -41,7 +41,7 @@ from quorumlog.node.push_sender import PushSender
 from quorumlog.node.recent_batches import RecentBatches
 from quorumlog.node.scrubber import Scrubber, ScrubStatus
 from quorumlog.node.transfers import TransferOutcome, Transfers
-from quorumlog.store.ledger_store import LogRange
+from quorumlog.store.ledger_store import ColdRange
 from quorumlog.store.member_directory import MemberDirectory
 
 RECENT_BYTES = 16 * MIB
@@ -100,7 +100,7 @@ class LedgerNode:
             self._carry_out_all,
             lambda: directory.hard_state.term,
         )
-        self._writer = LogWriter(self.raft, self.store, self._recent, self.healer)
+        self._writer = LogWriter(self.raft, self.store, self._recent, self.healer, world, self.receive)
         self._pace = CatchUpPace(
             config.catch_up_bytes_per_second,
             config.consensus.push_limit_bytes,
@@ -124,7 +124,7 @@ class LedgerNode:
             self.healer,
             now_ms,
         )
-        self._flusher = Flusher(config.storage, directory, self.raft, world, now_ms)
+        self._flusher = Flusher(config.storage, directory, self.raft, world, now_ms, self.healer.found)
         self._transfers = Transfers(self.raft, self._pending, config.consensus.election_timeout_ms)
         self._former = BatchFormer(
             config, self.raft, self.store, self._pending, self._writer, self._flusher, self._transfers
@@ -177,7 +177,7 @@ class LedgerNode:
             # Two pushes of one turn: the second is checked against the end that the first has made.
             self._carry_out_all()
             if not self._writer.is_sound_where_it_meets(message):
-                return  # as if it had been lost on the way
+                return  # it comes again once its place is read, or as if it had been lost on the way
             if message.push is PushType.APPEND and not self._writer.has_room_for(message):
                 refuse = PushResult.DISK_FULL
         self.raft.step(message, refuse=refuse)
@@ -309,8 +309,9 @@ class LedgerNode:
 
     def readable_range(
         self, first_index: int, stop_index: int, limit_bytes: int
-    ) -> EntryBatch | LogRange:
-        """Committed entries from `first_index` on: bytes if they are in memory, else where they lie.
+    ) -> EntryBatch | ColdRange:
+        """Committed entries from `first_index` on: bytes if they are in memory, else what the read
+        thread is to read (`LedgerStore.read_from`); two that ask for the same get the same.
 
         `stop_index` -1 means all that is committed. Raises IndexOutOfRange, RangeDamaged if they are in
         quarantine here, and LeaderNotReady where the answer is "no more" or "up to here" while a new
@@ -335,12 +336,11 @@ class LedgerNode:
         recent = self._recent.take(first_index, stop_index, limit_bytes)
         if recent is not None:
             return recent.batch
-        try:
-            return self.store.range_of(first_index, stop_index, limit_bytes)
-        except DirectoryDamaged as damage:
-            # Where a range begins is asked of the entry in front of it, whose header may be damaged.
-            self.healer.found(damage)
-            raise RangeDamaged(str(damage)) from damage
+        quarantined = next((q for q in self.store.quarantined if q.holds(first_index)), None)
+        if quarantined is not None:
+            raise RangeDamaged(str(quarantined))
+        most = limit_bytes // HEADER_BYTES + 1  # no more entries fit, however small they are
+        return ColdRange(first_index, min(stop_index, first_index + most), limit_bytes)
 
     def _opens_its_term(self) -> bool:
         """This leader's no-op is not committed yet: entries that it holds may be, unknown to it."""
@@ -436,10 +436,7 @@ class LedgerNode:
         if self._now_ms >= self._next_expiry_ms:
             self._next_expiry_ms = self._now_ms + EXPIRY_INTERVAL_MS
             self._pending.expire(self._now_ms)
-        try:
-            self._flusher.keep_house(self._now_ms, self.applied_index)
-        except DirectoryDamaged as damage:
-            self.healer.found(damage)
+        self._flusher.keep_house(self._now_ms, self.applied_index)
         self.healer.tick(self._now_ms)
         self._scrubber.tick(self._now_ms)
 

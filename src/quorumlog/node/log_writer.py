@@ -10,6 +10,8 @@ The core counts on what it was told, so nothing that it orders may fail for lack
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +20,17 @@ from quorumlog.consensus.messages import PushEntryRequest, PushType
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import AppendOrder
 from quorumlog.entry import EntryKind
-from quorumlog.errors import DirectoryDamaged, DiskFull, ProtocolViolation, StoreFailure
+from quorumlog.errors import (
+    DirectoryDamaged,
+    DiskFull,
+    IndexOutOfRange,
+    LedgerError,
+    ProtocolViolation,
+    RangeDamaged,
+    StoreFailure,
+)
 from quorumlog.node.healer import Healer
+from quorumlog.node.ports import World
 from quorumlog.node.push_checks import (
     check_positions,
     checked_entries,
@@ -27,17 +38,46 @@ from quorumlog.node.push_checks import (
     shares_log,
 )
 from quorumlog.node.recent_batches import RecentBatches
-from quorumlog.store.ledger_store import LedgerStore
+from quorumlog.store.ledger_store import Examination, LedgerStore, LogPoint
+
+MOST_WAITING = 64
+"""Pushes that wait for their place in the log to be read; more of them come when they are sent again."""
+
+
+class _Look(NamedTuple):
+    entry_index: int
+    truncations: int
+    """How often the log had been cut before."""
+    point: LogPoint | None
+    """None: in quarantine, or the disk cannot tell."""
+    is_close: bool
+    examination: Examination | None
+    """None also if the entry is not durable yet."""
 
 
 class LogWriter:
     def __init__(
-        self, raft: RaftNode, store: LedgerStore, recent: RecentBatches, healer: Healer
+        self,
+        raft: RaftNode,
+        store: LedgerStore,
+        recent: RecentBatches,
+        healer: Healer,
+        world: World,
+        receive_again: Callable[[PushEntryRequest], None],
     ) -> None:
         self._raft = raft
         self._store = store
         self._recent = recent
         self._healer = healer
+        self._world = world
+        self._receive_again = receive_again
+        self._is_looking = False
+        self._waiting: list[PushEntryRequest] = []
+        """Pushes whose place in the log has to be read first."""
+        self._look: _Look | None = None
+        """What was read for those that come again just now."""
+        self._contradiction: _Look | None = None
+        """A push has contradicted it: refused on its connection, when its sender repeats it."""
         self._planned: EntryBatch | None = None
         """A push that the store has planned for: nothing was appended or cut since."""
         self.promised: deque[tuple[int, EntryBatch, Int64Array]] = deque()
@@ -54,7 +94,8 @@ class LogWriter:
     def is_sound_where_it_meets(self, message: PushEntryRequest) -> bool:
         """Look at the last entry that this log shares with a push, while the one behind still proves its
         chain: where the push cuts, the log's end is taken from that entry, and where it does not agree
-        with the sender's, it may be this disk that is wrong. False: the message has to come again.
+        with the sender's, it may be this disk that is wrong. False: the message has to come again, and
+        does so by itself if all it waits for is that its place is read.
 
         Raises ProtocolViolation if the sender holds other entries.
         """
@@ -63,27 +104,69 @@ class LogWriter:
         shared_index = self._raft.last_shared_index(message)
         if shared_index is None:
             return True
+        look, self._contradiction = self._look or self._contradiction, None
+        if look is not None and (look.entry_index, look.truncations) != (
+            shared_index,
+            self._store.truncations,
+        ):
+            look = None
         cuts = self._raft.conflict_of(message) is not None
         shares = message.push is PushType.TRUNCATE or shares_log(message, shared_index, self._store)
         if shares and not cuts:
             return True
-        try:
-            is_damaged = self._examine(shared_index)
-        except DirectoryDamaged as damage:
-            self._healer.unbounded(damage)
+        if look is None or ((cuts or shares is False) and not look.is_close):
+            self._look_at(shared_index, message, is_close=cuts or shares is False)
             return False
-        if not shares and not is_damaged:
+        if look.examination is not None and self._healer.settle(look.examination):
+            return bool(shares)  # else it comes again, and finds the damage in quarantine
+        if not shares:
             raise ProtocolViolation(
                 f"{message.sender.member_id} holds other entries up to index {shared_index} than this"
                 " member: run `quorumlog verify` on both data directories"
             )
-        return shares  # else it comes again, and finds the damage in quarantine
+        return True
 
-    def _examine(self, index: int) -> bool:
-        """On this thread; True if something was damaged there, and is in quarantine now."""
-        if not self._store.begin.index < index <= self._store.durable.index:
-            return False
-        return self._healer.settle(self._store.examine(index, index + 2)) is True
+    def _look_at(self, index: int, message: PushEntryRequest, *, is_close: bool) -> None:
+        """Beside the loop, then let the message come again. `is_close`: compare data, index and bodies
+        of the entry and the one behind it, too."""
+        if len(self._waiting) < MOST_WAITING:
+            self._waiting.append(message)
+        if self._is_looking:
+            return
+        self._is_looking = True
+        store, truncations = self._store, self._store.truncations
+
+        def look() -> _Look:
+            point, close, examination = None, is_close, None
+            try:
+                point = store.point_on_disk(index)
+            except DirectoryDamaged:
+                close = True
+            except (RangeDamaged, IndexOutOfRange):
+                pass  # the terms are known all the same; or cut meanwhile
+            if close and store.begin.index < index <= store.durable.index:
+                examination = store.examine(index, index + 2)
+            return _Look(index, truncations, point, close, examination)
+
+        self._world.read_later(look, self._looked)
+
+    def _looked(self, result: _Look | StoreFailure | LedgerError) -> None:
+        self._is_looking = False
+        waiting, self._waiting = self._waiting, []
+        if isinstance(result, DirectoryDamaged):
+            self._healer.unbounded(result)
+            return
+        if isinstance(result, StoreFailure | LedgerError):
+            raise result
+        if result.point is not None:
+            self._store.remember(result.point, result.truncations)
+        self._look = result
+        for message in waiting:
+            try:
+                self._receive_again(message)
+            except ProtocolViolation:
+                self._contradiction = result
+        self._look = None
 
     def has_room_for(self, message: PushEntryRequest) -> bool:
         """Reserve space for the entries of an APPEND and for all that waits for them.

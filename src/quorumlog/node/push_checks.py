@@ -6,7 +6,7 @@ from quorumlog.batch import EntryBatch, Int64Array
 from quorumlog.consensus.messages import PushEntryRequest
 from quorumlog.consensus.ready import AppendOrder
 from quorumlog.entry_header import unpack_header
-from quorumlog.errors import DirectoryDamaged, ProtocolViolation, RangeDamaged
+from quorumlog.errors import ProtocolViolation
 from quorumlog.store.ledger_store import LedgerStore, LogPoint
 
 
@@ -49,18 +49,18 @@ def end_before(order: AppendOrder, term: int) -> LogPoint:
     return LogPoint(first_index - 1, term, chain, first.pos)
 
 
-def shares_log(message: PushEntryRequest, index: int, store: LedgerStore) -> bool:
+def shares_log(message: PushEntryRequest, index: int, store: LedgerStore) -> bool | None:
     """Entry `index` is held here and by the sender, of the same term: are both logs the same up to it?
+    None if that has to be read first.
 
     They are not where a directory was put back from an older copy and has led a term twice, and what is
-    pushed must not follow the other entries then. False also if this disk cannot tell.
+    pushed must not follow the other entries then.
     """
-    try:
-        ours = store.chain_at(index)
-    except DirectoryDamaged:
-        return False
-    except RangeDamaged:
-        return True  # who sends the damaged range again compares the chain at both of its ends
+    point = store.point_in_memory(index)
+    if point is None:
+        # Who sends a damaged range again compares the chain beyond it.
+        return True if any(q.holds(index) for q in store.quarantined) else None
+    ours = point.chain
     theirs = message.previous_chain
     if index > message.previous.index:
         theirs = int(message.entries.headers()["chain_crc"][index - message.first_index])

@@ -38,9 +38,8 @@ class PushSender:
         recent: RecentBatches,
         world: World,
         pace: CatchUpPace,
-        on_damage: Callable[[DirectoryDamaged, int], None],
+        on_damage: Callable[[DirectoryDamaged], None],
     ) -> None:
-        """`on_damage(damage, stop_index)`: a read from `damage.index` to below `stop_index` met it."""
         self._voter = voter
         self._raft = raft
         self._store = store
@@ -89,32 +88,29 @@ class PushSender:
         return self._raft.role is Role.LEADER and self._raft.term == order.term
 
     def _read(self, order: PushOrder) -> None:
-        try:
-            log_range = self._store.range_of(order.first_index, order.stop_index, order.limit_bytes)
-        except (IndexOutOfRange, RangeDamaged, DirectoryDamaged) as error:
-            if isinstance(error, DirectoryDamaged):
-                self._on_damage(error, order.stop_index)
-            self._raft.on_push_failed(order.to.member_id)
-            return
-        self._pace.spend(order.to.member_id, log_range.size_bytes)
+        first_index, stop_index, limit_bytes = order.first_index, order.stop_index, order.limit_bytes
         self._world.read_later(
-            lambda: read_sound(self._store, log_range),
-            lambda result: self._range_read(order, log_range, result),
+            lambda: read_sound(self._store, first_index, stop_index, limit_bytes),
+            lambda result: self._range_read(order, result),
         )
 
     def _range_read(
-        self, order: PushOrder, log_range: LogRange, result: EntryBatch | StoreFailure | LedgerError
+        self, order: PushOrder, result: tuple[LogRange, EntryBatch] | StoreFailure | LedgerError
     ) -> None:
         if isinstance(result, DirectoryDamaged):
-            self._on_damage(result, log_range.stop_index)
+            self._on_damage(result)
         elif isinstance(result, StoreFailure):
             raise result
-        if isinstance(result, IndexOutOfRange | DirectoryDamaged) or not self._is_of_this_term(order):
+        if isinstance(result, IndexOutOfRange | RangeDamaged | DirectoryDamaged) or (
+            not self._is_of_this_term(order)
+        ):
             self._raft.on_push_failed(order.to.member_id)
         elif isinstance(result, LedgerError):
             raise result
         else:
-            self._send(order, result, log_range.previous.chain, cold=True)
+            log_range, batch = result
+            self._pace.spend(order.to.member_id, batch.total_bytes)
+            self._send(order, batch, log_range.previous.chain, cold=True)
 
     def _send(self, order: PushOrder, batch: EntryBatch, previous_chain: int, *, cold: bool) -> None:
         message = PushEntryRequest(
@@ -136,10 +132,12 @@ class PushSender:
             self._raft.on_push_failed(order.to.member_id)
 
 
-def read_sound(store: LedgerStore, log_range: LogRange) -> EntryBatch:
+def read_sound(
+    store: LedgerStore, first_index: int, stop_index: int, limit_bytes: int
+) -> tuple[LogRange, EntryBatch]:
     """Entries from a file with their bodies checked; any thread. The receiver of a cold range checks
-    every body as well, but it could not know whose disk it is. Raises DirectoryDamaged."""
-    batch = store.read_once(log_range)
+    every body as well, but it could not know whose disk it is. Raises as `LedgerStore.read_from`."""
+    log_range, batch = store.read_from(first_index, stop_index, limit_bytes, once=True)
     try:
         batch.check_bodies()
     except ProtocolViolation as violation:
@@ -149,5 +147,6 @@ def read_sound(store: LedgerStore, log_range: LogRange) -> EntryBatch:
             path=f"{log_range.segment_position:020d}",
             position=log_range.position,
             index=log_range.first_index,
+            stop_index=log_range.stop_index,
         ) from violation
-    return batch
+    return log_range, batch

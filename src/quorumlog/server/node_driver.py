@@ -35,7 +35,7 @@ from quorumlog.server.peer_admission import PeerAdmission
 from quorumlog.server.peer_link import PeerLink
 from quorumlog.server.problem_log import ProblemLog
 from quorumlog.server.stalled_peers import StalledPeers
-from quorumlog.store.ledger_store import LogRange
+from quorumlog.store.ledger_store import ColdRange, LogRange
 from quorumlog.store.member_directory import MemberDirectory
 from quorumlog.store.member_file import cluster_id_of
 from quorumlog.version import VERSION
@@ -98,8 +98,8 @@ class NodeDriver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._waiters: list[ReadWaiter] = []
-        self._reads: dict[tuple[int, int], list[Callable[[ReadOutcome], None]]] = {}
-        """Ranges that are being read for clients, by position and bytes, and who waits for each."""
+        self._reads: dict[ColdRange, list[Callable[[ReadOutcome], None]]] = {}
+        """Ranges that are being read for clients, and who waits for each."""
         self._looks_at_set_aside = False
         self._problem_log = ProblemLog(log, f"{config.group}/{config.member_id}", time.monotonic())
         self.stopped = False
@@ -375,34 +375,31 @@ class NodeDriver:
         if isinstance(found, EntryBatch):
             done(found)
             return
-        key = found.position, found.size_bytes
-        readers = self._reads.get(key)
+        readers = self._reads.get(found)
         if readers is not None:
             readers.append(done)
         else:
-            self._reads[key] = readers = [done]
-            self._read_file(found, key, readers)
+            self._reads[found] = readers = [done]
+            self._read_file(found, readers)
 
-    def _read_file(
-        self, log_range: LogRange, key: tuple[int, int], readers: list[Callable[[ReadOutcome], None]]
-    ) -> None:
+    def _read_file(self, cold: ColdRange, readers: list[Callable[[ReadOutcome], None]]) -> None:
         """One read for all that ask for the same range until it is done."""
 
-        def read(result: EntryBatch | StoreFailure | LedgerError) -> None:
-            if self._reads.get(key) is readers:
-                del self._reads[key]
+        def read(result: tuple[LogRange, EntryBatch] | StoreFailure | LedgerError) -> None:
+            if self._reads.get(cold) is readers:
+                del self._reads[cold]
             outcome: ReadOutcome
             if isinstance(result, DirectoryDamaged):
-                self.node.healer.found(result, log_range.stop_index)
+                self.node.healer.found(result)
                 outcome = RangeDamaged(str(result))
             elif isinstance(result, StoreFailure):
                 raise result
             else:
-                outcome = result
+                outcome = result if isinstance(result, LedgerError) else result[1]
             for done in readers:
                 done(outcome)
 
-        self.read_later(lambda: self.node.store.read(log_range), read)
+        self.read_later(lambda: self.node.store.read_from(*cold), read)
 
     def wait_for(self, index: int, wait_ms: int, wake: Callable[[], None]) -> None:
         """Call `wake` once `index` is committed, or when the time is over. Inside a turn, whose end sets

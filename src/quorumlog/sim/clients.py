@@ -140,6 +140,9 @@ class SimClient:
         behind = self._random.choice((1, 5, 1000))
         first_index = max(0, committed_index - self._random.randint(0, behind))
 
+        def read(result: tuple[LogRange, EntryBatch] | StoreFailure | LedgerError) -> None:
+            seen(result[1] if isinstance(result, tuple) else result)
+
         def seen(result: EntryBatch | StoreFailure | LedgerError) -> None:
             if isinstance(result, EntryBatch):
                 try:
@@ -154,7 +157,7 @@ class SimClient:
                     ),
                 )
             elif isinstance(result, DirectoryDamaged):
-                node.healer.found(result, log_range.stop_index)
+                node.healer.found(result)
             elif isinstance(result, StoreFailure) and not self._cluster.may_fail(member):
                 raise result
 
@@ -162,11 +165,11 @@ class SimClient:
             found = node.readable_range(first_index, -1, READ_LIMIT_BYTES)
         except LedgerError:
             return
-        if isinstance(found, LogRange):
-            log_range = found
-            member.read_later(lambda: node.store.read(log_range), seen)
-        else:
+        if isinstance(found, EntryBatch):
             seen(found)
+        else:
+            cold = found
+            member.read_later(lambda: node.store.read_from(*cold), read)
 
     def _ask_for_end(self) -> None:
         """Of every member that takes itself for the leader: one that was replaced must not answer."""

@@ -90,7 +90,7 @@ def _read(member: SimMember, first_index: int, limit_bytes: int) -> EntryBatch |
     node = member.node
     try:
         found = node.readable_range(first_index, node.committed_index + 1, limit_bytes)
-        batch = found if isinstance(found, EntryBatch) else node.store.read(found)
+        batch = found if isinstance(found, EntryBatch) else node.store.read_from(*found)[1]
         batch.check_bodies()
     except (LedgerError, StoreFailure, ProtocolViolation):
         return None

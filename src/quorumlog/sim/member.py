@@ -41,8 +41,10 @@ Job = tuple[Callable[[], Any], Callable[[Any], None]]
 class DiskQueue:
     """One disk thread: jobs in order, one at a time."""
 
-    def __init__(self, member: SimMember) -> None:
+    def __init__(self, member: SimMember, draw_ms: Callable[[], float]) -> None:
+        """`draw_ms`: how long the next job takes."""
         self._member = member
+        self._draw_ms = draw_ms
         self._jobs: deque[Job] = deque()
         self._has_worked = False
         """The first job is carried out, and its end is still to be told."""
@@ -54,7 +56,7 @@ class DiskQueue:
 
     def _begin(self) -> None:
         member = self._member
-        takes_ms = member.draw_sync_ms()
+        takes_ms = self._draw_ms()
         works_first = member.cluster.random.random() < 0.5
         if works_first:
             member.later(0.0, lambda: self._work(takes_ms))
@@ -111,6 +113,8 @@ class SimMember:
         self.sync_ms = cluster.weather.sync_ms
         self.ends: dict[str, End] = {}
         """What this process knows of its connections, by member."""
+        self.read_ms: float | None = None
+        """A read takes up to this long; None: as a sync does."""
         self.clock_rate = 1.0
         self._clock_ms = 0.0
         self._clock_set_ms = 0.0
@@ -121,8 +125,8 @@ class SimMember:
         self._paused_until_ms = 0.0
         self._is_ending = False
         """It has been told to end, and looks for a successor."""
-        self._flushes = DiskQueue(self)
-        self._reads = DiskQueue(self)
+        self._flushes = DiskQueue(self, self._draw_sync_ms)
+        self._reads = DiskQueue(self, self._draw_read_ms)
 
     # ---------------------------------------------------------------- life
 
@@ -154,7 +158,8 @@ class SimMember:
         self._turn_due = False
         self._wake_ms = float("inf")
         self._forget_connections()
-        self._flushes, self._reads = DiskQueue(self), DiskQueue(self)
+        self._flushes = DiskQueue(self, self._draw_sync_ms)
+        self._reads = DiskQueue(self, self._draw_read_ms)
         self._guard(self._open)
         if self._node is not None:
             self.cluster.told("started", self)
@@ -333,8 +338,11 @@ class SimMember:
 
         self.cluster.at(after_ms, run)
 
-    def draw_sync_ms(self) -> float:
+    def _draw_sync_ms(self) -> float:
         return self.cluster.random.uniform(0, self.sync_ms)
+
+    def _draw_read_ms(self) -> float:
+        return self.cluster.random.uniform(0, self.sync_ms if self.read_ms is None else self.read_ms)
 
     # ---------------------------------------------------------------- turns
 

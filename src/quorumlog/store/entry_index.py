@@ -63,6 +63,10 @@ class EntryIndex:
         self.check_held(stop_index - 1)
         if first_index >= self.recent.first_index:
             return self.recent.units(first_index, stop_index)
+        return self.units_on_disk(first_index, stop_index)
+
+    def units_on_disk(self, first_index: int, stop_index: int) -> IndexArray:
+        """Of entries that are held, from the files; any thread. Raises DirectoryDamaged."""
         units = self.file_units(first_index, stop_index)
         wrong, problem = problem_of_units(
             units, first_index, self._data.segment_bytes, self._ends.end.position

@@ -19,6 +19,23 @@ class DurableRecord:
         self.index_synced_limit = sys.maxsize
         """No higher `index_synced_position` is recorded: from there on a start looks at every entry."""
 
+    def limit_index(self, position: int) -> None:
+        """Above this position the index is not to be trusted by a start, whatever is synced of it."""
+        with self.lock:
+            self.index_synced_limit = position
+            recorded = self._recorded()
+            if recorded.index_synced_position > position:
+                self.file.record_both_synced(DurablePoint(recorded.point, position))
+
+    def bring_to_both_slots(self) -> None:
+        with self.lock:
+            self.file.record_both_synced(self._recorded())
+
+    def _recorded(self) -> DurablePoint:
+        recorded = self.file.load()
+        assert recorded is not None, "the durable file has no point"
+        return recorded
+
 
 class Flush:
     """One `SyncTask`: what was dirty when it began. Only `run` may be called off the store's thread."""

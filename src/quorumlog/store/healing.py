@@ -3,11 +3,11 @@
     examine   compare data, index and bodies around a place      (any thread, changes nothing)
     settle    quarantine what is damaged; units and blank records that the data proves wrong are written
               again at once
-    check     show that the entries of another member are the ones in quarantine
-    write     keep the damaged bytes aside, then write, sync, and at the end of the range forget it
+    check     show that the entries of another member can be the ones in quarantine
+    write     keep the damaged bytes aside, then write, sync, and let these entries out of the quarantine
 
-A range is healed from its front in pieces. Until the last piece has met the chain at its end it stays in
-quarantine, so nothing of it is served, and a start in between begins again.
+A range is healed in pieces, whichever of them somebody holds; what is left stays in quarantine, with the
+points at its new ends.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class Healing:
         self._quarantine = quarantine
         self._page_cache = page_cache
         self.set_aside = SetAside(disk, directory, config)
-        self._aside: tuple[QuarantinedRange, str] | None = None
-        """The range being healed and where its damaged bytes go; "" once there was no space."""
-        self._aside_stop = 0
-        """Up to here they were copied: in front of it may lie what an earlier attempt has written."""
+        self._aside = ("", 0)
+        """Where the damaged bytes go, "" once there was no space, and the position of the first."""
+        self._aside_stop = -1
+        """Up to here they were copied; a piece that continues there goes into the same file."""
 
     # ---------------------------------------------------------------- looking
 
@@ -106,7 +106,8 @@ class Healing:
                         ) from problem
                 else:
                     size_bytes = reached.position - anchor.position
-                    self._page_cache.read_once(anchor.position, size_bytes)
+                    if not (search.ranges or units or search.bad_blanks):  # else `settle` writes there
+                        self._page_cache.read_once(anchor.position, size_bytes)
                     return Examination(
                         tuple(search.ranges),
                         tuple(units),
@@ -161,11 +162,16 @@ class Healing:
             written.append(file)
         return self._quarantine.add(examination.ranges), written
 
-    def check(self, quarantined: QuarantinedRange, reached: LogPoint, batch: EntryBatch) -> LogPoint:
-        """See `LedgerStore.check_piece`."""
+    def check(self, quarantined: QuarantinedRange, batch: EntryBatch) -> tuple[LogPoint, LogPoint]:
+        """See `LedgerStore.check_piece`; the points in front of the entries and behind them."""
         last = quarantined.last
         batch.check_encoding()
-        batch.check_sequence(reached.index + 1, reached.chain)
+        first = batch.first_header
+        before = quarantined.before
+        if before.index + 1 < first.index <= last.index and before.position < first.pos:
+            term = quarantined.term_at(first.index - 1)
+            before = LogPoint(first.index - 1, term, first.chain_before, first.pos)
+        batch.check_sequence(before.index + 1, before.chain)
         batch.check_bodies()
         if batch.last_index > last.index:
             raise ProtocolViolation(f"entries up to {batch.last_index} for a range up to {last.index}")
@@ -178,7 +184,7 @@ class Healing:
             raise ProtocolViolation(f"entries from {batch.first_index} on are of other terms than here")
         if int(batch.sizes.max()) > self._config.entry_limit_bytes:
             raise ProtocolViolation("an entry longer than any can be")
-        placement = self._place(reached, batch)
+        placement = self._place(before, batch)
         if not batch.lies_at(placement.positions) or placement.end_position > last.position:
             raise ProtocolViolation(f"entries from {batch.first_index} on lie elsewhere here")
         end = headers[-1]
@@ -194,19 +200,19 @@ class Healing:
                 f" {point.chain:#x} at {point.position}; here the next entry continues {last.chain:#x}"
                 f" at {last.position}"
             )
-        return point
+        return before, point
 
     def write(
-        self, quarantined: QuarantinedRange, reached: LogPoint, batch: EntryBatch, end: LogPoint
-    ) -> bool:
+        self, quarantined: QuarantinedRange, before: LogPoint, batch: EntryBatch, end: LogPoint
+    ) -> None:
         """See `LedgerStore.write_piece`. `end`: of the log."""
         with self._quarantine.lock:
             if quarantined not in self._quarantine.ranges:
                 raise IndexOutOfRange(f"{quarantined}: is no longer in quarantine")
-            placement = self._place(reached, batch)
+            placement = self._place(before, batch)
             is_last = batch.last_index == quarantined.last.index
             stop_position = quarantined.last.position if is_last else placement.end_position
-            self._keep_aside(quarantined, reached.position, stop_position)
+            self._keep_aside(before.position, stop_position)
             low, high = quarantined.before.position, quarantined.last.position
             if end.index <= quarantined.last.index:
                 high = self._segment_end(high)  # nothing lies behind
@@ -230,11 +236,16 @@ class Healing:
             written += self._index.files.write(units.tobytes(), units_position)
             for file in dict.fromkeys(written):
                 file.sync()
-            if is_last:
-                self._quarantine.drop(quarantined)
-                self._quarantine.save()
-                self._aside = None
-            return is_last
+            left = [quarantined.up_to(before)] if quarantined.holds(before.index) else []
+            if not is_last:
+                last = batch.headers()[-1]
+                point = LogPoint(
+                    batch.last_index, int(last["term"]), int(last["chain_crc"]), placement.end_position
+                )
+                path = "/".join(self._data.path_of(point.position).rsplit("/", 2)[1:])
+                left.append(quarantined.behind(point, path))
+            self._quarantine.replace(quarantined, left)
+            self._quarantine.save()
 
     def _place(self, reached: LogPoint, batch: EntryBatch) -> Placement:
         return place(
@@ -246,19 +257,15 @@ class Healing:
 
     # ---------------------------------------------------------------- keeping aside
 
-    def _keep_aside(self, quarantined: QuarantinedRange, position: int, stop_position: int) -> None:
+    def _keep_aside(self, position: int, stop_position: int) -> None:
         """Copy the bytes that are about to be overwritten; without space, go on without."""
-        if self._aside is None or self._aside[0] != quarantined:
-            self._aside = (quarantined, self._new_copy(quarantined))
-            self._aside_stop = position
-        position = max(position, self._aside_stop)
-        if position >= stop_position:
-            return
+        if self._aside_stop != position:
+            self._aside = (self._new_copy(position), position)
         self._aside_stop = stop_position
         pages = list(self._read_pages(position, stop_position))
-        if self._aside[1] and any(data.strip(b"\0") for data in pages):
-            offset = position - quarantined.before.position
-            self._aside = (quarantined, self._copied(self._aside[1], pages, offset))
+        path, first_position = self._aside
+        if path and any(data.strip(b"\0") for data in pages):
+            self._aside = (self._copied(path, pages, position - first_position), first_position)
 
     def _read_pages(self, position: int, stop_position: int) -> Iterator[bytes]:
         """The bytes of a range, zeros where the disk cannot read them."""
@@ -273,9 +280,9 @@ class Healing:
                 yield bytes(size)
             position += size
 
-    def _new_copy(self, quarantined: QuarantinedRange) -> str:
+    def _new_copy(self, position: int) -> str:
         try:
-            return self.set_aside.new_name(f"damaged-{segment_name(quarantined.before.position)}")
+            return self.set_aside.new_name(f"damaged-{segment_name(position)}")
         except OSError as error:
             return _no_space(error)
 

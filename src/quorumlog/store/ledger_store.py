@@ -3,7 +3,8 @@
 Two implementations, one contract suite (`tests/store/test_contract.py`): `MemoryLedgerStore` and
 `MmapLedgerStore`. A store has never heard of roles or of who may append; it knows terms only as
 numbers that never fall along the log. All calls are synchronous and come from one thread, except
-`SyncTask.run`, `read` of a range taken by `range_of`, and what says so below, which may run in another.
+`SyncTask.run`, and what says so below, which may run in another: so does whatever reads entries, since a
+page that is not in memory takes as long as the disk takes.
 """
 
 from __future__ import annotations
@@ -57,6 +58,14 @@ class LogRange(NamedTuple):
         return self.first_index + len(self.sizes)
 
 
+class ColdRange(NamedTuple):
+    """Entries that are not in memory, as a reader asks for them: `LedgerStore.read_from`."""
+
+    first_index: int
+    stop_index: int
+    limit_bytes: int
+
+
 class QuarantinedRange(msgspec.Struct, frozen=True, array_like=True):
     """Entries that the disk does not hold as they were written, between two points that are known."""
 
@@ -84,6 +93,14 @@ class QuarantinedRange(msgspec.Struct, frozen=True, array_like=True):
     def term_at(self, index: int) -> int:
         assert self.holds(index), (index, self)
         return next(term for first, term in reversed(self.term_runs) if first <= index)
+
+    def behind(self, point: LogPoint, path: str) -> QuarantinedRange:
+        """What is left of it once the entries up to one of them are healed; it begins in file `path`."""
+        assert self.holds(point.index), (point, self)
+        first = point.index + 1
+        runs = tuple(run for run in self.term_runs if run[0] > first)
+        runs = ((first, self.term_at(first)), *runs)
+        return msgspec.structs.replace(self, before=point, term_runs=runs, path=path)
 
     def up_to(self, end: LogPoint) -> QuarantinedRange:
         """What is left of it in a log that ends with one of its entries."""
@@ -216,17 +233,39 @@ class LedgerStore(Protocol):
         which holds older entries (`page_cache_bytes`); None if there is none to do."""
 
     def id_at(self, index: int) -> EntryId:
-        """Index and term of a held entry, or of the point before the begin."""
+        """Index and term of a held entry, or of the point before the begin; may read the index."""
 
     def chain_at(self, index: int) -> int:
-        """chain_crc of a held entry, or of the point before the begin."""
+        """chain_crc of a held entry, or of the point before the begin; may read the entry."""
 
     def range_of(self, first_index: int, stop_index: int, limit_bytes: int) -> LogRange:
         """The longest run of whole entries from `first_index` on that lies in one segment, below
-        `stop_index` and within `limit_bytes`; at least one entry.
+        `stop_index` and within `limit_bytes`; at least one entry. It reads the index: any thread.
 
         Raises IndexOutOfRange if `first_index` is not held, RangeDamaged if it is in quarantine.
         """
+
+    def point_in_memory(self, index: int) -> LogPoint | None:
+        """What is known of a held entry, or of the point before the begin, without touching a file."""
+
+    def point_on_disk(self, index: int) -> LogPoint:
+        """The same from the files; any thread. Raises IndexOutOfRange if it is not held (any more),
+        RangeDamaged if it is in quarantine, DirectoryDamaged."""
+
+    @property
+    def truncations(self) -> int:
+        """How often the log was cut since the start; any thread."""
+
+    def remember(self, point: LogPoint, truncations: int) -> None:
+        """What `point_on_disk` has told will be asked for soon: `point_in_memory` knows it until the
+        next one comes or the log is cut. `truncations`: from before it was read."""
+
+    def read_from(
+        self, first_index: int, stop_index: int, limit_bytes: int, *, once: bool = False
+    ) -> tuple[LogRange, EntryBatch]:
+        """`range_of` and `read` in one; any thread. `once`: hardly anybody will read these entries again
+        soon, so they are not kept in memory. Of a DirectoryDamaged `index` and `stop_index` say where it
+        may lie."""
 
     def read(self, log_range: LogRange) -> EntryBatch:
         """The bytes of a range, read with `pread` into memory of their own; any thread.
@@ -235,9 +274,6 @@ class LedgerStore(Protocol):
         Raises IndexOutOfRange if the range was truncated meanwhile, DirectoryDamaged if a header
         is not what the index says.
         """
-
-    def read_once(self, log_range: LogRange) -> EntryBatch:
-        """The same for entries that hardly anybody will read again soon: they are not kept in memory."""
 
     # What is damaged, and making it whole again. A store in memory is never damaged.
 
@@ -272,16 +308,17 @@ class LedgerStore(Protocol):
     def look_at_set_aside(self) -> None:
         """Any thread."""
 
-    def check_piece(
-        self, quarantined: QuarantinedRange, reached: LogPoint, batch: EntryBatch
-    ) -> LogPoint:
-        """Show that these entries of another member continue a range at `reached` (its `before`, at
-        first): bodies, chain, terms, positions, and at the end of the range all that is known of it.
-        Returns the point that they reach. Raises ProtocolViolation."""
+    def check_piece(self, quarantined: QuarantinedRange, batch: EntryBatch) -> LogPoint:
+        """Show that these entries of another member can be those of a range, or a part of it: bodies,
+        chain, terms, positions, and at both ends of the range all that is known of it. Returns the point
+        in front of them. Raises ProtocolViolation. Any thread.
 
-    def write_piece(self, quarantined: QuarantinedRange, reached: LogPoint, batch: EntryBatch) -> bool:
-        """Write and sync what `check_piece` has accepted; any thread. True: the range is healed and
-        has left the quarantine.
+        What runs to the end of the range is proven by that: the chain of the whole log is the same
+        there. Whoever takes another piece has to know of an entry behind it, by its chain."""
+
+    def write_piece(self, quarantined: QuarantinedRange, before: LogPoint, batch: EntryBatch) -> None:
+        """Write and sync what `check_piece` has accepted, with the point that it gave; any thread. These
+        entries leave the quarantine, what is left of the range on both sides stays.
 
         The damaged bytes are kept aside first; lack of space for that stops nothing. Raises
         IndexOutOfRange if the range was cut meanwhile, StoreFailure.

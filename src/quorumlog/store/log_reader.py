@@ -1,10 +1,13 @@
 """LogReader: entries of a log out of its segments, checked before anybody sees them.
 
-    range_of   which bytes of which segment, by the index            (store's thread)
-    read       those bytes, compared with what the index said        (any thread)
+    point_in_memory   an entry of which nothing needs to be read      (store's thread)
+    range_of          which bytes of which segment, by the index      (any thread, like all that follows)
+    read              those bytes, compared with what the index said
+    read_from         both
 
 A truncation may come in between: then the range is refused with IndexOutOfRange. Only what contradicts
-the index without one is damage.
+the index without one is damage. Off the store's thread nothing asks the units in memory, which change
+with every append.
 """
 
 from __future__ import annotations
@@ -14,13 +17,14 @@ import numpy as np
 from quorumlog.batch import EntryBatch, term_runs_of
 from quorumlog.entry import EntryId
 from quorumlog.entry_header import HEADER_BYTES
-from quorumlog.errors import IndexOutOfRange, ProtocolViolation, RangeDamaged
+from quorumlog.errors import DirectoryDamaged, IndexOutOfRange, ProtocolViolation, RangeDamaged
 from quorumlog.store.entry_index import EntryIndex
 from quorumlog.store.ledger_store import LogPoint, LogRange
 from quorumlog.store.log_ends import LogEnds
 from quorumlog.store.mmap_file_list import MmapFileList
 from quorumlog.store.placement import range_length
 from quorumlog.store.quarantine import Quarantine
+from quorumlog.store.segment_scan import IndexArray
 
 _UNIT_CHUNK = 65536
 
@@ -33,8 +37,49 @@ class LogReader:
         self._data = data
         self._index = index
         self._quarantine = quarantine
+        self._remembered: tuple[int, LogPoint] | None = None
+        """What was read of an entry that will be asked for soon, and how often the log had been cut."""
 
     # ---------------------------------------------------------------- one entry
+
+    def point_in_memory(self, index: int) -> LogPoint | None:
+        for known in (self._ends.end, self._ends.durable, self._ends.begin):
+            if index == known.index:
+                return known
+        if self._remembered is not None:
+            truncations, point = self._remembered
+            is_good = truncations == self._ends.truncations and self._quarantine.at(index) is None
+            if index == point.index and is_good:
+                return point
+        if self._index.recent.holds(index):
+            unit = self._index.recent.units(index, index + 1)
+            return _point_of(unit, self._index.recent.chain(index))
+        quarantined = self._quarantine.ending_at(index)
+        return None if quarantined is None else quarantined.last
+
+    def point_on_disk(self, index: int) -> LogPoint:
+        """From the files, unless the ends of the log or of a range in quarantine tell it; any thread."""
+        for known in (self._ends.durable, self._ends.begin):
+            if index == known.index:
+                return known
+        self._index.check_held(index)
+        quarantined = self._quarantine.at(index)
+        if quarantined is not None:
+            if index == quarantined.last.index:
+                return quarantined.last
+            raise RangeDamaged(str(quarantined))
+        truncations = self._ends.truncations
+        try:
+            unit = self._index.units_on_disk(index, index + 1)
+            return _point_of(unit, self._index.chain_of(unit))
+        except DirectoryDamaged:
+            if truncations == self._ends.truncations:
+                raise
+        raise IndexOutOfRange(f"entry {index} may have been truncated meanwhile")
+
+    def remember(self, point: LogPoint, truncations: int) -> None:
+        """Until the log is cut, or the next one comes."""
+        self._remembered = (truncations, point)
 
     def id_at(self, index: int) -> EntryId:
         if index == self._ends.begin.index:
@@ -47,59 +92,62 @@ class LogReader:
         return EntryId(index, int(self._index.units(index, index + 1)["term"][0]))
 
     def chain_at(self, index: int) -> int:
-        if index == self._ends.begin.index:
-            return self._ends.begin.chain
-        if index == self._ends.end.index:
-            return self._ends.end.chain
-        if self._index.recent.holds(index):
-            return self._index.recent.chain(index)
-        quarantined = self._quarantine.at(index)
-        if quarantined is not None:
-            if index == quarantined.last.index:
-                return quarantined.last.chain
-            raise RangeDamaged(str(quarantined))
-        return self._index.chain_of(self._index.units(index, index + 1))
+        return self.point_at(index).chain
 
     def point_at(self, index: int) -> LogPoint:
-        if index == self._ends.begin.index:
-            return self._ends.begin
-        unit = self._index.units(index, index + 1)
-        end_position = int(unit["position"][0]) + int(unit["size"][0])
-        return LogPoint(index, int(unit["term"][0]), self.chain_at(index), end_position)
+        return self.point_in_memory(index) or self.point_on_disk(index)
 
     # ---------------------------------------------------------------- many
 
     def range_of(self, first_index: int, stop_index: int, limit_bytes: int) -> LogRange:
-        stop_index = min(stop_index, self._ends.end.index + 1)
+        begin, end = self._ends.begin, self._ends.end
+        stop_index = min(stop_index, end.index + 1)
         self._index.check_held(first_index)
-        assert first_index < stop_index, (first_index, stop_index)
+        if first_index >= stop_index:
+            raise IndexOutOfRange(f"entry {first_index} was truncated meanwhile")
         quarantined = self._quarantine.at(first_index)
         if quarantined is not None:
             raise RangeDamaged(str(quarantined))
         stop_index = self._quarantine.stop_before(first_index, stop_index)
         # Start with as many units as entries of average size need; go on while they fall short.
-        held_bytes = self._ends.end.position - self._ends.begin.position
-        average_bytes = held_bytes // (self._ends.end.index - self._ends.begin.index)
+        average_bytes = (end.position - begin.position) // (end.index - begin.index)
         fetch = min(limit_bytes // max(average_bytes, HEADER_BYTES) + 16, _UNIT_CHUNK)
-        units = self._index.units(first_index, min(first_index + fetch, stop_index))
+        units = self._index.units_on_disk(first_index, min(first_index + fetch, stop_index))
         count, ended = range_length(units, self._data.segment_bytes, limit_bytes)
         while not ended and first_index + len(units) < stop_index:
             at = first_index + len(units)
-            units = np.concatenate([units, self._index.units(at, min(at + _UNIT_CHUNK, stop_index))])
+            more = self._index.units_on_disk(at, min(at + _UNIT_CHUNK, stop_index))
+            units = np.concatenate([units, more])
             count, ended = range_length(units, self._data.segment_bytes, limit_bytes)
         units = units[:count]
         sizes = units["size"].astype(np.int64)
         position = int(units["position"][0])
-        previous_id = self.id_at(first_index - 1)
+        previous = self.point_on_disk(first_index - 1)
         return LogRange(
             first_index,
             sizes,
             self._data.base_of(position),
             position,
             int(sizes.sum()),
-            LogPoint(previous_id.index, previous_id.term, self.chain_at(first_index - 1), position),
+            LogPoint(previous.index, previous.term, previous.chain, position),
             term_runs_of(units),
         )
+
+    def read_from(
+        self, first_index: int, stop_index: int, limit_bytes: int
+    ) -> tuple[LogRange, EntryBatch]:
+        truncations = self._ends.truncations
+        try:
+            log_range = self.range_of(first_index, stop_index, limit_bytes)
+        except DirectoryDamaged as damage:
+            if truncations == self._ends.truncations:
+                raise
+            raise IndexOutOfRange(f"entry {first_index} may have been truncated meanwhile") from damage
+        try:
+            return log_range, self.read(log_range)
+        except DirectoryDamaged as damage:
+            damage.stop_index = log_range.stop_index
+            raise
 
     def read(self, log_range: LogRange) -> EntryBatch:
         truncations = self._ends.truncations
@@ -160,3 +208,9 @@ class LogReader:
             f"entries {log_range.first_index} .. {log_range.stop_index - 1} were truncated meanwhile",
             ledger_begin_index=self._ends.begin.index + 1,
         )
+
+
+def _point_of(unit: IndexArray, chain: int) -> LogPoint:
+    """`unit`: shape (1,)."""
+    end_position = int(unit["position"][0]) + int(unit["size"][0])
+    return LogPoint(int(unit["index"][0]), int(unit["term"][0]), chain, end_position)

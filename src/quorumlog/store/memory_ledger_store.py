@@ -154,6 +154,30 @@ class MemoryLedgerStore(LedgerStore):
         self._check_held(index)
         return int(self._chains[self._slot(index)])
 
+    def point_in_memory(self, index: int) -> LogPoint | None:
+        return self.point_on_disk(index)
+
+    def point_on_disk(self, index: int) -> LogPoint:
+        if index in (self._begin.index, self._end.index):
+            return self._end if index == self._end.index else self._begin
+        self._check_held(index)
+        unit = self._units[self._slot(index)]
+        end_position = int(unit["position"]) + int(unit["size"])
+        return LogPoint(index, int(unit["term"]), int(self._chains[self._slot(index)]), end_position)
+
+    @property
+    def truncations(self) -> int:
+        return 0  # nobody has to know
+
+    def remember(self, point: LogPoint, truncations: int) -> None:
+        """Everything is in memory."""
+
+    def read_from(
+        self, first_index: int, stop_index: int, limit_bytes: int, *, once: bool = False
+    ) -> tuple[LogRange, EntryBatch]:
+        log_range = self.range_of(first_index, stop_index, limit_bytes)
+        return log_range, self.read(log_range)
+
     def range_of(self, first_index: int, stop_index: int, limit_bytes: int) -> LogRange:
         self._check_held(first_index)
         most = limit_bytes // HEADER_BYTES + 1  # no more entries fit, however small they are
@@ -174,9 +198,6 @@ class MemoryLedgerStore(LedgerStore):
             LogPoint(previous.index, previous.term, self.chain_at(first_index - 1), position),
             term_runs_of(units),
         )
-
-    def read_once(self, log_range: LogRange) -> EntryBatch:
-        return self.read(log_range)
 
     def read(self, log_range: LogRange) -> EntryBatch:
         segment = self._segments.get(log_range.segment_position, bytearray())
@@ -226,12 +247,10 @@ class MemoryLedgerStore(LedgerStore):
     def look_at_set_aside(self) -> None:
         """There is nothing."""
 
-    def check_piece(
-        self, quarantined: QuarantinedRange, reached: LogPoint, batch: EntryBatch
-    ) -> LogPoint:
+    def check_piece(self, quarantined: QuarantinedRange, batch: EntryBatch) -> LogPoint:
         raise AssertionError(quarantined)
 
-    def write_piece(self, quarantined: QuarantinedRange, reached: LogPoint, batch: EntryBatch) -> bool:
+    def write_piece(self, quarantined: QuarantinedRange, before: LogPoint, batch: EntryBatch) -> None:
         raise AssertionError(quarantined)
 
     def configure(self, config: StoreConfig) -> None:

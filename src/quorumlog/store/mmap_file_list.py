@@ -13,7 +13,7 @@ import threading
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import DiskFull, StoreFailure
 from quorumlog.store.disk import Disk
-from quorumlog.store.mmap_file import MmapFile
+from quorumlog.store.mmap_file import PAGE_BYTES, MmapFile
 
 DATA_NAME = "data"
 INDEX_NAME = "index"
@@ -216,6 +216,21 @@ class MmapFileList:
             view = view[len(piece) :]
             position += len(piece)
         return files
+
+    def zero_in_segment(self, first_position: int, stop_position: int) -> None:
+        """Zero what lies in the segment that holds `first_position`, if there is one; synced.
+
+        To the end of the range's last page, behind which nothing was written: a page that the disk
+        cannot read can be written as a whole only.
+        """
+        file = self.file_at(first_position)
+        if file is None or stop_position <= first_position:
+            # A cut began with its segment, which is gone; or the log ends with that segment although
+            # nothing was ever written so far, because a range in quarantine does.
+            return
+        stop_position += -(stop_position - file.base_position) % PAGE_BYTES
+        file.zero(first_position, min(stop_position, file.end_position))
+        file.sync()
 
     def make_writable(self, position: int, size_bytes: int) -> None:
         """See `MmapFile.make_writable`; here no bytes count that cannot be made again."""

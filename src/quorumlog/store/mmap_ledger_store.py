@@ -40,7 +40,7 @@ from quorumlog.store.ledger_store import (
 )
 from quorumlog.store.log_ends import LogEnds
 from quorumlog.store.log_reader import LogReader
-from quorumlog.store.mmap_file import PAGE_BYTES, MmapFile
+from quorumlog.store.mmap_file import MmapFile
 from quorumlog.store.mmap_file_list import MmapFileList
 from quorumlog.store.page_cache import PageCache
 from quorumlog.store.placement import Placement, check_continues, place
@@ -302,8 +302,8 @@ class MmapLedgerStore(LedgerStore):
             self._dirty_index.pop(file.base_position, None)
         if self._index.files.file_at(units_position) is not None:
             self._index.files.make_writable(units_position, INDEX_UNIT_BYTES)
-        self._zero(self._index.files, units_position, old_stop_index * INDEX_UNIT_BYTES)
-        self._zero(self._data, cut.position, written_end)
+        self._index.files.zero_in_segment(units_position, old_stop_index * INDEX_UNIT_BYTES)
+        self._data.zero_in_segment(cut.position, written_end)
         if self._quarantine.truncate_to(cut):
             self._quarantine.save()  # before other entries take the place of those
             self._limit_trust()
@@ -344,21 +344,6 @@ class MmapLedgerStore(LedgerStore):
         except DirectoryDamaged:
             return segment_end  # the whole of it, then
 
-    def _zero(self, files: MmapFileList, first_position: int, stop_position: int) -> None:
-        """Zero what lies in the one segment that is left of the range, synced.
-
-        To the end of the range's last page, behind which nothing was written: a page that the disk
-        cannot read can be written as a whole only.
-        """
-        file = files.file_at(first_position)
-        if file is None or stop_position <= first_position:
-            # The range began with its segment, which is gone; or the log ends with that segment although
-            # nothing was ever written so far, because a range in quarantine does.
-            return
-        stop_position += -(stop_position - file.base_position) % PAGE_BYTES
-        file.zero(first_position, min(stop_position, file.end_position))
-        file.sync()
-
     # ---------------------------------------------------------------- read
 
     def id_at(self, index: int) -> EntryId:
@@ -367,17 +352,32 @@ class MmapLedgerStore(LedgerStore):
     def chain_at(self, index: int) -> int:
         return self._reader.chain_at(index)
 
+    def point_in_memory(self, index: int) -> LogPoint | None:
+        return self._reader.point_in_memory(index)
+
+    def point_on_disk(self, index: int) -> LogPoint:
+        return self._reader.point_on_disk(index)
+
+    @property
+    def truncations(self) -> int:
+        return self._ends.truncations
+
+    def remember(self, point: LogPoint, truncations: int) -> None:
+        self._reader.remember(point, truncations)
+
+    def read_from(
+        self, first_index: int, stop_index: int, limit_bytes: int, *, once: bool = False
+    ) -> tuple[LogRange, EntryBatch]:
+        log_range, batch = self._reader.read_from(first_index, stop_index, limit_bytes)
+        if once:
+            self._page_cache.read_once(log_range.position, log_range.size_bytes)
+        return log_range, batch
+
     def range_of(self, first_index: int, stop_index: int, limit_bytes: int) -> LogRange:
         return self._reader.range_of(first_index, stop_index, limit_bytes)
 
     def read(self, log_range: LogRange) -> EntryBatch:
         return self._reader.read(log_range)
-
-    def read_once(self, log_range: LogRange) -> EntryBatch:
-        try:
-            return self._reader.read(log_range)
-        finally:
-            self._page_cache.read_once(log_range.position, log_range.size_bytes)
 
     # ---------------------------------------------------------------- damage
 
@@ -410,25 +410,15 @@ class MmapLedgerStore(LedgerStore):
 
     def save_quarantine(self) -> bool:
         # A range above the durable point would count as cut off, so both slots say that it is not.
-        with self._durable_record.lock:
-            recorded = self._durable_record.file.load()
-            assert recorded is not None, "the durable file has no point"
-            self._durable_record.file.record_both_synced(recorded)
+        self._durable_record.bring_to_both_slots()
         is_saved = self._quarantine.save()
         self._limit_trust()
         return is_saved
 
     def _limit_trust(self) -> None:
         """While there is no space for the list of ranges, a start has to find them by itself."""
-        record = self._durable_record
-        with record.lock:
-            ranges = self._quarantine.ranges if self._quarantine.problem else ()
-            record.index_synced_limit = min([r.before.position for r in ranges], default=sys.maxsize)
-            recorded = record.file.load()
-            assert recorded is not None, "the durable file has no point"
-            if recorded.index_synced_position > record.index_synced_limit:
-                limited = DurablePoint(recorded.point, record.index_synced_limit)
-                record.file.record_both_synced(limited)
+        ranges = self._quarantine.ranges if self._quarantine.problem else ()
+        self._durable_record.limit_index(min([r.before.position for r in ranges], default=sys.maxsize))
 
     @property
     def set_aside(self) -> SetAsideCount:
@@ -437,17 +427,14 @@ class MmapLedgerStore(LedgerStore):
     def look_at_set_aside(self) -> None:
         self._healing.set_aside.look()
 
-    def check_piece(
-        self, quarantined: QuarantinedRange, reached: LogPoint, batch: EntryBatch
-    ) -> LogPoint:
-        return self._healing.check(quarantined, reached, batch)
+    def check_piece(self, quarantined: QuarantinedRange, batch: EntryBatch) -> LogPoint:
+        return self._healing.check(quarantined, batch)[0]
 
-    def write_piece(self, quarantined: QuarantinedRange, reached: LogPoint, batch: EntryBatch) -> bool:
+    def write_piece(self, quarantined: QuarantinedRange, before: LogPoint, batch: EntryBatch) -> None:
         if not self._quarantine.is_saved:  # what is written over has to be known as damaged first
             self.save_quarantine()
-        is_healed = self._healing.write(quarantined, reached, batch, self.end)
+        self._healing.write(quarantined, before, batch, self.end)
         self._limit_trust()
-        return is_healed
 
     def configure(self, config: StoreConfig) -> None:
         self._config = config

@@ -107,9 +107,12 @@ class Quarantine:
                 self.is_saved = False
             return changed
 
-    def drop(self, healed: QuarantinedRange) -> None:
+    def replace(self, healed: QuarantinedRange, left: Iterable[QuarantinedRange]) -> None:
+        """Of a range only these parts are still damaged; nothing if it was joined with another."""
         with self._change:
-            self.ranges = tuple(each for each in self.ranges if each != healed)
+            if healed in self.ranges:
+                ranges = [each for each in self.ranges if each != healed]
+                self.ranges = tuple(sorted((*ranges, *left), key=lambda each: each.first_index))
 
     def truncate_to(self, end: LogPoint) -> bool:
         """Forget what a cut takes away; True if that was anything. `end`: the last entry that stays."""

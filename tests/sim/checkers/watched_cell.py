@@ -100,7 +100,7 @@ class WatchedCell:
     def read(self, member: Any, first_index: int = 0) -> ClientRead:
         node = member.node
         found = node.readable_range(first_index, -1, 1 << 20)
-        batch = found if isinstance(found, EntryBatch) else node.store.read(found)
+        batch = found if isinstance(found, EntryBatch) else node.store.read_from(*found)[1]
         self.operations.reads += 1
         read = ClientRead(member.member_id, first_index, batch, node.committed_index, self.now_ms)
         self.tell("read", read)

@@ -72,7 +72,7 @@ def empty_ready_overtakes(patch: Patch) -> None:
 
 
 @mutant(
-    43,
+    63,
     "pieces of a damaged range are sent from its front only",
     scenario=disk_scenes.test_pieces_of_damage_are_fetched_from_whoever_holds_them,
 )

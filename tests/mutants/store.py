@@ -184,7 +184,7 @@ def damage_cut_like_a_tail(patch: Patch) -> None:
 
 
 @mutant(
-    40,
+    60,
     "damage that overlaps known damage is taken for known",
     scenario=disk_scenes.test_damage_in_front_of_known_damage_is_withheld_with_it,
 )
@@ -198,7 +198,7 @@ def overlapping_range_dropped(patch: Patch) -> None:
 
 
 @mutant(
-    41,
+    61,
     "a start gives the reserve of no-ops back and takes it again",
     scenario=disk_scenes.test_a_group_that_starts_on_full_disks_has_space_for_its_leaders_no_op,
 )
@@ -213,7 +213,7 @@ def reserve_given_back(patch: Patch) -> None:
 
 
 @mutant(
-    42,
+    62,
     "on a full disk damage is forgotten by a restart",
     scenario=disk_scenes.test_damage_found_on_a_full_disk_is_found_again_by_a_restart,
 )

@@ -147,6 +147,28 @@ def test_space_is_taken_by_what_is_written_or_allocated_and_given_back() -> None
     assert used() == 0
 
 
+def test_a_page_that_is_lost_is_read_again_once_it_was_written_as_a_whole_and_never_mapped() -> None:
+    disk = SimDisk()
+    disk.write_file("/f", bytes(3 * PAGE_BYTES))
+    file = disk.open("/f")
+    disk.lose_page("/f", PAGE_BYTES + 7)
+    assert file.pread(PAGE_BYTES, 0) == bytes(PAGE_BYTES)
+    for size, position in ((1, PAGE_BYTES), (2, 2 * PAGE_BYTES - 1), (3 * PAGE_BYTES, 0)):
+        with pytest.raises(OSError, match="Input/output error"):
+            file.pread(size, position)
+    with pytest.raises(OSError, match="Input/output error"):
+        file.pwritev([b"part"], PAGE_BYTES + 1)
+    with pytest.raises(AssertionError, match="SIGBUS"):
+        file.map_read_only()
+    disk.lose_power(Random(1))
+    file = disk.open("/f")
+    with pytest.raises(OSError, match="Input/output error"):
+        file.pread(1, PAGE_BYTES)
+    file.pwritev([bytes(PAGE_BYTES)], PAGE_BYTES)
+    assert file.pread(1, PAGE_BYTES) == b"\0"
+    file.map_read_only()
+
+
 def test_a_full_disk_refuses_new_pages_and_takes_writes_into_those_it_has() -> None:
     disk = SimDisk(capacity_bytes=4 * PAGE_BYTES)
     file = disk.open("f", create=True)

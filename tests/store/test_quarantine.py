@@ -540,6 +540,26 @@ def test_a_page_that_the_disk_cannot_read_is_replaced_wherever_a_range_or_a_cut_
     store.close()
 
 
+def test_an_entry_of_zeros_in_a_page_that_the_disk_cannot_read_is_damaged() -> None:
+    """Its bytes would be right if what cannot be read were taken for zeros."""
+    disk = SimDisk()
+    for name in ("/m", "/twin"):
+        store = new_store(name, ONE_SEGMENT, disk)
+        append_bodies(store, [bytes(3000)] * 20)
+        sync(store)
+        store.close()
+    twin, _ = open_store("/twin", ONE_SEGMENT, disk)
+    store, _ = open_store("/m", ONE_SEGMENT, disk)
+    entry = store.range_of(5, 6, 1)
+    page = (entry.position + entry.size_bytes - 1) // PAGE_BYTES
+    disk.lose_page(f"/m/data/{0:020d}", page * PAGE_BYTES)
+    store.settle(store.examine(5, 6))
+    (damaged,) = store.quarantined
+    assert damaged.first_index == 5
+    heal_from(twin, store)
+    assert read_log(store) == read_log(twin)
+
+
 @pytest.mark.parametrize("index", [5, 60])
 @pytest.mark.parametrize("place", ["data", "index"])
 @pytest.mark.parametrize("is_in_range", [False, True])

@@ -8,6 +8,7 @@ import pytest
 from isal.isal_zlib import crc32
 
 from quorumlog.errors import StoreFailure
+from quorumlog.sim.disk import SimDisk
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.slot_file import (
     PAYLOAD_BYTES,
@@ -173,6 +174,22 @@ def test_a_disk_that_refuses_is_a_store_failure(path: Path) -> None:
     with pytest.raises(StoreFailure, match="cannot be synced"):
         slots.write_both_synced(b"x")
     slots.close()
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_a_slot_that_becomes_unreadable_while_it_is_in_use_is_written_as_a_whole(slot: int) -> None:
+    disk = SimDisk()
+    disk.make_directory("/m")
+    slots = SlotFile.create(disk, "/m/slots", MAGIC, b"old")
+    slots.write_both_synced(b"first")
+    disk.lose_page("/m/slots", slot * SLOT_BYTES)
+    for value in (b"second", b"third"):
+        slots.write(value)
+        slots.sync()
+    assert disk.unreadable == set()
+    again = SlotFile.open(disk, "/m/slots", MAGIC)
+    assert again.payload is not None
+    assert again.payload.startswith(b"third")
 
 
 def test_create_replaces_what_was_there(path: Path) -> None:

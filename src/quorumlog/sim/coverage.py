@@ -35,7 +35,13 @@ EXPECTED_ABSENT: dict[str, str] = {
 }
 """Why some value never appears in a life."""
 
-IN_SOME_WEATHER = ("clean stop of a leader", "reset of one connection", "greedy neighbour")
+IN_SOME_WEATHER = (
+    "clean stop of a leader",
+    "reset of one connection",
+    "greedy neighbour",
+    "unreadable page",
+    "unreadable page after a power loss",
+)
 """Kinds of faults that no seed names."""
 
 RECOVERY_BRANCHES = (

@@ -159,8 +159,11 @@ class SimFile:
             self._inode.forget(range(-(-position // PAGE_BYTES), stop_page))
 
     def map_read_only(self) -> memoryview:
-        """A copy: it does not see later writes."""
+        """A copy: it does not see later writes. A page that cannot be read would end the process with a
+        signal, whatever it has prepared for errors: the life fails."""
         self._check()
+        bad = [page for path, page in sorted(self._disk.unreadable) if path == self.path]
+        assert not bad, f"SIGBUS: {self.path} is mapped, and the disk cannot read its pages {bad}"
         return memoryview(bytes(self._inode.cache))
 
     def close(self) -> None:
@@ -410,6 +413,11 @@ class SimDisk:
         return tree
 
     # ---------------------------------------------------------------- damage
+
+    def lose_page(self, path: str, position: int) -> None:
+        """The page in which `position` lies cannot be read until it is written anew, as a whole."""
+        self._file(path)
+        self.unreadable.add((path, position // PAGE_BYTES))
 
     def flip(self, path: str, position: int, mask: int) -> None:
         inode = self._file(path)

@@ -18,6 +18,7 @@ from quorumlog.store.durable_file import DURABLE_NAME, read_durable_point
 from quorumlog.store.hard_state_file import HARD_STATE_NAME
 from quorumlog.store.ledger_store import LogPoint
 from quorumlog.store.mmap_file_list import DATA_NAME, INDEX_NAME
+from quorumlog.store.quarantine import HEALING_NAME
 from quorumlog.store.segment_scan import INDEX_UNIT_BYTES
 from quorumlog.store.slot_file import SECTOR_BYTES, SLOT_BYTES, SLOT_FILE_BYTES
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from quorumlog.sim.member import SimMember
 
 ROOMY_BYTES = 1 << 40
+UNREADABLE_WHOLE: tuple[str, ...] = (HEALING_NAME,)
+"""Small files of a directory of which a page may become unreadable, beside log, index and promises."""
 
 Ways = set[tuple[str, str]]
 
@@ -44,9 +47,12 @@ class Faults:
         self._extent = Random()
         self._extent.setstate(cluster.random.getstate())
         """A stream of its own: what is drawn here moves nothing else of a seed's life."""
+        self._sectors = Random(f"{cluster.random.getstate()}: sectors")
         self._neighbours = Random(f"{cluster.random.getstate()}: neighbours")
         self._weather = cluster.weather
         self._links = LinkFaults(cluster)
+        self._stricken_until_ms: dict[str, float] = {}
+        """Until then a member works on what it has read before one of its pages went bad."""
         self._dying: dict[str, str] = {}
         """How a member ends when its disk says that now is the moment."""
         self._failing: set[str] = set()
@@ -87,6 +93,16 @@ class Faults:
 
     def _begin(self) -> None:
         self._cluster.at(self._random.expovariate(1 / self._weather.fault_every_ms), self._strike)
+
+    def begin_sectors(self) -> None:
+        """In a part of the lives sectors of the disks go bad, beside whatever else strikes."""
+        if self._weather.fault_kinds and self._sectors.random() < 0.4:
+            self._cluster.at(self._sectors.uniform(0, 10_000), self._strike_sector)
+
+    def _strike_sector(self) -> None:
+        if self._cluster.is_faulty:
+            self._unreadable_page()
+            self._cluster.at(self._sectors.expovariate(1 / 1_000), self._strike_sector)
 
     def _strike(self) -> None:
         if self._cluster.is_faulty:
@@ -340,10 +356,11 @@ class Faults:
     def may_fail(self, member: SimMember) -> bool:
         """A sync of its disk was told to fail, or there was no space to write `member` anew while it
         forms: then it stops, and tries again with its next start. A full disk stops no member that is
-        formed and runs."""
+        formed and runs. One may stop that has just looked at a page which then goes bad under it."""
         is_formed = member.is_up and bool(member.node.directory.formation.founding)
         is_full = member.disk.capacity_bytes < ROOMY_BYTES
-        return member.member_id in self._failing or (is_full and not is_formed)
+        is_stricken = self._cluster.now_ms < self._stricken_until_ms.get(member.member_id, 0.0)
+        return member.member_id in self._failing or is_stricken or (is_full and not is_formed)
 
     def failed(self, member: SimMember) -> None:
         """The member stops loudly; somebody starts it again."""
@@ -447,6 +464,37 @@ class Faults:
             position = entry.position - entry.segment_position + self._random.randrange(entry.size_bytes)
             member.disk.flip(path, position, 1 << self._random.randrange(8))
         member.is_damaged = True
+        self._note(kind, f"{path} at {position}")
+
+    def _unreadable_page(self) -> None:
+        """A page that holds nothing but what was synced cannot be read any more, from now on or since a
+        power loss."""
+        up = [member for member in self._cluster.members if member.is_up]
+        member = self._sectors.choice(up) if up else None
+        if member is None or member.is_damaged or not self._may_lose(member) or self._weather.is_async:
+            return
+        durable = read_durable_point(member.disk.platter(), member.path)
+        if durable is None or durable.point.position == 0:
+            return
+        targets = self._targets(member, durable.point) + [
+            (path, PAGE_BYTES)
+            for path in (f"{member.path}/{name}" for name in UNREADABLE_WHOLE)
+            if member.disk.exists(path)
+        ]
+        path, stop_position = self._sectors.choice(targets)
+        position = self._sectors.randrange(stop_position) // PAGE_BYTES * PAGE_BYTES
+        is_log = path.startswith((f"{member.path}/{DATA_NAME}/", f"{member.path}/{INDEX_NAME}/"))
+        page_stop = min(position + PAGE_BYTES, member.disk.size_of(path))
+        if is_log and page_stop > stop_position:
+            return  # bytes above the durable point, too
+        kind = "unreadable page"
+        if self._sectors.random() < 0.5:
+            kind = "unreadable page after a power loss"
+            member.lose_power()
+            self._cluster.at(self._sectors.uniform(0, 1_000), member.start)
+        member.disk.lose_page(path, position)
+        member.is_damaged = True
+        self._stricken_until_ms[member.member_id] = self._cluster.now_ms + 2 * member.sync_ms + 10
         self._note(kind, f"{path} at {position}")
 
     @staticmethod

@@ -88,6 +88,7 @@ def _live(cluster: SimCluster, faults_ms: float, other_mode: OtherMode) -> None:
         client.work()
     cluster.faults.begin()
     other_mode.begin()
+    cluster.faults.begin_sectors()
     cluster.run_for(faults_ms)
     other_mode.stop()
     make_whole(cluster)

@@ -10,6 +10,7 @@ from its neighbours, its terms too unless a term ends inside it, which then the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from random import Random
 
 import numpy as np
 from isal.isal_zlib import crc32
@@ -36,6 +37,7 @@ from quorumlog.store.segment_scan import (
 WINDOW_BYTES = 16 << 20
 _SEARCH_BYTES = 1 << 20
 _PAGE_BYTES = 4096
+_UNREADABLE = Random("unreadable").randbytes(_PAGE_BYTES)
 _UNIT_CHUNK = 65536
 
 
@@ -144,7 +146,8 @@ class DamageSearch:
         return scan, data
 
     def _read_around(self, size_bytes: int, position: int) -> tuple[bytes, str]:
-        """Bytes, with zeros for the pages that the disk cannot read, and what it said about them."""
+        """Bytes, with nonsense for the pages that the disk cannot read, and what it said about them. Not
+        zeros, which may be just what an entry has there: it would pass for one that can be read."""
         try:
             return self._data.pread(size_bytes, position), ""
         except OSError as error:
@@ -157,7 +160,7 @@ class DamageSearch:
             try:
                 pieces.append(self._data.pread(size, position))
             except OSError:
-                pieces.append(bytes(size))
+                pieces.append(_UNREADABLE[:size])
             position += size
         return b"".join(pieces), problem
 

@@ -16,6 +16,7 @@ was synced.** The file is created at full length, so that a change needs no free
 
 from __future__ import annotations
 
+import errno
 import struct
 from typing import NamedTuple, Self
 
@@ -150,11 +151,15 @@ class SlotFile:
 
     def _write_slot(self, payload: bytes) -> None:
         sector = encode_sector(self._magic, self._sequence + 1, payload)
-        if not self._both_known:
-            # A page that the disk cannot read can be written as a whole only.
-            sector = sector.ljust(SLOT_BYTES, b"\0")
+        position = self._next_slot * SLOT_BYTES
         try:
-            self._file.pwritev([sector], self._next_slot * SLOT_BYTES)
+            try:
+                self._file.pwritev([sector], position)
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                # A page that the disk cannot read can be written as a whole only.
+                self._file.pwritev([sector.ljust(SLOT_BYTES, b"\0")], position)
         except OSError as error:
             raise StoreFailure(f"{self._file.path} cannot be written: {error}") from error
         self._sequence += 1

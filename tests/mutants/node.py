@@ -30,7 +30,9 @@ def vote_stored_after_reply(patch: Patch) -> None:
 
 
 @mutant(
-    38, "a push is taken over other entries of the same ids, as two leaders of a term write", unfair=True
+    38,
+    "a push is taken over other entries of the same ids, as two leaders of a term write",
+    scenario=disk_scenes.test_other_entries_of_the_same_ids_are_not_taken,
 )
 def other_entries_taken(patch: Patch) -> None:
     """Where it goes on directly behind our log the chain is compared."""

@@ -25,11 +25,5 @@ KEPT_SEEDS = (
     KeptSeed(3762, False, "", "a zeroed page held bytes above the durable point: unfair damage"),
     KeptSeed(5089, False, "", "a leader with a damaged entry alone knew of a commit: no loss"),
     KeptSeed(7134, False, "", "a founding list that a full disk refused was taken for founded"),
-    KeptSeed(
-        13,
-        True,
-        "other_entries_taken",
-        "a leader put back pushed other entries of the same ids: an assertion stopped the follower",
-    ),
 )
 """Each lived with the default of 15 virtual seconds with faults."""

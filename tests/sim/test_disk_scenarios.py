@@ -8,7 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 
+from quorumlog.batch import EntryBatch
+from quorumlog.consensus.messages import PushEntryRequest, PushType
 from quorumlog.entry_header import HEADER_BYTES
+from quorumlog.errors import ProtocolViolation
 from quorumlog.sim.inode import PAGE_BYTES
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.weather import Weather
@@ -188,6 +191,41 @@ def test_damage_in_front_of_known_damage_is_withheld_with_it() -> None:
     assert [(q.first_index, q.stop_index) for q in store.quarantined] == [(4, 6)], "forgets an entry"
     assert damaged.node.raft._log.quarantine.ranges == [(4, 6)], "the core does not know of an entry"
     scene.heal()
+    scene.make_whole()
+
+
+def test_other_entries_of_the_same_ids_are_not_taken() -> None:
+    """As a leader pushes them that was put back from an older copy and leads its term once more."""
+    scene = Scenario()
+    scene.append(3)
+    leader, follower = scene.await_leader(), scene.followers()[0]
+    node, end = follower.node, follower.node.store.end
+    batch = EntryBatch.from_bodies([b"1st", b"2nd", b"3rd", b"4th"])
+    previous_chain = node.store.chain_at(0)
+    begin = node.store.range_of(1, 2, 1).position
+    batch.stamp(1, node.raft.term, begin + batch.starts, previous_chain)
+    push = PushEntryRequest(
+        sender=leader.voter,
+        term=node.raft.term,
+        push=PushType.APPEND,
+        committed_index=3,
+        previous=node.store.id_at(0),
+        first_index=1,
+        count=4,
+        term_runs=batch.term_runs(),
+        previous_chain=previous_chain,
+        entries=batch,
+    )
+    refused = False
+    for _ in range(2):  # the first is looked into beside the loop, its repetition refused
+        try:
+            node.receive(push)
+            node.turn()
+        except ProtocolViolation:
+            refused = True
+        scene.run_for(20)
+    assert refused, "takes a push over other entries"
+    assert node.store.end == end
     scene.make_whole()
 
 

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from quorumlog.sim.member import SimMember
 
 ROOMY_BYTES = 1 << 40
+STARTS_TAKE_UNREADABLE_TAILS = False
+"""A cut or a power loss may leave a page that cannot be read behind the log's end. Where a start refuses
+such a directory the page is read again by the next one."""
 UNREADABLE_WHOLE: tuple[str, ...] = (HEALING_NAME,)
 """Small files of a directory of which a page may become unreadable, beside log, index and promises."""
 
@@ -360,10 +363,14 @@ class Faults:
         is_formed = member.is_up and bool(member.node.directory.formation.founding)
         is_full = member.disk.capacity_bytes < ROOMY_BYTES
         is_stricken = self._cluster.now_ms < self._stricken_until_ms.get(member.member_id, 0.0)
-        return member.member_id in self._failing or is_stricken or (is_full and not is_formed)
+        is_refusing = bool(member.disk.unreadable) and not (member.is_up or STARTS_TAKE_UNREADABLE_TAILS)
+        may_stop = member.member_id in self._failing or is_stricken or is_refusing
+        return may_stop or (is_full and not is_formed)
 
     def failed(self, member: SimMember) -> None:
         """The member stops loudly; somebody starts it again."""
+        if not (member.is_up or STARTS_TAKE_UNREADABLE_TAILS):
+            member.disk.unreadable.clear()
         member.kill()
         self._restart_later(member)
 

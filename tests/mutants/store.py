@@ -12,6 +12,7 @@ from quorumlog.store.quarantine import Quarantine
 from quorumlog.store.recovery import _Recovery
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_disk_scenarios as disk_scenes
+from tests.store import test_start_order as start_scenes
 
 # ---------------------------------------------------------------- what is synced
 
@@ -20,6 +21,16 @@ from tests.sim import test_disk_scenarios as disk_scenes
 def segment_name_unsynced(patch: Patch) -> None:
     """The file is synced, so it is there."""
     patch.edit(MmapFileList._reserve_more, "self._sync_directory()", "reached()")
+
+
+@mutant(
+    18,
+    "the names above a new directory are synced only by who has made them",
+    scenario=start_scenes.test_the_name_of_a_directory_that_somebody_else_has_made_is_synced,
+)
+def parent_unsynced(patch: Patch) -> None:
+    """It was there before."""
+    patch.edit(member_directory._sync_names_above, 'disk.sync_directory(parent or ".")', "reached()")
 
 
 @mutant(20, "term and vote are written without a sync")
@@ -224,6 +235,16 @@ def unsaved_damage_trusted(patch: Patch) -> None:
         "ranges = self._quarantine.ranges if self._quarantine.problem else ()",
         "ranges = () if self._quarantine.problem and reached() else ()",
     )
+
+
+@mutant(
+    31,
+    "a start notes damage before both slots say that it lies below the durable point",
+    scenario=start_scenes.test_power_lost_after_damage_was_noted_cuts_no_acknowledged_entry,
+)
+def damage_noted_first(patch: Patch) -> None:
+    """The point was read, so it is there."""
+    patch.edit(_Recovery.run, "self._adoption.record_known()", "reached()")
 
 
 @mutant(

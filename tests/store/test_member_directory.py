@@ -61,8 +61,18 @@ def test_parents_are_made_and_their_names_synced(tmp_path: Path) -> None:
     counting = StoppingDisk()
     with opened(tmp_path / "a" / "b" / "n0", disk=counting):
         pass
-    synced = [name for what, name in counting.steps if what == "sync_directory"]
-    assert synced[:3] == [str(tmp_path), f"{tmp_path}/a", f"{tmp_path}/a/b"]
+    member = counting.steps.index(("rename", f"{tmp_path}/a/b/n0/member"))
+    for name in (str(tmp_path), f"{tmp_path}/a", f"{tmp_path}/a/b"):
+        assert ("sync_directory", name) in counting.steps[:member]
+
+
+def test_a_parent_that_this_process_may_not_look_into_is_left_alone(path: Path) -> None:
+    def refuse(what: str, name: str) -> OSError | None:
+        is_above = str(path).startswith(f"{name}/")
+        return PermissionError(errno.EACCES, "no") if what == "sync_directory" and is_above else None
+
+    with opened(path, disk=StoppingDisk(refuse=refuse)) as directory:
+        assert directory.renewed == "the directory was empty"
 
 
 def test_it_is_the_same_directory_at_the_next_start(path: Path) -> None:

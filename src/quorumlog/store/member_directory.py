@@ -52,6 +52,8 @@ from quorumlog.store.slot_file import SLOT_BYTES
 __all__ = ["FileMemberDirectory", "MemberDirectory", "MemoryMemberDirectory", "open_member_directory"]
 
 LOCK_NAME = "lock"
+_NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL)
+
 MAX_MEMBER_ID_BYTES = 255
 """A vote for the member has to fit into a slot of `hardstate`."""
 
@@ -120,7 +122,7 @@ def open_member_directory(
             f"--id {member_id} is longer than {MAX_MEMBER_ID_BYTES} bytes; choose a shorter"
         )
     with refusals_named(path):
-        _make_durably(disk, path)
+        _make(disk, path)
         _refuse_foreign(disk, path)
         lock = lock_directory(disk, path)
     try:
@@ -130,6 +132,7 @@ def open_member_directory(
                 _refuse_foreign(disk, path)
                 # The name of the lock: a start that finds our files without it takes them for foreign.
                 disk.sync_directory(path)
+                _sync_names_above(disk, path)
                 record = _create(disk, path, group, member_id, config, draw_id())
                 renewed = "the directory was empty"
             else:
@@ -179,23 +182,29 @@ def lock_directory(disk: Disk, path: str) -> DiskLock:
         ) from error
 
 
-def _make_durably(disk: Disk, path: str) -> None:
-    """Make the directory and its parents; each new name synced in the directory that holds it."""
-    missing = []
-    parent = path
-    while parent and not disk.exists(parent):
-        missing.append(parent)
-        parent = posixpath.dirname(parent)
-    if missing:
+def _make(disk: Disk, path: str) -> None:
+    """The directory and its parents; their names are synced once it is known to be a new one."""
+    if not disk.exists(path):
         try:
             disk.make_directory(path)
         except (PermissionError, NotADirectoryError, FileExistsError):
             raise
         except OSError as error:
             raise ConfigError(f"--data-dir {path} cannot be made: {error}; choose another") from error
-        for name in reversed(missing):
-            disk.sync_directory(posixpath.dirname(name) or ".")
     disk.list(path)  # raises NotADirectoryError
+
+
+def _sync_names_above(disk: Disk, path: str) -> None:
+    """The names of the directory and of all above it, whoever has made them: an operator's mkdir, or a
+    first start that was killed before it came here. Without its name everything in it would be gone."""
+    while (parent := posixpath.dirname(path)) != path:
+        try:
+            disk.sync_directory(parent or ".")
+        except OSError as error:
+            # Nothing is made where this process may not even look.
+            if error.errno not in _NOT_OURS:
+                raise
+        path = parent
 
 
 def _is_member(disk: Disk, path: str) -> bool:

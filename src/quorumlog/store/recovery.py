@@ -145,6 +145,10 @@ class _Recovery:
             self._adoption.adopt()
             self._verifies_bodies = self._adoption.verifies_bodies
             ranges = self._walk_durable(self._first_index_to_walk_from())
+            if ranges:
+                # Both slots first, as at run time: what was read of them may be in the page cache only,
+                # and a range above the durable point would count as what a cut has left.
+                self._adoption.record_known()
             # From here on no later start takes a segment that was made again for a healthy one.
             quarantine = Quarantine(self._disk, self._directory, ranges)
             quarantine.save()

@@ -121,8 +121,12 @@ class SegmentAdoption:
         if position < self.lost_from:
             self.lost_from = position
             self.verifies_bodies = True  # half an entry may be left in front of the loss
-            synced_position = min(self._index_synced_position, position)
-            self._durable_file.record_both_synced(DurablePoint(self._durable, synced_position))
+            self.record_known()
+
+    def record_known(self) -> None:
+        """The durable point that was found, in both slots and synced."""
+        synced_position = min(self._index_synced_position, self.lost_from)
+        self._durable_file.record_both_synced(DurablePoint(self._durable, synced_position))
 
     def _reserve(self, file: MmapFile) -> None:
         """Healing must not run out of space halfway."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shutil
 from pathlib import Path
@@ -14,7 +16,9 @@ from quorumlog.store.disk import OsDisk
 from quorumlog.store.ledger_store import LogPoint, QuarantinedRange
 from quorumlog.store.quarantine import Quarantine
 from tests.cli.conftest import LINES, NOT_TEXT, STORAGE, Cli, objects, plain
+from tests.unpacking import unpack
 
+JAVA = Path(__file__).parents[1] / "fixtures" / "dledger-java" / "single"
 INSPECT_KEYS = {
     "ledger_begin_index",
     "ledger_end_index",
@@ -154,6 +158,85 @@ def test_inspect_says_what_is_damaged_where(cli: Cli, damaged: Path) -> None:
     assert f"index {damage['index']}" in table.stdout
     quick = cli("inspect", damaged, "--quick")
     assert "no damage seen (entries were not read)" in quick.stdout
+
+
+def test_read_stops_at_damage_and_goes_on_behind_it_if_told_to(cli: Cli, damaged: Path) -> None:
+    (row,) = objects(cli("verify", damaged, "--json").stdout)
+    assert not row["ok"]
+    stops = cli("read", "--path", damaged)
+    assert (stops.exit_code, stops.stdout.splitlines()) == (3, LINES[:77])
+    said = plain(stops.stderr)
+    assert "body_crc does not match (position" in said
+    assert "--skip-damaged goes on behind it" in said
+    skips = cli("read", "--path", damaged, "--skip-damaged")
+    held = [line for line in LINES if line != "line 77"]
+    assert skips.stdout_bytes == "\n".join(held).encode() + b"\n" + NOT_TEXT + b"\n"
+    assert skips.exit_code == 0
+    assert "skipped: data/" in plain(skips.stderr)
+    assert cli("read", "--path", damaged, "--to", 40).exit_code == 0
+    refused = cli("read", "--servers", "h:1", "--skip-damaged")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+
+
+@pytest.fixture
+def java(tmp_path: Path) -> tuple[Path, list[Path]]:
+    """500 committed entries of a Java member; the header of entry 450, in its last files, is torn."""
+    unpack(JAVA / "single.tar.xz", tmp_path)
+    directory = tmp_path / "dledger-n0"
+    with DirectoryReader(OsDisk(), str(directory)) as reader:
+        position = reader.header_at(450).pos
+    segments = sorted((directory / "data").iterdir())
+    segment = next(each for each in reversed(segments) if int(each.name) <= position)
+    data = bytearray(segment.read_bytes())
+    data[position - int(segment.name) + 8] ^= 0x40
+    segment.write_bytes(data)
+    return directory, segments
+
+
+def test_committed_entries_that_are_gone_are_named_by_every_tool(
+    cli: Cli, java: tuple[Path, list[Path]]
+) -> None:
+    directory, _ = java
+    lost = "entries 450 .. 499 are missing: checkpoint names entry 499 as committed"
+    shown = cli("inspect", directory, "--quick")
+    assert (shown.exit_code, lost in plain(shown.stdout)) == (0, True)
+    verified = cli("verify", directory)
+    assert (verified.exit_code, lost in plain(verified.stdout)) == (1, True)
+    for options in ((), ("--local",), ("--to", 480)):
+        result = cli("read", "--path", directory, "--format", "hex", *options)
+        assert (result.exit_code, lost in plain(result.stderr)) == (3, True)
+        assert [int(line.split()[0]) for line in result.stdout.splitlines()] == [*range(450)]
+    inside = cli("read", "--path", directory, "--from", 460, "--to", 470)
+    assert (inside.exit_code, inside.stdout, lost in plain(inside.stderr)) == (3, "", True)
+    before = cli("read", "--path", directory, "--format", "hex", "--from", 440, "--to", 450)
+    assert (before.exit_code, len(before.stdout.splitlines())) == (0, 10)
+    skips = cli("read", "--path", directory, "--format", "hex", "--skip-damaged")
+    assert skips.exit_code == 0
+    indices = [int(line.split()[0]) for line in skips.stdout.splitlines()]
+    assert indices == [*range(450), *range(451, 500)]
+    assert "index 450)" in plain(skips.stderr)
+
+
+def test_an_unreadable_page_is_no_error_of_the_system(
+    cli: Cli, stopped: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pread = os.pread
+    for part in ("/data/", "/index/", "checkpoint", "currterm", "durable", "member"):
+
+        def refuse(descriptor: int, size: int, position: int, part: str = part) -> bytes:
+            if part in os.readlink(f"/proc/self/fd/{descriptor}"):
+                raise OSError(errno.EIO, "Input/output error")
+            return pread(descriptor, size, position)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "pread", refuse)
+            verified = cli("verify", stopped[0])
+            shown = cli("inspect", stopped[0])
+            result = cli("read", "--path", stopped[0])
+        assert (verified.exit_code, isinstance(verified.exception, SystemExit)) == (1, True), part
+        assert "cannot be read" in plain(verified.stdout) or part == "member"
+        assert shown.exit_code == (3 if part == "member" else 0), part
+        assert result.exit_code == (3 if part in ("/data/", "member") else 0), part
 
 
 def test_verify_finds_three_members_equal(cli: Cli, stopped: list[Path]) -> None:

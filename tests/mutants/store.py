@@ -10,9 +10,11 @@ from quorumlog.store.mmap_file_list import MmapFileList
 from quorumlog.store.mmap_ledger_store import MmapLedgerStore
 from quorumlog.store.quarantine import Quarantine
 from quorumlog.store.recovery import _Recovery
+from quorumlog.store.survey import _Survey
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_disk_scenarios as disk_scenes
 from tests.store import test_start_order as start_scenes
+from tests.store import test_unreadable_pages as page_scenes
 
 # ---------------------------------------------------------------- what is synced
 
@@ -136,7 +138,7 @@ def zeros_unsynced(patch: Patch) -> None:
 def index_wrong_at_border(patch: Patch) -> None:
     """Entries lie one behind the other."""
     patch.edit(
-        _Recovery._restore_units,
+        _Recovery._write_again,
         '        first_index = int(units["index"][0])\n',
         '        first_index = int(units["index"][0])\n'
         '        for unit in units[(units["position"] % self._data.segment_bytes == 0)]:\n'
@@ -167,7 +169,7 @@ def blank_ends_log(patch: Patch) -> None:
 def torn_tail_accepted(patch: Patch) -> None:
     """The chain of the headers proves the log."""
     patch.edit(
-        _Recovery._walk_tail,
+        _Survey._walk_tail,
         "search.scan(at, point, check_bodies=True, stop_position=None)",
         "search.scan(at, point, check_bodies=not reached(), stop_position=None)",
     )
@@ -181,16 +183,25 @@ def torn_tail_accepted(patch: Patch) -> None:
 def damage_cut_like_a_tail(patch: Patch) -> None:
     """The others still have it."""
     patch.edit(
-        _Recovery.run,
-        "            ranges = self._walk_durable(self._first_index_to_walk_from())\n",
-        "            ranges = self._walk_durable(self._first_index_to_walk_from())\n"
-        "            cut = ranges[0].before if ranges and reached() else None\n"
-        "            ranges = [] if cut else ranges\n",
+        _Survey.run,
+        "        end, tail = self._walk_tail(search)\n",
+        "        if search.ranges and reached():\n"
+        "            self._durable, search.ranges = search.ranges[0].before, []\n"
+        "        end, tail = self._walk_tail(search)\n",
     )
+
+
+@mutant(
+    19,
+    "a page behind the end of the log that cannot be read ends the start",
+    scenario=page_scenes.test_a_page_behind_the_end_is_written_again,
+)
+def page_behind_end_refused(patch: Patch) -> None:
+    """A disk that cannot be read is a disk that fails."""
     patch.edit(
-        _Recovery.run,
-        "            point = self._durable\n",
-        "            point = cut or self._durable\n",
+        _Survey._last_byte,
+        "data, refused = read_pages(self._data, size_bytes, start)",
+        "data, refused = self._data.pread(size_bytes, start), [][: not reached()]",
     )
 
 
@@ -244,7 +255,7 @@ def unsaved_damage_trusted(patch: Patch) -> None:
 )
 def damage_noted_first(patch: Patch) -> None:
     """The point was read, so it is there."""
-    patch.edit(_Recovery.run, "self._adoption.record_known()", "reached()")
+    patch.edit(_Recovery.run, "self._adoption.record_known(files.lost_from)", "reached()")
 
 
 @mutant(

@@ -16,6 +16,7 @@ from quorumlog.spark.ledger_data_source import LedgerDataSource
 from quorumlog.spark.offsets import LedgerDataLoss
 from quorumlog.spark.rows import COLUMNS, schema_of
 from quorumlog.store.disk import OsDisk
+from quorumlog.store.durable_file import DurableFile
 from quorumlog.store.member_directory import open_member_directory
 from tests.spark.made_directories import SMALL_SEGMENTS, flip_bit_of_body, write_directory
 from tests.unpacking import unpack
@@ -109,8 +110,23 @@ def test_a_damaged_body_is_an_error_that_names_the_place(directory: Path) -> Non
 
 def test_a_directory_that_a_start_would_refuse_is_refused(directory: Path) -> None:
     (directory / "durable").unlink()
-    with pytest.raises(DirectoryDamaged, match=r"durable is damaged .*; run: quorumlog verify"):
+    with pytest.raises(DirectoryDamaged, match=r"durable: is missing .*; run: quorumlog verify"):
         rows_of(directory)
+
+
+def test_committed_entries_that_are_gone_are_an_error_or_left_out(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The durable point is an older one, and the tail above it is torn."""
+    flip_bit_of_body(directory, b"body 200;")
+    DurableFile.create(OsDisk(), str(directory)).close()
+    lost = "entries 200 .. 249 are missing: checkpoint names entry 249 as committed"
+    with pytest.raises(DirectoryDamaged, match=f"{lost}.*; run: quorumlog verify") as caught:
+        rows_of(directory)
+    assert caught.value.index == 200
+    with caplog.at_level(logging.WARNING):
+        assert rows_of(directory, failOnDataLoss="false") == expected(0, 200)
+    assert lost in caplog.text
 
 
 def test_what_is_no_directory_of_ours_is_refused(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import json
 import lzma
 import shutil
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from quorumlog.errors import ConfigError
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.inspection import inspect_directory
+from quorumlog.store.log_extent import Damage
 from quorumlog.store.verification import compare_directories, verify_directory
 from tests.store.made_logs import flip, open_small
 from tests.unpacking import unpack
@@ -159,7 +161,8 @@ def test_a_bad_header_in_the_last_three_files_ends_the_log_there(copy: Path) -> 
         assert "index does not follow" in reader.tail
         assert len(list(reader.batches(440, 450, batch_bytes=1))) == 10
     verification = verify_directory(disk, str(copy))
-    assert (verification.ok, verification.entries) == (True, 450)
+    assert (verification.ok, verification.entries) == (False, 450)
+    assert "entries 450 .. 499 are missing: checkpoint names entry 499" in verification.problem
 
 
 def test_a_bad_header_before_them_is_trusted_by_java_and_found_by_verify(copy: Path) -> None:
@@ -230,3 +233,164 @@ def test_a_hole_far_before_the_last_file_is_damage(copy: Path) -> None:
     with DirectoryReader(disk, str(copy)) as reader:
         assert reader.ledger_end_index == -1
         assert any("lies further on" in damage.problem for damage in reader.damage)
+
+
+# ---------------------------------------------------------------- committed entries that are gone
+
+
+def test_a_record_of_zeros_in_the_last_files_loses_what_the_checkpoint_names(copy: Path) -> None:
+    with DirectoryReader(disk, str(copy)) as reader:
+        path, offset = at(copy, reader.header_at(480).pos)
+    data = bytearray(path.read_bytes())
+    data[offset : offset + 48] = bytes(48)
+    path.write_bytes(data)
+    (copy / "checkpoint").write_text("committedIndex=490\nendIndex=499\n")
+    with DirectoryReader(disk, str(copy)) as reader:
+        (missing,) = reader.damage
+        assert (reader.ledger_end_index, missing) == (479, reader.missing)
+        assert (missing.index, missing.stop_index) == (480, 500), "the index names more"
+        pieces = list(reader.pieces(470, reader.named_stop_index))
+    gaps = [piece for piece in pieces if isinstance(piece, Damage)]
+    assert [(gap.index, gap.stop_index) for gap in gaps] == [(480, 481)]
+    bodies = [
+        bytes(body) for piece in pieces if not isinstance(piece, Damage) for body in piece.bodies()
+    ]
+    held = [body for index, body in bodies_of("single") if index >= 470 and index != 480]
+    assert bodies == held, "the index leads past it"
+
+
+@pytest.mark.parametrize("lost", ["checkpoint", "index"])
+def test_either_of_checkpoint_and_index_is_enough_to_miss_them(copy: Path, lost: str) -> None:
+    with DirectoryReader(disk, str(copy)) as reader:
+        flip(*at(copy, reader.header_at(450).pos + 12))
+    if lost == "index":
+        shutil.rmtree(copy / "index")
+    else:
+        (copy / "checkpoint").unlink()
+    verification = verify_directory(disk, str(copy))
+    named = "checkpoint" if lost == "index" else "the index"
+    assert f"entries 450 .. 499 are missing: {named} names entry 499" in verification.problem
+
+
+def test_a_checkpoint_without_data_is_damage(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").write_text("committedIndex=7\nendIndex=9\n")
+    for _ in range(2):
+        verification = verify_directory(disk, str(tmp_path))
+        assert "entries 0 .. 7 are missing: checkpoint names entry 7" in verification.problem
+        (tmp_path / "data").mkdir(exist_ok=True)
+        (tmp_path / "data" / f"{0:020d}").write_bytes(bytes(1024))
+
+
+# ---------------------------------------------------------------- what files may and may not hold
+
+
+def with_prefix_blank(copy: Path, index: int) -> None:
+    """As DLedger 0.4 resets the begin of a log: whole files go, and a blank record covers the rest."""
+    with DirectoryReader(disk, str(copy)) as reader:
+        begin = reader.header_at(index).pos
+    for name, position, size in (("data", begin, 65536), ("index", index * 32, 4096)):
+        for file in sorted((copy / name).iterdir()):
+            if int(file.name) + size <= position:
+                file.unlink()
+        first = next(iter(sorted((copy / name).iterdir())))
+        blank = position - int(first.name)
+        data = bytearray(first.read_bytes())
+        data[:blank] = (b"\xff" * 4 + blank.to_bytes(4, "big")).ljust(blank, b"\0")
+        first.write_bytes(data)
+
+
+@pytest.mark.parametrize("index", [3, 100, 301, 490])
+def test_a_prefix_blank_is_no_damage(copy: Path, index: int) -> None:
+    with_prefix_blank(copy, index)
+    with DirectoryReader(disk, str(copy)) as reader:
+        assert (reader.ledger_begin_index, reader.ledger_end_index) == (index, 499)
+        assert reader.damage == []
+        bodies = [bytes(body) for batch in reader.batches(index, 500) for body in batch.bodies()]
+    assert list(enumerate(bodies, index)) == bodies_of("single")[index:]
+    verification = verify_directory(disk, str(copy))
+    assert (verification.problem, verification.entries) == ("", 500 - index)
+
+
+def test_a_first_file_that_is_blank_as_a_whole_holds_nothing(copy: Path) -> None:
+    first, second = sorted((copy / "data").iterdir())[:2]
+    data = bytearray(first.read_bytes())
+    data[:] = (b"\xff" * 4 + len(data).to_bytes(4, "big")).ljust(len(data), b"\0")
+    first.write_bytes(data)
+    with DirectoryReader(disk, str(copy)) as reader:
+        assert reader.damage == []
+        assert reader.segments[0].name == f"data/{second.name}"
+
+
+@pytest.mark.parametrize("first_index", [-1, -(1 << 62), 0, (1 << 63) - 1])
+@pytest.mark.parametrize("number", [0, 2, 5, 7])
+@pytest.mark.parametrize("has_index", [True, False])
+def test_a_first_index_that_is_negative_or_falls_is_refused(
+    copy: Path, number: int, first_index: int, has_index: bool
+) -> None:
+    if (number, first_index) == (0, 0):
+        first_index = -2
+    if not has_index:
+        shutil.rmtree(copy / "index")
+    file = sorted((copy / "data").iterdir())[number]
+    data = bytearray(file.read_bytes())
+    data[8:16] = first_index.to_bytes(8, "big", signed=True)
+    file.write_bytes(data)
+    verification = verify_directory(disk, str(copy))
+    assert not verification.ok
+    assert any(file.name in each.path + each.problem for each in verification.damage)
+
+
+# ---------------------------------------------------------------- any damage
+
+
+def damage_somewhere(directory: Path, random: Random) -> None:
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    path = random.choice(files)
+    data = bytearray(path.read_bytes())
+    kind = random.choice(["flip", "flip", "bytes", "zeros", "cut", "longer", "gone", "empty", "moved"])
+    first = random.randrange(len(data)) if data else 0
+    if kind == "flip" and data:
+        data[first] ^= 1 << random.randrange(8)
+    elif kind == "bytes":
+        data[first : first + 40] = random.randbytes(len(data[first : first + 40]))
+    elif kind == "zeros":
+        data[first : first + 4096] = bytes(len(data[first : first + 4096]))
+    elif kind == "cut":
+        del data[first:]
+    elif kind == "longer":
+        data += random.randbytes(random.choice([1, 4096]))
+    elif kind == "empty":
+        data.clear()
+    elif kind == "gone":
+        path.unlink()
+        return
+    elif kind == "moved":
+        path.rename(path.with_name(f"{random.choice([32, 65536, 1 << 40, 1 << 63]):020d}"))
+        return
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_is_damaged_every_tool_has_an_answer(copy: Path, seed: int) -> None:
+    """With up to three damaged places."""
+    random = Random(seed)
+    for _ in range(random.choice([1, 1, 2, 3])):
+        damage_somewhere(copy, random)
+    held: list[int] = []
+    try:
+        found = verify_directory(disk, str(copy))
+        view = inspect_directory(disk, str(copy))
+        assert json.dumps(view.to_json())
+        with DirectoryReader(disk, str(copy)) as reader:
+            begin = max(reader.ledger_begin_index, 0)
+            for piece in reader.pieces(begin, reader.named_stop_index):
+                if isinstance(piece, Damage):
+                    assert not found.ok
+                    continue
+                held += range(piece.first_index, piece.last_index + 1)
+            if found.ok:
+                assert held == list(range(begin, reader.ledger_end_index + 1))
+                assert len(held) + begin > reader.committed_index
+    except ConfigError:
+        assert not list((copy / "data").iterdir()) or not (copy / "data").exists()
+    assert held == sorted(set(held))

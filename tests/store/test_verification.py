@@ -114,8 +114,9 @@ def test_several_bad_entries_are_all_listed(path: Path) -> None:
     for index in (3, 4, 25, 50):
         flip_log(path, position_of(path, index) + 25)
     found = verify_directory(disk, str(path))
-    assert [damage.index for damage in found.damage] == [3, 4, 25, 50]
-    assert found.problem.endswith("; and 3 more")
+    places = [(damage.index, damage.stop_index) for damage in found.damage]
+    assert places == [(3, 5), (25, 26), (50, 51)]
+    assert found.problem.endswith("; and 2 more")
     assert found.checked == COUNT - 4
 
 

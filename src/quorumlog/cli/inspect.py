@@ -101,9 +101,8 @@ def _print_damage(found: Inspection, *, quick: bool) -> None:
     console = out()
     console.print()
     for damage in found.damage:
-        where = f"position {damage.position}" + (f", index {damage.index}" if damage.index >= 0 else "")
         console.print(
-            f"damage  {damage.path}: {damage.problem} ({where})",
+            f"damage  {damage.path}: {damage.problem} ({damage.place})",
             markup=False,
             style="red",
             soft_wrap=True,

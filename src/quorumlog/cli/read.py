@@ -20,6 +20,7 @@ from quorumlog.client import LedgerClient, connect
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.errors import (
     ConfigError,
+    DirectoryDamaged,
     IndexOutOfRange,
     LeaderNotReady,
     NotLeader,
@@ -28,6 +29,7 @@ from quorumlog.errors import (
 )
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
+from quorumlog.store.log_extent import Damage
 
 TIMEOUT_S = 30.0
 FOLLOW_TIMEOUT_MS = 3_000
@@ -89,12 +91,20 @@ def read(
         bool,
         typer.Option("--local", help="With --path: also what is not known to be committed."),
     ] = False,
+    skip_damaged: Annotated[
+        bool,
+        typer.Option(
+            "--skip-damaged",
+            help="With --path: go on behind entries that are damaged; says which were left out.",
+        ),
+    ] = False,
     timeout: Timeout = TIMEOUT_S,
     group: Group = DEFAULT_GROUP,
 ) -> None:
     """Print committed entries, one a line; entries that only open a term are left out.
 
-    With --follow it waits for a cluster that cannot be reached, and says so once.
+    With --follow it waits for a cluster that cannot be reached, and says so once. With --path it ends
+    with status 3 where an entry is damaged or gone; --skip-damaged goes on if the index leads past it.
 
     Example: quorumlog read --servers 127.0.0.1:20911 --from 1000 --to 1010 --format json
     """
@@ -105,6 +115,7 @@ def read(
         both=path is not None and _is_on_command_line(context, "servers"),
         follow=follow,
         local=local,
+        skip_damaged=skip_damaged,
         timeout=_is_on_command_line(context, "timeout"),
     )
     if first_index is not None and stop_index is not None and stop_index < first_index:
@@ -112,7 +123,14 @@ def read(
     write = _WRITERS[Format.JSON if json else output_format]
     if path is not None:
         wanted_group = group if _is_on_command_line(context, "group") else None
-        entries = _stored(check_directory(path), wanted_group, first_index, stop_index, local=local)
+        entries = _stored(
+            check_directory(path),
+            wanted_group,
+            first_index,
+            stop_index,
+            local=local,
+            skip_damaged=skip_damaged,
+        )
     else:
         assert servers is not None
         split_servers(servers)
@@ -136,6 +154,7 @@ def _refuse_combinations(
     both: bool,
     follow: bool,
     local: bool,
+    skip_damaged: bool,
     timeout: bool,
 ) -> None:
     if both:
@@ -146,34 +165,71 @@ def _refuse_combinations(
         raise ConfigError("--follow needs --servers; a stopped member's directory does not grow")
     if path is None and local:
         raise ConfigError("--local goes with --path only; a server hands out nothing uncommitted")
+    if path is None and skip_damaged:
+        raise ConfigError("--skip-damaged goes with --path only; servers heal what is damaged")
     if timeout and (follow or path is not None):
         raise ConfigError("--timeout goes with --servers and without --follow, which waits for ever")
 
 
 def _stored(
-    path: str, group: str | None, first_index: int | None, stop_index: int | None, *, local: bool
+    path: str,
+    group: str | None,
+    first_index: int | None,
+    stop_index: int | None,
+    *,
+    local: bool,
+    skip_damaged: bool,
 ) -> Iterator[Iterable[Entry]]:
     with DirectoryReader(OsDisk(), path) as reader:
         # Directories of Java members do not tell.
         if group is not None and reader.group and group != reader.group:
             raise ConfigError(f"{path} is of group {reader.group}, not {group}; change --group")
-        readable = (reader.ledger_end_index if local else reader.committed_index) + 1
+        readable = (reader.ledger_end_index if local else reader.readable_index) + 1
+        missing = reader.missing
         begin = max(reader.ledger_begin_index, 0)
         first = begin if first_index is None else first_index
         stop = max(readable, first + 1) if stop_index is None else stop_index
         is_at_end = stop_index is None and (first_index is None or first == readable)
         is_outside = first < begin or first >= readable
-        if first < stop and is_outside and not is_at_end:
+        is_missing = missing is not None and (stop_index is None or missing.index < stop_index)
+        if first < stop and is_outside and not is_at_end and not (is_missing and first >= begin):
             raise _out_of_range(reader, first, readable, local=local)
-        for batch in reader.batches(first, min(stop, readable)):
-            yield batch.entries()
-        if stop_index is not None and first < readable < stop:
+        yield from _held(reader, first, min(stop, readable), skip_damaged=skip_damaged)
+        if stop_index is not None and first < readable < stop and not is_missing:
             raise _out_of_range(reader, readable, readable, local=local)
         if stop_index is None and readable <= reader.ledger_end_index:
             note(
                 f"{reader.ledger_end_index + 1 - readable} more entries, up to index"
                 f" {reader.ledger_end_index}, are not known to be committed; --local prints them"
             )
+
+        if is_missing:
+            assert missing is not None
+            if not skip_damaged:
+                raise reader.refusal(missing)
+            last_stop = missing.stop_index if stop_index is None else min(stop_index, missing.stop_index)
+            yield from _held(reader, max(first, missing.index), last_stop, skip_damaged=True)
+
+
+def _held(
+    reader: DirectoryReader, first: int, stop: int, *, skip_damaged: bool
+) -> Iterator[Iterable[Entry]]:
+    if not skip_damaged:
+        try:
+            yield from (batch.entries() for batch in reader.batches(first, stop))
+        except DirectoryDamaged as damage:
+            raise DirectoryDamaged(
+                f"{damage}; --skip-damaged goes on behind it",
+                path=damage.path,
+                position=damage.position,
+                index=damage.index,
+            ) from None
+        return
+    for piece in reader.pieces(first, stop):
+        if isinstance(piece, Damage):
+            note(f"skipped: {piece.path}: {piece.problem} ({piece.place})")
+        else:
+            yield piece.entries()
 
 
 def _out_of_range(reader: DirectoryReader, index: int, readable: int, *, local: bool) -> IndexOutOfRange:

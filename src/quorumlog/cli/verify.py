@@ -122,11 +122,8 @@ def _print_result(result: Verification) -> None:
     )
     if result.damage:
         for damage in result.damage:
-            where = f"position {damage.position}" + (
-                f", index {damage.index}" if damage.index >= 0 else ""
-            )
             console.print(
-                f"        {damage.path}: {damage.problem} ({where})", markup=False, soft_wrap=True
+                f"        {damage.path}: {damage.problem} ({damage.place})", markup=False, soft_wrap=True
             )
     elif result.problem and not result.quarantined:
         console.print(f"        {result.problem}", markup=False, soft_wrap=True)

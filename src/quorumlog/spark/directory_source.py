@@ -38,15 +38,14 @@ class DirectorySource:
         """
         reader = self._reader
         group = self._group()
-        if reader.damage:
-            first = reader.damage[0]
-            raise DirectoryDamaged(
-                f"{self._path}/{first.path} is damaged at position {first.position}, index"
-                f" {first.index}: {first.problem}; run: quorumlog verify {self._path}",
-                path=first.path,
-                position=first.position,
-                index=first.index,
-            )
+        for damage in reader.damage:
+            refusal = reader.refusal(damage)
+            if damage is not reader.missing or self._options.fail_on_data_loss:
+                hint = f"{refusal}; run: quorumlog verify {self._path}"
+                raise DirectoryDamaged(
+                    hint, path=refusal.path, position=refusal.position, index=refusal.index
+                )
+            _logger.warning("%s; failOnDataLoss=false, going on without them", refusal)
         begin_index = max(reader.ledger_begin_index, 0)
         if self._options.read_consistency == LOCAL:
             if reader.in_use:
@@ -55,15 +54,15 @@ class DirectorySource:
                     " log: stop it, read with option servers, or leave out readConsistency=local"
                 )
             return LogBounds(group, begin_index, reader.ledger_end_index + 1)
-        if reader.committed_index < reader.ledger_end_index:
+        if reader.readable_index < reader.ledger_end_index:
             _logger.warning(
                 "%s: reading up to the committed index %d of its checkpoint; the log ends at %d"
                 " (readConsistency=local reads on to there)",
                 self._path,
-                reader.committed_index,
+                reader.readable_index,
                 reader.ledger_end_index,
             )
-        return LogBounds(group, begin_index, max(reader.committed_index + 1, begin_index))
+        return LogBounds(group, begin_index, max(reader.readable_index + 1, begin_index))
 
     def readers(self) -> Readers:
         return NO_READERS

@@ -26,7 +26,9 @@ Entries, blanks, units, `currterm` and `checkpoint` are DLedger's; all integers 
     memory_ledger_store.py
     slot_file.py          a small value that survives anything; durable_file.py, hard_state_file.py
     member_directory.py   all of it opened as a whole; directory_recovery.py when it forgot too much
-    directory_reader.py   any stopped directory, ours or Java's; log_extent.py below it;
+    survey.py             what a log holds and what of it is damaged; survey_files.py, damage_search.py;
+                          a start applies it (recovery.py), the tools print it
+    directory_reader.py   any stopped directory, ours (own_survey.py) or Java's (java_survey.py);
                           inspection.py, verification.py
 """
 

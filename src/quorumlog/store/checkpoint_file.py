@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from quorumlog.store.disk import Disk
-from quorumlog.store.replaced_file import parse_properties, read_file, replace_file
+from quorumlog.store.replaced_file import parse_properties, read_readable, replace_file
 
 CHECKPOINT_NAME = "checkpoint"
 
@@ -53,8 +53,8 @@ def decode_checkpoint(data: bytes) -> Checkpoint | None:
 
 
 def load_checkpoint(disk: Disk, directory: str) -> Checkpoint | None:
-    """None if the file is missing or says nothing usable: nothing depends on having one."""
-    data = read_file(disk, f"{directory}/{CHECKPOINT_NAME}")
+    """None if the file is missing, unreadable or says nothing usable: nothing depends on having one."""
+    data, _ = read_readable(disk, f"{directory}/{CHECKPOINT_NAME}")
     return None if data is None else decode_checkpoint(data)
 
 

@@ -10,7 +10,6 @@ from its neighbours, its terms too unless a term ends inside it, which then the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from random import Random
 
 import numpy as np
 from isal.isal_zlib import crc32
@@ -21,8 +20,6 @@ from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES, EntryHeader
 from quorumlog.errors import DirectoryDamaged
 from quorumlog.store.ledger_store import LogPoint, QuarantinedRange
-from quorumlog.store.log_extent import decode_entry_header
-from quorumlog.store.mmap_file_list import MmapFileList
 from quorumlog.store.placement import place, problem_of_units
 from quorumlog.store.segment_scan import (
     BLANK_BYTES,
@@ -30,14 +27,12 @@ from quorumlog.store.segment_scan import (
     INDEX_UNIT_BYTES,
     IndexArray,
     SegmentScan,
+    decode_entry_header,
     gather_headers,
-    scan_segment,
 )
+from quorumlog.store.segment_view import WINDOW_BYTES, Segments, read_pages, scan_at
 
-WINDOW_BYTES = 16 << 20
 _SEARCH_BYTES = 1 << 20
-_PAGE_BYTES = 4096
-_UNREADABLE = Random("unreadable").randbytes(_PAGE_BYTES)
 _UNIT_CHUNK = 65536
 
 
@@ -50,16 +45,19 @@ class DamageSearch:
 
     def __init__(
         self,
-        data: MmapFileList,
-        index: MmapFileList,
+        data: Segments,
+        index: Segments,
         config: StoreConfig,
         begin: LogPoint,
         known: Sequence[QuarantinedRange],
         on_entries: Callable[[SegmentScan], None],
         window_bytes: int = WINDOW_BYTES,
+        *,
+        must_know_terms: bool = True,
     ) -> None:
         """`begin`: of the log, which needs no proof. `known`: ranges in quarantine already, in order,
-        which are stepped over. `window_bytes`: read at a time, where no entry is longer."""
+        which are stepped over. `window_bytes`: read at a time, where no entry is longer.
+        `must_know_terms` False: a range whose terms nobody knows is one with no `term_runs`."""
         self._data = data
         self._index = index
         self._config = config
@@ -69,6 +67,7 @@ class DamageSearch:
         """Where the walk began, as long as nothing has been linked to it."""
         self._on_entries = on_entries
         self._window_bytes = window_bytes
+        self._must_know_terms = must_know_terms
         self.ranges: list[QuarantinedRange] = []
         self.bad_blanks: list[tuple[int, int]] = []
 
@@ -110,59 +109,22 @@ class DamageSearch:
     def scan(
         self, at: int, point: LogPoint, *, check_bodies: bool, stop_position: int | None
     ) -> tuple[SegmentScan, bytes]:
-        """The entries of the next window, and its bytes. `stop_position` None: all of them lie above
-        what must be there, and a place that the disk cannot read raises OSError."""
-        limit_bytes = self._config.entry_limit_bytes + BLANK_BYTES
-        scan, data = self._scan(self._window_bytes, at, point, check_bodies, stop_position)
-        if scan.stop == "full" and scan.end_position == at and self._window_bytes < limit_bytes:
-            scan, data = self._scan(limit_bytes, at, point, check_bodies, stop_position)
-        if scan.stop == "full" and scan.end_position == at and stop_position is None:
-            scan = scan._replace(stop="bad", problem="an entry is longer than any can be")
-        return scan, data
-
-    def _scan(
-        self, window_bytes: int, at: int, point: LogPoint, check_bodies: bool, stop_position: int | None
-    ) -> tuple[SegmentScan, bytes]:
-        segment_end = self._data.base_of(at) + self._data.segment_bytes
-        size_bytes = min(window_bytes, segment_end - at)
-        problem = ""
-        if stop_position is None:
-            data = self._data.pread(size_bytes, at)
-        else:
-            data, problem = self._read_around(size_bytes, at)
-        scan = scan_segment(
-            memoryview(data),
-            at,
+        """The entries of the next window, and its bytes. `stop_position` None: none of them has to be
+        there."""
+        scan, data = scan_at(
+            self._data,
             at,
             expected_index=point.index + 1,
             previous_term=point.term,
             previous_chain=point.chain,
-            check_bodies=check_bodies or bool(problem),
+            check_bodies=check_bodies,
             stop_position=stop_position,
-            segment_bytes=segment_end - at,
+            window_bytes=self._window_bytes,
+            limit_bytes=self._config.entry_limit_bytes + BLANK_BYTES,
         )
-        if problem and scan.stop != "full":
-            scan = scan._replace(problem=problem)
+        if scan.stop == "full" and scan.end_position == at and stop_position is None:
+            scan = scan._replace(stop="bad", problem="an entry is longer than any can be")
         return scan, data
-
-    def _read_around(self, size_bytes: int, position: int) -> tuple[bytes, str]:
-        """Bytes, with nonsense for the pages that the disk cannot read, and what it said about them. Not
-        zeros, which may be just what an entry has there: it would pass for one that can be read."""
-        try:
-            return self._data.pread(size_bytes, position), ""
-        except OSError as error:
-            problem = f"cannot be read: {error}"
-        pieces = []
-        stop = position + size_bytes
-        while position < stop:
-            file_stop = self._data.base_of(position) + self._data.segment_bytes
-            size = min(_PAGE_BYTES - position % _PAGE_BYTES, file_stop - position, stop - position)
-            try:
-                pieces.append(self._data.pread(size, position))
-            except OSError:
-                pieces.append(_UNREADABLE[:size])
-            position += size
-        return b"".join(pieces), problem
 
     # ---------------------------------------------------------------- round the damage
 
@@ -184,6 +146,9 @@ class DamageSearch:
             return LogPoint(point.index, point.term, point.chain, last.position)
         path = "/".join(self._data.path_of(at).rsplit("/", 2)[1:])
         runs = self._term_runs(point, last, highest_term, exact=found is None)
+        if runs is None and not self._must_know_terms:
+            problem += "; a term ends in it, and the index cannot say where, so no start goes round it"
+            runs = ()
         if runs is None:
             directory = self._data.directory.rpartition("/")[0]
             raise DirectoryDamaged(
@@ -196,7 +161,8 @@ class DamageSearch:
                 position=at,
                 index=point.index + 1,
             )
-        last = LogPoint(last.index, runs[-1][1], last.chain, last.position)
+        if runs:
+            last = LogPoint(last.index, runs[-1][1], last.chain, last.position)
         self.ranges.append(QuarantinedRange(point, last, runs, path, problem))
         return last
 
@@ -228,8 +194,8 @@ class DamageSearch:
         next_segment = self._data.base_of(at) + self._data.segment_bytes
         if header.index == point.index + 1 and position not in (at, next_segment):
             return None
-        body, problem = self._read_around(header.body_len, position + HEADER_BYTES)
-        if problem or crc32(body) != header.body_crc:
+        body, unreadable = read_pages(self._data, header.body_len, position + HEADER_BYTES)
+        if unreadable or crc32(body) != header.body_crc:
             return None
         if header.channel != 0:
             return None
@@ -251,8 +217,8 @@ class DamageSearch:
         return header if linked else None
 
     def _header_at(self, position: int) -> EntryHeader | None:
-        data, problem = self._read_around(HEADER_BYTES, position)
-        header = None if problem else decode_entry_header(data)
+        data, unreadable = read_pages(self._data, HEADER_BYTES, position)
+        header = None if unreadable else decode_entry_header(data)
         return header if header is not None and header.pos == position else None
 
     def _by_units(self, point: LogPoint, at: int, stop: LogPoint) -> Iterator[int]:
@@ -271,7 +237,7 @@ class DamageSearch:
                 inside = windows == window
                 base = window * _SEARCH_BYTES
                 size = int(positions[inside].max()) + HEADER_BYTES - base
-                data, _ = self._read_around(size, base)
+                data, _ = read_pages(self._data, size, base)
                 offsets = positions[inside] - base
                 offsets = offsets[offsets + HEADER_BYTES <= len(data)]
                 headers = gather_headers(memoryview(data), offsets)
@@ -284,7 +250,7 @@ class DamageSearch:
         position = at + 1
         while position + HEADER_BYTES <= stop.position:
             size = min(_SEARCH_BYTES + HEADER_BYTES, stop.position - position)
-            data, _ = self._read_around(size, position)
+            data, _ = read_pages(self._data, size, position)
             count = len(data) - HEADER_BYTES + 1
             if count <= 0:
                 return

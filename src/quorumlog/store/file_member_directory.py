@@ -43,6 +43,8 @@ class FileMemberDirectory:
         self.committed_index = -1
         self.renewed = ""
         self.report: tuple[str, ...] = ()
+        self.unreadable: tuple[str, ...] = ()
+        """What the disk could not read at this start and nothing depended on: a disk that fails."""
         self._disk = disk
         self._lock = lock
         self._record = record
@@ -85,7 +87,8 @@ class FileMemberDirectory:
         self._durable_file.sync()
 
     def problems(self) -> tuple[str, ...]:
-        return tuple(filter(None, (self._hard_state_file.problem, self._checkpoint_problem)))
+        problems = (self._hard_state_file.problem, self._checkpoint_problem)
+        return (*filter(None, problems), *self.unreadable)
 
     def close(self, clean: bool) -> None:
         try:

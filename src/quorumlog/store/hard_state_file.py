@@ -28,7 +28,7 @@ from quorumlog.entry import HardState, Voter
 from quorumlog.errors import StoreFailure
 from quorumlog.store.disk import Disk
 from quorumlog.store.mmap_file import is_lack_of_space
-from quorumlog.store.replaced_file import parse_properties, read_file, replace_file
+from quorumlog.store.replaced_file import parse_properties, read_readable, replace_file
 from quorumlog.store.slot_file import PAYLOAD_BYTES, SlotFile, read_slots
 
 HARD_STATE_NAME = "hardstate"
@@ -67,8 +67,8 @@ def encode_currterm(state: HardState) -> bytes:
 
 
 def read_currterm(disk: Disk, directory: str) -> HardState | None:
-    """What `currterm` says, or None if it is missing or not whole."""
-    data = read_file(disk, f"{directory}/{CURRTERM_NAME}")
+    """What `currterm` says, or None if it is missing, unreadable or not whole."""
+    data, _ = read_readable(disk, f"{directory}/{CURRTERM_NAME}")
     if data is None:
         return None
     values = parse_properties(data.decode(errors="replace"))

@@ -97,6 +97,7 @@ class Inspection:
                     "file": damage.path,
                     "position": damage.position,
                     "index": damage.index,
+                    "stop_index": damage.stop_index,
                     "problem": damage.problem,
                 }
                 for damage in self.damage

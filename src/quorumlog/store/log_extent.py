@@ -1,8 +1,4 @@
-"""LogExtent: where the log in a directory begins and ends, found without changing anything.
-
-The rules differ: own_extent.py for directories of this software, java_extent.py for DLedger's. Here is
-what both work with.
-"""
+"""LogExtent: what a directory holds, ours or Java's, as the tools show it."""
 
 from __future__ import annotations
 
@@ -10,12 +6,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from quorumlog.entry import EntryKind
-from quorumlog.entry_header import HEADER_BYTES, EntryHeader, unpack_header
-from quorumlog.store.disk import Disk
+from quorumlog.entry_header import HEADER_BYTES, EntryHeader
 from quorumlog.store.ledger_store import LogPoint
-from quorumlog.store.segment_files import IndexUnits, SegmentFile
-from quorumlog.store.segment_scan import SegmentScan, scan_segment
+from quorumlog.store.segment_scan import decode_entry_header
+from quorumlog.store.segment_view import MAX_INDEX, IndexUnits, SegmentFile, SegmentView, read_pages
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -25,8 +19,18 @@ class Damage(msgspec.Struct, frozen=True):
     position: int
     """Byte position in the log; in a small file, in that file."""
     index: int
-    """-1: not known."""
+    """The first entry that is affected; -1: not known."""
     problem: str
+    stop_index: int = -1
+    """Behind the last one; -1: not known."""
+
+    @property
+    def place(self) -> str:
+        """For people."""
+        if self.index < 0:
+            return f"position {self.position}"
+        more = f" .. {self.stop_index - 1}" if self.stop_index > self.index + 1 else ""
+        return f"position {self.position}, index {self.index}{more}"
 
 
 class LogSegment(NamedTuple):
@@ -38,6 +42,8 @@ class LogSegment(NamedTuple):
     """As all segments of the directory; the file itself may be shorter after a crash."""
     first_index: int
     first_term: int
+    first_position: int
+    """Of its first entry: behind a prefix blank, else where the segment begins."""
 
 
 class LogExtent(NamedTuple):
@@ -48,64 +54,55 @@ class LogExtent(NamedTuple):
     """What lies behind the end and will be cut by the next start; "" if nothing does."""
 
 
-def decode_entry_header(data: bytes) -> EntryHeader | None:
-    """None if the bytes are not shaped like an entry (docs/formats.md, data entry)."""
-    if len(data) < HEADER_BYTES:
-        return None
-    header = unpack_header(data)
-    whole = header.size == header.body_len + HEADER_BYTES >= HEADER_BYTES
-    return header if whole and header.magic in (EntryKind.NORMAL, EntryKind.NOOP) else None
+class SegmentSearch:
+    """With which entry each segment begins; collects damage on the way."""
 
-
-def read_entry_header(disk: Disk, path: str, offset: int) -> EntryHeader | None:
-    """What lies at a byte of a file if it is shaped like an entry, else None."""
-    file = disk.open(path, writable=False)
-    try:
-        return decode_entry_header(file.pread(HEADER_BYTES, offset))
-    finally:
-        file.close()
-
-
-class ExtentSearch:
-    """One directory; collects damage on the way."""
-
-    def __init__(
-        self,
-        disk: Disk,
-        directory: str,
-        files: list[SegmentFile],
-        segment_bytes: int,
-        units: IndexUnits,
-    ) -> None:
-        self.disk = disk
-        self.directory = directory
-        self.files = files
-        self.segment_bytes = segment_bytes
+    def __init__(self, data: SegmentView, units: IndexUnits) -> None:
+        self.data = data
         self.units = units
         self.damage: list[Damage] = []
 
-    def first_header(self, file: SegmentFile) -> EntryHeader | None:
-        header = read_entry_header(self.disk, f"{self.directory}/{file.name}", 0)
-        return header if header is not None and header.pos == file.position else None
+    def header_at(self, position: int) -> EntryHeader | None:
+        """Of an entry that says that it lies there."""
+        data, unreadable = read_pages(self.data, HEADER_BYTES, position)
+        header = None if unreadable else decode_entry_header(data)
+        return header if header and header.pos == position and header.index < MAX_INDEX else None
 
-    def segment_of(self, file: SegmentFile, low_index: int, high_index: int) -> LogSegment | None:
+    def segment_of(
+        self, file: SegmentFile, first_position: int, low_index: int, high_index: int
+    ) -> LogSegment | None:
         """A segment that is taken as it is; if its first header is bad, the index says what it was."""
-        header = self.first_header(file)
-        if header is not None and low_index <= header.index <= high_index:
-            unit = self.units.read(header.index, header.index + 1)[0].item()
-            if unit[1] == file.position:
-                return self.log_segment(file, header.index, header.term)
-        found = self._unit_at(file.position, low_index, high_index)
+        header = self.header_at(first_position)
+        if header is not None and not low_index <= header.index <= high_index:
+            problem = f"its first entry says index {header.index}, below {low_index} of the file before"
+            if header.index > high_index:
+                problem = f"its first entry says index {header.index}, above {high_index}"
+            self.damage.append(Damage(file.name, first_position, header.index, problem))
+            header = None
+        elif header is not None:
+            unit = self.units.read(header.index, header.index + 1)[0]
+            if int(unit["position"]) == first_position:
+                return self.log_segment(file, first_position, header)
+        found = self._unit_at(first_position, low_index, min(high_index, self.units.stop_index - 1))
         if header is not None and found is None:
-            return self.log_segment(file, header.index, header.term)  # nothing says otherwise
+            return self.log_segment(file, first_position, header)  # nothing says otherwise
         index, term = found or (-1, -1)
-        self.damage.append(
-            Damage(file.name, file.position, index, "its first record is not the entry that begins here")
-        )
-        return self.log_segment(file, index, term) if found else None
+        if not self.damage or self.damage[-1].path != file.name:
+            problem = "its first record is not the entry that begins here"
+            self.damage.append(Damage(file.name, first_position, index, problem))
+        if not found:
+            return None
+        return LogSegment(file.name, file.position, self.data.segment_bytes, index, term, first_position)
 
-    def log_segment(self, file: SegmentFile, first_index: int, first_term: int) -> LogSegment:
-        return LogSegment(file.name, file.position, self.segment_bytes, first_index, first_term)
+    def log_segment(self, file: SegmentFile, first_position: int, header: EntryHeader) -> LogSegment:
+        return LogSegment(
+            file.name,
+            file.position,
+            self.data.segment_bytes,
+            header.index,
+            header.term,
+            first_position,
+        )
 
     def _unit_at(self, position: int, low_index: int, high_index: int) -> tuple[int, int] | None:
         """(index, term) of the unit for the entry at `position`; positions rise with the index."""
@@ -122,28 +119,3 @@ class ExtentSearch:
             else:
                 high_index = middle - 1
         return None
-
-    def scan(
-        self,
-        file: SegmentFile,
-        start_position: int,
-        expected_index: int,
-        previous_term: int,
-        previous_chain: int | None,
-        stop_position: int | None = None,
-    ) -> SegmentScan:
-        opened = self.disk.open(f"{self.directory}/{file.name}", writable=False)
-        try:
-            return scan_segment(
-                opened.map_read_only(),
-                file.position,
-                start_position,
-                expected_index=expected_index,
-                previous_term=previous_term,
-                previous_chain=previous_chain,
-                check_bodies=previous_chain is not None,
-                stop_position=stop_position,
-                segment_bytes=max(self.segment_bytes, file.size_bytes),
-            )
-        finally:
-            opened.close()

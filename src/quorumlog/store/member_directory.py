@@ -30,7 +30,7 @@ import msgspec
 from quorumlog.config import StoreConfig
 from quorumlog.entry import Durability, Formation, HardState
 from quorumlog.errors import ConfigError, DirectoryDamaged, RangeDamaged, StoreFailure
-from quorumlog.store.checkpoint_file import load_checkpoint
+from quorumlog.store.checkpoint_file import CHECKPOINT_NAME, load_checkpoint
 from quorumlog.store.disk import Disk, DiskLock
 from quorumlog.store.durable_file import DURABLE_NAME, DurableFile
 from quorumlog.store.file_member_directory import FileMemberDirectory
@@ -46,6 +46,7 @@ from quorumlog.store.memory_member_directory import MemoryMemberDirectory, draw_
 from quorumlog.store.mmap_file_list import DATA_NAME, INDEX_NAME
 from quorumlog.store.mmap_ledger_store import MmapLedgerStore
 from quorumlog.store.quarantine import HEALING_NAME
+from quorumlog.store.replaced_file import read_readable
 from quorumlog.store.set_aside import SET_ASIDE_NAME
 from quorumlog.store.slot_file import SLOT_BYTES
 
@@ -346,6 +347,11 @@ def _open_recovered(
     disk: Disk, path: str, lock: DiskLock, record: MemberRecord, config: StoreConfig, renewed: str
 ) -> FileMemberDirectory:
     disk.sync_directory(path)  # a name may be in the cache only
+    absent = [
+        f"{path}/{name} {problem}; it counts as absent and is written again"
+        for name in (CURRTERM_NAME, CHECKPOINT_NAME)
+        if (problem := read_readable(disk, f"{path}/{name}")[1])
+    ]
     with ExitStack() as opened:
         durable_file = open_or_make_durable(disk, path)
         opened.callback(durable_file.close)
@@ -366,7 +372,8 @@ def _open_recovered(
                 position=0,
             )
         directory.renewed = renewed
-        directory.report = recovery.lines
+        directory.report = (*absent, *recovery.lines)
+        directory.unreadable = (*absent, *recovery.rewritten)
         directory.committed_index = _proven_commit(disk, path, store)
         opened.pop_all()
         return directory

@@ -106,12 +106,12 @@ def load_member(disk: Disk, directory: str) -> MemberRecord | None:
     """None if there is no such file. Raises DirectoryDamaged if it cannot be used, as a whole: its CRC
     covers all of it."""
     path = f"{directory}/{MEMBER_NAME}"
-    data = read_file(disk, path)
-    if data is None:
-        return None
     try:
-        return decode_member(data)
-    except ValueError as error:
+        data = read_file(disk, path)
+        return None if data is None else decode_member(data)
+    except (PermissionError, NotADirectoryError):
+        raise
+    except (OSError, ValueError) as error:
         raise DirectoryDamaged(
             f"{path} cannot be used: {error} (position 0). Put back a copy of this file, or move the"
             " whole directory away: the member then starts as a new one and is fed the log by the"

@@ -57,6 +57,10 @@ class MmapFileList:
     def files(self) -> list[MmapFile]:
         return [self._files[base] for base in sorted(self._files)]
 
+    @property
+    def bases(self) -> list[int]:
+        return sorted(self._files)
+
     def base_of(self, position: int) -> int:
         return position // self.segment_bytes * self.segment_bytes
 
@@ -238,6 +242,12 @@ class MmapFileList:
             file = self.file_at(place)
             assert file is not None, (place, self.end_position)
             file.make_writable(place, file.base_position, file.end_position)
+
+    def next_data(self, position: int) -> int:
+        """The first position from here on that lies in no hole, or where its segment ends."""
+        file = self.file_at(position)
+        assert file is not None, (position, self.end_position)
+        return file.next_data(position)
 
     def pread(self, size_bytes: int, position: int) -> bytes:
         """Up to `size_bytes`, over segment ends; shorter where the list ends. Any thread.

@@ -23,6 +23,18 @@ def read_file(disk: Disk, path: str) -> bytes | None:
         file.close()
 
 
+def read_readable(disk: Disk, path: str) -> tuple[bytes | None, str]:
+    """As `read_file`, for a file that one can go on without: a page that the disk cannot read counts as
+    no file, and the second value says so. Raises PermissionError,
+    NotADirectoryError."""
+    try:
+        return read_file(disk, path), ""
+    except (PermissionError, NotADirectoryError):
+        raise
+    except OSError as error:
+        return None, f"cannot be read: {error}"
+
+
 def replace_file(disk: Disk, path: str, data: bytes, *, synced: bool) -> None:
     """Put `data` in place of the file. Raises OSError; the old content is whole then.
 

@@ -14,8 +14,8 @@ An index unit, for entry i at byte `i * 32` of the index (docs/formats.md, index
         16      8  index
         24      8  term
 
-This is the cold path: a start, `inspect`, `verify`. Only the hop from one size to the next is Python;
-all that can be checked in bulk is checked in bulk afterwards.
+This is the cold path: a start, `inspect`, `verify`, `read --path`. Only the hop from one size to the
+next is Python; all that can be checked in bulk is checked in bulk afterwards.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from isal.isal_zlib import crc32
 
 from quorumlog.batch import HEADER_DTYPE, HeaderArray, Int64Array, chain_of
 from quorumlog.entry import EntryKind
-from quorumlog.entry_header import HEADER_BYTES
+from quorumlog.entry_header import HEADER_BYTES, EntryHeader, unpack_header
 
 INDEX_DTYPE = np.dtype(
     [("magic", ">i4"), ("position", ">i8"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8")]
@@ -61,6 +61,15 @@ class SegmentScan(NamedTuple):
     """`zero`: the log ends here. `blank`: it goes on in the next segment. `full`: `stop_position` or
     the end of the data was reached. `bad`: something else lies here, see `problem`."""
     problem: str
+
+
+def decode_entry_header(data: bytes) -> EntryHeader | None:
+    """None if the bytes are not shaped like an entry (docs/formats.md, data entry)."""
+    if len(data) < HEADER_BYTES:
+        return None
+    header = unpack_header(data)
+    whole = header.size == header.body_len + HEADER_BYTES >= HEADER_BYTES
+    return header if whole and header.magic in _KINDS and header.index >= 0 else None
 
 
 def blank_record(rest_bytes: int) -> bytes:

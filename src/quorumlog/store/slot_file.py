@@ -74,6 +74,24 @@ def read_slots(file: DiskFile, magic: bytes) -> list[Slot]:
     return sorted(slots, key=lambda slot: -slot.sequence)
 
 
+def unreadable_slots(disk: Disk, path: str) -> list[tuple[int, str]]:
+    """(position, what the disk says) of the slots of a file that it cannot read."""
+    try:
+        file = disk.open(path, writable=False)
+    except FileNotFoundError:
+        return []
+    found = []
+    try:
+        for position in (0, SLOT_BYTES):
+            try:
+                file.pread(SECTOR_BYTES, position)
+            except OSError as error:
+                found.append((position, f"cannot be read: {error}"))
+    finally:
+        file.close()
+    return found
+
+
 class SlotFile:
     """Not thread-safe. Raises StoreFailure where the disk refuses a write or a sync."""
 

@@ -33,7 +33,7 @@ Progress = Callable[[int, int], None]
 """Called with (entries done, entries in all) every few megabytes."""
 
 DAMAGE_LIMIT = 100
-"""After so many bad entries a check gives up looking for more."""
+"""After so many damaged places a check gives up looking for more."""
 
 
 @dataclass(slots=True)
@@ -135,9 +135,8 @@ def describe_damage(damage: Sequence[Damage]) -> str:
     if not damage:
         return ""
     first = damage[0]
-    where = f" (position {first.position}" + (f", index {first.index})" if first.index >= 0 else ")")
     more = f"; and {len(damage) - 1} more" if len(damage) > 1 else ""
-    return f"{first.path}: {first.problem}{where}{more}"
+    return f"{first.path}: {first.problem} ({first.place}){more}"
 
 
 def describe_quarantine(quarantined: QuarantinedRange) -> str:
@@ -168,32 +167,33 @@ def check_entries(reader: DirectoryReader, progress: Progress | None = None) -> 
     if reader.segments:
         _check_all(reader, found, progress)
         _check_blanks(reader, found)
-    # What both opening and reading found is one damage.
-    known = {(damage.path, damage.index) for damage in reader.damage if damage.index >= 0}
-    read = [damage for damage in found.damage if (damage.path, damage.index) not in known]
+    found.damage += reader.unreadable_units()
+    # What both opening and reading found is one damage, and so is what the member has noted itself.
+    known = [(each.index, max(each.stop_index, each.index + 1)) for each in reader.damage]
+    known += [(each.first_index, each.stop_index) for each in reader.quarantined]
+    read = [
+        each
+        for each in found.damage
+        if not any(first <= each.index < stop for first, stop in known if first >= 0)
+    ]
     found.damage = sorted([*reader.damage, *read], key=lambda damage: damage.index)
     return found
 
 
 def _check_all(reader: DirectoryReader, found: EntryCheck, progress: Progress | None) -> None:
     begin, stop = reader.ledger_begin_index, reader.ledger_end_index + 1
-    index, linked = begin, True
-    bad_entries = 0
-    while index < stop and bad_entries < DAMAGE_LIMIT:
-        try:
-            for batch in reader.batches(index, stop, link_first=linked):
-                _count(reader, batch, found)
-                _check_index(reader, batch, found)
-                index, linked = index + batch.count, True
-                if progress is not None:
-                    progress(index - begin, stop - begin)
-        except DirectoryDamaged as error:
-            assert error.index >= index, (error.index, index)
-            bad_entries += 1
-            # `path: text (position P, index I)` says the place twice; the fields are enough.
-            text = str(error).removeprefix(f"{reader.path}/{error.path}: ").partition(" (position")[0]
-            found.damage.append(Damage(error.path, error.position, error.index, text))
-            index, linked = error.index + 1, False
+    gaps = 0
+    for piece in reader.pieces(begin, stop):
+        if isinstance(piece, Damage):
+            found.damage.append(piece)
+            gaps += 1
+            if gaps == DAMAGE_LIMIT:
+                return
+            continue
+        _count(reader, piece, found)
+        _check_index(reader, piece, found)
+        if progress is not None:
+            progress(piece.last_index + 1 - begin, stop - begin)
 
 
 def _check_index(reader: DirectoryReader, batch: EntryBatch, found: EntryCheck) -> None:
@@ -235,7 +235,7 @@ def _check_blanks(reader: DirectoryReader, found: EntryCheck) -> None:
             continue  # reported already
         position = header.pos + header.size
         rest_bytes = segment.position + segment.size_bytes - position
-        written = reader.read_bytes(segment, position, BLANK_BYTES)
+        written = reader.read_bytes(position, BLANK_BYTES)
         expected = blank_record(rest_bytes)
         if reader.is_java:  # DLedger never looks at the length
             written, expected = written[:4], expected[:4]

@@ -1,0 +1,165 @@
+"""Pages that the disk cannot read, met by a start and by the tools.
+
+The mutants (tests/mutants/store.py) run some of these as well.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumlog.entry import HardState, Voter
+from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
+from quorumlog.sim.disk import PAGE_BYTES, SimDisk
+from quorumlog.store.directory_reader import DirectoryReader
+from quorumlog.store.file_member_directory import FileMemberDirectory
+from quorumlog.store.inspection import inspect_directory
+from quorumlog.store.verification import verify_directory
+from tests.store.log_making import append_numbered, numbered, read_log, sync
+from tests.store.sim_logs import CONFIG, data_path, make_unreadable, open_simulated
+
+
+def stopped(count: int, unsynced: int = 0) -> tuple[SimDisk, int, int]:
+    """A disk, the durable position and the end of a member's log. With entries that are not durable the
+    member was killed, otherwise it has stopped."""
+    disk = SimDisk()
+    directory = open_simulated(disk)
+    append_numbered(directory.store, count)
+    sync(directory.store)
+    durable = directory.store.durable
+    directory.write_checkpoint(durable)
+    append_numbered(directory.store, unsynced)
+    end = directory.store.end
+    if not unsynced:
+        directory.close(clean=True)
+    disk.kill()
+    return disk, durable.position, end.position
+
+
+def problems_of(directory: FileMemberDirectory) -> str:
+    return "; ".join(directory.problems())
+
+
+def test_a_page_behind_the_end_is_written_again() -> None:
+    for count in (0, 5, 20, 60):
+        disk, _, end = stopped(count)
+        page = end + -end % PAGE_BYTES
+        if page % CONFIG.segment_bytes:
+            make_unreadable(disk, page)
+        directory = open_simulated(disk)
+        assert read_log(directory.store) == numbered(count)
+        said = f"{data_path(page)}: the page at {page}, behind the end of the log"
+        assert (said in problems_of(directory)) == bool(page % CONFIG.segment_bytes)
+        assert directory.problems() == directory.report, "the log says the same"
+        append_numbered(directory.store, 30)
+        sync(directory.store)
+        assert read_log(directory.store) == numbered(count + 30)
+        disk.kill()
+        assert open_simulated(disk).problems() == ()
+
+
+def test_a_page_behind_the_end_is_shown_as_damage_and_ends_no_tool() -> None:
+    disk, _, end = stopped(20)
+    page = end + -end % PAGE_BYTES
+    make_unreadable(disk, page)
+    with DirectoryReader(disk, "m") as reader:
+        assert (reader.ledger_end_index, reader.tail) == (19, "")
+        (damage,) = reader.damage
+    assert (damage.path, damage.position) == (data_path(page).removeprefix("m/"), page)
+    assert "behind the end of the log" in damage.problem
+
+
+@pytest.mark.parametrize("offset", [0, 1, PAGE_BYTES, 2 * PAGE_BYTES])
+def test_a_page_of_the_unsynced_tail_tears_it_there(offset: int) -> None:
+    disk, durable, end = stopped(20, 70)
+    position = durable + -durable % PAGE_BYTES + offset
+    assert durable < position < end
+    make_unreadable(disk, position)
+    with DirectoryReader(disk, "m") as reader:
+        seen, tail = reader.end, reader.tail
+        assert "cannot be read" in tail
+    directory = open_simulated(disk)
+    store = directory.store
+    assert (store.end, store.quarantined) == (seen, ())
+    assert read_log(store) == numbered(store.end.index + 1)
+    assert store.end.index >= 19
+    assert store.end.position <= position - position % PAGE_BYTES
+    assert "cannot be read" in " ".join(directory.report)
+    append_numbered(store, 30)
+    sync(store)
+    disk.kill()
+    assert read_log(open_simulated(disk).store) == numbered(store.end.index + 1)
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_page_below_the_durable_point_is_damage(is_clean: bool) -> None:
+    """Also the one in which the log ends, and in which only the end of the last body lies."""
+    for count in (17, 20, 33, 34):
+        disk, durable, _ = stopped(count, 0 if is_clean else 3)
+        make_unreadable(disk, durable - 1)
+        before = [i for i, _, _ in numbered(count) if (i + 1) * 248 <= durable - durable % PAGE_BYTES]
+        with DirectoryReader(disk, "m") as reader:
+            (damage,) = reader.damage
+            assert (damage.index, damage.stop_index) == (len(before), count)
+            assert "cannot be read" in damage.problem
+            seen = reader.end
+        store = open_simulated(disk).store
+        assert (store.end, store.durable.index) == (seen, count - 1)
+        (quarantined,) = store.quarantined
+        assert (quarantined.first_index, quarantined.stop_index) == (len(before), count)
+        append_numbered(store, 10)
+        sync(store)
+
+
+@pytest.mark.parametrize("name", ["currterm", "checkpoint"])
+def test_a_small_file_that_nothing_depends_on_counts_as_absent(name: str) -> None:
+    disk, _, _ = stopped(20)
+    state = HardState(7, Voter("n0", "x"))
+    directory = open_simulated(disk)
+    directory.save_hard_state(state)
+    directory.close(clean=True)
+    disk.kill()
+    disk.unreadable.add((f"m/{name}", 0))
+    with DirectoryReader(disk, "m") as reader:
+        assert [(damage.path, damage.position) for damage in reader.damage] == [(name, 0)]
+        assert (reader.hard_state, reader.ledger_end_index) == (state, 19)
+    directory = open_simulated(disk)
+    assert (directory.hard_state, directory.renewed) == (state, "")
+    assert f"m/{name} cannot be read" in problems_of(directory)
+    assert directory.problems() == directory.report
+    assert directory.committed_index == (19 if name == "currterm" else -1)
+    directory.write_checkpoint(directory.store.durable)
+    directory.close(clean=True)
+    disk.kill()
+    assert open_simulated(disk).problems() == ()
+
+
+def test_a_start_that_cannot_read_whose_directory_it_is_says_so() -> None:
+    disk, _, _ = stopped(5)
+    disk.unreadable.add(("m/member", 0))
+    with pytest.raises(DirectoryDamaged, match=r"m/member cannot be used: .*Input/output error"):
+        open_simulated(disk)
+
+
+def test_no_tool_raises_an_error_of_the_disk_whatever_page_it_is() -> None:
+    disk, _, _ = stopped(60)
+    pages = [
+        (path, page)
+        for path in disk.paths()
+        for page in range(-(-disk.size_of(path) // PAGE_BYTES))
+        if path != "m/lock"
+    ]
+    said = 0
+    for path, page in pages:
+        disk.unreadable = {(path, page)}
+        try:
+            found = verify_directory(disk, "m")
+            view = inspect_directory(disk, "m")
+        except (ConfigError, StoreFailure) as error:
+            assert path in str(error)
+            continue
+        if "/index/" not in path or path.endswith("0" * 20):  # the next one was reserved and is empty
+            assert not found.ok, (path, page)
+            assert {damage.path for damage in view.damage} == {path.removeprefix("m/")}, (path, page)
+            assert "cannot be read" in found.problem
+            said += 1
+    assert said > 8

@@ -110,9 +110,6 @@ class LosingFile:
     def uncache(self, position: int, size_bytes: int) -> None:
         pass
 
-    def map_read_only(self) -> memoryview:
-        return memoryview(bytes(self._inode.cache))
-
     def close(self) -> None:
         pass
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -185,6 +186,18 @@ def test_whatever_a_running_member_writes_meanwhile_is_no_damage(tmp_path: Path)
             finished.set()
             writing.join()
     assert ends == sorted(ends)
+
+
+def test_a_file_that_is_cut_while_it_is_read_is_damage_and_no_signal(path: Path) -> None:
+    with DirectoryReader(disk, str(path)) as reader:
+        batches = reader.batches(0, COUNT, batch_bytes=100)
+        next(batches)
+        for file in (path / "data").iterdir():
+            os.truncate(file, 0)
+        with pytest.raises(DirectoryDamaged):
+            list(batches)
+        with pytest.raises(DirectoryDamaged):
+            reader.header_at(COUNT - 1)
 
 
 # ---------------------------------------------------------------- the end of the log

@@ -64,17 +64,6 @@ def test_allocate_makes_the_file_longer_with_zeros(tmp_path: Path) -> None:
     file.close()
 
 
-def test_a_mapping_sees_later_writes_and_outlives_the_file(tmp_path: Path) -> None:
-    file = disk.open(f"{tmp_path}/f", create=True)
-    assert len(file.map_read_only()) == 0
-    file.set_size(4096)
-    view = file.map_read_only()
-    file.pwritev([b"later"], 100)
-    file.close()
-    assert bytes(view[100:105]) == b"later"
-    assert view.readonly
-
-
 def test_names(tmp_path: Path) -> None:
     assert disk.list(f"{tmp_path}/none") == []
     disk.make_directory(f"{tmp_path}/a/b")

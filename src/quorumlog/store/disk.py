@@ -1,6 +1,7 @@
 """All file access of `store/` goes through here: a real disk, or a simulated one with the same calls.
 
-Nothing else in `store/` may import `os` or `mmap`. Errors are the operating system's own `OSError`;
+Nothing else in `store/` may import `os`, and no file is mapped: a page of a mapping that the disk cannot
+read, or that was cut off, is a signal and no error. Errors are the operating system's own `OSError`;
 who calls decides what they mean (ENOSPC while reserving is `DiskFull`, the rest stops the member).
 """
 
@@ -8,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import mmap
 import os
 import time
 from collections.abc import Sequence
@@ -58,9 +58,6 @@ class DiskFile(Protocol):
 
     def uncache(self, position: int, size_bytes: int) -> None:
         """Synced bytes that need not be kept in memory: a hint, never an error."""
-
-    def map_read_only(self) -> memoryview:
-        """The whole file as read-only shared memory; sees later writes. Not for the event loop."""
 
     def close(self) -> None: ...
 
@@ -172,13 +169,8 @@ class OsFile:
         with suppress(OSError):
             os.posix_fadvise(self._descriptor, position, size_bytes, os.POSIX_FADV_DONTNEED)
 
-    def map_read_only(self) -> memoryview:
-        if self.size() == 0:
-            return memoryview(b"")  # an empty file cannot be mapped
-        return memoryview(mmap.mmap(self._descriptor, 0, mmap.MAP_SHARED, mmap.PROT_READ))
-
     def close(self) -> None:
-        """Calling it twice is no error. A mapping outlives it until its memoryview is let go."""
+        """Calling it twice is no error."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

@@ -41,6 +41,7 @@ IN_SOME_WEATHER = (
     "greedy neighbour",
     "unreadable page",
     "unreadable page after a power loss",
+    "unreadable page behind the end",
 )
 """Kinds of faults that no seed names."""
 

@@ -158,14 +158,6 @@ class SimFile:
             stop_page = (position + size_bytes) // PAGE_BYTES
             self._inode.forget(range(-(-position // PAGE_BYTES), stop_page))
 
-    def map_read_only(self) -> memoryview:
-        """A copy: it does not see later writes. A page that cannot be read would end the process with a
-        signal, whatever it has prepared for errors: the life fails."""
-        self._check()
-        bad = [page for path, page in sorted(self._disk.unreadable) if path == self.path]
-        assert not bad, f"SIGBUS: {self.path} is mapped, and the disk cannot read its pages {bad}"
-        return memoryview(bytes(self._inode.cache))
-
     def close(self) -> None:
         """Calling it twice is no error."""
         if not self._closed:

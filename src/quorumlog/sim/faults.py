@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from quorumlog.sim.inode import PAGE_BYTES
 from quorumlog.sim.link_faults import LinkFaults
+from quorumlog.store.checkpoint_file import CHECKPOINT_NAME
 from quorumlog.store.durable_file import DURABLE_NAME, read_durable_point
-from quorumlog.store.hard_state_file import HARD_STATE_NAME
+from quorumlog.store.hard_state_file import CURRTERM_NAME, HARD_STATE_NAME
 from quorumlog.store.ledger_store import LogPoint
 from quorumlog.store.mmap_file_list import DATA_NAME, INDEX_NAME
 from quorumlog.store.quarantine import HEALING_NAME
@@ -27,10 +28,7 @@ if TYPE_CHECKING:
     from quorumlog.sim.member import SimMember
 
 ROOMY_BYTES = 1 << 40
-STARTS_TAKE_UNREADABLE_TAILS = False
-"""A cut or a power loss may leave a page that cannot be read behind the log's end. Where a start refuses
-such a directory the page is read again by the next one."""
-UNREADABLE_WHOLE: tuple[str, ...] = (HEALING_NAME,)
+UNREADABLE_WHOLE = (HEALING_NAME, CHECKPOINT_NAME, CURRTERM_NAME)
 """Small files of a directory of which a page may become unreadable, beside log, index and promises."""
 
 Ways = set[tuple[str, str]]
@@ -363,14 +361,11 @@ class Faults:
         is_formed = member.is_up and bool(member.node.directory.formation.founding)
         is_full = member.disk.capacity_bytes < ROOMY_BYTES
         is_stricken = self._cluster.now_ms < self._stricken_until_ms.get(member.member_id, 0.0)
-        is_refusing = bool(member.disk.unreadable) and not (member.is_up or STARTS_TAKE_UNREADABLE_TAILS)
-        may_stop = member.member_id in self._failing or is_stricken or is_refusing
+        may_stop = member.member_id in self._failing or is_stricken
         return may_stop or (is_full and not is_formed)
 
     def failed(self, member: SimMember) -> None:
         """The member stops loudly; somebody starts it again."""
-        if not (member.is_up or STARTS_TAKE_UNREADABLE_TAILS):
-            member.disk.unreadable.clear()
         member.kill()
         self._restart_later(member)
 
@@ -478,7 +473,12 @@ class Faults:
         power loss."""
         up = [member for member in self._cluster.members if member.is_up]
         member = self._sectors.choice(up) if up else None
-        if member is None or member.is_damaged or not self._may_lose(member) or self._weather.is_async:
+        if member is None:
+            return
+        if self._sectors.random() < 0.3:
+            self._unreadable_behind_end(member)
+            return
+        if member.is_damaged or not self._may_lose(member) or self._weather.is_async:
             return
         durable = read_durable_point(member.disk.platter(), member.path)
         if durable is None or durable.point.position == 0:
@@ -503,6 +503,21 @@ class Faults:
         member.is_damaged = True
         self._stricken_until_ms[member.member_id] = self._cluster.now_ms + 2 * member.sync_ms + 10
         self._note(kind, f"{path} at {position}")
+
+    def _unreadable_behind_end(self, member: SimMember) -> None:
+        """A power loss tears a page that the log has not reached, or had reached and not synced: nothing
+        is lost with it."""
+        segment_bytes = self._weather.storage.segment_bytes
+        offset = -(-(member.node.store.end.position % segment_bytes) // PAGE_BYTES) * PAGE_BYTES
+        base = member.node.store.end.position // segment_bytes * segment_bytes
+        path = f"{member.path}/{DATA_NAME}/{base:020d}"
+        if offset >= segment_bytes or not member.disk.exists(path):
+            return
+        member.lose_power()
+        self._cluster.at(self._sectors.uniform(0, 1_000), member.start)
+        if offset < member.disk.size_of(path):
+            member.disk.lose_page(path, offset)
+            self._note("unreadable page behind the end", f"{path} at {offset}")
 
     @staticmethod
     def _targets(member: SimMember, durable: LogPoint) -> list[tuple[str, int]]:

@@ -87,7 +87,9 @@ def recover_log(
         raise StoreFailure(f"{directory} cannot be recovered: {error}") from error
     except DiskFull as error:
         raise StoreFailure(f"{directory}: no space to make files whole again: {error}") from error
-    durable_file.record_both_synced(DurablePoint(log.end, log.end.position))
+    unsaved = log.quarantine.ranges if log.quarantine.problem else ()
+    index_synced_position = min([log.end.position, *(each.before.position for each in unsaved)])
+    durable_file.record_both_synced(DurablePoint(log.end, index_synced_position))
     return log
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from quorumlog.config import (
+    FRAME_LIMIT_BYTES,
     GIB,
     LARGEST_ENTRY_BYTES,
     LARGEST_PUSH_BYTES,
@@ -84,7 +85,7 @@ def test_the_least_that_works_is_taken_and_one_less_is_not(kind: Any, name: str,
 
 def test_what_a_log_can_hold_is_the_same_whatever_a_member_takes_of_clients() -> None:
     small, large = StoreConfig(max_entry_bytes=1000), StoreConfig(max_entry_bytes=LARGEST_ENTRY_BYTES)
-    assert small.entry_limit_bytes == large.entry_limit_bytes == LARGEST_ENTRY_BYTES
+    assert small.entry_limit_bytes == large.entry_limit_bytes == FRAME_LIMIT_BYTES
     assert (small.append_limit_bytes, large.append_limit_bytes) == (1000, LARGEST_ENTRY_BYTES)
     assert StoreConfig(segment_bytes=512).append_limit_bytes == 504
 

@@ -215,8 +215,9 @@ class StoreConfig:
     @property
     def entry_limit_bytes(self) -> int:
         """Largest encoded entry that the log can hold: what fits into a frame, and into one segment
-        beside its blank. The same on all members, whatever each lets clients append."""
-        return min(LARGEST_ENTRY_BYTES, self.segment_bytes - 8)
+        beside its blank. The same on all members, whatever each lets clients append. The head of the
+        frame is not taken off: a release without these bounds may have written so much."""
+        return min(FRAME_LIMIT_BYTES, self.segment_bytes - 8)
 
     @property
     def append_limit_bytes(self) -> int:

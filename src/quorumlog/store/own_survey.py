@@ -25,9 +25,7 @@ def survey_own(
 ) -> tuple[LogExtent, SegmentView, IndexUnits]:
     """`known`: the durable point. `quarantined`: of the file `healing`, None if it is unreadable."""
     config = StoreConfig(
-        segment_bytes=record.segment_bytes,
-        index_segment_bytes=record.index_segment_bytes,
-        max_entry_bytes=record.segment_bytes,
+        segment_bytes=record.segment_bytes, index_segment_bytes=record.index_segment_bytes
     )
     files = survey_files(disk, directory, config, known, LOG_ORIGIN)
     folder = f"{directory}/{DATA_NAME}"

@@ -5,5 +5,5 @@
 next acknowledged append. Figures go to the terminal, to JSON lines and to a chart. Nothing here
 passes or fails: a target that is not met is shown as such.
 
-Members are started, broken and watched as in the demo (`demo.member_processes`, `demo.faults`).
+Members are started, broken and watched as in the demo (`harness`).
 """

@@ -27,7 +27,15 @@ from benchmarks.matrix import SECONDS as MATRIX_SECONDS
 from benchmarks.matrix import matrix_table_of, run_matrix
 from benchmarks.outcome import Outcome, Report, outcome_table_of
 from benchmarks.restarts import time_restarts
-from demo.member_processes import MemberProcesses
+from harness.member_processes import MemberProcesses
+from quorumlog.bench.open_loop import (
+    OPEN_LOADS,
+    OpenLoad,
+    chosen_open_loads,
+    open_table_of,
+    run_open_loads,
+)
+from quorumlog.bench.workloads import Load
 from quorumlog.cli.bench import (
     Result,
     chosen_loads,
@@ -39,15 +47,7 @@ from quorumlog.cli.bench import (
     table_of,
     target_lines,
 )
-from quorumlog.cli.open_loop import (
-    OPEN_LOADS,
-    OpenLoad,
-    chosen_open_loads,
-    open_table_of,
-    run_open_loads,
-)
 from quorumlog.cli.output import out
-from quorumlog.cli.workloads import Load
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.errors import ConfigError, LedgerError
 

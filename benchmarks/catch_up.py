@@ -20,12 +20,12 @@ import uvloop
 
 from benchmarks.large import fill
 from benchmarks.outcome import Outcome, Report
-from demo.faults import Watch
-from demo.member_processes import MemberProcesses
+from harness.faults import Watch
+from harness.member_processes import MemberProcesses
 from quorumlog import connect_async
+from quorumlog.bench.raw_limit import measure_raw_limit
+from quorumlog.bench.workloads import Measured, Target, measure
 from quorumlog.cli.bench import RAW_SECONDS_LIMIT, chosen_loads
-from quorumlog.cli.raw_limit import measure_raw_limit
-from quorumlog.cli.workloads import Measured, Target, measure
 from quorumlog.config import DEFAULT_GROUP, MIB
 from quorumlog.entry_header import HEADER_BYTES
 

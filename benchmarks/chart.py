@@ -11,8 +11,8 @@ import numpy as np
 
 from benchmarks.failover import FailoverTimes
 from benchmarks.matrix import Cell
+from quorumlog.bench.open_loop import OVERLOAD, OpenMeasured
 from quorumlog.cli.bench import Result
-from quorumlog.cli.open_loop import OVERLOAD, OpenMeasured
 
 mpl.use("Agg")  # no display, and none is looked for
 

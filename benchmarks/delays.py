@@ -15,8 +15,8 @@ import uvloop
 
 from benchmarks.links import PROXY_NOTE, DelayedMembers, servers_leader_first
 from benchmarks.outcome import Outcome, Report
+from quorumlog.bench.workloads import Measured, Target, measure
 from quorumlog.cli.bench import chosen_loads
-from quorumlog.cli.workloads import Measured, Target, measure
 from quorumlog.config import DEFAULT_GROUP
 
 REPETITIONS = 3

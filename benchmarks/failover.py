@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import uvloop
 
-from demo.faults import Failover, Watch, kill_leader, stop_leader, terminate_leader
-from demo.member_processes import MemberProcesses
-from demo.producer import Producer
+from harness.faults import Failover, Watch, kill_leader, stop_leader, terminate_leader
+from harness.member_processes import MemberProcesses
+from harness.producer import Producer
 from quorumlog import connect_async
+from quorumlog.bench.workloads import Target
 from quorumlog.cli.bench import target_line
-from quorumlog.cli.workloads import Target
 
 BODY = bytes(1024)
 IN_FLIGHT = 256

@@ -9,11 +9,11 @@ from pathlib import Path
 import uvloop
 
 from benchmarks.outcome import Outcome, Report
-from demo.faults import Watch
-from demo.member_processes import MemberProcess, MemberProcesses
+from harness.faults import Watch
+from harness.member_processes import MemberProcess, MemberProcesses
 from quorumlog import AsyncLedgerClient, connect_async
-from quorumlog.cli.local_processes import usage_of
-from quorumlog.cli.workloads import Target
+from quorumlog.bench.local_processes import usage_of
+from quorumlog.bench.workloads import Target
 
 BODY_BYTES = 1024
 BATCH_RECORDS = 1024

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from demo.faults import Watch
-from demo.member_processes import MemberProcess, MemberProcesses
-from nemesis.proxy import Direction, Network, Weather, both_ways
+from harness.faults import Watch
+from harness.member_processes import MemberProcess, MemberProcesses
+from harness.proxy import Direction, Network, Weather, both_ways
 from quorumlog import connect_async
 
 PROXY_NOTE = "a proxy process between the members takes processor time too"

@@ -14,8 +14,8 @@ from rich.table import Table
 
 from benchmarks.links import PROXY_NOTE, DelayedMembers, servers_leader_first
 from benchmarks.outcome import Report
-from demo.member_processes import MemberProcesses
-from quorumlog.cli.workloads import AppendLoad, Measured, measure
+from harness.member_processes import MemberProcesses
+from quorumlog.bench.workloads import AppendLoad, Measured, measure
 from quorumlog.config import DEFAULT_GROUP
 
 FLUSHES = ("sync", "async")

@@ -23,12 +23,12 @@ import uvloop
 from isal.isal_zlib import crc32
 from rich.table import Table
 
-from demo.faults import Watch
-from demo.member_processes import MemberProcesses
+from harness.faults import Watch
+from harness.member_processes import MemberProcesses
 from quorumlog import connect_async
+from quorumlog.bench.workloads import measure
 from quorumlog.cli.bench import chosen_loads, describe_machine, machine_of
 from quorumlog.cli.output import out
-from quorumlog.cli.workloads import measure
 from quorumlog.config import DEFAULT_GROUP
 
 KEPT = Path(__file__).parent / "quick.json"

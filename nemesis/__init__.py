@@ -8,6 +8,6 @@ When all has healed and every member has stopped, the histories are held against
     clients --------------------------------> members      dialled directly, never disturbed
     members ---> proxy (one port a pair) ---> members      cut, reset, delayed; one direction at a time
 
-Read in this order: `run` (what happens), `cluster`, `proxy`, `faults`, `damage`, `clients`, `workers`,
-`workload`, `history`, `check`, `leaders` (who led when), `report`.
+Read in this order: `run` (what happens), `cluster`, `faults`, `damage`, `clients`, `workers`,
+`workload`, `history`, `check`, `leaders` (who led when), `report`. Processes and proxy: `harness`.
 """

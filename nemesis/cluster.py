@@ -12,9 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from demo.member_processes import MemberFailed, MemberProcess, MemberProcesses
+from harness.member_processes import MemberFailed, MemberProcess, MemberProcesses
+from harness.proxy import Network
 from nemesis.damage import DamageKind
-from nemesis.proxy import Network
 from quorumlog import LedgerClient, connect
 
 SEGMENT_BYTES = 4 << 20

@@ -15,9 +15,9 @@ from contextlib import suppress
 from itertools import combinations
 from typing import ClassVar
 
+from harness.proxy import CUT, Direction, Weather, both_ways
 from nemesis.cluster import Cluster, empty_disk, fill_disk
 from nemesis.damage import DAMAGE_KINDS, DURABLE_DAMAGE_KINDS, DamageKind
-from nemesis.proxy import CUT, Direction, Weather, both_ways
 from quorumlog import LedgerError
 
 

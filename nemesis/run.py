@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from demo.directories import compare_directories, stop_followers_first
-from demo.member_processes import MemberFailed
+from harness.directories import compare_directories, stop_followers_first
+from harness.member_processes import MemberFailed
 from nemesis.check import Violation, check
 from nemesis.clients import ClientFailed, ClientOptions, ClientProcesses
 from nemesis.cluster import Cluster, NotHealed, may_mount

@@ -17,10 +17,10 @@ import uvloop
 from benchmarks.peers.cache import Cache
 from benchmarks.peers.load_client import Command, prepare, run_load
 from benchmarks.peers.system import SINGLES, Figures, MeasuringFailed, Running, Shape, System
-from demo.member_processes import MemberFailed, MemberProcesses
+from harness.member_processes import MemberFailed, MemberProcesses
 from quorumlog import connect_async
-from quorumlog.cli.local_processes import usage_of
-from quorumlog.cli.workloads import LOADS, AppendLoad, measure
+from quorumlog.bench.local_processes import usage_of
+from quorumlog.bench.workloads import LOADS, AppendLoad, measure
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.errors import LedgerError
 from quorumlog.version import VERSION

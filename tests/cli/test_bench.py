@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from quorumlog import LocalCluster
+from quorumlog.bench.open_loop import OVERLOAD, SHARES
+from quorumlog.bench.workloads import LOADS, AppendLoad, Measured, ReadLoad, Target
 from quorumlog.cli.bench import Result, scratch_directory, target_lines
-from quorumlog.cli.local_processes import listening_processes, usage_of
-from quorumlog.cli.raw_limit import measure_raw_limit
-from quorumlog.cli.workloads import LOADS, AppendLoad, Measured, ReadLoad, Target
 from quorumlog.errors import ConfigError
 from tests.cli.conftest import Cli, objects, plain
 
@@ -77,16 +72,21 @@ def test_a_target_is_met_on_its_own_side_of_the_bound() -> None:
     assert [line.startswith("[green]met") for line in lines] == [True, False, True, False, False]
 
 
-def test_the_raw_limit_is_measured_and_leaves_nothing(tmp_path: Path) -> None:
-    limit = measure_raw_limit(str(tmp_path), 4096, 0.1)
-    assert limit.syncs_per_second > 0
-    assert limit.sync_p50_ms > 0
-    assert not list(tmp_path.iterdir())
+def test_open_loops_have_loads_of_their_own(servers: str, cli: Cli) -> None:
+    result = cli("bench", "--servers", servers, "--open-loop", "--workload", "batches")
+    assert result.exit_code == 2
+    assert "batches is unknown; choose from open-client" in plain(result.stderr)
 
 
-def test_a_disk_that_refuses_to_be_measured_is_named_with_its_words() -> None:
-    with pytest.raises(ConfigError, match=r"^the disk of /proc cannot be measured: .Errno .* make room"):
-        measure_raw_limit("/proc", 4096, 0.1)
+def test_json_of_open_loops_has_the_machine_and_a_line_a_rate(servers: str, cli: Cli) -> None:
+    result = cli(
+        *("bench", "--servers", servers, "--open-loop", "--workload", "open-batches"),
+        *("--seconds", 0.1, "--seed", 3, "--json"),
+    )
+    assert result.exit_code == 0, result.output
+    _, *rows = objects(result.stdout)
+    assert [row["share_of_peak"] for row in rows] == [*SHARES, OVERLOAD]
+    assert {row["seed"] for row in rows} == {3}
 
 
 def test_a_directory_that_takes_no_files_is_refused_with_the_option() -> None:
@@ -95,45 +95,3 @@ def test_a_directory_that_takes_no_files_is_refused_with_the_option() -> None:
         scratch_directory(Path("/proc")),
     ):
         pass
-
-
-LISTENER = """
-import socket, sys
-listening = socket.create_server(("127.0.0.1", 0))
-print(listening.getsockname()[1], flush=True)
-sys.stdin.read()
-"""
-
-
-def test_listening_processes_are_found_by_address() -> None:
-    with (
-        subprocess.Popen(
-            [sys.executable, "-c", LISTENER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as other,
-        socket.create_server(("127.0.0.1", 0)) as own,
-    ):
-        assert other.stdout is not None
-        theirs = f"127.0.0.1:{other.stdout.readline().strip()}"
-        ours = f"127.0.0.1:{own.getsockname()[1]}"
-        assert listening_processes([theirs]) == [other.pid]
-        assert listening_processes([ours, theirs]) == sorted([os.getpid(), other.pid])
-        other.communicate("")
-    assert listening_processes([theirs, ours]) == [], "one of the members is gone"
-    assert listening_processes(["192.0.2.1:20911"]) == [], "not this machine"
-
-
-def test_usage_counts_processor_time_and_memory() -> None:
-    works = "input(); held = bytearray(b'x') * (32 << 20); sum(range(3_000_000)); print(); input()"
-    with subprocess.Popen(
-        [sys.executable, "-c", works], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        before = usage_of(process.pid)
-        process.stdin.write("\n")
-        process.stdin.flush()
-        process.stdout.readline()
-        after = usage_of(process.pid)
-        process.communicate("\n")
-    assert after.cpu_seconds > before.cpu_seconds
-    assert after.anonymous_bytes >= before.anonymous_bytes + (32 << 20)

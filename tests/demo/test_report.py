@@ -8,9 +8,10 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from demo.faults import Failover
 from demo.report import Report
-from demo.spark_comparison import Comparison, LogContents, compare_summaries
+from demo.spark_comparison import LogContents, compare_summaries
+from harness.directories import Comparison
+from harness.faults import Failover
 
 AGREES = Comparison("a", True, "")
 DIFFERS = Comparison("b", False, "here")

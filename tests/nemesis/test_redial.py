@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from harness.proxy import Network, Weather, both_ways
 from nemesis.cluster import Cluster
-from nemesis.proxy import Network, Weather, both_ways
 from tests.waiting import eventually
 
 DIALS_NEEDED = 12

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.member_processes import MemberProcesses
+from harness.member_processes import MemberProcesses
 from quorumlog import LedgerClient, OutcomeUnknown, Refused, connect
 from quorumlog.errors import DiskFull
 from quorumlog.store.directory_reader import DirectoryReader

@@ -19,18 +19,18 @@ import typer
 import uvloop
 from rich.table import Table
 
-from quorumlog.cli.local_processes import listening_processes
-from quorumlog.cli.open_loop import (
+from quorumlog.bench.local_processes import listening_processes
+from quorumlog.bench.open_loop import (
     OPEN_LOADS,
     OpenMeasured,
     chosen_open_loads,
     open_table_of,
     run_open_loads,
 )
+from quorumlog.bench.raw_limit import measure_raw_limit
+from quorumlog.bench.workloads import LOADS, AppendLoad, Load, Measured, Target, measure
 from quorumlog.cli.options import Group, Json, Servers, split_servers
 from quorumlog.cli.output import err, out, print_json
-from quorumlog.cli.raw_limit import measure_raw_limit
-from quorumlog.cli.workloads import LOADS, AppendLoad, Load, Measured, Target, measure
 from quorumlog.client import connect
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.errors import ConfigError

@@ -83,7 +83,7 @@ class Network:
         self._addresses = dict(addresses)
         self.random = random.Random(seed)
         self.loop = uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, name="nemesis-proxy", daemon=True)
+        self._thread = threading.Thread(target=self.loop.run_forever, name="proxy", daemon=True)
         self._servers: dict[Direction, asyncio.Server] = {}
         self._imposed: dict[int, tuple[frozenset[Direction], Weather]] = {}
         self._next_number = 1

@@ -11,8 +11,8 @@ import asyncio
 import time
 from typing import Any, NamedTuple
 
-from demo.member_processes import MemberProcess, MemberProcesses
-from demo.producer import Producer
+from harness.member_processes import MemberProcess, MemberProcesses
+from harness.producer import Producer
 from quorumlog import AsyncLedgerClient
 
 POLL_S = 0.05

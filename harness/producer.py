@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from demo.flights import Batch
 from quorumlog import AsyncLedgerClient, OutcomeUnknown
+
+Batch = Sequence[bytes]
 
 
 class Ack(NamedTuple):

@@ -1,4 +1,4 @@
-"""quorumlog bench --open-loop: latency from when a request was due, at rates that nothing slows down."""
+"""Open loops: latency from when a request was due, at rates that nothing slows down."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ from hdrh.histogram import HdrHistogram
 
 from quorumlog import LocalCluster
 from quorumlog.batch import EntryBatch
-from quorumlog.cli import open_loop
-from quorumlog.cli.open_loop import (
+from quorumlog.bench import open_loop
+from quorumlog.bench.open_loop import (
     OPEN_LOADS,
-    OVERLOAD,
-    SHARES,
     Tally,
     arrivals_s,
     open_table_of,
     run_open_loads,
 )
-from quorumlog.cli.raw_writer import RawSender
+from quorumlog.bench.raw_writer import RawSender
 from quorumlog.errors import (
     ConfigError,
     LedgerError,
@@ -30,7 +28,6 @@ from quorumlog.errors import (
     PendingFull,
     Unreachable,
 )
-from tests.cli.conftest import Cli, objects, plain
 
 
 @pytest.fixture(scope="module")
@@ -116,23 +113,6 @@ def test_a_sender_gives_every_request_an_outcome_also_when_its_connection_is_los
         assert isinstance(error, Unreachable)
 
     asyncio.run(send())
-
-
-def test_open_loops_have_loads_of_their_own(cluster: LocalCluster, cli: Cli) -> None:
-    result = cli("bench", "--servers", cluster.servers, "--open-loop", "--workload", "batches")
-    assert result.exit_code == 2
-    assert "batches is unknown; choose from open-client" in plain(result.stderr)
-
-
-def test_json_has_the_machine_and_a_line_a_rate(cluster: LocalCluster, cli: Cli) -> None:
-    result = cli(
-        *("bench", "--servers", cluster.servers, "--open-loop", "--workload", "open-batches"),
-        *("--seconds", 0.1, "--seed", 3, "--json"),
-    )
-    assert result.exit_code == 0, result.output
-    _, *rows = objects(result.stdout)
-    assert [row["share_of_peak"] for row in rows] == [*SHARES, OVERLOAD]
-    assert {row["seed"] for row in rows} == {3}
 
 
 def test_without_hdrhistogram_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.directories import compare_directories
+from harness.directories import compare_directories
 from quorumlog import LocalCluster, StoreConfig, connect
 from quorumlog.config import MIB
 from tests.waiting import wait_until_identical

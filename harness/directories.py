@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
-from demo.member_processes import MemberProcesses
-from demo.spark_comparison import Comparison
+from harness.member_processes import MemberProcesses
 from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.verification import compare_directories as compare_logs
 from quorumlog.store.verification import verify_directory
+
+
+class Comparison(NamedTuple):
+    """One line of a closing table."""
+
+    name: str
+    agrees: bool
+    detail: str
+
 
 NAME = "the three data directories hold the same log"
 

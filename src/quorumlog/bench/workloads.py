@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from quorumlog.cli.local_processes import usage_of
-from quorumlog.cli.raw_writer import RawWriter
+from quorumlog.bench.local_processes import usage_of
+from quorumlog.bench.raw_writer import RawWriter
 from quorumlog.client import AsyncLedgerClient, connect_async
 from quorumlog.config import MIB
 from quorumlog.entry import AppendReceipt

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from nemesis.proxy import CUT, Network, Weather, both_ways
+from harness.proxy import CUT, Network, Weather, both_ways
 from quorumlog.config import parse_address
 
 TIMEOUT_S = 10.0

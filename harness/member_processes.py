@@ -1,8 +1,8 @@
 """Three members as real processes on loopback: started, killed, stopped and continued by their ids.
 
-The demo and the benchmarks both stand on this. Every process started here is ended here, whatever
-happens in between: `MemberProcesses` is a context manager, and the processes lead groups of their own,
-so that Ctrl-C on the terminal reaches only the program that must stop them in order.
+Every process started here is ended here, whatever happens in between: `MemberProcesses` is a context
+manager, and the processes lead groups of their own, so that Ctrl-C on the terminal reaches only the
+program that must stop them in order.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ import uvloop
 from rich.table import Table
 
 from quorumlog.batch import EntryBatch
-from quorumlog.cli.raw_writer import RawSender
-from quorumlog.cli.workloads import (
+from quorumlog.bench.raw_writer import RawSender
+from quorumlog.bench.workloads import (
     LOADS,
     AppendLoad,
     Target,

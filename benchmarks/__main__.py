@@ -28,25 +28,12 @@ from benchmarks.matrix import matrix_table_of, run_matrix
 from benchmarks.outcome import Outcome, Report, outcome_table_of
 from benchmarks.restarts import time_restarts
 from harness.member_processes import MemberProcesses
-from quorumlog.bench.open_loop import (
-    OPEN_LOADS,
-    OpenLoad,
-    chosen_open_loads,
-    open_table_of,
-    run_open_loads,
-)
-from quorumlog.bench.workloads import Load
-from quorumlog.cli.bench import (
-    Result,
-    chosen_loads,
-    describe_machine,
-    machine_of,
-    open_target_lines,
-    run_loads,
-    scratch_directory,
-    table_of,
-    target_lines,
-)
+from quorumlog.bench.closed_loop import Result, run_loads
+from quorumlog.bench.machine import machine_of
+from quorumlog.bench.open_loop import OPEN_LOADS, OpenLoad, run_open_loads
+from quorumlog.bench.raw_limit import scratch_directory
+from quorumlog.bench.workloads import LOADS, Load, chosen
+from quorumlog.cli.bench_tables import open_table_of, open_target_lines, table_of, target_lines
 from quorumlog.cli.output import out
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.errors import ConfigError, LedgerError
@@ -108,12 +95,12 @@ def main(
         signal.signal(number, _interrupt)
     console = out()
     try:
-        chosen, opened = _chosen(workload)
+        closed, opened = _chosen(workload)
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from None
     if only:
         loads, open_loop, idle, kills, stops, hand_overs, restarts = False, False, 0.0, 0, 0, 0, 0
-    chosen = chosen if loads else []
+    closed = closed if loads else []
     opened = opened if open_loop else []
     folder.mkdir(parents=True, exist_ok=True)
     data = folder / "data"
@@ -125,14 +112,14 @@ def main(
             scratch_directory(folder) as scratch,
         ):
             machine = machine_of(scratch)
-            title = describe_machine(machine)
+            title = machine.describe()
             console.print(title)
             run = _Run(console, file, folder, data, seconds, status.update, title)
             run.save({"machine": machine.row()})
             results: list[Result] = []
-            if chosen or opened:
+            if closed or opened:
                 with run.part("loads"):
-                    results = run.loads(chosen, scratch, opened, seed)
+                    results = run.loads(closed, scratch, opened, seed)
             with run.part("failovers"):
                 run.failovers(kills, stops, hand_overs, results)
             if restarts:
@@ -164,12 +151,12 @@ def main(
 def _chosen(names: Sequence[str] | None) -> tuple[list[Load], list[OpenLoad]]:
     """Loads in closed and in open loops; raises ConfigError for a name that is neither's."""
     if not names:
-        return chosen_loads(None), chosen_open_loads(None)
+        return list(LOADS), list(OPEN_LOADS)
     open_names = [name for name in names if name in {load.name for load in OPEN_LOADS}]
     closed_names = [name for name in names if name not in open_names]
     return (
-        chosen_loads(closed_names) if closed_names else [],
-        chosen_open_loads(open_names) if open_names else [],
+        chosen(closed_names, LOADS) if closed_names else [],
+        chosen(open_names, OPEN_LOADS) if open_names else [],
     )
 
 

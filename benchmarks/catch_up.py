@@ -23,9 +23,9 @@ from benchmarks.outcome import Outcome, Report
 from harness.faults import Watch
 from harness.member_processes import MemberProcesses
 from quorumlog import connect_async
-from quorumlog.bench.raw_limit import measure_raw_limit
-from quorumlog.bench.workloads import Measured, Target, measure
-from quorumlog.cli.bench import RAW_SECONDS_LIMIT, chosen_loads
+from quorumlog.bench.figures import Target
+from quorumlog.bench.raw_limit import RAW_SECONDS_LIMIT, measure_raw_limit
+from quorumlog.bench.workloads import LOADS_BY_NAME, Measured, measure
 from quorumlog.config import DEFAULT_GROUP, MIB
 from quorumlog.entry_header import HEADER_BYTES
 
@@ -98,15 +98,14 @@ def _disk_mb_per_second(folder: Path, seconds: float, report: Report) -> float:
 
 
 def _measure_load(members: MemberProcesses, name: str, seconds: float) -> Measured:
-    (load,) = chosen_loads([name])
-    return uvloop.run(measure(load, members.servers, DEFAULT_GROUP, seconds, ()))
+    return uvloop.run(measure(LOADS_BY_NAME[name], members.servers, DEFAULT_GROUP, seconds, ()))
 
 
 async def _catch_up_under_load(
     members: MemberProcesses, name: str, seconds: float
 ) -> tuple[CatchUp, list[Measured]]:
     """The load runs in windows, one after the other, until the follower has caught up."""
-    (load,) = chosen_loads([name])
+    load = LOADS_BY_NAME[name]
     during: list[Measured] = []
     catching_up = asyncio.create_task(_catch_up(members))
     try:

@@ -11,8 +11,8 @@ import numpy as np
 
 from benchmarks.failover import FailoverTimes
 from benchmarks.matrix import Cell
+from quorumlog.bench.closed_loop import Result
 from quorumlog.bench.open_loop import OVERLOAD, OpenMeasured
-from quorumlog.cli.bench import Result
 
 mpl.use("Agg")  # no display, and none is looked for
 

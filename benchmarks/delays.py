@@ -15,8 +15,8 @@ import uvloop
 
 from benchmarks.links import PROXY_NOTE, DelayedMembers, servers_leader_first
 from benchmarks.outcome import Outcome, Report
-from quorumlog.bench.workloads import Measured, Target, measure
-from quorumlog.cli.bench import chosen_loads
+from quorumlog.bench.figures import Target
+from quorumlog.bench.workloads import LOADS_BY_NAME, Measured, measure
 from quorumlog.config import DEFAULT_GROUP
 
 REPETITIONS = 3
@@ -65,8 +65,7 @@ def _last_of(members: DelayedMembers, servers: str) -> str:
 
 def _measure(members: DelayedMembers, servers: str, name: str, seconds: float) -> Measured:
     pids = [member.pid for member in members.members]
-    (load,) = chosen_loads([name])
-    return uvloop.run(measure(load, servers, DEFAULT_GROUP, seconds, pids))
+    return uvloop.run(measure(LOADS_BY_NAME[name], servers, DEFAULT_GROUP, seconds, pids))
 
 
 def _outcome(slow: Slow, load: str, without: list[Measured], with_delay: list[Measured]) -> Outcome:

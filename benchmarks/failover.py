@@ -16,8 +16,8 @@ from harness.faults import Failover, Watch, kill_leader, stop_leader, terminate_
 from harness.member_processes import MemberProcesses
 from harness.producer import Producer
 from quorumlog import connect_async
-from quorumlog.bench.workloads import Target
-from quorumlog.cli.bench import target_line
+from quorumlog.bench.figures import Target
+from quorumlog.cli.bench_tables import target_line
 
 BODY = bytes(1024)
 IN_FLIGHT = 256

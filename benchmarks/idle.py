@@ -11,8 +11,9 @@ from benchmarks.outcome import Outcome, Report
 from harness.faults import Watch
 from harness.member_processes import MemberProcesses
 from quorumlog import connect_async
+from quorumlog.bench.figures import Target
 from quorumlog.bench.local_processes import usage_of
-from quorumlog.bench.workloads import Target, bodies_of
+from quorumlog.bench.workloads import bodies_of
 
 SETTLE_SECONDS = 6.0
 """Twice the interval of the checkpoint, the last thing that is written after an append."""

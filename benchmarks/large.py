@@ -12,8 +12,8 @@ from benchmarks.outcome import Outcome, Report
 from harness.faults import Watch
 from harness.member_processes import MemberProcess, MemberProcesses
 from quorumlog import AsyncLedgerClient, connect_async
+from quorumlog.bench.figures import Target
 from quorumlog.bench.local_processes import usage_of
-from quorumlog.bench.workloads import Target
 
 BODY_BYTES = 1024
 BATCH_RECORDS = 1024

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from quorumlog.bench.workloads import Target
-from quorumlog.cli.bench import target_line
+from quorumlog.bench.figures import Target
+from quorumlog.cli.bench_tables import target_line
 
 Report = Callable[[str], None]
 """Told what begins."""

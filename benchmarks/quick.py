@@ -26,8 +26,8 @@ from rich.table import Table
 from harness.faults import Watch
 from harness.member_processes import MemberProcesses
 from quorumlog import connect_async
-from quorumlog.bench.workloads import measure
-from quorumlog.cli.bench import chosen_loads, describe_machine, machine_of
+from quorumlog.bench.machine import machine_of
+from quorumlog.bench.workloads import LOADS_BY_NAME, measure
 from quorumlog.cli.output import out
 from quorumlog.config import DEFAULT_GROUP
 
@@ -57,7 +57,7 @@ def main(
         with console.status("starting three members") as status, MemberProcesses(data) as members:
             uvloop.run(_ready(members))
             costs = _measure(members, status.update)
-        machine = describe_machine(machine_of(str(folder)))
+        machine = machine_of(str(folder)).describe()
     finally:
         shutil.rmtree(data, ignore_errors=True)
     kept: dict[str, float] = json.loads(KEPT.read_text()) if KEPT.exists() else {}
@@ -82,7 +82,7 @@ def _measure(members: MemberProcesses, report: Callable[[str], None]) -> dict[st
     pids = [member.pid for member in members.members]
     found: dict[str, list[float]] = {name: [] for name in LOADS}
     for number in range(REPETITIONS):
-        for load in chosen_loads(LOADS):
+        for load in (LOADS_BY_NAME[name] for name in LOADS):
             report(f"{load.name}, {number + 1} of {REPETITIONS}")
             before_s = calibration_s()
             measured = uvloop.run(measure(load, members.servers, DEFAULT_GROUP, SECONDS, pids))

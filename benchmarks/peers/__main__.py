@@ -25,7 +25,8 @@ from benchmarks.peers.results import Results
 from benchmarks.peers.run import measure_all, set_up
 from benchmarks.peers.system import MEMBERS, WORKLOADS, System
 from benchmarks.peers.table import notes_of, table_of
-from quorumlog.cli.bench import describe_machine, machine_of, scratch_directory
+from quorumlog.bench.machine import machine_of
+from quorumlog.bench.raw_limit import scratch_directory
 from quorumlog.cli.output import err, out
 
 OURS: tuple[System, ...] = (
@@ -93,7 +94,7 @@ def main(
         if not set_up_only:
             with scratch_directory(folder) as scratch:
                 machine = machine_of(scratch)
-            title = f"{describe_machine(machine)}; {MEMBERS} members, 1 KiB records"
+            title = f"{machine.describe()}; {MEMBERS} members, 1 KiB records"
 
             def write() -> None:
                 row = {

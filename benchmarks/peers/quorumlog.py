@@ -20,13 +20,12 @@ from benchmarks.peers.system import SINGLES, Figures, MeasuringFailed, Running, 
 from harness.member_processes import MemberFailed, MemberProcesses
 from quorumlog import connect_async
 from quorumlog.bench.local_processes import usage_of
-from quorumlog.bench.workloads import LOADS, AppendLoad, measure
+from quorumlog.bench.workloads import APPEND_LOADS, measure
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.errors import LedgerError
 from quorumlog.version import VERSION
 
-_LOADS = {load.name: load for load in LOADS if isinstance(load, AppendLoad)}
-_BULK = _LOADS["batches"]
+_BULK = APPEND_LOADS["batches"]
 
 
 class Quorumlog(System):
@@ -111,7 +110,7 @@ class _PythonLoads:
         self._pids = pids
 
     def measure(self, workload: str, seconds: float) -> Figures:
-        load = _LOADS["batches" if workload == "bulk" else workload]
+        load = APPEND_LOADS["batches" if workload == "bulk" else workload]
         try:
             measured = uvloop.run(measure(load, self._servers, DEFAULT_GROUP, seconds, self._pids))
         except LedgerError as error:

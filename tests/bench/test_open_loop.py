@@ -16,10 +16,10 @@ from quorumlog.bench.open_loop import (
     OPEN_LOADS,
     Tally,
     arrivals_s,
-    open_table_of,
     run_open_loads,
 )
 from quorumlog.bench.raw_writer import RawSender
+from quorumlog.cli.bench_tables import open_table_of
 from quorumlog.errors import (
     ConfigError,
     LedgerError,

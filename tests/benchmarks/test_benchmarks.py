@@ -19,8 +19,8 @@ from benchmarks.matrix import matrix_table_of, run_matrix
 from benchmarks.outcome import Outcome, outcome_table_of
 from benchmarks.quick import calibration_s, verdicts
 from benchmarks.thin_links import measure_thin_link
+from quorumlog.bench.figures import Target
 from quorumlog.bench.open_loop import OVERLOAD, SHARES
-from quorumlog.bench.workloads import Target
 
 ROOT = Path(__file__).resolve().parents[2]
 

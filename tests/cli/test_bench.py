@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from quorumlog import LocalCluster
+from quorumlog.bench.closed_loop import Result
+from quorumlog.bench.figures import Target
 from quorumlog.bench.open_loop import OVERLOAD, SHARES
-from quorumlog.bench.workloads import LOADS, AppendLoad, Measured, ReadLoad, Target
-from quorumlog.cli.bench import Result, scratch_directory, target_lines
-from quorumlog.errors import ConfigError
+from quorumlog.bench.workloads import LOADS, AppendLoad, Measured, ReadLoad
+from quorumlog.cli.bench_tables import target_lines
 from tests.cli.conftest import Cli, objects, plain
 
 
@@ -87,11 +88,3 @@ def test_json_of_open_loops_has_the_machine_and_a_line_a_rate(servers: str, cli:
     _, *rows = objects(result.stdout)
     assert [row["share_of_peak"] for row in rows] == [*SHARES, OVERLOAD]
     assert {row["seed"] for row in rows} == {3}
-
-
-def test_a_directory_that_takes_no_files_is_refused_with_the_option() -> None:
-    with (
-        pytest.raises(ConfigError, match=r"^/proc takes no files .*--raw-dir"),
-        scratch_directory(Path("/proc")),
-    ):
-        pass

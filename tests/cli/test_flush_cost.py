@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from quorumlog.cli.flush_cost import OURS, SIZES, WAYS
+from quorumlog.bench.flush_cost import OURS, SIZES, WAYS
 from tests.cli.conftest import Cli, objects, plain
 
 

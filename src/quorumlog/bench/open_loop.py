@@ -28,14 +28,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import uvloop
-from rich.table import Table
 
 from quorumlog.batch import EntryBatch
+from quorumlog.bench.figures import Target, without_nan
 from quorumlog.bench.raw_writer import RawSender
 from quorumlog.bench.workloads import (
-    LOADS,
+    APPEND_LOADS,
     AppendLoad,
-    Target,
     bodies_of,
     leader_address,
     measure,
@@ -79,14 +78,10 @@ class OpenLoad(NamedTuple):
     """0: one AsyncLedgerClient, a task for each append. Otherwise bare connections, in turn."""
 
 
-def _closed(name: str) -> AppendLoad:
-    return next(load for load in LOADS if load.name == name and isinstance(load, AppendLoad))
-
-
 OPEN_LOADS = (
-    OpenLoad("open-client", _closed("concurrent-appends"), 0),
-    OpenLoad("open-256-connections", _closed("256-writers"), 256),
-    OpenLoad("open-batches", _closed("batches"), 8),
+    OpenLoad("open-client", APPEND_LOADS["concurrent-appends"], 0),
+    OpenLoad("open-256-connections", APPEND_LOADS["256-writers"], 256),
+    OpenLoad("open-batches", APPEND_LOADS["batches"], 8),
 )
 
 
@@ -132,22 +127,9 @@ class OpenMeasured:
         return OVERLOAD_TARGETS if self.share_of_peak >= OVERLOAD else ()
 
     def row(self) -> dict[str, Any]:
-        figures = {
-            name: None if isinstance(value, float) and math.isnan(value) else value
-            for name, value in asdict(self).items()
-            if name != "load"
-        }
+        figures = without_nan(asdict(self))
         targets = [target.row(getattr(self, target.figure)) for target in self.targets]
-        return {"workload": self.load, **figures, "targets": targets}
-
-
-def chosen_open_loads(names: Sequence[str] | None) -> list[OpenLoad]:
-    """All, or those named by `--workload`; raises ConfigError for a name that there is not."""
-    known = {load.name: load for load in OPEN_LOADS}
-    for name in names or ():
-        if name not in known:
-            raise ConfigError(f"--workload {name} is unknown; choose from {', '.join(known)}")
-    return [known[name] for name in names] if names else list(OPEN_LOADS)
+        return {"workload": figures.pop("load"), **figures, "targets": targets}
 
 
 def run_open_loads(
@@ -399,28 +381,3 @@ def _measured(
         cpu_seconds_per_million=cpu_seconds / accepted * 1e6 if accepted else math.nan,
         histogram=histogram.encode().decode(),
     )
-
-
-def open_table_of(results: Sequence[OpenMeasured]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("open loop", no_wrap=True)
-    headings = ("of peak", "offered/s", "accepted/s", "p50 ms", "p90 ms", "p99 ms", "p99.9 ms", "max ms")
-    for heading in (*headings, "overloaded", "refused", "unknown", "no answer", "late ms"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for result in results:
-        times = (result.p50_ms, result.p90_ms, result.p99_ms, result.p999_ms, result.max_ms)
-        table.add_row(
-            result.load,
-            f"{result.share_of_peak:.0%}",
-            f"{result.offered_per_second:,.0f}",
-            f"{result.accepted_per_second:,.0f}",
-            *("-" if math.isnan(value) else f"{value:,.2f}" for value in times),
-            *(f"{n:,}" for n in (result.overloaded, result.refused, result.unknown, result.unanswered)),
-            f"{result.sender_late_p99_ms:,.2f}",
-        )
-    table.caption = (
-        "Poisson arrivals; times from when a request was due to its answer. Counted in requests:"
-        " overloaded, refused, unknown, no answer. late ms: p99 of how late requests left; where it is"
-        " not small, the load generator is the limit."
-    )
-    return table

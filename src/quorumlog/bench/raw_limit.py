@@ -9,11 +9,14 @@ three.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -23,6 +26,8 @@ from quorumlog.config import StoreConfig
 from quorumlog.errors import ConfigError
 
 WRITERS = 3
+RAW_SECONDS_LIMIT = 2.0
+"""Beside a load: longer says no more."""
 _RESERVE_STEP_BYTES = StoreConfig().reserve_step_bytes
 _FILE_BYTES_LIMIT = 1 << 30
 """Of each writer: a measurement ends there, however short it was."""
@@ -83,6 +88,23 @@ def measure_raw_limit(
     return sorted(results)[writers // 2]
 
 
+@contextmanager
+def scratch_directory(parent: Path | None) -> Iterator[str | None]:
+    """A temporary directory inside `parent`; None without one. Raises ConfigError if it takes none."""
+    if parent is None:
+        yield None
+        return
+    try:
+        directory = tempfile.TemporaryDirectory(prefix="quorumlog-raw-", dir=parent)
+    except OSError as error:
+        raise ConfigError(
+            f"{parent} takes no files ({error.strerror}): name another directory on the members' disk"
+            " (quorumlog bench: --raw-dir)"
+        ) from None
+    with directory as scratch:
+        yield scratch
+
+
 def _write(path: str, write_bytes: int, begin_s: float, seconds: float) -> RawLimit:
     piece = os.urandom(write_bytes)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -109,7 +131,7 @@ def _write(path: str, write_bytes: int, begin_s: float, seconds: float) -> RawLi
             position += write_bytes
         return RawLimit(len(took_s) / (before - began), float(np.median(took_s)) * 1000)
     finally:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.close(descriptor)
 
 

@@ -14,17 +14,18 @@ from array import array
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Protocol, TypeVar
 
 import numpy as np
 
+from quorumlog.bench.figures import Target
 from quorumlog.bench.local_processes import usage_of
 from quorumlog.bench.raw_writer import RawWriter
 from quorumlog.client import AsyncLedgerClient, connect_async
 from quorumlog.config import MIB
 from quorumlog.entry import AppendReceipt
 from quorumlog.entry_header import HEADER_BYTES
-from quorumlog.errors import OutcomeUnknown
+from quorumlog.errors import ConfigError, OutcomeUnknown
 
 WARM_UP_SECONDS = 0.5
 FILL_BYTES_PER_SECOND = 64 * MIB
@@ -33,23 +34,6 @@ FILL_LIMIT_BYTES = 512 * MIB
 _FILL_BATCH_RECORDS = 512
 _FILL_IN_FLIGHT = 8
 _SAMPLE_INTERVAL_S = 0.1
-
-
-class Target(NamedTuple):
-    """A figure that the project promises on a machine with two cores."""
-
-    figure: str
-    """Its name among the figures shown."""
-    bound: float
-    at_least: bool
-    """False: at most."""
-
-    def is_met(self, value: float) -> bool:
-        """Nothing that was not measured (NaN) is met."""
-        return value >= self.bound if self.at_least else value <= self.bound
-
-    def row(self, value: float) -> dict[str, Any]:
-        return {**self._asdict(), "met": self.is_met(value)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +97,25 @@ LOADS: tuple[Load, ...] = (
     ReadLoad("sequential-read", False, targets=(Target("mb_per_second", 1000, True),)),
     ReadLoad("random-get", True),
 )
+LOADS_BY_NAME = {load.name: load for load in LOADS}
+APPEND_LOADS = {load.name: load for load in LOADS if isinstance(load, AppendLoad)}
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_N = TypeVar("_N", bound=_Named)
+
+
+def chosen(names: Sequence[str] | None, loads: Sequence[_N]) -> list[_N]:
+    """All of `loads`, or those named by `--workload`; raises ConfigError for a name that is none's."""
+    known = {load.name: load for load in loads}
+    for name in names or ():
+        if name not in known:
+            raise ConfigError(f"--workload {name} is unknown; choose from {', '.join(known)}")
+    return [known[name] for name in names] if names else list(loads)
 
 
 @dataclass(slots=True)

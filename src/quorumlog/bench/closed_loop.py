@@ -1,0 +1,70 @@
+"""Loads in closed loops, each beside the raw limit of what it syncs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import uvloop
+
+from quorumlog.bench.figures import Target, without_nan
+from quorumlog.bench.raw_limit import RAW_SECONDS_LIMIT, measure_raw_limit
+from quorumlog.bench.workloads import AppendLoad, Load, Measured, measure
+
+
+class Result(NamedTuple):
+    """One line of the table; `row` is the same for `--json`."""
+
+    load: Load
+    measured: Measured
+    raw_records_per_second: float
+    """NaN where there is no raw limit: for reads, and without a directory to measure in."""
+
+    @property
+    def share_of_raw(self) -> float:
+        return self.measured.records_per_second / self.raw_records_per_second
+
+    def row(self) -> dict[str, Any]:
+        load = {key: value for key, value in asdict(self.load).items() if key not in ("name", "targets")}
+        figures = {
+            **asdict(self.measured),
+            "raw_records_per_second": self.raw_records_per_second,
+            "share_of_raw": self.share_of_raw,
+        }
+        return {
+            "workload": self.load.name,
+            **load,
+            **without_nan(figures),
+            "targets": [target.row(self.figure(target)) for target in self.load.targets],
+        }
+
+    def figure(self, target: Target) -> float:
+        """What was measured of what the target is about."""
+        if target.figure == "share_of_raw":
+            return self.share_of_raw
+        return float(getattr(self.measured, target.figure))
+
+
+def run_loads(
+    loads: Sequence[Load],
+    servers: str,
+    group: str,
+    seconds: float,
+    pids: Sequence[int],
+    scratch: str | None,
+    report: Callable[[str], None],
+) -> Iterator[Result]:
+    """Each load after the raw limit of what it syncs; `report` is told what begins.
+
+    `pids`: processes of the members on this machine. `scratch`: where the raw limit is measured.
+    """
+    for load in loads:
+        raw = math.nan
+        if scratch is not None and isinstance(load, AppendLoad):
+            report(f"{load.name}: the disk alone")
+            limit = measure_raw_limit(scratch, load.sync_bytes, min(seconds, RAW_SECONDS_LIMIT))
+            raw = limit.syncs_per_second * load.sync_records
+        report(f"{load.name}: {seconds:g} s")
+        yield Result(load, uvloop.run(measure(load, servers, group, seconds, pids)), raw)

@@ -1,0 +1,29 @@
+"""Figures: what is promised of them, and how they become JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class Target(NamedTuple):
+    """A figure that the project promises on a machine with two cores."""
+
+    figure: str
+    """Its name among the figures shown."""
+    bound: float
+    at_least: bool
+    """False: at most."""
+
+    def is_met(self, value: float) -> bool:
+        """Nothing that was not measured (NaN) is met."""
+        return value >= self.bound if self.at_least else value <= self.bound
+
+    def row(self, value: float) -> dict[str, Any]:
+        return {**self._asdict(), "met": self.is_met(value)}
+
+
+def without_nan(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON knows no NaN: what was not measured is null."""
+    return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in figures.items()}

@@ -1,8 +1,8 @@
-"""What the import contracts of pyproject.toml cannot say, read from the syntax of every module.
+"""What is wrong in a module whatever it imports, read from the syntax of all of them.
 
-The contracts know modules; this test also knows single names (`random.Random` but not `random.random`),
-single files (`store/disk.py`) and expressions (a set that is iterated: the order of its strings differs
-between two runs, and with it the messages of a member that should replay exactly).
+Who may import whom stands in pyproject.toml. Here: the global random generator, a set that is iterated
+(the order of its strings differs between two runs, and with it the messages of a member that should
+replay exactly), a module that says nothing or that nobody reaches.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -19,67 +18,6 @@ MODULES = {
     ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(SOURCE.rglob("*.py"))
 }
-
-
-class Ban(NamedTuple):
-    """`modules` may not be imported below `package`, apart from the modules in `but`."""
-
-    package: str
-    modules: tuple[str, ...]
-    reason: str
-    but: tuple[str, ...] = ()
-
-
-CLOCKS = ("time", "datetime")
-LOOPS = ("asyncio", "uvloop", "selectors")
-THREADS = ("threading", "multiprocessing", "concurrent", "queue")
-FILES = ("os", "mmap", "fcntl", "shutil", "tempfile", "pathlib", "io")
-WORLD = (
-    *CLOCKS,
-    *LOOPS,
-    *THREADS,
-    *FILES,
-    "socket",
-    "logging",
-    "subprocess",
-    "signal",
-    "secrets",
-    "uuid",
-)
-
-BANS = (
-    Ban("quorumlog.consensus", (*WORLD, "numpy", "quorumlog.batch"), "it replays exactly from a seed"),
-    Ban("quorumlog.consensus", ("quorumlog.store", "quorumlog.wire"), "it cannot touch bytes"),
-    Ban(
-        "quorumlog.store", ("quorumlog.consensus",), "storage that asks for roles cannot be tested alone"
-    ),
-    Ban("quorumlog.store", (*LOOPS, "socket"), "blocking calls are moved off the loop by the caller"),
-    Ban("quorumlog.store", FILES, "all file access goes through Disk", but=("quorumlog.store.disk",)),
-    Ban("quorumlog.store", CLOCKS, "simulated time is virtual", but=("quorumlog.store.disk",)),
-    Ban("quorumlog.wire", (*LOOPS, *THREADS, *CLOCKS, "socket", "ssl"), "it is sans-IO"),
-    Ban("quorumlog.wire", ("quorumlog.store", "quorumlog.node"), "bytes are a sibling of storage"),
-    Ban("quorumlog.node", (*LOOPS, *THREADS, *CLOCKS, "socket", "quorumlog.wire"), "time is an input"),
-    Ban("quorumlog.server", ("quorumlog.client", "quorumlog.sim"), "siblings never import each other"),
-    Ban("quorumlog.client", ("quorumlog.server", "quorumlog.store"), "a client reads no segments"),
-    Ban("quorumlog.spark", ("quorumlog.server", *LOOPS), "workers are short-lived and synchronous"),
-    Ban("quorumlog.sim", ("quorumlog.server", "time", "asyncio"), "virtual time only"),
-    Ban("quorumlog", ("pyspark", "py4j"), "Spark is an extra", but=("quorumlog.spark",)),
-    Ban("quorumlog", ("pandas",), "pandas is an extra", but=("quorumlog.spark",)),
-    Ban(
-        "quorumlog",
-        ("pyarrow",),
-        "Arrow is an extra; a client names its types only",
-        but=("quorumlog.arrow", "quorumlog.client", "quorumlog.spark"),
-    ),
-    Ban("quorumlog", ("pickle",), "bytes from outside must never be able to run code"),
-)
-
-STORE_FOR_SPARK = (
-    "quorumlog.store.directory_reader",
-    "quorumlog.store.disk",
-    "quorumlog.store.segment_scan",
-)
-"""The read-only codec: all that the offline segment reader of spark/ may use of store/."""
 
 
 def below(module: str, package: str) -> bool:
@@ -102,30 +40,6 @@ def imports(module: str) -> Iterator[tuple[int, str]]:
             )
             for alias in node.names:
                 yield node.lineno, f"{node.module}.{alias.name}"
-
-
-@pytest.mark.parametrize("ban", BANS, ids=lambda ban: f"{ban.package} without {ban.modules[0]}")
-def test_a_folder_does_not_import_what_is_banned_there(ban: Ban) -> None:
-    found = [
-        f"{module}:{line} imports {name}"
-        for module in MODULES
-        if below(module, ban.package) and not any(below(module, exception) for exception in ban.but)
-        for line, name in imports(module)
-        if any(below(name, banned) for banned in ban.modules)
-    ]
-    assert not found, f"{ban.reason}: {found}"
-
-
-def test_spark_uses_the_read_only_codec_of_the_store_and_nothing_else_of_it() -> None:
-    found = [
-        f"{module}:{line} imports {name}"
-        for module in MODULES
-        if below(module, "quorumlog.spark")
-        for line, name in imports(module)
-        if below(name, "quorumlog.store")
-        and not any(below(name, allowed) for allowed in STORE_FOR_SPARK)
-    ]
-    assert not found
 
 
 @pytest.mark.parametrize("package", ["quorumlog.consensus", "quorumlog.node", "quorumlog.sim"])

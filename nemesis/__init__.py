@@ -4,10 +4,11 @@
 client processes, and breaks things round by round: members are killed, stopped, cut off, slowed, their
 disk is filled, their files are damaged. Every operation of every client is kept as a line of a history.
 When all has healed and every member has stopped, the histories are held against the logs on disk.
+Members as processes, and the proxy, come from `harness`.
 
     clients --------------------------------> members      dialled directly, never disturbed
     members ---> proxy (one port a pair) ---> members      cut, reset, delayed; one direction at a time
 
 Read in this order: `run` (what happens), `cluster`, `faults`, `damage`, `clients`, `workers`,
-`workload`, `history`, `check`, `leaders` (who led when), `report`. Processes and proxy: `harness`.
+`workload`, `history`, `check`, `leaders` (who led when), `report`.
 """

@@ -24,6 +24,7 @@ Read in this order:
     ready                what the core wants done, and in which order
     term_runs            which term wrote which indices
     log_changes          what the next Ready does to the log; what is durable
+    quarantine           entries that the disk cannot show, and what is not said meanwhile
     member_state         term, vote, role, leader, committed index: all transitions
     outbox               who is connected, what leaves next
     leader_elector       silence, pre-vote, vote, heartbeats, stepping down

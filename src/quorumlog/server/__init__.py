@@ -1,8 +1,8 @@
 """The world: asyncio, sockets, threads, clocks and signals live here and nowhere below.
 
-Read in this order: `connection` (frames over TCP), `peer_link` and `peer_session` (members),
-`client_session` (clients), `disk_thread`, `node_driver` (the loop around one node), `ledger_server`
-(composition), `local_cluster` (a cluster in one process).
+Read in this order: `connection` (frames over TCP), `peer_link`, `peer_session` and `peer` (members),
+`client_session` (clients), `disk_thread`, `problem_log`, `node_driver` (the loop around one node),
+`ledger_server` (composition), `local_cluster` (a cluster in one process), `free_ports`.
 """
 
 from quorumlog.server.ledger_server import LedgerServer

@@ -20,16 +20,24 @@
 Entries, blanks, units, `currterm` and `checkpoint` are DLedger's; all integers are big-endian
 (docs/formats.md). Reading order:
 
+    disk.py               every call of the operating system
     ledger_store.py       what a member asks of its log
     segment_scan.py       records, one behind the other
-    mmap_ledger_store.py  the log in files: log_reader.py, mmap_file_list.py, mmap_file.py, recovery.py
+    mmap_ledger_store.py  the log in files: mmap_file_list.py, mmap_file.py, placement.py, log_ends.py,
+                          entry_index.py, recent_units.py, log_reader.py, flush.py, ledger_space.py,
+                          page_cache.py
     memory_ledger_store.py
     slot_file.py          a small value that survives anything; durable_file.py, hard_state_file.py
-    member_directory.py   all of it opened as a whole; directory_recovery.py when it forgot too much
-    survey.py             what a log holds and what of it is damaged; survey_files.py, damage_search.py;
-                          a start applies it (recovery.py), the tools print it
-    directory_reader.py   any stopped directory, ours (own_survey.py) or Java's (java_survey.py);
-                          inspection.py, verification.py
+    replaced_file.py      a small text that is replaced; member_file.py, checkpoint_file.py
+    survey.py             what a log holds and what of it is damaged: survey_files.py, segment_view.py,
+                          damage_search.py; a start applies it: recovery.py, segment_adoption.py,
+                          quarantine.py, set_aside.py, term_run_search.py
+    healing.py            damage found later, and another member's copy written over it
+    member_directory.py   all of it opened as a whole: file_member_directory.py, or
+                          memory_member_directory.py; directory_recovery.py when it forgot too much
+    directory_reader.py   any stopped directory, ours (own_survey.py) or Java's (java_survey.py):
+                          log_extent.py, stored_entries.py, missing_entries.py; then inspection.py,
+                          verification.py
 """
 
 from quorumlog.store.directory_reader import DirectoryReader

@@ -206,7 +206,7 @@ class FrameDecoder:
             raise ProtocolViolation(f"a frame begins with {magic!r} instead of {MAGIC!r}")
         if frame_bytes > self._max_frame_bytes:
             raise ProtocolViolation(
-                f"a frame of {frame_bytes} bytes is above max_frame_bytes ({self._max_frame_bytes})"
+                f"a frame of {frame_bytes} bytes is above the limit of {self._max_frame_bytes} bytes"
             )
         least = FRAME_HEADER_BYTES + control_bytes + count * (4 + HEADER_BYTES)
         if frame_bytes < least or (count == 0 and frame_bytes != least):

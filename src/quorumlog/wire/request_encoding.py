@@ -48,7 +48,7 @@ def encode_request(
     frame_bytes = frame_bytes_of(buffers)
     if hello.max_frame_bytes and frame_bytes > hello.max_frame_bytes:
         raise BodyTooLarge(
-            f"a batch of {frame_bytes} bytes is above the frame limit of {hello.max_frame_bytes} bytes"
-            " (server option max_frame_bytes); append it in smaller batches"
+            f"a batch of {frame_bytes} bytes is above the frame limit of {hello.max_frame_bytes} bytes;"
+            " append it in smaller batches"
         )
     return buffers

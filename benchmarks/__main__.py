@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any, Protocol, TextIO, TypeVar
 
 import typer
@@ -28,12 +26,14 @@ from benchmarks.matrix import matrix_table_of, run_matrix
 from benchmarks.outcome import Outcome, Report, outcome_table_of
 from benchmarks.restarts import time_restarts
 from harness.member_processes import MemberProcesses
+from harness.signals import end_as_ctrl_c_does
 from quorumlog.bench.closed_loop import Result, run_loads
+from quorumlog.bench.figures import Promised
 from quorumlog.bench.machine import machine_of
 from quorumlog.bench.open_loop import OPEN_LOADS, OpenLoad, run_open_loads
 from quorumlog.bench.raw_limit import scratch_directory
 from quorumlog.bench.workloads import LOADS, Load, chosen
-from quorumlog.cli.bench_tables import open_table_of, open_target_lines, table_of, target_lines
+from quorumlog.cli.bench_tables import open_table_of, table_of, target_lines
 from quorumlog.cli.output import out
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.errors import ConfigError, LedgerError
@@ -91,8 +91,7 @@ def main(
 
     Example: python -m benchmarks --only --matrix --catch-up --gigabytes 1
     """
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+    end_as_ctrl_c_does()
     console = out()
     try:
         closed, opened = _chosen(workload)
@@ -211,8 +210,7 @@ class _Run:
     def show(self, outcomes: Iterable[Outcome]) -> None:
         found = self._collect(outcomes)
         self._console.print(outcome_table_of(found))
-        for outcome in found:
-            self._print(outcome.lines())
+        self._print(found)
 
     def loads(
         self, loads: Sequence[Load], scratch: str | None, open_loads: Sequence[OpenLoad], seed: int
@@ -226,11 +224,11 @@ class _Run:
             results = self._collect(run_loads(loads, *cluster, scratch, self._report))
             if results:
                 self._console.print(table_of(results))
-                self._print(target_lines(results))
+                self._print(results)
             opened = self._collect(run_open_loads(open_loads, *cluster, seed, self._report))
             if opened:
                 self._console.print(open_table_of(opened))
-                self._print(open_target_lines(opened))
+                self._print(opened)
                 draw_latencies(self._picture("latency"), opened, self._title)
         return results
 
@@ -245,8 +243,7 @@ class _Run:
             with MemberProcesses(self._data) as members:
                 uvloop.run(servers_leader_first(members))
                 found += self._collect(time_hand_overs(members, hand_overs, self._report))
-        for times in found:
-            self._print(times.lines())
+        self._print(found)
         if results or found:
             draw(self._picture("bench"), results, found, self._title)
 
@@ -266,13 +263,9 @@ class _Run:
             found.append(one)
         return found
 
-    def _print(self, lines: Sequence[str]) -> None:
-        for line in lines:
+    def _print(self, measured: Sequence[Promised]) -> None:
+        for line in target_lines(measured):
             self._console.print(line)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

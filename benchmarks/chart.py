@@ -6,17 +6,13 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 
 from benchmarks.failover import FailoverTimes
 from benchmarks.matrix import Cell
+from harness.plot import plt, save
 from quorumlog.bench.closed_loop import Result
 from quorumlog.bench.open_loop import OVERLOAD, OpenMeasured
-
-mpl.use("Agg")  # no display, and none is looked for
-
-from matplotlib import pyplot as plt
 
 _COLUMN_STEP = 2.0
 """Wide enough for the words beside a column of points."""
@@ -64,8 +60,7 @@ def draw(path: Path, results: Sequence[Result], failovers: Sequence[FailoverTime
     times.set_xlim(-0.6, _COLUMN_STEP * max(len(failovers), 1) - 0.4)
     times.set_ylim(bottom=0)
     times.set_ylabel("seconds to the next acknowledged append")
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    save(figure, path)
 
 
 def draw_latencies(path: Path, results: Sequence[OpenMeasured], title: str) -> None:
@@ -100,8 +95,7 @@ def draw_latencies(path: Path, results: Sequence[OpenMeasured], title: str) -> N
         panel.set_xlabel("records/s accepted (x: at twice the peak)")
         panel.set_ylabel("ms from due to answered")
         panel.legend(fontsize=8)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    save(figure, path)
 
 
 def draw_matrix(path: Path, cells: Sequence[Cell], title: str) -> None:
@@ -135,5 +129,4 @@ def draw_matrix(path: Path, cells: Sequence[Cell], title: str) -> None:
         panel.set_xlabel("writers, a connection each")
         panel.set_ylabel("records/s")
         panel.legend(fontsize=7)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    save(figure, path)

@@ -16,8 +16,7 @@ from harness.faults import Failover, Watch, kill_leader, stop_leader, terminate_
 from harness.member_processes import MemberProcesses
 from harness.producer import Producer
 from quorumlog import connect_async
-from quorumlog.bench.figures import Target
-from quorumlog.cli.bench_tables import target_line
+from quorumlog.bench.figures import Target, target_rows
 
 BODY = bytes(1024)
 IN_FLIGHT = 256
@@ -48,19 +47,21 @@ class FailoverTimes(NamedTuple):
         return {"median_s": median_s, "p90_s": p90_s, "p99_s": p99_s, "worst_s": max(self.seconds)}
 
     def row(self) -> dict[str, Any]:
-        figures = self.figures
         return {
             "workload": f"failover-{self.signal_name.lower()}",
             "runs": len(self.seconds),
-            **figures,
+            **self.figures,
             "seconds": [round(seconds, 4) for seconds in self.seconds],
             "unknown_outcomes": self.unknown_outcomes,
-            "targets": [target.row(figures[target.figure]) for target in self.targets],
+            "targets": target_rows(self),
         }
 
-    def lines(self) -> list[str]:
-        name = f"{self.signal_name} of the leader, {len(self.seconds)} runs"
-        return [target_line(name, target, self.figures[target.figure]) for target in self.targets]
+    @property
+    def name(self) -> str:
+        return f"{self.signal_name} of the leader, {len(self.seconds)} runs"
+
+    def figure(self, name: str) -> float:
+        return self.figures[name]
 
 
 KILL_TARGETS = (Target("median_s", 0.2, False), Target("p99_s", 0.6, False))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from harness.faults import Watch
-from harness.member_processes import MemberProcess, MemberProcesses
+from harness.member_processes import MemberProcesses
 from harness.proxy import Direction, Network, Weather, both_ways
 from quorumlog import connect_async
 
@@ -27,13 +27,12 @@ class DelayedMembers(MemberProcesses):
 
     def __init__(self, folder: Path, *, flush: str = "sync") -> None:
         super().__init__(folder, flush=flush)
-        self._options = f'flush = "{flush}"\n'
         self._proxy = DelayProxy({member.member_id: member.address for member in self.members})
 
     def __enter__(self) -> Self:
         self._proxy.start()
         try:
-            self.members = tuple(self._behind_proxy(member) for member in self.members)
+            self.dial_at(lambda own, other: self._proxy.addresses[own, other])
         except BaseException:
             self._proxy.stop()
             raise
@@ -52,15 +51,6 @@ class DelayedMembers(MemberProcesses):
     def set_bandwidth(self, bytes_per_second: float, direction: Direction) -> None:
         """Of each connection from one member to the other; in place of any delay."""
         self._proxy.set_weather({"bytes_per_second": bytes_per_second}, [direction])
-
-    def _behind_proxy(self, member: MemberProcess) -> MemberProcess:
-        own = member.member_id
-        listed = ",".join(
-            f"{other.member_id}="
-            f"{other.address if other is member else self._proxy.addresses[own, other.member_id]}"
-            for other in self.members
-        )
-        return MemberProcess(own, member.address, self.folder, listed, self._options)
 
 
 class DelayProxy:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import product
@@ -15,6 +14,7 @@ from rich.table import Table
 from benchmarks.links import PROXY_NOTE, DelayedMembers, servers_leader_first
 from benchmarks.outcome import Report
 from harness.member_processes import MemberProcesses
+from quorumlog.bench.figures import without_nan
 from quorumlog.bench.workloads import AppendLoad, Measured, measure
 from quorumlog.config import DEFAULT_GROUP
 
@@ -34,7 +34,7 @@ class Cell(NamedTuple):
     measured: Measured
 
     def row(self) -> dict[str, Any]:
-        figures = {k: None if math.isnan(v) else v for k, v in asdict(self.measured).items()}
+        figures = without_nan(asdict(self.measured))
         return {
             "workload": "matrix",
             **self._asdict(),

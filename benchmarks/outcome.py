@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from quorumlog.bench.figures import Target
-from quorumlog.cli.bench_tables import target_line
+from quorumlog.bench.figures import Target, target_rows, without_nan
 
 Report = Callable[[str], None]
 """Told what begins."""
@@ -24,13 +23,11 @@ class Outcome(NamedTuple):
     """What to know when reading the figures."""
 
     def row(self) -> dict[str, Any]:
-        figures = {name: None if math.isnan(value) else value for name, value in self.figures.items()}
-        targets = [target.row(self.figures[target.figure]) for target in self.targets]
-        return {"workload": self.name, **figures, "note": self.note, "targets": targets}
+        figures = without_nan(self.figures)
+        return {"workload": self.name, **figures, "note": self.note, "targets": target_rows(self)}
 
-    def lines(self) -> list[str]:
-        """A line a target, with rich's mark-up."""
-        return [target_line(self.name, t, self.figures[t.figure]) for t in self.targets]
+    def figure(self, name: str) -> float:
+        return self.figures[name]
 
 
 def outcome_table_of(outcomes: Sequence[Outcome]) -> Table:

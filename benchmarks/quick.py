@@ -23,11 +23,12 @@ import uvloop
 from isal.isal_zlib import crc32
 from rich.table import Table
 
-from harness.faults import Watch
+from benchmarks.links import servers_leader_first
 from harness.member_processes import MemberProcesses
-from quorumlog import connect_async
+from harness.signals import end_as_ctrl_c_does
 from quorumlog.bench.machine import machine_of
 from quorumlog.bench.workloads import LOADS_BY_NAME, measure
+from quorumlog.cli.bench_tables import figure_table
 from quorumlog.cli.output import out
 from quorumlog.config import DEFAULT_GROUP
 
@@ -50,12 +51,13 @@ def main(
 
     Example: python -m benchmarks.quick
     """
+    end_as_ctrl_c_does()
     console = out()
     data = folder / "quick"
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with console.status("starting three members") as status, MemberProcesses(data) as members:
-            uvloop.run(_ready(members))
+            uvloop.run(servers_leader_first(members))
             costs = _measure(members, status.update)
         machine = machine_of(str(folder)).describe()
     finally:
@@ -70,11 +72,6 @@ def main(
             json.dumps({name: round(cost, 3) for name, cost in costs.items()}, indent=2) + "\n"
         )
         console.print(f"kept in {KEPT.name}")
-
-
-async def _ready(members: MemberProcesses) -> None:
-    async with connect_async(members.servers) as client:
-        await Watch(client, members).leader()
 
 
 def _measure(members: MemberProcesses, report: Callable[[str], None]) -> dict[str, float]:
@@ -112,10 +109,7 @@ def calibration_s() -> float:
 
 def table_of(costs: dict[str, float], kept: dict[str, float]) -> Table:
     """Both in rounds of the calibration loop."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("workload", no_wrap=True)
-    for heading in ("CPU/record", "kept", "change"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = figure_table(("workload",), ("CPU/record", "kept", "change"))
     for name, cost in costs.items():
         before = kept.get(name)
         change = "-" if before is None else f"{cost / before - 1:+.0%}"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import time
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -23,6 +21,7 @@ from rich.progress import (
 from demo import job
 from demo.spark_comparison import SOURCE_NAME, SPARK_LOG_NAME
 from harness.member_processes import MemberFailed
+from harness.signals import end_as_ctrl_c_does
 from quorumlog import LedgerError
 
 EXIT_NOT_AS_PROMISED = 1
@@ -41,9 +40,7 @@ def main(
     spark: Annotated[bool, typer.Option(help="Let Spark read and compare.")] = True,
 ) -> None:
     """Write real flights into three members, lose the leader twice, and show that nothing is missing."""
-    # Whoever ends this program ends it in order: the members are separate processes.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+    end_as_ctrl_c_does()
     console = Console()
     began_s = time.perf_counter()
     options = job.Options(folder, rows, batch, in_flight, spark)
@@ -89,10 +86,6 @@ def _describe(error: BaseException) -> str:
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(dict.fromkeys(map(_describe, error.exceptions)))
     return f"{type(error).__name__}: {error}"
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 
 from harness.faults import Failover
+from harness.plot import plt, save
 from harness.producer import Ack
-
-mpl.use("Agg")  # no display, and none is looked for
-
-from matplotlib import pyplot as plt
 
 INTERVAL_S = 0.1
 _COLOURS = ("tab:red", "tab:orange")
@@ -50,5 +46,4 @@ def draw(path: Path, acks: Sequence[Ack], began_s: float, failovers: Sequence[Fa
     axes.set_ylabel("acknowledged records/s")
     axes.set_title("Flights into the log while its leader is killed, then stopped")
     axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    save(figure, path)

@@ -2,5 +2,5 @@
 
 Read in this order: `member_processes` (`quorumlog serve` as processes), `proxy` (a network between them
 that can be cut), `producer` (appends without end), `faults` (a leader lost, and timed),
-`directories` (what the stopped members hold).
+`directories` (what the stopped members hold), `signals`, `plot`.
 """

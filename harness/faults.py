@@ -12,7 +12,7 @@ import time
 from typing import Any, NamedTuple
 
 from harness.member_processes import MemberProcess, MemberProcesses
-from harness.producer import Producer
+from harness.producer import Ack, Producer
 from quorumlog import AsyncLedgerClient
 
 POLL_S = 0.05
@@ -105,15 +105,7 @@ async def kill_leader(members: MemberProcesses, watch: Watch, producer: Producer
     restarted_at_s = time.perf_counter()
     ack = await producer.wait_for_term_above(leader["term"])
     await watch.caught_up(member.member_id)
-    return Failover(
-        "SIGKILL",
-        member.member_id,
-        leader["term"],
-        ack.term,
-        fault_at_s,
-        ack.at_s - fault_at_s,
-        time.perf_counter() - restarted_at_s,
-    )
+    return _failover("SIGKILL", leader, fault_at_s, ack, restarted_at_s)
 
 
 async def terminate_leader(members: MemberProcesses, watch: Watch, producer: Producer) -> Failover:
@@ -155,14 +147,19 @@ async def stop_leader(
     finally:
         resuming.cancel()
     await watch.caught_up(member.member_id)
+    return _failover("SIGSTOP", leader, fault_at_s, ack, resumed_at_s)
+
+
+def _failover(signal_name: str, leader: Row, fault_at_s: float, ack: Ack, back_at_s: float) -> Failover:
+    """`ack`: the first of the next leader; the member that led was back at `back_at_s`, is whole now."""
     return Failover(
-        "SIGSTOP",
-        member.member_id,
+        signal_name,
+        leader["id"],
         leader["term"],
         ack.term,
         fault_at_s,
         ack.at_s - fault_at_s,
-        time.perf_counter() - resumed_at_s,
+        time.perf_counter() - back_at_s,
     )
 
 

@@ -13,9 +13,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from quorumlog.server.free_ports import free_ports
@@ -149,25 +148,33 @@ class MemberProcesses:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        count: int = 3,
-        flush: str = "sync",
-        segment_bytes: int | None = None,
-        package: Path | None = None,
+        self, folder: Path, *, count: int = 3, package: Path | None = None, **options: str | int
     ) -> None:
+        """`options`: of the configuration of every member."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         self.folder = folder
-        addresses = [f"127.0.0.1:{port}" for port in free_ports(count)]
-        listed = ",".join(f"n{i}={address}" for i, address in enumerate(addresses))
-        options = f'flush = "{flush}"\n'
-        if segment_bytes is not None:
-            options += f"segment_bytes = {segment_bytes}\n"
-        self.members: Sequence[MemberProcess] = tuple(
-            MemberProcess(f"n{i}", address, folder, listed, options, package)
-            for i, address in enumerate(addresses)
+        self._addresses = {f"n{i}": f"127.0.0.1:{port}" for i, port in enumerate(free_ports(count))}
+        self._options = "".join(f"{name} = {json.dumps(value)}\n" for name, value in options.items())
+        self._package = package
+        self.members: Sequence[MemberProcess]
+        self.dial_at(lambda own, other: self._addresses[other])
+
+    def dial_at(self, address_of: Callable[[str, str], str]) -> None:
+        """Before they start: each member dials every other one at `address_of(its id, the other's)`."""
+        self.members = tuple(
+            MemberProcess(
+                own,
+                address,
+                self.folder,
+                ",".join(
+                    f"{other}={address if other == own else address_of(own, other)}"
+                    for other in self._addresses
+                ),
+                self._options,
+                self._package,
+            )
+            for own, address in self._addresses.items()
         )
 
     def __enter__(self) -> Self:
@@ -179,12 +186,7 @@ class MemberProcesses:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *reason: object) -> None:
         self.destroy()
 
     def __getitem__(self, member_id: str) -> MemberProcess:

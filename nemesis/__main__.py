@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import random
 import shutil
-import signal
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from harness.signals import end_as_ctrl_c_does
 from nemesis.faults import FAULTS
 
 EXIT_VIOLATION = 1
@@ -49,8 +48,7 @@ def main(
     # Client processes load this module too, and need nothing of what draws and reports.
     from nemesis.run import MEMBERS_NAME, TIMELINE_NAME, Options, run
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+    end_as_ctrl_c_does()
     if members % 2 == 0:
         raise typer.BadParameter("an even number of members survives no more than one fewer")
     console = Console()
@@ -69,10 +67,6 @@ def main(
         raise typer.Exit(EXIT_VIOLATION)
     if not keep:
         shutil.rmtree(folder / MEMBERS_NAME)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

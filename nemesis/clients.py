@@ -14,7 +14,6 @@ import time
 from multiprocessing.context import SpawnProcess
 from multiprocessing.synchronize import Event, Semaphore
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from nemesis.history import HistoryWriter
@@ -64,12 +63,7 @@ class ClientProcesses:
                     raise ClientFailed(f"not every client was at work within {START_TIMEOUT_S:g} s")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *reason: object) -> None:
         try:
             self.stop()
         finally:

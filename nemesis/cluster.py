@@ -9,10 +9,9 @@ import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from harness.member_processes import MemberFailed, MemberProcess, MemberProcesses
+from harness.member_processes import MemberFailed, MemberProcesses
 from harness.proxy import Network
 from nemesis.damage import DamageKind
 from quorumlog import LedgerClient, connect
@@ -53,7 +52,14 @@ class Cluster:
     """
 
     def __init__(self, folder: Path, count: int, *, with_small_disk: bool, seed: int = 0) -> None:
-        self.members = MemberProcesses(folder, count=count)
+        self.members = MemberProcesses(
+            folder,
+            count=count,
+            segment_bytes=SEGMENT_BYTES,
+            reserve_step_bytes=RESERVE_STEP_BYTES,
+            scrub_start_delay_ms=SCRUB_START_DELAY_MS,
+            scrub_bytes_per_second=SCRUB_BYTES_PER_SECOND,
+        )
         self.member_ids = tuple(member.member_id for member in self.members.members)
         addresses = {member.member_id: member.address for member in self.members.members}
         self.network = Network(addresses, seed=seed)
@@ -72,33 +78,14 @@ class Cluster:
             stack.enter_context(self.network)
             if self.small_disk_id is not None:
                 stack.enter_context(SmallDisk(self.members[self.small_disk_id].data_dir))
-            self.members.members = tuple(map(self._behind_proxy, self.members.members))
+            self.members.dial_at(self.network.address)
             stack.enter_context(self.members)
             self.client = stack.enter_context(connect(self.members.servers))
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *reason: object) -> None:
         self._stack.close()
-
-    def _behind_proxy(self, member: MemberProcess) -> MemberProcess:
-        """The same member, which dials every other one at the proxy."""
-        own = member.member_id
-        listed = ",".join(
-            f"{other}={member.address if other == own else self.network.address(own, other)}"
-            for other in self.member_ids
-        )
-        options = (
-            f"segment_bytes = {SEGMENT_BYTES}\nreserve_step_bytes = {RESERVE_STEP_BYTES}\n"
-            f"scrub_start_delay_ms = {SCRUB_START_DELAY_MS}\n"
-            f"scrub_bytes_per_second = {SCRUB_BYTES_PER_SECOND}\n"
-        )
-        return MemberProcess(own, member.address, self.members.folder, listed, options)
 
     # ---------------------------------------------------------------- what faults do to members
 
@@ -220,12 +207,7 @@ class SmallDisk:
         _run("mount", "-t", "tmpfs", "-o", options, "quorumlog-nemesis", str(self.path))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *reason: object) -> None:
         # Lazily: whoever looks at a log meanwhile must not keep it.
         _run("umount", "-l", str(self.path))
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -84,12 +83,7 @@ class HistoryWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *reason: object) -> None:
         self._file.close()
 
 

@@ -7,21 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
+from matplotlib.axes import Axes
 from rich.console import Console
 from rich.table import Table
 
+from harness.plot import plt, save
 from nemesis.check import Violation
 from nemesis.faults import FAULTS
 from nemesis.history import Operation
 from nemesis.leaders import RoleEvent, Span, elections
-
-mpl.use("Agg")  # no display, and none is looked for
-
-from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
 
 HANDFUL = 5
 """So many elections a minute may a fault cost that must not leave the group without a leader."""
@@ -204,8 +200,7 @@ class Report:
         self._draw_lanes(lanes)
         lanes.set_xlim(0, duration_s)
         lanes.set_xlabel("seconds")
-        figure.savefig(path, dpi=110)
-        plt.close(figure)
+        save(figure, path)
 
     def _seconds(self, at_ns: int) -> float:
         return (at_ns - self.began_ns) / _SECOND_NS

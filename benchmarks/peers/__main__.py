@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import signal
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -25,6 +23,7 @@ from benchmarks.peers.results import Results
 from benchmarks.peers.run import measure_all, set_up
 from benchmarks.peers.system import MEMBERS, WORKLOADS, System
 from benchmarks.peers.table import notes_of, table_of
+from harness.signals import end_as_ctrl_c_does
 from quorumlog.bench.machine import machine_of
 from quorumlog.bench.raw_limit import scratch_directory
 from quorumlog.cli.output import err, out
@@ -82,8 +81,7 @@ def main(
 
     Example: python -m benchmarks.peers --peer etcd --repetitions 1 --seconds 3
     """
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+    end_as_ctrl_c_does()
     systems = [*OURS, *chosen_peers(peer)]
     workloads = chosen_workloads(workload)
     folder.mkdir(parents=True, exist_ok=True)
@@ -136,10 +134,6 @@ def chosen_workloads(names: Sequence[str] | None) -> list[str]:
         if name not in WORKLOADS:
             raise typer.BadParameter(f"--workload {name} is unknown; choose from {', '.join(WORKLOADS)}")
     return [name for name in WORKLOADS if not names or name in names]
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

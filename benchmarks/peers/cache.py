@@ -44,17 +44,7 @@ class Cache:
             raise Unavailable(f"{program} is not installed")
         self.bin.mkdir(parents=True, exist_ok=True)
         try:
-            done = subprocess.run(
-                command,
-                cwd=cwd,
-                env={**os.environ, **(env or {})},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                check=False,
-                timeout=_SET_UP_TIMEOUT_S,
-            )
+            done = run_to_end(command, _SET_UP_TIMEOUT_S, cwd=cwd, env=env)
         except subprocess.TimeoutExpired:
             raise Unavailable(f"{program} did not end within {_SET_UP_TIMEOUT_S:g} s") from None
         if done.returncode != 0:
@@ -116,6 +106,27 @@ class Cache:
         sources = sorted((PEERS_FOLDER / "java" / module).glob("*.java"))
         self.run(["javac", "-cp", classpath, "-d", target, *sources])
         return f"{target}{os.pathsep}{classpath}"
+
+
+def run_to_end(
+    command: Sequence[str | os.PathLike[str]],
+    timeout_s: float,
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[str]:
+    """Without input, with what it prints; `env` adds to the environment. Raises TimeoutExpired."""
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+        timeout=timeout_s,
+    )
 
 
 def last_lines(text: str, count: int = _LAST_LINES) -> str:

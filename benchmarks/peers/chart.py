@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import matplotlib as mpl
-
-from benchmarks.peers.results import Line, Results
-
-mpl.use("Agg")  # no display, and none is looked for
-
-from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
+
+from benchmarks.peers.results import Line, Results
+from harness.plot import plt, save
 
 _SYNCED, _CACHED = "tab:blue", "lightsteelblue"
 _COLUMNS = 3
@@ -48,8 +44,7 @@ def draw(path: Path, results: Results, title: str) -> None:
         ncols=2,
         fontsize=8,
     )
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    save(figure, path)
 
 
 def _panel(axis: Axes, name: str, lines: list[Line], places_in_all: int) -> None:

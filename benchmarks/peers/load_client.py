@@ -11,7 +11,7 @@ from threading import Timer
 
 import msgspec
 
-from benchmarks.peers.cache import last_lines
+from benchmarks.peers.cache import last_lines, run_to_end
 from benchmarks.peers.system import BODY_BYTES, Figures, MeasuringFailed, Shape
 
 WARM_UP_SECONDS = 1.0
@@ -36,16 +36,8 @@ class LoadLine(msgspec.Struct):
 def prepare(command: Command, servers: str, env: Mapping[str, str]) -> None:
     """Raises MeasuringFailed if the servers acknowledge no first record in time."""
     try:
-        done = subprocess.run(
-            [*command, "prepare", "-servers", servers, "-body-bytes", str(BODY_BYTES)],
-            env={**os.environ, **env},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=_PREPARE_TIMEOUT_S,
-        )
+        arguments = ["prepare", "-servers", servers, "-body-bytes", str(BODY_BYTES)]
+        done = run_to_end([*command, *arguments], _PREPARE_TIMEOUT_S, env=env)
     except subprocess.TimeoutExpired:
         raise MeasuringFailed(f"not ready within {_PREPARE_TIMEOUT_S:g} s") from None
     if done.returncode != 0:

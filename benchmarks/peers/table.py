@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.peers.results import BASELINES, Line, Results
+from quorumlog.cli.bench_tables import figure_table, number
 
 _WIDTH_WITH_HOW = 160
 _CAPTION = (
@@ -21,11 +21,10 @@ _CAPTION = (
 def table_of(results: Results, width: int) -> Table:
     """`width`: of the terminal; the widest column is left out where it does not fit."""
     with_how = width >= _WIDTH_WITH_HOW
-    table = Table(box=None, pad_edge=False, caption=_CAPTION, caption_justify="left")
-    table.add_column("workload", no_wrap=True)
-    table.add_column("system", no_wrap=True)
-    for heading in ("records/s", "sync/it", "async/it", "p50 ms", "p99 ms", "CPU us"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    headings = ("records/s", "sync/it", "async/it", "p50 ms", "p99 ms", "CPU us")
+    table = figure_table(("workload", "system"), headings)
+    table.caption = _CAPTION
+    table.caption_justify = "left"
     table.add_column("acknowledged when", no_wrap=True)
     if with_how:
         table.add_column("how")
@@ -52,10 +51,6 @@ def _cells(line: Line, workload: str) -> Iterator[str]:
     yield number(figures.p99_ms, 2)
     yield number(figures.cpu_us_per_record, 1)
     yield line.system.durability
-
-
-def number(value: float, digits: int) -> str:
-    return "-" if math.isnan(value) else f"{value:,.{digits}f}"
 
 
 def notes_of(results: Results) -> Iterator[str]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,25 +19,15 @@ from benchmarks.quick import calibration_s, verdicts
 from benchmarks.thin_links import measure_thin_link
 from quorumlog.bench.figures import Target
 from quorumlog.bench.open_loop import OVERLOAD, SHARES
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "benchmarks", *map(str, arguments)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+from quorumlog.cli.bench_tables import target_lines
+from tests.tools import run_tool
 
 
 @pytest.mark.processes
 def test_a_short_run_measures_a_load_and_all_kinds_of_failover(tmp_path: Path) -> None:
-    result = run(
-        *("--seconds", 0.2, "--workload", "batches", "--kills", 2, "--stops", 1, "--dir", tmp_path),
-        *("--hand-overs", 1, "--restarts", 2, "--idle", 0),
+    result = run_tool(
+        *("benchmarks", "--seconds", 0.2, "--workload", "batches", "--kills", 2, "--stops", 1),
+        *("--hand-overs", 1, "--restarts", 2, "--idle", 0, "--dir", tmp_path),
     )
     assert result.returncode == 0, result.stdout + result.stderr
     lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
@@ -65,7 +53,8 @@ def test_a_short_run_measures_a_load_and_all_kinds_of_failover(tmp_path: Path) -
 
 @pytest.mark.processes
 def test_a_short_run_measures_an_open_loop(tmp_path: Path) -> None:
-    result = run(
+    result = run_tool(
+        "benchmarks",
         *("--seconds", 0.1, "--workload", "open-batches", "--kills", 0, "--stops", 0, "--idle", 0),
         *("--hand-overs", 0, "--restarts", 0),
         *("--dir", tmp_path),
@@ -159,12 +148,12 @@ def test_an_outcome_says_what_was_not_measured() -> None:
     row = outcome.row()
     assert (row["a"], row["b"], row["note"]) == (1.0, None, "note")
     assert row["targets"] == [{"figure": "b", "bound": 2, "at_least": False, "met": False}]
-    assert outcome.lines() == ["[red]not met[/]  name: b -, target at most 2"]
+    assert target_lines([outcome]) == ["[red]not met[/]  name: b -, target at most 2"]
     assert outcome_table_of([outcome]).row_count == 2
 
 
 def test_an_unknown_load_is_refused(tmp_path: Path) -> None:
-    result = run("--workload", "quick", "--dir", tmp_path)
+    result = run_tool("benchmarks", "--workload", "quick", "--dir", tmp_path)
     assert result.returncode == 2
     assert "quick is unknown" in result.stderr
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,6 +31,7 @@ from benchmarks.peers.run import WARM_UP_WORKLOAD, measure_all, set_up
 from benchmarks.peers.servers import ServerCommand, Servers, with_descendants
 from benchmarks.peers.system import SINGLES, WORKLOADS, Figures, MeasuringFailed, Shape, System
 from benchmarks.peers.table import notes_of, table_of
+from tests.tools import run_tool
 from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -305,12 +305,6 @@ def test_a_familys_name_chooses_all_its_variants() -> None:
 
 
 def test_help_has_an_example() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.peers", "--help"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_tool("benchmarks.peers", "--help")
     assert done.returncode == 0, done.stderr
     assert "python -m benchmarks.peers --peer etcd" in done.stdout

@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "nemesis", *map(str, arguments)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+from tests.tools import run_tool
 
 
 @pytest.mark.processes
@@ -27,21 +15,9 @@ def test_clients_are_told_the_truth_while_a_member_is_killed_and_another_is_cut_
     tmp_path: Path,
 ) -> None:
     # This seed draws a kill of the leader first and a cut second.
-    done = run(
-        "--rounds",
-        2,
-        "--hold",
-        1.5,
-        "--clients",
-        2,
-        "--seed",
-        43,
-        "--fault",
-        "kill",
-        "--fault",
-        "cut_one_way",
-        "--dir",
-        tmp_path,
+    done = run_tool(
+        *("nemesis", "--rounds", 2, "--hold", 1.5, "--clients", 2, "--seed", 43),
+        *("--fault", "kill", "--fault", "cut_one_way", "--dir", tmp_path),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 violations" in done.stdout
@@ -61,7 +37,7 @@ def test_clients_are_told_the_truth_while_a_member_is_killed_and_another_is_cut_
 def test_a_fault_that_cannot_be_had_is_refused_before_anything_starts(
     tmp_path: Path, arguments: list[str], said: str
 ) -> None:
-    done = run(*arguments, "--dir", tmp_path / "out")
+    done = run_tool("nemesis", *arguments, "--dir", tmp_path / "out")
     assert done.returncode == 2
     assert said in " ".join(done.stderr.split())
     assert not (tmp_path / "out").exists()

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import uvloop
 
-from quorumlog.bench.figures import Target, without_nan
+from quorumlog.bench.figures import Target, target_rows, without_nan
 from quorumlog.bench.raw_limit import RAW_SECONDS_LIMIT, measure_raw_limit
 from quorumlog.bench.workloads import AppendLoad, Load, Measured, measure
 
@@ -23,6 +23,14 @@ class Result(NamedTuple):
     """NaN where there is no raw limit: for reads, and without a directory to measure in."""
 
     @property
+    def name(self) -> str:
+        return self.load.name
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        return self.load.targets
+
+    @property
     def share_of_raw(self) -> float:
         return self.measured.records_per_second / self.raw_records_per_second
 
@@ -34,17 +42,14 @@ class Result(NamedTuple):
             "share_of_raw": self.share_of_raw,
         }
         return {
-            "workload": self.load.name,
+            "workload": self.name,
             **load,
             **without_nan(figures),
-            "targets": [target.row(self.figure(target)) for target in self.load.targets],
+            "targets": target_rows(self),
         }
 
-    def figure(self, target: Target) -> float:
-        """What was measured of what the target is about."""
-        if target.figure == "share_of_raw":
-            return self.share_of_raw
-        return float(getattr(self.measured, target.figure))
+    def figure(self, name: str) -> float:
+        return self.share_of_raw if name == "share_of_raw" else float(getattr(self.measured, name))
 
 
 def run_loads(

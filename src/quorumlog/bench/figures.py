@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 
 class Target(NamedTuple):
@@ -20,8 +20,23 @@ class Target(NamedTuple):
         """Nothing that was not measured (NaN) is met."""
         return value >= self.bound if self.at_least else value <= self.bound
 
-    def row(self, value: float) -> dict[str, Any]:
-        return {**self._asdict(), "met": self.is_met(value)}
+
+class Promised(Protocol):
+    """Something measured, of whose figures some are promised."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def targets(self) -> tuple[Target, ...]: ...
+    def figure(self, name: str) -> float: ...
+
+
+def target_rows(measured: Promised) -> list[dict[str, Any]]:
+    """For JSON: each target, and whether it is met."""
+    return [
+        {**target._asdict(), "met": target.is_met(measured.figure(target.figure))}
+        for target in measured.targets
+    ]
 
 
 def without_nan(figures: Mapping[str, Any]) -> dict[str, Any]:

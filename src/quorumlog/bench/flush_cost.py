@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from quorumlog.bench.raw_limit import unnamed_file
 from quorumlog.config import KIB
 from quorumlog.entry_header import HEADER_BYTES
 
@@ -120,10 +121,7 @@ def _index_bytes(size_bytes: int) -> int:
 
 
 def _opened(stack: ExitStack, directory: Path, way: Way, file_bytes: int) -> int:
-    path = directory / f"quorumlog-flush-{os.getpid()}-{time.monotonic_ns()}"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | way.flags, 0o600)
-    stack.callback(os.close, descriptor)
-    os.unlink(path)  # gone with the process, whatever becomes of it
+    descriptor = stack.enter_context(unnamed_file(str(directory), way.flags))
     if way.prepare == "reserved":
         os.posix_fallocate(descriptor, 0, file_bytes)
     elif way.prepare == "zeroed":

@@ -30,13 +30,12 @@ import numpy.typing as npt
 import uvloop
 
 from quorumlog.batch import EntryBatch
-from quorumlog.bench.figures import Target, without_nan
-from quorumlog.bench.raw_writer import RawSender
+from quorumlog.bench.figures import Target, target_rows, without_nan
+from quorumlog.bench.raw_writer import RawSender, leader_connections
 from quorumlog.bench.workloads import (
     APPEND_LOADS,
     AppendLoad,
     bodies_of,
-    leader_address,
     measure,
     members_watched,
 )
@@ -123,13 +122,19 @@ class OpenMeasured:
     """HdrHistogram V2, compressed, base64; microseconds."""
 
     @property
+    def name(self) -> str:
+        return f"{self.load} at {self.share_of_peak:.0%}"
+
+    def figure(self, name: str) -> float:
+        return float(getattr(self, name))
+
+    @property
     def targets(self) -> tuple[Target, ...]:
         return OVERLOAD_TARGETS if self.share_of_peak >= OVERLOAD else ()
 
     def row(self) -> dict[str, Any]:
         figures = without_nan(asdict(self))
-        targets = [target.row(getattr(self, target.figure)) for target in self.targets]
-        return {"workload": figures.pop("load"), **figures, "targets": targets}
+        return {"workload": figures.pop("load"), **figures, "targets": target_rows(self)}
 
 
 def run_open_loads(
@@ -326,15 +331,11 @@ async def _connection_senders(
     load: OpenLoad, servers: str, group: str, on_answer: Answered
 ) -> AsyncIterator[Send]:
     batch = EntryBatch.from_bodies(bodies_of(load.closed.batch_records, load.closed.body_bytes))
-    async with connect_async(servers, group=group) as client:
-        leader = await leader_address(client)
-    dialled = [RawSender(group, batch, on_answer).connect(leader) for _ in range(load.connections)]
-    senders = await asyncio.gather(*dialled)
-    try:
+    dialled = leader_connections(
+        lambda: RawSender(group, batch, on_answer), load.connections, servers, group
+    )
+    async with dialled as senders:
         yield lambda number: senders[number % len(senders)].send(number)
-    finally:
-        for sender in senders:
-            sender.close()
 
 
 def _measured(

@@ -52,21 +52,9 @@ def measure_raw_limit(
     """
     os.makedirs(folder, exist_ok=True)
     begin_s = time.time() + _START_DELAY_S
+    command = [sys.executable, "-m", __name__, folder, str(write_bytes), str(begin_s), str(seconds)]
     processes = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                __name__,
-                os.path.join(folder, f"raw-{os.getpid()}-{number}"),
-                str(write_bytes),
-                str(begin_s),
-                str(seconds),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        for number in range(writers)
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) for _ in range(writers)
     ]
     try:
         results = []
@@ -105,12 +93,22 @@ def scratch_directory(parent: Path | None) -> Iterator[str | None]:
         yield scratch
 
 
-def _write(path: str, write_bytes: int, begin_s: float, seconds: float) -> RawLimit:
-    piece = os.urandom(write_bytes)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+@contextmanager
+def unnamed_file(folder: str, flags: int = 0) -> Iterator[int]:
+    """The descriptor of an empty file that is gone with the process, whatever becomes of it."""
+    path = os.path.join(folder, f"quorumlog-{os.getpid()}-{time.monotonic_ns()}")
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | flags, 0o600)
     try:
-        # Gone with the process, whatever becomes of it.
         os.unlink(path)
+        yield descriptor
+    finally:
+        with suppress(OSError):
+            os.close(descriptor)
+
+
+def _write(folder: str, write_bytes: int, begin_s: float, seconds: float) -> RawLimit:
+    piece = os.urandom(write_bytes)
+    with unnamed_file(folder) as descriptor:
         reserved = max(_RESERVE_STEP_BYTES, write_bytes)
         os.posix_fallocate(descriptor, 0, reserved)
         os.fsync(descriptor)
@@ -130,9 +128,6 @@ def _write(path: str, write_bytes: int, begin_s: float, seconds: float) -> RawLi
             before = now
             position += write_bytes
         return RawLimit(len(took_s) / (before - began), float(np.median(took_s)) * 1000)
-    finally:
-        with suppress(OSError):
-            os.close(descriptor)
 
 
 if __name__ == "__main__":

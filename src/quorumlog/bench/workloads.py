@@ -20,7 +20,7 @@ import numpy as np
 
 from quorumlog.bench.figures import Target
 from quorumlog.bench.local_processes import usage_of
-from quorumlog.bench.raw_writer import RawWriter
+from quorumlog.bench.raw_writer import RawWriter, leader_connections
 from quorumlog.client import AsyncLedgerClient, connect_async
 from quorumlog.config import MIB
 from quorumlog.entry import AppendReceipt
@@ -193,34 +193,15 @@ async def _raw_writers(
     load: AppendLoad, servers: str, group: str, window: _Window
 ) -> AsyncIterator[Callable[[], list[Awaitable[None]]]]:
     body = bodies_of(1, load.body_bytes)[0]
-    async with connect_async(servers, group=group) as client:
-        leader = await leader_address(client)
-    # Every connection stands before the first one counts.
-    dialled = [RawWriter(group, body).connect(leader) for _ in range(load.connections)]
-    writers = await asyncio.gather(*dialled)
+    dialled = leader_connections(lambda: RawWriter(group, body), load.connections, servers, group)
+    async with dialled as writers:
 
-    def start() -> list[Awaitable[None]]:
-        for writer in writers:
-            writer.start(window.is_over, lambda sent_s: window.count(sent_s, 1))
-        return [writer.done for writer in writers]
+        def start() -> list[Awaitable[None]]:
+            for writer in writers:
+                writer.start(window.is_over, lambda sent_s: window.count(sent_s, 1))
+            return [writer.done for writer in writers]
 
-    try:
         yield start
-    finally:
-        for writer in writers:
-            writer.close()
-
-
-async def leader_address(client: AsyncLedgerClient) -> str:
-    """Where the leader says that it is reached: another member may know it behind a proxy.
-
-    Waits for a leader; raises what the client raises once its deadline has passed.
-    """
-    while True:
-        await client.append(b"who leads?")
-        leaders = [row for row in await client.status() if row["role"] == "leader"]
-        if leaders:
-            return str(max(leaders, key=lambda row: row["term"])["address"])
 
 
 @asynccontextmanager

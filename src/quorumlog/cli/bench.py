@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
@@ -16,11 +17,13 @@ from quorumlog.bench.machine import machine_of
 from quorumlog.bench.open_loop import OPEN_LOADS, OpenMeasured, run_open_loads
 from quorumlog.bench.raw_limit import scratch_directory
 from quorumlog.bench.workloads import LOADS, chosen
-from quorumlog.cli.bench_tables import open_table_of, open_target_lines, table_of, target_lines
+from quorumlog.cli.bench_tables import open_table_of, table_of, target_lines
 from quorumlog.cli.options import Group, Json, Servers, split_servers
 from quorumlog.cli.output import err, out, print_json
 from quorumlog.client import connect
 from quorumlog.config import DEFAULT_GROUP
+
+M = TypeVar("M", Result, OpenMeasured)
 
 bench_app = typer.Typer(invoke_without_command=True, subcommand_metavar="[flush]")
 
@@ -80,24 +83,27 @@ def bench(
     pids = listening_processes(addresses)
     if raw_dir is None and pids:
         raw_dir = Path.cwd()
-    results: list[Result] = []
-    open_results: list[OpenMeasured] = []
     with err().status("starting") as progress, scratch_directory(raw_dir) as scratch:
         progress.update("measuring the disk")
         machine = machine_of(scratch)
         if json:
             print_json({"machine": machine.row()})
-        for result in run_loads(loads, servers, group, seconds, pids, scratch, progress.update):
-            results.append(result)
-            if json:
-                print_json(result.row())
-        for measured in run_open_loads(open_loads, servers, group, seconds, pids, seed, progress.update):
-            open_results.append(measured)
-            if json:
-                print_json(measured.row())
+        members = (servers, group, seconds, pids)
+        closed = _told(run_loads(loads, *members, scratch, progress.update), json=json)
+        opened = _told(run_open_loads(open_loads, *members, seed, progress.update), json=json)
     if not json:
         console = out()
         console.print(machine.describe())
-        console.print(open_table_of(open_results) if open_loop else table_of(results))
-        for line in (*target_lines(results), *open_target_lines(open_results)):
+        console.print(open_table_of(opened) if open_loop else table_of(closed))
+        for line in target_lines([*closed, *opened]):
             console.print(line)
+
+
+def _told(measured: Iterable[M], *, json: bool) -> list[M]:
+    """All of it; with `--json` each as soon as it is there."""
+    found = []
+    for one in measured:
+        found.append(one)
+        if json:
+            print_json(one.row())
+    return found

@@ -35,7 +35,6 @@ from quorumlog.bench.raw_limit import scratch_directory
 from quorumlog.bench.workloads import LOADS, Load, chosen
 from quorumlog.cli.bench_tables import open_table_of, table_of, target_lines
 from quorumlog.cli.output import out
-from quorumlog.config import DEFAULT_GROUP
 from quorumlog.errors import ConfigError, LedgerError
 
 START_GB = 10
@@ -219,13 +218,12 @@ class _Run:
         with MemberProcesses(self._data) as members:
             self._report("waiting for a leader")
             uvloop.run(servers_leader_first(members))
-            pids = [member.pid for member in members.members]
-            cluster = (members.servers, DEFAULT_GROUP, self._seconds, pids)
-            results = self._collect(run_loads(loads, *cluster, scratch, self._report))
+            group = members.running_group
+            results = self._collect(run_loads(loads, group, self._seconds, scratch, self._report))
             if results:
                 self._console.print(table_of(results))
                 self._print(results)
-            opened = self._collect(run_open_loads(open_loads, *cluster, seed, self._report))
+            opened = self._collect(run_open_loads(open_loads, group, self._seconds, seed, self._report))
             if opened:
                 self._console.print(open_table_of(opened))
                 self._print(opened)

@@ -25,8 +25,9 @@ from harness.member_processes import MemberProcesses
 from quorumlog import connect_async
 from quorumlog.bench.figures import Target
 from quorumlog.bench.raw_limit import RAW_SECONDS_LIMIT, measure_raw_limit
+from quorumlog.bench.running_group import RunningGroup
 from quorumlog.bench.workloads import LOADS_BY_NAME, Measured, measure
-from quorumlog.config import DEFAULT_GROUP, MIB
+from quorumlog.config import MIB
 from quorumlog.entry_header import HEADER_BYTES
 
 LOADS = ("256-writers", "batches")
@@ -98,7 +99,7 @@ def _disk_mb_per_second(folder: Path, seconds: float, report: Report) -> float:
 
 
 def _measure_load(members: MemberProcesses, name: str, seconds: float) -> Measured:
-    return uvloop.run(measure(LOADS_BY_NAME[name], members.servers, DEFAULT_GROUP, seconds, ()))
+    return uvloop.run(measure(LOADS_BY_NAME[name], RunningGroup(members.servers), seconds))
 
 
 async def _catch_up_under_load(
@@ -110,7 +111,7 @@ async def _catch_up_under_load(
     catching_up = asyncio.create_task(_catch_up(members))
     try:
         while not catching_up.done():
-            during.append(await measure(load, members.servers, DEFAULT_GROUP, seconds, ()))
+            during.append(await measure(load, RunningGroup(members.servers), seconds))
         return await catching_up, during
     finally:
         catching_up.cancel()

@@ -17,7 +17,6 @@ from benchmarks.links import PROXY_NOTE, DelayedMembers, servers_leader_first
 from benchmarks.outcome import Outcome, Report
 from quorumlog.bench.figures import Target
 from quorumlog.bench.workloads import LOADS_BY_NAME, Measured, measure
-from quorumlog.config import DEFAULT_GROUP
 
 REPETITIONS = 3
 
@@ -64,8 +63,8 @@ def _last_of(members: DelayedMembers, servers: str) -> str:
 
 
 def _measure(members: DelayedMembers, servers: str, name: str, seconds: float) -> Measured:
-    pids = [member.pid for member in members.members]
-    return uvloop.run(measure(LOADS_BY_NAME[name], servers, DEFAULT_GROUP, seconds, pids))
+    group = members.running_group._replace(servers=servers)
+    return uvloop.run(measure(LOADS_BY_NAME[name], group, seconds))
 
 
 def _outcome(slow: Slow, load: str, without: list[Measured], with_delay: list[Measured]) -> Outcome:

@@ -16,7 +16,6 @@ from benchmarks.outcome import Report
 from harness.member_processes import MemberProcesses
 from quorumlog.bench.figures import without_nan
 from quorumlog.bench.workloads import AppendLoad, Measured, measure
-from quorumlog.config import DEFAULT_GROUP
 
 FLUSHES = ("sync", "async")
 BODIES = (128, 1024, 10 * 1024)
@@ -62,7 +61,6 @@ def run_matrix(
             continue
         with kind(folder, flush=flush) as members:
             uvloop.run(servers_leader_first(members))
-            pids = [member.pid for member in members.members]
             for delay_ms, body_bytes, count in product(chosen, bodies, writers):
                 number += 1
                 cell = f"{flush}, {body_bytes} B, {count} writers, {delay_ms:g} ms"
@@ -70,7 +68,7 @@ def run_matrix(
                 if isinstance(members, DelayedMembers):
                     members.set_delay(delay_ms)
                 load = AppendLoad("matrix", count, 1, 1, body_bytes)
-                measured = uvloop.run(measure(load, members.servers, DEFAULT_GROUP, seconds, pids))
+                measured = uvloop.run(measure(load, members.running_group, seconds))
                 yield Cell(flush, body_bytes, count, delay_ms, measured)
 
 

@@ -30,7 +30,6 @@ from quorumlog.bench.machine import machine_of
 from quorumlog.bench.workloads import LOADS_BY_NAME, measure
 from quorumlog.cli.bench_tables import figure_table
 from quorumlog.cli.output import out
-from quorumlog.config import DEFAULT_GROUP
 
 KEPT = Path(__file__).parent / "quick.json"
 LOADS = ("one-writer", "64-writers", "256-writers", "batches", "small-records", "sequential-read")
@@ -76,13 +75,12 @@ def main(
 
 def _measure(members: MemberProcesses, report: Callable[[str], None]) -> dict[str, float]:
     """Processor time of all members for a record, in rounds of the calibration; the median."""
-    pids = [member.pid for member in members.members]
     found: dict[str, list[float]] = {name: [] for name in LOADS}
     for number in range(REPETITIONS):
         for load in (LOADS_BY_NAME[name] for name in LOADS):
             report(f"{load.name}, {number + 1} of {REPETITIONS}")
             before_s = calibration_s()
-            measured = uvloop.run(measure(load, members.servers, DEFAULT_GROUP, SECONDS, pids))
+            measured = uvloop.run(measure(load, members.running_group, SECONDS))
             unit_s = (before_s + calibration_s()) / 2
             found[load.name].append(measured.cpu_seconds_per_million / 1e6 / unit_s)
     return {name: statistics.median(costs) for name, costs in found.items()}

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
+from quorumlog.bench.running_group import RunningGroup
 from quorumlog.server.free_ports import free_ports
 
 STOP_TIMEOUT_S = 20.0
@@ -196,6 +197,11 @@ class MemberProcesses:
     def servers(self) -> str:
         """The address list for `connect`."""
         return ",".join(m.address for m in self.members)
+
+    @property
+    def running_group(self) -> RunningGroup:
+        """What a load is run against."""
+        return RunningGroup(self.servers, pids=[member.pid for member in self.members])
 
     @property
     def data_dirs(self) -> list[Path]:

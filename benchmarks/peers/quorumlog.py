@@ -20,8 +20,8 @@ from benchmarks.peers.system import SINGLES, Figures, MeasuringFailed, Running, 
 from harness.member_processes import MemberFailed, MemberProcesses
 from quorumlog import connect_async
 from quorumlog.bench.local_processes import usage_of
+from quorumlog.bench.running_group import RunningGroup
 from quorumlog.bench.workloads import APPEND_LOADS, measure
-from quorumlog.config import DEFAULT_GROUP
 from quorumlog.errors import LedgerError
 from quorumlog.version import VERSION
 
@@ -80,7 +80,7 @@ class Quorumlog(System):
                 pids = [member.pid for member in members.members]
                 if self._python_client:
                     uvloop.run(_first_append(members.servers))
-                    yield _PythonLoads(members.servers, pids)
+                    yield _PythonLoads(members.running_group)
                 else:
                     prepare(self._client, members.servers, {})
                     yield _GoLoads(self._client, members.servers, pids, folder)
@@ -105,14 +105,13 @@ class _GoLoads:
 
 
 class _PythonLoads:
-    def __init__(self, servers: str, pids: Sequence[int]) -> None:
-        self._servers = servers
-        self._pids = pids
+    def __init__(self, group: RunningGroup) -> None:
+        self._group = group
 
     def measure(self, workload: str, seconds: float) -> Figures:
         load = APPEND_LOADS["batches" if workload == "bulk" else workload]
         try:
-            measured = uvloop.run(measure(load, self._servers, DEFAULT_GROUP, seconds, self._pids))
+            measured = uvloop.run(measure(load, self._group, seconds))
         except LedgerError as error:
             raise MeasuringFailed(str(error)) from error
         return Figures(

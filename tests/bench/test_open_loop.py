@@ -19,6 +19,7 @@ from quorumlog.bench.open_loop import (
     run_open_loads,
 )
 from quorumlog.bench.raw_writer import RawSender
+from quorumlog.bench.running_group import RunningGroup
 from quorumlog.cli.bench_tables import open_table_of
 from quorumlog.errors import (
     ConfigError,
@@ -79,7 +80,7 @@ def test_every_request_of_the_window_is_counted_once() -> None:
 def test_a_load_is_measured_at_its_rates(cluster: LocalCluster, load: open_loop.OpenLoad) -> None:
     said: list[str] = []
     results = list(
-        run_open_loads([load], cluster.servers, "default", 0.4, (), 1, said.append, shares=(0.5, 2.0))
+        run_open_loads([load], RunningGroup(cluster.servers), 0.4, 1, said.append, shares=(0.5, 2.0))
     )
     assert [result.share_of_peak for result in results] == [0.5, 2.0]
     assert len(said) == 3
@@ -118,4 +119,4 @@ def test_a_sender_gives_every_request_an_outcome_also_when_its_connection_is_los
 def test_without_hdrhistogram_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(open_loop, "HdrHistogram", None)
     with pytest.raises(ConfigError, match=r"pip install 'quorumlog\[bench\]'"):
-        next(run_open_loads(OPEN_LOADS, "127.0.0.1:1", "default", 1, (), 1, lambda text: None))
+        next(run_open_loads(OPEN_LOADS, RunningGroup("127.0.0.1:1"), 1, 1, lambda text: None))

@@ -11,6 +11,7 @@ import uvloop
 
 from quorumlog.bench.figures import Target, target_rows, without_nan
 from quorumlog.bench.raw_limit import RAW_SECONDS_LIMIT, measure_raw_limit
+from quorumlog.bench.running_group import RunningGroup
 from quorumlog.bench.workloads import AppendLoad, Load, Measured, measure
 
 
@@ -54,17 +55,13 @@ class Result(NamedTuple):
 
 def run_loads(
     loads: Sequence[Load],
-    servers: str,
-    group: str,
+    group: RunningGroup,
     seconds: float,
-    pids: Sequence[int],
     scratch: str | None,
     report: Callable[[str], None],
 ) -> Iterator[Result]:
-    """Each load after the raw limit of what it syncs; `report` is told what begins.
-
-    `pids`: processes of the members on this machine. `scratch`: where the raw limit is measured.
-    """
+    """Each load after the raw limit of what it syncs, measured in `scratch`; `report` is told what
+    begins."""
     for load in loads:
         raw = math.nan
         if scratch is not None and isinstance(load, AppendLoad):
@@ -72,4 +69,4 @@ def run_loads(
             limit = measure_raw_limit(scratch, load.sync_bytes, min(seconds, RAW_SECONDS_LIMIT))
             raw = limit.syncs_per_second * load.sync_records
         report(f"{load.name}: {seconds:g} s")
-        yield Result(load, uvloop.run(measure(load, servers, group, seconds, pids)), raw)
+        yield Result(load, uvloop.run(measure(load, group, seconds)), raw)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import functools
 import gc
 import math
 import os
@@ -32,6 +33,7 @@ import uvloop
 from quorumlog.batch import EntryBatch
 from quorumlog.bench.figures import Target, target_rows, without_nan
 from quorumlog.bench.raw_writer import RawSender, leader_connections
+from quorumlog.bench.running_group import RunningGroup
 from quorumlog.bench.workloads import (
     APPEND_LOADS,
     AppendLoad,
@@ -39,7 +41,6 @@ from quorumlog.bench.workloads import (
     measure,
     members_watched,
 )
-from quorumlog.client import connect_async
 from quorumlog.errors import ConfigError, LedgerError, OutcomeUnknown, Overloaded
 
 try:
@@ -139,10 +140,8 @@ class OpenMeasured:
 
 def run_open_loads(
     loads: Sequence[OpenLoad],
-    servers: str,
-    group: str,
+    group: RunningGroup,
     seconds: float,
-    pids: Sequence[int],
     seed: int,
     report: Callable[[str], None],
     *,
@@ -160,10 +159,10 @@ def run_open_loads(
     gc.freeze()
     for load in loads:
         report(f"{load.name}: its peak, {seconds:g} s")
-        peak = uvloop.run(measure(load.closed, servers, group, seconds, pids)).records_per_second
+        peak = uvloop.run(measure(load.closed, group, seconds)).records_per_second
         for share in shares:
             report(f"{load.name}: {share:.0%} of {peak:,.0f}/s, {seconds:g} s")
-            yield uvloop.run(_measure(load, servers, group, peak, share, seconds, pids, seed))
+            yield uvloop.run(_measure(load, group, peak, share, seconds, seed))
 
 
 def arrivals_s(per_second: float, seconds: float, seed: int) -> npt.NDArray[np.float64]:
@@ -225,14 +224,7 @@ class Tally:
 
 
 async def _measure(
-    load: OpenLoad,
-    servers: str,
-    group: str,
-    peak: float,
-    share: float,
-    seconds: float,
-    pids: Sequence[int],
-    seed: int,
+    load: OpenLoad, group: RunningGroup, peak: float, share: float, seconds: float, seed: int
 ) -> OpenMeasured:
     records = load.closed.batch_records
     warm_up_s = seconds * WARM_UP_SHARE
@@ -247,7 +239,7 @@ async def _measure(
             answered.set()
 
     senders = _client_sender if load.connections == 0 else _connection_senders
-    async with senders(load, servers, group, on_answer) as send, members_watched(pids) as watched:
+    async with senders(load, group, on_answer) as send, members_watched(group.pids) as watched:
         began_s = time.perf_counter()
         await _send_when_due(due_s.tolist(), began_s, send, tally)
         try:
@@ -299,12 +291,12 @@ def _ticking_timer() -> int:
 
 @asynccontextmanager
 async def _client_sender(
-    load: OpenLoad, servers: str, group: str, on_answer: Answered
+    load: OpenLoad, group: RunningGroup, on_answer: Answered
 ) -> AsyncIterator[Send]:
     body = bodies_of(1, load.closed.body_bytes)[0]
     loop = asyncio.get_running_loop()
     tasks: set[asyncio.Task[None]] = set()
-    async with connect_async(servers, group=group) as client:
+    async with group.connect() as client:
         await client.append(body)
 
         async def append(number: int) -> None:
@@ -328,12 +320,11 @@ async def _client_sender(
 
 @asynccontextmanager
 async def _connection_senders(
-    load: OpenLoad, servers: str, group: str, on_answer: Answered
+    load: OpenLoad, group: RunningGroup, on_answer: Answered
 ) -> AsyncIterator[Send]:
     batch = EntryBatch.from_bodies(bodies_of(load.closed.batch_records, load.closed.body_bytes))
-    dialled = leader_connections(
-        lambda: RawSender(group, batch, on_answer), load.connections, servers, group
-    )
+    make = functools.partial(RawSender, group.name, batch, on_answer)
+    dialled = leader_connections(make, load.connections, group)
     async with dialled as senders:
         yield lambda number: senders[number % len(senders)].send(number)
 

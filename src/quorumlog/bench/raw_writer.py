@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Self, TypeVar, cast
 
 from quorumlog.batch import EntryBatch
-from quorumlog.client import AsyncLedgerClient, connect_async
+from quorumlog.bench.running_group import RunningGroup
 from quorumlog.config import parse_address
 from quorumlog.errors import LedgerError, OutcomeUnknown, Unreachable
 from quorumlog.wire.client_messages import (
@@ -80,29 +80,16 @@ C = TypeVar("C", bound=RawConnection)
 
 @asynccontextmanager
 async def leader_connections(
-    make: Callable[[], C], count: int, servers: str, group: str
+    make: Callable[[], C], count: int, group: RunningGroup
 ) -> AsyncIterator[list[C]]:
     """So many connections to the leader; every one stands before the first is used."""
-    async with connect_async(servers, group=group) as client:
-        leader = await _leader_address(client)
+    leader = await group.leader_address()
     connections = await asyncio.gather(*(make().connect(leader) for _ in range(count)))
     try:
         yield connections
     finally:
         for connection in connections:
             connection.close()
-
-
-async def _leader_address(client: AsyncLedgerClient) -> str:
-    """Where the leader says that it is reached: another member may know it behind a proxy.
-
-    Waits for a leader; raises what the client raises once its deadline has passed.
-    """
-    while True:
-        await client.append(b"who leads?")
-        leaders = [row for row in await client.status() if row["role"] == "leader"]
-        if leaders:
-            return str(max(leaders, key=lambda row: row["term"])["address"])
 
 
 class RawWriter(RawConnection):

@@ -21,7 +21,8 @@ import numpy as np
 from quorumlog.bench.figures import Target
 from quorumlog.bench.local_processes import usage_of
 from quorumlog.bench.raw_writer import RawWriter, leader_connections
-from quorumlog.client import AsyncLedgerClient, connect_async
+from quorumlog.bench.running_group import RunningGroup
+from quorumlog.client import AsyncLedgerClient
 from quorumlog.config import MIB
 from quorumlog.entry import AppendReceipt
 from quorumlog.entry_header import HEADER_BYTES
@@ -159,30 +160,25 @@ class _Window:
             self.last_s = now
 
 
-async def measure(load: Load, servers: str, group: str, seconds: float, pids: Sequence[int]) -> Measured:
-    """Run one load against a group. `pids`: processes of its members on this machine, if any.
-
-    Raises what the client raises once its own deadline has passed.
-    """
+async def measure(load: Load, group: RunningGroup, seconds: float) -> Measured:
+    """Run one load against a group. Raises what the client raises once its own deadline has passed."""
     if isinstance(load, AppendLoad):
-        return await _measure_appends(load, servers, group, seconds, pids)
-    return await _measure_reads(load, servers, group, seconds, pids)
+        return await _measure_appends(load, group, seconds)
+    return await _measure_reads(load, group, seconds)
 
 
 # ---------------------------------------------------------------- appends
 
 
-async def _measure_appends(
-    load: AppendLoad, servers: str, group: str, seconds: float, pids: Sequence[int]
-) -> Measured:
+async def _measure_appends(load: AppendLoad, group: RunningGroup, seconds: float) -> Measured:
     """Writers of single records are bare connections (`raw_writer`), those of batches real clients."""
     window = _Window()
     writers = _raw_writers if load.batch_records == load.in_flight == 1 else _client_writers
-    async with writers(load, servers, group, window) as start:
+    async with writers(load, group, window) as start:
         window.ends_s = time.perf_counter() + min(WARM_UP_SECONDS, seconds / 4) + seconds
         finished = asyncio.gather(*start())
         await asyncio.sleep(window.ends_s - seconds - time.perf_counter())
-        async with members_watched(pids) as watched:
+        async with members_watched(group.pids) as watched:
             window.began_s = time.perf_counter()
             await finished
     return _measured(window, load.body_bytes, watched)
@@ -190,10 +186,10 @@ async def _measure_appends(
 
 @asynccontextmanager
 async def _raw_writers(
-    load: AppendLoad, servers: str, group: str, window: _Window
+    load: AppendLoad, group: RunningGroup, window: _Window
 ) -> AsyncIterator[Callable[[], list[Awaitable[None]]]]:
     body = bodies_of(1, load.body_bytes)[0]
-    dialled = leader_connections(lambda: RawWriter(group, body), load.connections, servers, group)
+    dialled = leader_connections(lambda: RawWriter(group.name, body), load.connections, group)
     async with dialled as writers:
 
         def start() -> list[Awaitable[None]]:
@@ -206,14 +202,11 @@ async def _raw_writers(
 
 @asynccontextmanager
 async def _client_writers(
-    load: AppendLoad, servers: str, group: str, window: _Window
+    load: AppendLoad, group: RunningGroup, window: _Window
 ) -> AsyncIterator[Callable[[], list[Awaitable[None]]]]:
     bodies = bodies_of(load.batch_records, load.body_bytes)
     async with AsyncExitStack() as stack:
-        clients = [
-            await stack.enter_async_context(connect_async(servers, group=group))
-            for _ in range(load.connections)
-        ]
+        clients = [await stack.enter_async_context(group.connect()) for _ in range(load.connections)]
         await asyncio.gather(*(client.append(bodies[0]) for client in clients))
         yield lambda: [
             _write(client, bodies, window) for client in clients for _ in range(load.in_flight)
@@ -240,16 +233,14 @@ async def _write(client: AsyncLedgerClient, bodies: list[bytes], window: _Window
 # ---------------------------------------------------------------- reads
 
 
-async def _measure_reads(
-    load: ReadLoad, servers: str, group: str, seconds: float, pids: Sequence[int]
-) -> Measured:
+async def _measure_reads(load: ReadLoad, group: RunningGroup, seconds: float) -> Measured:
     window = _Window()
-    async with connect_async(servers, group=group) as client:
+    async with group.connect() as client:
         fill_bytes = min(FILL_LIMIT_BYTES, int(seconds * FILL_BYTES_PER_SECOND))
         receipts = await _fill(client, load.body_bytes, fill_bytes)
         read = _get_at_random if load.is_random else _read_in_order
         await read(client, receipts, window, min(WARM_UP_SECONDS, seconds / 4))
-        async with members_watched(pids) as watched:
+        async with members_watched(group.pids) as watched:
             window.began_s = time.perf_counter()
             await read(client, receipts, window, seconds)
     return _measured(window, load.body_bytes, watched)

@@ -16,6 +16,7 @@ from quorumlog.bench.local_processes import listening_processes
 from quorumlog.bench.machine import machine_of
 from quorumlog.bench.open_loop import OPEN_LOADS, OpenMeasured, run_open_loads
 from quorumlog.bench.raw_limit import scratch_directory
+from quorumlog.bench.running_group import RunningGroup
 from quorumlog.bench.workloads import LOADS, chosen
 from quorumlog.cli.bench_tables import open_table_of, table_of, target_lines
 from quorumlog.cli.options import Group, Json, Servers, split_servers
@@ -88,9 +89,9 @@ def bench(
         machine = machine_of(scratch)
         if json:
             print_json({"machine": machine.row()})
-        members = (servers, group, seconds, pids)
-        closed = _told(run_loads(loads, *members, scratch, progress.update), json=json)
-        opened = _told(run_open_loads(open_loads, *members, seed, progress.update), json=json)
+        running = RunningGroup(servers, group, pids)
+        closed = _told(run_loads(loads, running, seconds, scratch, progress.update), json=json)
+        opened = _told(run_open_loads(open_loads, running, seconds, seed, progress.update), json=json)
     if not json:
         console = out()
         console.print(machine.describe())

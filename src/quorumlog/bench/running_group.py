@@ -1,0 +1,31 @@
+"""RunningGroup: what is loaded and watched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from quorumlog.client import AsyncLedgerClient, connect_async
+from quorumlog.config import DEFAULT_GROUP
+
+
+class RunningGroup(NamedTuple):
+    servers: str
+    name: str = DEFAULT_GROUP
+    pids: Sequence[int] = ()
+    """Processes of its members on this machine, if any."""
+
+    def connect(self) -> AsyncLedgerClient:
+        return connect_async(self.servers, group=self.name)
+
+    async def leader_address(self) -> str:
+        """Where the leader says that it is reached: another member may know it behind a proxy.
+
+        Waits for a leader; raises what the client raises once its deadline has passed.
+        """
+        async with self.connect() as client:
+            while True:
+                await client.append(b"who leads?")
+                leaders = [row for row in await client.status() if row["role"] == "leader"]
+                if leaders:
+                    return str(max(leaders, key=lambda row: row["term"])["address"])

@@ -30,9 +30,9 @@ from harness.signals import end_as_ctrl_c_does
 from quorumlog.bench.closed_loop import Result, run_loads
 from quorumlog.bench.figures import Promised
 from quorumlog.bench.machine import machine_of
-from quorumlog.bench.open_loop import OPEN_LOADS, OpenLoad, run_open_loads
+from quorumlog.bench.open_loop import OPEN_LOADS_BY_NAME, OpenLoad, run_open_loads
 from quorumlog.bench.raw_limit import scratch_directory
-from quorumlog.bench.workloads import LOADS, Load, chosen
+from quorumlog.bench.workloads import LOADS_BY_NAME, Load, chosen
 from quorumlog.cli.bench_tables import open_table_of, table_of, target_lines
 from quorumlog.cli.output import out
 from quorumlog.errors import ConfigError, LedgerError
@@ -148,14 +148,10 @@ def main(
 
 def _chosen(names: Sequence[str] | None) -> tuple[list[Load], list[OpenLoad]]:
     """Loads in closed and in open loops; raises ConfigError for a name that is neither's."""
-    if not names:
-        return list(LOADS), list(OPEN_LOADS)
-    open_names = [name for name in names if name in {load.name for load in OPEN_LOADS}]
-    closed_names = [name for name in names if name not in open_names]
-    return (
-        chosen(closed_names, LOADS) if closed_names else [],
-        chosen(open_names, OPEN_LOADS) if open_names else [],
-    )
+    every: dict[str, Load | OpenLoad] = {**LOADS_BY_NAME, **OPEN_LOADS_BY_NAME}
+    found = chosen(names, every)
+    opened = [load for load in found if isinstance(load, OpenLoad)]
+    return [load for load in found if not isinstance(load, OpenLoad)], opened
 
 
 class _Row(Protocol):

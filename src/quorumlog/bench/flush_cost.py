@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -63,70 +63,53 @@ class FlushCost(NamedTuple):
         return {"workload": "flush", **self._asdict()}
 
 
-def measure_flush_costs(
-    directory: Path,
-    rounds: int,
-    report: Callable[[str], None],
-    *,
-    sizes: Sequence[int] = SIZES,
-    ways: Sequence[Way] = WAYS,
-) -> list[FlushCost]:
+def measure_flush_costs(directory: Path, rounds: int, report: Callable[[str], None]) -> list[FlushCost]:
     """Medians and 99th percentiles of `rounds` writes, each with its sync. Raises OSError."""
-    took_s: dict[tuple[str, int], list[float]] = {
-        (way.name, size_bytes): [] for way in ways for size_bytes in sizes
-    }
     with ExitStack() as stack:
-        files = [
-            _prepared(stack, directory, way, size_bytes, rounds) for way in ways for size_bytes in sizes
+        writers = [
+            _Writer(stack, directory, way, size_bytes, rounds) for way in WAYS for size_bytes in SIZES
         ]
-        pieces = {size_bytes: os.urandom(size_bytes) for size_bytes in sizes}
         for number in range(rounds):
             report(f"flush: round {number + 1} of {rounds}")
-            for way, size_bytes, data, index in files:
-                began = time.perf_counter()
-                os.pwrite(data, pieces[size_bytes], number * size_bytes)
-                if way.sync is not None:
-                    way.sync(data)
-                if index is not None:
-                    units = pieces[size_bytes][: _index_bytes(size_bytes)]
-                    os.pwrite(index, units, number * len(units))
-                    os.fdatasync(index)
-                took_s[way.name, size_bytes].append(time.perf_counter() - began)
-    return [
-        FlushCost(
-            name, size_bytes, len(times), *(float(np.percentile(times, q)) * 1000 for q in (50, 99))
-        )
-        for (name, size_bytes), times in took_s.items()
-    ]
+            for writer in writers:
+                writer.write(number)
+    return [writer.cost() for writer in writers]
 
 
-class _Files(NamedTuple):
-    way: Way
-    write_bytes: int
-    data_file: int
-    index_file: int | None
-    """Descriptors; the files have no name any more."""
+class _Writer:
+    """One way to flush, on one size."""
 
+    def __init__(
+        self, stack: ExitStack, directory: Path, way: Way, write_bytes: int, rounds: int
+    ) -> None:
+        def prepared(file_bytes: int) -> int:
+            descriptor = stack.enter_context(unnamed_file(str(directory), way.flags))
+            if way.prepare == "reserved":
+                os.posix_fallocate(descriptor, 0, file_bytes)
+            elif way.prepare == "zeroed":
+                zeros = bytes(_FILL_BYTES)
+                for position in range(0, file_bytes, _FILL_BYTES):
+                    os.pwrite(descriptor, zeros[: file_bytes - position], position)
+            os.fsync(descriptor)
+            return descriptor
 
-def _prepared(stack: ExitStack, directory: Path, way: Way, write_bytes: int, rounds: int) -> _Files:
-    data = _opened(stack, directory, way, write_bytes * rounds)
-    index = None
-    if way.with_index:
-        index = _opened(stack, directory, way, _index_bytes(write_bytes) * rounds)
-    return _Files(way, write_bytes, data, index)
+        self._way = way
+        self._piece = os.urandom(write_bytes)
+        self._units = self._piece[: max(1, write_bytes // RECORD_BYTES) * INDEX_UNIT_BYTES]
+        self._data = prepared(write_bytes * rounds)
+        self._index = prepared(len(self._units) * rounds) if way.with_index else None
+        self._took_s: list[float] = []
 
+    def write(self, number: int) -> None:
+        began = time.perf_counter()
+        os.pwrite(self._data, self._piece, number * len(self._piece))
+        if self._way.sync is not None:
+            self._way.sync(self._data)
+        if self._index is not None:
+            os.pwrite(self._index, self._units, number * len(self._units))
+            os.fdatasync(self._index)
+        self._took_s.append(time.perf_counter() - began)
 
-def _index_bytes(size_bytes: int) -> int:
-    return max(1, size_bytes // RECORD_BYTES) * INDEX_UNIT_BYTES
-
-
-def _opened(stack: ExitStack, directory: Path, way: Way, file_bytes: int) -> int:
-    descriptor = stack.enter_context(unnamed_file(str(directory), way.flags))
-    if way.prepare == "reserved":
-        os.posix_fallocate(descriptor, 0, file_bytes)
-    elif way.prepare == "zeroed":
-        zeros = bytes(_FILL_BYTES)
-        for position in range(0, file_bytes, _FILL_BYTES):
-            os.pwrite(descriptor, zeros[: file_bytes - position], position)
-    os.fsync(descriptor)
-    return descriptor
+    def cost(self) -> FlushCost:
+        p50_ms, p99_ms = (float(q) * 1000 for q in np.percentile(self._took_s, (50, 99)))
+        return FlushCost(self._way.name, len(self._piece), len(self._took_s), p50_ms, p99_ms)

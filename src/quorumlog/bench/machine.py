@@ -27,12 +27,10 @@ class Machine(NamedTuple):
         return without_nan(self._asdict())
 
     def describe(self) -> str:
-        sync = (
-            ""
-            if math.isnan(self.fdatasync_p50_ms)
-            else f", 4 KiB + fdatasync {self.fdatasync_p50_ms:.2f} ms"
-        )
-        return f"{self.cpu}, {self.cores} cores, Linux {self.kernel}, Python {self.python}{sync}"
+        text = f"{self.cpu}, {self.cores} cores, Linux {self.kernel}, Python {self.python}"
+        if not math.isnan(self.fdatasync_p50_ms):
+            text += f", 4 KiB + fdatasync {self.fdatasync_p50_ms:.2f} ms"
+        return text
 
 
 def machine_of(scratch: str | None) -> Machine:

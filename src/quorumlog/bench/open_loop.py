@@ -83,6 +83,7 @@ OPEN_LOADS = (
     OpenLoad("open-256-connections", APPEND_LOADS["256-writers"], 256),
     OpenLoad("open-batches", APPEND_LOADS["batches"], 8),
 )
+OPEN_LOADS_BY_NAME = {load.name: load for load in OPEN_LOADS}
 
 
 @dataclass(slots=True)

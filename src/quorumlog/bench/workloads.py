@@ -11,10 +11,10 @@ import functools
 import math
 import time
 from array import array
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -102,21 +102,15 @@ LOADS_BY_NAME = {load.name: load for load in LOADS}
 APPEND_LOADS = {load.name: load for load in LOADS if isinstance(load, AppendLoad)}
 
 
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
+L = TypeVar("L")
 
 
-_N = TypeVar("_N", bound=_Named)
-
-
-def chosen(names: Sequence[str] | None, loads: Sequence[_N]) -> list[_N]:
+def chosen(names: Sequence[str] | None, loads: Mapping[str, L]) -> list[L]:
     """All of `loads`, or those named by `--workload`; raises ConfigError for a name that is none's."""
-    known = {load.name: load for load in loads}
     for name in names or ():
-        if name not in known:
-            raise ConfigError(f"--workload {name} is unknown; choose from {', '.join(known)}")
-    return [known[name] for name in names] if names else list(loads)
+        if name not in loads:
+            raise ConfigError(f"--workload {name} is unknown; choose from {', '.join(loads)}")
+    return [loads[name] for name in names or loads]
 
 
 @dataclass(slots=True)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -14,10 +13,10 @@ import typer
 from quorumlog.bench.closed_loop import Result, run_loads
 from quorumlog.bench.local_processes import listening_processes
 from quorumlog.bench.machine import machine_of
-from quorumlog.bench.open_loop import OPEN_LOADS, OpenMeasured, run_open_loads
+from quorumlog.bench.open_loop import OPEN_LOADS_BY_NAME, OpenMeasured, run_open_loads
 from quorumlog.bench.raw_limit import scratch_directory
 from quorumlog.bench.running_group import RunningGroup
-from quorumlog.bench.workloads import LOADS, chosen
+from quorumlog.bench.workloads import LOADS_BY_NAME, chosen
 from quorumlog.cli.bench_tables import open_table_of, table_of, target_lines
 from quorumlog.cli.options import Group, Json, Servers, split_servers
 from quorumlog.cli.output import err, out, print_json
@@ -40,8 +39,8 @@ def bench(
     workload: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"Only this load; may be repeated. One of {', '.join(load.name for load in LOADS)};"
-            f" with --open-loop one of {', '.join(load.name for load in OPEN_LOADS)}.",
+            help=f"Only this load; may be repeated. One of {', '.join(LOADS_BY_NAME)};"
+            f" with --open-loop one of {', '.join(OPEN_LOADS_BY_NAME)}.",
             metavar="NAME",
             show_default=False,
         ),
@@ -77,8 +76,8 @@ def bench(
     if context.invoked_subcommand is not None:
         return
     split_servers(servers)
-    loads = [] if open_loop else chosen(workload, LOADS)
-    open_loads = chosen(workload, OPEN_LOADS) if open_loop else []
+    loads = [] if open_loop else chosen(workload, LOADS_BY_NAME)
+    open_loads = chosen(workload, OPEN_LOADS_BY_NAME) if open_loop else []
     with connect(servers, group=group) as log:
         addresses = [row["address"] for row in log.status() if row["reachable"]]
     pids = listening_processes(addresses)
@@ -90,8 +89,10 @@ def bench(
         if json:
             print_json({"machine": machine.row()})
         running = RunningGroup(servers, group, pids)
-        closed = _told(run_loads(loads, running, seconds, scratch, progress.update), json=json)
-        opened = _told(run_open_loads(open_loads, running, seconds, seed, progress.update), json=json)
+        found = run_loads(loads, running, seconds, scratch, progress.update)
+        closed = [_told(each, json) for each in found]
+        open_found = run_open_loads(open_loads, running, seconds, seed, progress.update)
+        opened = [_told(each, json) for each in open_found]
     if not json:
         console = out()
         console.print(machine.describe())
@@ -100,11 +101,8 @@ def bench(
             console.print(line)
 
 
-def _told(measured: Iterable[M], *, json: bool) -> list[M]:
-    """All of it; with `--json` each as soon as it is there."""
-    found = []
-    for one in measured:
-        found.append(one)
-        if json:
-            print_json(one.row())
-    return found
+def _told(measured: M, json: bool) -> M:
+    """`--json`: each as soon as it is there."""
+    if json:
+        print_json(measured.row())
+    return measured

@@ -8,7 +8,7 @@ import numpy as np
 
 from benchmarks.outcome import Outcome, Report
 from quorumlog import LocalCluster, connect
-from quorumlog.bench.workloads import Target
+from quorumlog.bench.figures import Target
 
 TARGETS = (Target("median_s", 0.05, False), Target("worst_s", 0.2, False))
 POLL_SECONDS = 0.001

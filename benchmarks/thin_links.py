@@ -22,7 +22,7 @@ from benchmarks.links import PROXY_NOTE, DelayedMembers
 from benchmarks.outcome import Outcome, Report, outcome_table_of
 from harness.faults import Watch
 from quorumlog import connect_async
-from quorumlog.bench.workloads import Target
+from quorumlog.bench.figures import Target
 from quorumlog.cli.output import out
 from quorumlog.config import KIB
 from quorumlog.entry_header import HEADER_BYTES

@@ -21,6 +21,7 @@ import typer.main
 import quorumlog
 from quorumlog.cli.main import app
 from quorumlog.cli.status import KEYS
+from quorumlog.cli.toml_config import ServerConfig
 from quorumlog.config import ConsensusConfig, GroupConfig, StoreConfig
 from tests.docs.markdown import DOCS
 
@@ -104,7 +105,7 @@ def known_names() -> set[str]:
     """Options of the configuration; then what else has a name with an underscore that users know:
     arguments of the clients' verbs, keys of `status`, fields of the formats."""
     parts: tuple[Any, ...] = (GroupConfig, ConsensusConfig, StoreConfig)
-    names = {field.name for part in parts for field in fields(part)}
+    names = {field.name for part in parts for field in fields(part)} | set(ServerConfig._fields)
     for client in (quorumlog.LedgerClient, quorumlog.AsyncLedgerClient):
         for _, verb in inspect.getmembers(client, inspect.isfunction):
             names |= set(inspect.signature(verb).parameters)

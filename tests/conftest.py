@@ -21,6 +21,7 @@ settings.load_profile("any machine")
 
 SHARES_THE_MACHINE = (
     "architecture/",
+    "client/protocol/",
     "consensus/",
     "mutants/",
     "node/",

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from quorumlog.batch import EntryBatch
+from quorumlog.client.protocol.append_window import StreamOutcomeUnknown, StreamProgress
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import (
     BadRequest,
@@ -19,7 +20,6 @@ from quorumlog.errors import (
     OutcomeUnknown,
     PendingFull,
 )
-from quorumlog.wire.append_window import StreamOutcomeUnknown, StreamProgress
 from quorumlog.wire.client_messages import AppendRequest, ClientMessage
 from tests.client.both_clients import Client
 from tests.client.fake_server import Action, Drop, FakeGroup, FakeServer, Hang

@@ -17,10 +17,10 @@ import typer
 from quorumlog.cli.options import Group, Json, Servers, Timeout, named_path, split_servers
 from quorumlog.cli.output import EXIT_OF_SIGNAL, EXIT_REFUSED, describe, error_line
 from quorumlog.client import connect
+from quorumlog.client.protocol.append_window import StreamProgress
 from quorumlog.config import DEFAULT_GROUP, MIB
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import BodyTooLarge, ConfigError, LedgerError
-from quorumlog.wire.append_window import StreamProgress
 
 CHUNK_BYTES = 1 * MIB
 MAX_BATCH_LINES = 4096

@@ -1,8 +1,8 @@
 """Clients: other people's processes that append to the log and read it.
 
 `connect` gives a blocking client, `connect_async` one for asyncio; both have the same verbs and take
-every decision in the same place, `quorumlog.wire.client_protocol`. asyncio is imported only by whoever
-asks for the second.
+every decision in the same place, `quorumlog.client.protocol`. asyncio is imported only by whoever asks
+for the second.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
             ...
 
 Single appends that tasks start in one turn of the loop leave at its end, in one frame and one write
-(`quorumlog.wire.append_joiner`). A client belongs to the loop that it was first used in.
+(`quorumlog.client.protocol.append_joiner`). A client belongs to the loop that it was first used in.
 """
 
 from __future__ import annotations
@@ -32,11 +32,8 @@ from quorumlog.client.ledger_client_base import (
     now_ms,
     reason_of,
 )
-from quorumlog.config import DEFAULT_GROUP, parse_address
-from quorumlog.entry import AppendReceipt
-from quorumlog.errors import ProtocolViolation
-from quorumlog.wire.append_joiner import AppendFrame, AppendJoiner, Outcome, body_of
-from quorumlog.wire.append_window import (
+from quorumlog.client.protocol.append_joiner import AppendFrame, AppendJoiner, Outcome, body_of
+from quorumlog.client.protocol.append_window import (
     DEFAULT_BATCH_BYTES,
     DEFAULT_BATCH_RECORDS,
     DEFAULT_WINDOW,
@@ -46,12 +43,15 @@ from quorumlog.wire.append_window import (
     StreamProgress,
     batch_of,
 )
+from quorumlog.client.protocol.client_requests import Link, LinkState, Request, receipt_of
+from quorumlog.client.protocol.client_timings import ClientTimings
+from quorumlog.client.protocol.read_plan import DEFAULT_BATCH_BYTES as READ_BATCH_BYTES
+from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, ReadPlan
+from quorumlog.client.protocol.status_survey import STATUS_TIMEOUT_MS, StatusSurvey
+from quorumlog.config import DEFAULT_GROUP, parse_address
+from quorumlog.entry import AppendReceipt
+from quorumlog.errors import ProtocolViolation
 from quorumlog.wire.client_messages import TransferResponse
-from quorumlog.wire.client_requests import Link, LinkState, Request, receipt_of
-from quorumlog.wire.client_timings import ClientTimings
-from quorumlog.wire.read_plan import DEFAULT_BATCH_BYTES as READ_BATCH_BYTES
-from quorumlog.wire.read_plan import DEFAULT_PREFETCH, ReadPlan
-from quorumlog.wire.status_survey import STATUS_TIMEOUT_MS, StatusSurvey
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -23,11 +23,8 @@ from quorumlog.client.ledger_client_base import (
     entry_of,
     now_ms,
 )
-from quorumlog.client.thread_joiner import ThreadJoiner
-from quorumlog.config import DEFAULT_GROUP
-from quorumlog.entry import AppendReceipt
-from quorumlog.wire.append_joiner import body_of
-from quorumlog.wire.append_window import (
+from quorumlog.client.protocol.append_joiner import body_of
+from quorumlog.client.protocol.append_window import (
     DEFAULT_BATCH_BYTES,
     DEFAULT_BATCH_RECORDS,
     DEFAULT_WINDOW,
@@ -37,12 +34,15 @@ from quorumlog.wire.append_window import (
     StreamProgress,
     batch_of,
 )
+from quorumlog.client.protocol.client_requests import Request, receipt_of
+from quorumlog.client.protocol.client_timings import ClientTimings
+from quorumlog.client.protocol.read_plan import DEFAULT_BATCH_BYTES as READ_BATCH_BYTES
+from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, ReadPlan
+from quorumlog.client.protocol.status_survey import STATUS_TIMEOUT_MS, StatusSurvey
+from quorumlog.client.thread_joiner import ThreadJoiner
+from quorumlog.config import DEFAULT_GROUP
+from quorumlog.entry import AppendReceipt
 from quorumlog.wire.client_messages import TransferResponse
-from quorumlog.wire.client_requests import Request, receipt_of
-from quorumlog.wire.client_timings import ClientTimings
-from quorumlog.wire.read_plan import DEFAULT_BATCH_BYTES as READ_BATCH_BYTES
-from quorumlog.wire.read_plan import DEFAULT_PREFETCH, ReadPlan
-from quorumlog.wire.status_survey import STATUS_TIMEOUT_MS, StatusSurvey
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,8 +74,8 @@ class LedgerClient(LedgerClientBase):
     def append(self, body: bytes, *, timeout_ms: int | None = None) -> AppendReceipt:
         """Append one entry; returns when it is committed.
 
-        Appends of threads that share the client travel together (`quorumlog.wire.append_joiner`); each
-        has its own receipt or error.
+        Appends of threads that share the client travel together
+        (`quorumlog.client.protocol.append_joiner`); each has its own receipt or error.
 
         Raises a Refused if it certainly was not written (BodyTooLarge, Unreachable, NotLeader after the
         deadline, ...) and OutcomeUnknown if nobody can tell.

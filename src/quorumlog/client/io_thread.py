@@ -19,12 +19,12 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from quorumlog.client.ledger_client_base import now_ms, reason_of
+from quorumlog.client.protocol.append_joiner import AppendFrame
+from quorumlog.client.protocol.client_protocol import ClientProtocol, Work
+from quorumlog.client.protocol.client_requests import Link, LinkState, Request
 from quorumlog.config import parse_address
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
-from quorumlog.wire.append_joiner import AppendFrame
-from quorumlog.wire.client_protocol import ClientProtocol, Work
-from quorumlog.wire.client_requests import Link, LinkState, Request
 
 _MAX_BUFFERS_PER_WRITE = 512
 _READS_PER_WAKE_UP = 16

@@ -15,17 +15,9 @@ from numbers import Real
 from typing import Any, SupportsIndex
 
 from quorumlog.batch import Entry, EntryBatch
-from quorumlog.config import DEFAULT_GROUP, parse_address
-from quorumlog.errors import BadRequest, ConfigError, IndexOutOfRange
-from quorumlog.wire.append_joiner import AppendFrame
-from quorumlog.wire.client_messages import (
-    AppendRequest,
-    ReadRequest,
-    ReadResponse,
-    TransferRequest,
-)
-from quorumlog.wire.client_protocol import ClientProtocol
-from quorumlog.wire.client_requests import (
+from quorumlog.client.protocol.append_joiner import AppendFrame
+from quorumlog.client.protocol.client_protocol import ClientProtocol
+from quorumlog.client.protocol.client_requests import (
     ANY_MEMBER,
     LEADER,
     Request,
@@ -34,8 +26,16 @@ from quorumlog.wire.client_requests import (
     TargetKind,
     read_target,
 )
-from quorumlog.wire.client_timings import ClientTimings
-from quorumlog.wire.read_plan import ReadPlan
+from quorumlog.client.protocol.client_timings import ClientTimings
+from quorumlog.client.protocol.read_plan import ReadPlan
+from quorumlog.config import DEFAULT_GROUP, parse_address
+from quorumlog.errors import BadRequest, ConfigError, IndexOutOfRange
+from quorumlog.wire.client_messages import (
+    AppendRequest,
+    ReadRequest,
+    ReadResponse,
+    TransferRequest,
+)
 
 DEFAULT_TIMEOUT_MS = 30_000
 MAX_TIMEOUT_MS = 1e12

@@ -12,8 +12,8 @@ import threading
 
 from quorumlog.client.io_thread import IoThread
 from quorumlog.client.ledger_client_base import now_ms
+from quorumlog.client.protocol.append_joiner import AppendFrame, AppendJoiner, Outcome
 from quorumlog.errors import OutcomeUnknown
-from quorumlog.wire.append_joiner import AppendFrame, AppendJoiner, Outcome
 
 
 class AppendWaiter:

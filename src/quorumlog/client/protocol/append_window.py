@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from quorumlog.batch import EntryBatch
+from quorumlog.client.protocol.client_requests import Request, RequestState, receipt_of
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import BadRequest, OutcomeUnknown
-from quorumlog.wire.client_requests import Request, RequestState, receipt_of
 
 DEFAULT_BATCH_RECORDS = 256
 DEFAULT_BATCH_BYTES = 1024 * 1024

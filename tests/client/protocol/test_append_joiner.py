@@ -7,10 +7,7 @@ import random
 import pytest
 
 from quorumlog.batch import EntryBatch
-from quorumlog.entry import AppendReceipt, Durability
-from quorumlog.entry_header import HEADER_BYTES
-from quorumlog.errors import BadRequest, BodyTooLarge, LedgerError, NotLeader, OutcomeUnknown, Refused
-from quorumlog.wire.append_joiner import (
+from quorumlog.client.protocol.append_joiner import (
     MAX_FRAME_BYTES,
     MAX_FRAME_RECORDS,
     MAX_JOINED_BODY_BYTES,
@@ -18,9 +15,12 @@ from quorumlog.wire.append_joiner import (
     AppendJoiner,
     body_of,
 )
+from quorumlog.client.protocol.client_protocol import ClientProtocol
+from quorumlog.client.protocol.client_requests import Request, RequestState
+from quorumlog.entry import AppendReceipt, Durability
+from quorumlog.entry_header import HEADER_BYTES
+from quorumlog.errors import BadRequest, BodyTooLarge, LedgerError, NotLeader, OutcomeUnknown, Refused
 from quorumlog.wire.client_messages import AppendResponse
-from quorumlog.wire.client_protocol import ClientProtocol
-from quorumlog.wire.client_requests import Request, RequestState
 
 
 def joined(*bodies: bytes, timeout_ms: float = 1000) -> AppendJoiner:

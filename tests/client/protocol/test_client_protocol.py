@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from quorumlog.batch import EntryBatch
+from quorumlog.client.protocol.client_protocol import ClientProtocol
+from quorumlog.client.protocol.client_requests import LEADER, Link, Request, Stream, receipt_of
 from quorumlog.errors import (
     BadRequest,
     LedgerError,
@@ -30,8 +32,6 @@ from quorumlog.wire.client_messages import (
     StatusResponse,
     error_response,
 )
-from quorumlog.wire.client_protocol import ClientProtocol
-from quorumlog.wire.client_requests import LEADER, Link, Request, Stream, receipt_of
 from quorumlog.wire.framing import Frame, FrameDecoder
 
 ADDRESSES = ["s0:1", "s1:1", "s2:1"]

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+from quorumlog.client.protocol.client_requests import Lane, Link, Request, Target, TargetKind
+from quorumlog.client.protocol.client_timings import ClientTimings
+from quorumlog.client.protocol.cluster_view import ClusterView
+from quorumlog.client.protocol.link_table import LinkTable
 from quorumlog.wire.client_messages import StatusRequest
-from quorumlog.wire.client_requests import Lane, Link, Request, Target, TargetKind
-from quorumlog.wire.client_timings import ClientTimings
-from quorumlog.wire.cluster_view import ClusterView
-from quorumlog.wire.link_table import LinkTable
 
 
 class RequestRouter:

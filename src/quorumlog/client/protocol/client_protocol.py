@@ -17,6 +17,19 @@ from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
+from quorumlog.client.protocol.client_requests import (
+    Lane,
+    Link,
+    LinkState,
+    Request,
+    RequestState,
+    Stream,
+    TargetKind,
+)
+from quorumlog.client.protocol.client_timings import ClientTimings
+from quorumlog.client.protocol.cluster_view import ClusterView
+from quorumlog.client.protocol.link_table import LinkTable
+from quorumlog.client.protocol.request_tracker import RequestTracker
 from quorumlog.errors import BadRequest, LedgerError, ProtocolViolation, UnknownGroup
 from quorumlog.wire.client_messages import (
     PROTOCOL_VERSION,
@@ -27,20 +40,7 @@ from quorumlog.wire.client_messages import (
     StatusResponse,
     error_of,
 )
-from quorumlog.wire.client_requests import (
-    Lane,
-    Link,
-    LinkState,
-    Request,
-    RequestState,
-    Stream,
-    TargetKind,
-)
-from quorumlog.wire.client_timings import ClientTimings
-from quorumlog.wire.cluster_view import ClusterView
 from quorumlog.wire.framing import Frame, encode_frame
-from quorumlog.wire.link_table import LinkTable
-from quorumlog.wire.request_tracker import RequestTracker
 
 
 class Work(NamedTuple):

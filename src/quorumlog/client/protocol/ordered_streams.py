@@ -21,8 +21,8 @@ import itertools
 from collections.abc import Callable
 from typing import Protocol
 
+from quorumlog.client.protocol.client_requests import Link, Request, RequestState, Stream
 from quorumlog.errors import LedgerError, OutOfSequence, Refused
-from quorumlog.wire.client_requests import Link, Request, RequestState, Stream
 
 
 class StreamPort(Protocol):

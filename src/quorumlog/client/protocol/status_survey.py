@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
+from quorumlog.client.protocol.client_protocol import ClientProtocol
+from quorumlog.client.protocol.client_requests import Request, Target, TargetKind
 from quorumlog.errors import LedgerError, RequestTimeout, Unreachable
 from quorumlog.wire.client_messages import MemberInfo, StatusRequest, StatusResponse
-from quorumlog.wire.client_protocol import ClientProtocol
-from quorumlog.wire.client_requests import Request, Target, TargetKind
 
 STATUS_TIMEOUT_MS = 1000.0
 """A member that says nothing for so long is shown as not reachable."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from quorumlog.wire.client_requests import Lane, Link, LinkState
+from quorumlog.client.protocol.client_requests import Lane, Link, LinkState
 
 _FIRST_REDIAL_MS = 20.0
 _REDIAL_LIMIT_MS = 250.0

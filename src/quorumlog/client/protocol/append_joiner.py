@@ -18,11 +18,11 @@ from collections.abc import Callable
 from typing import Any
 
 from quorumlog.batch import EntryBatch
+from quorumlog.client.protocol.client_requests import LEADER, Request, receipt_of
 from quorumlog.entry import AppendReceipt
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import BadRequest, BodyTooLarge, LedgerError, Refused
 from quorumlog.wire.client_messages import AppendRequest
-from quorumlog.wire.client_requests import LEADER, Request, receipt_of
 
 MAX_JOINED_BODY_BYTES = 64 * 1024
 """A larger body is a frame of its own: its bytes cost more than a frame does, so joining would save

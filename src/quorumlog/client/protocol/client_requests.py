@@ -1,7 +1,7 @@
 """What a client has under way: one request, one ordered stream of them, one connection.
 
-Plain bookkeeping. What happens to a request is decided in `quorumlog.wire.request_tracker`; who waits
-for it is known only to the client that submitted it (`context`).
+Plain bookkeeping. What happens to a request is decided in `quorumlog.client.protocol.request_tracker`;
+who waits for it is known only to the client that submitted it (`context`).
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def receipt_of(request: Request) -> AppendReceipt:
 
 class Stream:
     """Requests that must enter the log in the order in which they were submitted; the rules are in
-    `quorumlog.wire.ordered_streams`."""
+    `quorumlog.client.protocol.ordered_streams`."""
 
     __slots__ = (
         "attempts",

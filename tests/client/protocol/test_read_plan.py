@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorumlog.batch import EntryBatch
+from quorumlog.client.protocol.client_requests import LEADER, Request, Target, TargetKind
+from quorumlog.client.protocol.read_plan import ReadPlan
 from quorumlog.errors import IndexOutOfRange, ProtocolViolation, RangeDamaged
 from quorumlog.wire.client_messages import ReadRequest, ReadResponse
-from quorumlog.wire.client_requests import LEADER, Request, Target, TargetKind
-from quorumlog.wire.read_plan import ReadPlan
 
 
 def make_log(sizes: list[int]) -> list[bytes]:

@@ -17,11 +17,11 @@ from typing import NamedTuple
 import numpy as np
 
 from quorumlog.batch import EntryBatch, chain_of
+from quorumlog.client.protocol.client_requests import Request
 from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import IndexOutOfRange, LedgerError, ProtocolViolation, RangeDamaged
 from quorumlog.wire.client_messages import ReadRequest, ReadResponse
-from quorumlog.wire.client_requests import Request
 
 DEFAULT_BATCH_BYTES = 1024 * 1024
 DEFAULT_PREFETCH = 4

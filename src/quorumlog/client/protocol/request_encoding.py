@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from quorumlog.client.protocol.client_requests import Request, TargetKind
 from quorumlog.entry_header import HEADER_BYTES, Buffer
 from quorumlog.errors import BodyTooLarge
 from quorumlog.wire.client_messages import AppendRequest, HelloResponse, ReadRequest
-from quorumlog.wire.client_requests import Request, TargetKind
 from quorumlog.wire.framing import encode_frame, frame_bytes_of
 
 

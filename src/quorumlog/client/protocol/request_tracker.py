@@ -14,6 +14,21 @@ from __future__ import annotations
 from random import Random
 
 from quorumlog.batch import EntryBatch
+from quorumlog.client.protocol.client_requests import (
+    LEADER,
+    Lane,
+    Link,
+    LinkState,
+    Request,
+    RequestState,
+    TargetKind,
+)
+from quorumlog.client.protocol.client_timings import ClientTimings
+from quorumlog.client.protocol.cluster_view import ClusterView
+from quorumlog.client.protocol.link_table import LinkTable
+from quorumlog.client.protocol.ordered_streams import OrderedStreams
+from quorumlog.client.protocol.request_encoding import encode_request
+from quorumlog.client.protocol.request_router import RequestRouter
 from quorumlog.entry import Durability
 from quorumlog.errors import (
     BadRequest,
@@ -41,21 +56,6 @@ from quorumlog.wire.client_messages import (
     TransferResponse,
     error_of,
 )
-from quorumlog.wire.client_requests import (
-    LEADER,
-    Lane,
-    Link,
-    LinkState,
-    Request,
-    RequestState,
-    TargetKind,
-)
-from quorumlog.wire.client_timings import ClientTimings
-from quorumlog.wire.cluster_view import ClusterView
-from quorumlog.wire.link_table import LinkTable
-from quorumlog.wire.ordered_streams import OrderedStreams
-from quorumlog.wire.request_encoding import encode_request
-from quorumlog.wire.request_router import RequestRouter
 
 _RESPONSE_OF: dict[type[ClientMessage], type[ClientMessage]] = {
     AppendRequest: AppendResponse,

@@ -1,8 +1,12 @@
 """Clients: other people's processes that append to the log and read it.
 
-`connect` gives a blocking client, `connect_async` one for asyncio; both have the same verbs and take
-every decision in the same place, `quorumlog.client.protocol`. asyncio is imported only by whoever asks
-for the second.
+`connect` gives a blocking client, `connect_async` one for asyncio. Both have the same verbs, and every
+decision of both is taken in one place. asyncio is imported only by whoever asks for the second.
+
+Read in this order: `verbs` (what each verb does, as requests), with `arguments` (what callers give) and
+`system` (the time); `ledger_client_base` (what both clients are made with). Then either client, from its
+verbs down to its sockets: `blocking_client`, `thread_joiner`, `io_thread`, or `async_client`,
+`task_joiner`, `io_loop`. Both drive `quorumlog.client.protocol`.
 """
 
 from __future__ import annotations

@@ -18,10 +18,10 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from quorumlog.client.ledger_client_base import now_ms, reason_of
 from quorumlog.client.protocol.append_joiner import AppendFrame
 from quorumlog.client.protocol.client_protocol import ClientProtocol, Work
 from quorumlog.client.protocol.client_requests import Link, LinkState, Request
+from quorumlog.client.system import now_ms, reason_of
 from quorumlog.config import parse_address
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
@@ -89,6 +89,8 @@ class IoThread:
             now = now_ms()
             self._last_traffic_ms = now
             for request in requests:
+                if request.context is None:
+                    request.context = _new_waiter()
                 self._protocol.submit(request, now)
             connections = self._carry_out(self._protocol.take_work())
             if self._sleeps_until_ms - now > 2 * _DOZE_MS:
@@ -348,6 +350,13 @@ class IoThread:
             for dialled in self._dialled:
                 if dialled.socket is not None:
                     dialled.socket.close()
+
+
+def _new_waiter() -> threading.Lock:
+    """Released when the request is done."""
+    waiter = threading.Lock()
+    waiter.acquire()
+    return waiter
 
 
 def _after(buffers: list[Buffer], sent: int) -> list[Buffer]:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import threading
 
 from quorumlog.client.io_thread import IoThread
-from quorumlog.client.ledger_client_base import now_ms
 from quorumlog.client.protocol.append_joiner import AppendFrame, AppendJoiner, Outcome
+from quorumlog.client.system import now_ms
 from quorumlog.errors import OutcomeUnknown
 
 

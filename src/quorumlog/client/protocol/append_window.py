@@ -51,6 +51,11 @@ class BatchGatherer:
         self._bodies: list[bytes] = []
         self._bytes = 0
 
+    def all_of(self, items: Iterable[Item]) -> Iterator[EntryBatch]:
+        for item in items:
+            yield from self.add(item)
+        yield from self.rest()
+
     def add(self, item: Item) -> Iterator[EntryBatch]:
         """Batches that are complete with this item."""
         if isinstance(item, (bytes, bytearray, memoryview)):
@@ -101,6 +106,10 @@ class AppendWindow:
     @property
     def head(self) -> Request | None:
         return self._requests[0] if self._requests else None
+
+    @property
+    def is_head_done(self) -> bool:
+        return self._requests[0].state is RequestState.DONE
 
     @property
     def open_requests(self) -> list[Request]:

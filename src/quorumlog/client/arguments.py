@@ -1,0 +1,66 @@
+"""What callers give to a client, checked: numbers, times and lists of servers of whatever type."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable, Sequence
+from numbers import Real
+from typing import Any, SupportsIndex
+
+from quorumlog.config import parse_address
+from quorumlog.errors import BadRequest, ConfigError
+
+MAX_TIMEOUT_MS = 1e12
+"""Thirty years: whoever gives more, sys.maxsize or infinity, means for ever."""
+INDEX_LIMIT = 1 << 63
+"""Indices are signed 64-bit numbers."""
+
+
+def parse_servers(servers: str | Sequence[str]) -> list[str]:
+    """`host:port,host:port` or a list of such; raises ConfigError."""
+    listed = servers.split(",") if isinstance(servers, str) else servers
+    if isinstance(listed, bytes) or not isinstance(listed, Iterable):
+        raise ConfigError(f"servers must be text or a list of texts, not {servers!r}")
+    listed = list(listed)
+    for address in listed:
+        if not isinstance(address, str):
+            raise ConfigError(f"an address must be text, host:port, not {address!r}")
+    addresses = [address.strip() for address in listed if address.strip()]
+    if not addresses:
+        raise ConfigError("no server is listed; write host:port,host:port,...")
+    for address in addresses:
+        parse_address(address)
+    return addresses
+
+
+def milliseconds(timeout_ms: Any) -> float | None:
+    """Within `MAX_TIMEOUT_MS`; None for what is no number. A float of Python's own: the clock does not
+    fit into numpy's short ones."""
+    try:
+        given = float(timeout_ms) if isinstance(timeout_ms, Real) else math.nan
+    except OverflowError:  # an integer beyond all floats
+        given = math.inf if timeout_ms > 0 else -math.inf
+    if math.isnan(given):
+        return None
+    return max(-MAX_TIMEOUT_MS, min(given, MAX_TIMEOUT_MS))
+
+
+def whole(name: str, value: SupportsIndex) -> int:
+    """numpy's integers are as good as Python's, but no message can carry them."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise BadRequest(f"{name} must be a whole number, not {value!r}") from None
+    if not -INDEX_LIMIT <= number < INDEX_LIMIT:
+        raise BadRequest(f"{name} must fit in 64 bits, which {number} does not")
+    return number
+
+
+def checked_limit(limit: int | None) -> int | None:
+    if limit is None:
+        return None
+    limit = whole("limit", limit)
+    if limit < 0:
+        raise BadRequest(f"limit must not be negative, but is {limit}")
+    return limit

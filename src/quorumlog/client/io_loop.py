@@ -1,0 +1,206 @@
+"""The asyncio loop under a `ClientProtocol`, shared by all tasks of an asyncio client.
+
+What the tasks of one turn submit is written at its end, with one write a connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import cast
+
+from quorumlog.client.protocol.append_joiner import AppendFrame
+from quorumlog.client.protocol.client_protocol import ClientProtocol
+from quorumlog.client.protocol.client_requests import Link, LinkState, Request
+from quorumlog.client.system import now_ms, reason_of
+from quorumlog.config import parse_address
+from quorumlog.errors import ProtocolViolation
+
+
+class _Connection(asyncio.BufferedProtocol):
+    """Bytes of one link between asyncio and the frame decoder."""
+
+    def __init__(self, io: IoLoop, link: Link) -> None:
+        self._io = io
+        self._link = link
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # A cast, since uvloop's transports are no subclass of asyncio's.
+        self._io._connected(self._link, cast(asyncio.Transport, transport))
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._link.decoder.get_buffer(sizehint)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            frames = self._link.decoder.buffer_updated(nbytes)
+        except ProtocolViolation as violation:
+            self._io._lost(self._link, f"protocol violation: {violation}")
+            return
+        if frames:
+            self._io._protocol.frames_received(self._link, frames, now_ms())
+            self._io._carry_out()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        reason = reason_of(exc) if isinstance(exc, OSError) else "closed by the server"
+        self._io._lost(self._link, reason)
+
+
+class IoLoop:
+    """Drives one protocol inside the loop that it was first used in."""
+
+    def __init__(self, protocol: ClientProtocol) -> None:
+        self._protocol = protocol
+        self._links_to_write: dict[Link, None] = {}
+        self._is_write_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_ms = float("inf")
+        self._dials: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Of the first call; connections, timer and waiters are that loop's."""
+
+    def own_loop(self) -> asyncio.AbstractEventLoop:
+        """The one that runs. Raises RuntimeError if that is another than before."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            if self._loop is not None:
+                # An answer would wake a loop that does not run: the caller would wait for ever.
+                raise RuntimeError(
+                    "this client belongs to the event loop that it was first used in; call"
+                    " connect_async() again in the loop of each asyncio.run()"
+                )
+            self._loop = loop
+        return loop
+
+    @property
+    def has_lost_loop(self) -> bool:
+        """It was closed: nobody waits any more, and nothing can be told to a transport."""
+        return self._loop is not None and self._loop.is_closed()
+
+    # ---------------------------------------------------------------- tasks
+
+    def submit(self, requests: Iterable[Request]) -> None:
+        """Hand requests to the protocol; what that made ready is written at the end of the turn."""
+        now = now_ms()
+        for request in requests:
+            if request.context is None:
+                request.context = self.own_loop().create_future()
+            self._protocol.submit(request, now)
+        self._carry_out()
+
+    def submit_at_end(self, requests: Iterable[Request]) -> None:
+        """The same at the end of a turn: written here, since another turn would only be waiting."""
+        self._is_write_scheduled = True
+        try:
+            self.submit(requests)
+        finally:
+            self._write()
+
+    def cancel(self, requests: Iterable[Request]) -> None:
+        """Nobody waits for these any more."""
+        for request in requests:
+            self._protocol.cancel(request, now_ms())
+        self._carry_out()
+
+    async def wait(self, request: Request) -> None:
+        """Until the request is done; the protocol sees to its deadline. A request of a stream goes on if
+        whoever waits is cancelled."""
+        if request.is_done:
+            return
+        if request.stream is not None:
+            await asyncio.shield(request.context)
+            return
+        try:
+            await request.context
+        except asyncio.CancelledError:
+            self.cancel((request,))
+            raise
+
+    async def close(self) -> None:
+        """End everything; requests that wait end as the protocol says. May be called twice."""
+        self._protocol.close(now_ms())
+        if self.has_lost_loop:
+            for link in self._protocol.take_work().close:
+                link.context = None  # forgotten, a transport closes its socket
+            return
+        self._carry_out()
+        if self._timer is not None:
+            self._timer.cancel()
+        dials = list(self._dials)
+        for dial in dials:
+            dial.cancel()
+        await asyncio.gather(*dials, return_exceptions=True)
+
+    # ---------------------------------------------------------------- the protocol's work
+
+    def _carry_out(self) -> None:
+        work = self._protocol.take_work()
+        for request in work.completed:
+            waiter = request.context
+            # Done: whoever waited was cancelled. None: a probe of the protocol's own.
+            if isinstance(waiter, AppendFrame):
+                for each, outcome in zip(waiter.waiters, waiter.outcomes(), strict=True):
+                    if not each.done():
+                        each.set_result(outcome)
+            elif waiter is not None and not waiter.done():
+                waiter.set_result(None)
+        for link in work.close:
+            if link.context is not None:
+                link.context.abort()
+        for link in work.dial:
+            dial = asyncio.get_running_loop().create_task(self._dial(link))
+            self._dials.add(dial)
+            dial.add_done_callback(self._dials.discard)
+        if work.write:
+            self._links_to_write.update(dict.fromkeys(work.write))
+            if not self._is_write_scheduled:
+                self._is_write_scheduled = True
+                asyncio.get_running_loop().call_soon(self._write)
+        wake_at = self._protocol.next_wakeup_ms()
+        if wake_at < self._timer_at_ms:
+            self._set_timer(wake_at)
+
+    def _write(self) -> None:
+        """At the end of a turn: everything that its tasks put into the outboxes."""
+        self._is_write_scheduled = False
+        links, self._links_to_write = self._links_to_write, {}
+        for link in links:
+            # One that was lost in this turn is closed by now: uvloop would raise, and skip the rest.
+            if link.context is not None and link.outbox and not link.context.is_closing():
+                buffers, link.outbox = link.outbox, []
+                link.context.writelines(buffers)
+
+    def _set_timer(self, wake_at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at_ms = wake_at
+        delay_s = max(0.0, (wake_at - now_ms()) / 1000.0)
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._timer_at_ms = float("inf")
+        self._protocol.advance(now_ms())
+        self._carry_out()
+
+    async def _dial(self, link: Link) -> None:
+        host, port = parse_address(link.address)
+        try:
+            await asyncio.get_running_loop().create_connection(
+                lambda: _Connection(self, link), host, port
+            )
+        except (OSError, UnicodeError) as failure:
+            self._lost(link, reason_of(failure))
+
+    def _connected(self, link: Link, transport: asyncio.Transport) -> None:
+        if link.state is LinkState.CLOSED:
+            transport.abort()
+            return
+        link.context = transport
+        self._protocol.link_connected(link, now_ms())
+        self._carry_out()
+
+    def _lost(self, link: Link, reason: str) -> None:
+        if link.state is not LinkState.CLOSED:
+            self._protocol.link_lost(link, reason, now_ms())
+            self._carry_out()

@@ -1,0 +1,53 @@
+"""Single appends of many tasks, joined: those that begin in one turn of the loop leave at its end.
+
+A task leaves its body with the joiner and waits. The first one of a turn has the joiner called at its
+end, which sends what has gathered in one frame and one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from quorumlog.client.io_loop import IoLoop
+from quorumlog.client.protocol.append_joiner import AppendFrame, AppendJoiner, Outcome
+from quorumlog.client.protocol.client_requests import Request
+from quorumlog.client.system import now_ms
+
+
+class TaskJoiner:
+    """An `AppendJoiner` in front of an `IoLoop`, for any number of tasks."""
+
+    def __init__(self, io: IoLoop) -> None:
+        self._io = io
+        self._joiner = AppendJoiner()
+        self._is_scheduled = False
+
+    def add(self, body: bytes, timeout_ms: float) -> tuple[asyncio.Future[Outcome], AppendFrame]:
+        """What to await, and the frame to `leave` if that is cancelled."""
+        loop = self._io.own_loop()
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            loop.call_soon(self._send_at_end)
+        waiter: asyncio.Future[Outcome] = loop.create_future()
+        return waiter, self._joiner.add(body, timeout_ms, waiter, now_ms())
+
+    def leave(self, waiter: asyncio.Future[Outcome], frame: AppendFrame) -> None:
+        if frame.leave(waiter) and frame.request is not None:
+            self._io.cancel((frame.request,))
+
+    def send(self) -> None:
+        """What has gathered so far, ahead of what its caller submits next."""
+        if self._is_scheduled:
+            self._io.submit(self._requests())
+
+    def _send_at_end(self) -> None:
+        self._is_scheduled = False
+        self._io.submit_at_end(self._requests())
+
+    def _requests(self) -> Iterator[Request]:
+        # A task that was cancelled in this turn runs, and leaves its frame, only in the next one.
+        for frame in self._joiner.take(asyncio.Future.cancelled):
+            request = frame.try_to_make_request(asyncio.Future.set_result)
+            if request is not None:
+                yield request

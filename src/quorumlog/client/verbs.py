@@ -1,0 +1,347 @@
+"""What each verb does, written once for both clients: a generator of requests.
+
+A verb yields steps: requests to submit, and those to wait for before it goes on. Its return value or its
+error is the outcome of the call. A verb that gives many results is an object whose next result is such a
+generator: `Reading`, `Appending`. Nothing here waits; the clients drive (`LedgerClient._run`,
+`AsyncLedgerClient._run`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+from quorumlog.batch import Entry, EntryBatch
+from quorumlog.client.arguments import checked_limit, milliseconds, whole
+from quorumlog.client.protocol.append_joiner import AppendFrame
+from quorumlog.client.protocol.append_window import (
+    AppendWindow,
+    BatchGatherer,
+    StreamProgress,
+    batch_of,
+)
+from quorumlog.client.protocol.client_protocol import ClientProtocol
+from quorumlog.client.protocol.client_requests import (
+    ANY_MEMBER,
+    LEADER,
+    Request,
+    Stream,
+    Target,
+    TargetKind,
+    read_target,
+    receipt_of,
+)
+from quorumlog.client.protocol.read_plan import ReadPlan
+from quorumlog.client.protocol.status_survey import StatusSurvey
+from quorumlog.client.system import now_ms
+from quorumlog.entry import AppendReceipt
+from quorumlog.errors import BadRequest, IndexOutOfRange
+from quorumlog.wire.client_messages import (
+    AppendRequest,
+    ReadRequest,
+    ReadResponse,
+    TransferRequest,
+    TransferResponse,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TAIL_WAIT_MS = 1000
+"""How long one request of a tail waits at the server; also how soon a silent server is noticed."""
+LAGGING_MEMBER_WAIT_MS = 1000
+"""How long a follower may take to learn that an entry that others know of is committed."""
+GET_LIMIT_BYTES = 1
+SUBSTITUTE_TIMEOUT_MS = 5000
+"""For a member that is asked in place of a damaged one: there may be another to ask after it."""
+
+T = TypeVar("T")
+
+
+class Step(NamedTuple):
+    """Submit the new requests in this order, then wait until the awaited ones are done."""
+
+    new: Sequence[Request]
+    awaited: Sequence[Request]
+
+
+Verb: TypeAlias = Generator[Step, None, T]
+
+
+def call(request: Request) -> Step:
+    """One request and its answer."""
+    return Step((request,), (request,))
+
+
+class Verbs:
+    """All verbs on one group but the single append, which the joiners send."""
+
+    def __init__(self, protocol: ClientProtocol, timeout_ms: float) -> None:
+        self._protocol = protocol
+        self._timeout_ms = timeout_ms
+        """Of a call that is given none."""
+
+    def patience_ms(self, timeout_ms: float | None) -> float:
+        """What a call was given, or what all are; there may be none left. Raises BadRequest."""
+        if timeout_ms is None:
+            return self._timeout_ms
+        given = milliseconds(timeout_ms)
+        if given is None:
+            raise BadRequest(f"timeout_ms must be a number of milliseconds, not {timeout_ms!r}")
+        return given
+
+    # ---------------------------------------------------------------- append
+
+    def append_batch(
+        self, bodies: Sequence[bytes] | EntryBatch, timeout_ms: float | None
+    ) -> Verb[AppendReceipt]:
+        request = _append_request(batch_of(bodies), self.patience_ms(timeout_ms))
+        yield call(request)
+        return receipt_of(request)
+
+    def append_alone(self, body: bytes, frame: AppendFrame) -> Verb[AppendReceipt]:
+        """One body of a frame that was refused for its size, in the time that is left to it."""
+        return self.append_batch([body], frame.deadline_ms - now_ms())
+
+    def append_stream(
+        self, batch_records: int, batch_bytes: int, window: int, timeout_ms: float | None
+    ) -> Appending:
+        return Appending(
+            self._protocol.new_stream(),
+            BatchGatherer(batch_records, batch_bytes),
+            AppendWindow(window),
+            self.patience_ms(timeout_ms),
+        )
+
+    # ---------------------------------------------------------------- read
+
+    def get(self, index: int, from_member: str | None) -> Verb[Entry]:
+        index = whole("index", index)
+        if index < 0:
+            raise IndexOutOfRange(f"index {index} is below 0, where every log begins")
+        plan = self._plan(index, index + 1, from_member, batch_bytes=GET_LIMIT_BYTES)
+        while True:
+            (request,) = plan.wanted()
+            yield call(request)
+            batch = plan.take()
+            if batch is not None:
+                return _entry_of(request, batch, index)
+
+    def read(
+        self, first_index: int, stop_index: int | None, limit: int | None, from_member: str | None
+    ) -> Reading[Entry]:
+        limit = checked_limit(limit)
+        plan = self._range_plan(first_index, stop_index, from_member, entries_hint=limit)
+        return Reading(plan, EntryBatch.entries, limit)
+
+    def read_batches(
+        self, first_index: int, stop_index: int | None, from_member: str | None, **sizes: int
+    ) -> Reading[EntryBatch]:
+        """`sizes`: batch_bytes and prefetch, here and below."""
+        plan = self._range_plan(first_index, stop_index, from_member, **sizes)
+        return Reading(plan, lambda batch: (batch,))
+
+    def read_arrow(
+        self, first_index: int, stop_index: int | None, from_member: str | None, **sizes: int
+    ) -> Reading[pa.RecordBatch]:
+        from quorumlog.arrow import record_batch_of
+
+        def rows_of(batch: EntryBatch) -> Iterable[pa.RecordBatch]:
+            rows = record_batch_of(batch)
+            return (rows,) if rows.num_rows else ()
+
+        plan = self._range_plan(first_index, stop_index, from_member, **sizes)
+        return Reading(plan, rows_of)
+
+    def tail(self, first_index: int, from_member: str | None) -> Reading[Entry]:
+        first_index = whole("first_index", first_index)
+        plan = self._plan(first_index, None, from_member, wait_ms=TAIL_WAIT_MS, follow=True)
+        return Reading(plan, EntryBatch.entries)
+
+    # ---------------------------------------------------------------- the group
+
+    def status(self, timeout_ms: float) -> Verb[list[dict[str, Any]]]:
+        survey = StatusSurvey(self._protocol, self.patience_ms(timeout_ms))
+        while requests := survey.next_requests(now_ms()):
+            yield Step(requests, requests)
+        return survey.rows()
+
+    def transfer(self, to: str, timeout_ms: float | None) -> Verb[str]:
+        if not isinstance(to, str):
+            raise BadRequest(f"to must be the id of a member, not {to!r}")
+        now = now_ms()
+        deadline_ms = now + self.patience_ms(timeout_ms)
+        message = TransferRequest(to_member_id="".join(to))
+        request = Request(message, LEADER, now_ms=now, deadline_ms=deadline_ms)
+        yield call(request)
+        if request.error is not None:
+            raise request.error
+        assert isinstance(request.response, TransferResponse), request.response
+        return request.response.leader_id
+
+    # ---------------------------------------------------------------- requests of reads
+
+    def _range_plan(
+        self,
+        first_index: int,
+        stop_index: int | None,
+        from_member: str | None,
+        entries_hint: int | None = None,
+        **sizes: int,
+    ) -> ReadPlan:
+        may_lag = stop_index is not None and from_member is not None
+        return self._plan(
+            whole("first_index", first_index),
+            None if stop_index is None else whole("stop_index", stop_index),
+            from_member,
+            wait_ms=LAGGING_MEMBER_WAIT_MS if may_lag else 0,
+            entries_hint=entries_hint,
+            **{name: whole(name, size) for name, size in sizes.items()},
+        )
+
+    def _plan(
+        self, first_index: int, stop_index: int | None, from_member: str | None, **options: Any
+    ) -> ReadPlan:
+        target = read_target(from_member)
+        may_ask_others = target in (LEADER, ANY_MEMBER)
+        return ReadPlan(
+            first_index,
+            stop_index,
+            make_request=lambda message: _read_request(message, target, self._timeout_ms),
+            make_substitute=self._substitute_request if may_ask_others else None,
+            **options,
+        )
+
+    def _substitute_request(self, message: ReadRequest, tried: set[str]) -> Request | None:
+        address = self._protocol.view.untried_address(tried)
+        if address is None:
+            return None
+        timeout_ms = min(self._timeout_ms, SUBSTITUTE_TIMEOUT_MS)
+        return _read_request(message, Target(TargetKind.ADDRESS, address), timeout_ms)
+
+
+class Reading(Generic[T]):
+    """One read under way: `next_part` gives what each batch brings, in order, and None at the end."""
+
+    def __init__(
+        self, plan: ReadPlan, part_of: Callable[[EntryBatch], Iterable[T]], limit: int | None = None
+    ) -> None:
+        self._plan = plan
+        self._part_of = part_of
+        self._left = limit
+        """How many results are still to come at most; None: all."""
+
+    @property
+    def open_requests(self) -> list[Request]:
+        """To be cancelled when nobody reads on."""
+        return self._plan.open_requests
+
+    def next_part(self) -> Verb[Iterable[T] | None]:
+        while self._left != 0:
+            new = self._plan.wanted()
+            head = self._plan.head
+            if head is None:
+                break
+            yield Step(new, (head,))
+            batch = self._plan.take()
+            if batch is not None:
+                return self._limited(self._part_of(batch))
+        return None
+
+    def _limited(self, part: Iterable[T]) -> Iterable[T]:
+        if self._left is None:
+            return part
+        allowed = list(islice(part, self._left))
+        self._left -= len(allowed)
+        return allowed
+
+
+class Appending:
+    """One `append_stream` under way. The client takes batches from the source and adds them while it
+    `wants_batch`; then `next_receipt` gives the oldest outcome.
+    """
+
+    def __init__(
+        self, stream: Stream, gatherer: BatchGatherer, window: AppendWindow, timeout_ms: float
+    ) -> None:
+        self.gatherer = gatherer
+        self._stream = stream
+        self._window = window
+        self._timeout_ms = timeout_ms
+        self._is_exhausted = False
+        self._has_added = False
+        """Since the last receipt."""
+
+    @property
+    def progress(self) -> StreamProgress:
+        return self._window.progress
+
+    @property
+    def wants_batch(self) -> bool:
+        """There is room for one more. After the first one a receipt that is already here goes before:
+        a slow source must not keep it back."""
+        if self._is_exhausted or self._window.is_full:
+            return False
+        return not self._has_added or not self._window.is_head_done
+
+    def add(self, batch: EntryBatch | None) -> Sequence[Request]:
+        """What to submit for the next batch of the source; None: there is none."""
+        if batch is None:
+            self._is_exhausted = True
+            return ()
+        request = _append_request(batch, self._timeout_ms, self._stream)
+        self._window.add(request)
+        self._has_added = True
+        return (request,)
+
+    def next_receipt(self) -> Verb[AppendReceipt | None]:
+        """None: the stream is at its end. Raises why it stopped once the outcome of all is known."""
+        self._has_added = False
+        head = self._window.head
+        if head is None:
+            return None
+        yield Step((), (head,))
+        receipt = self._window.take()
+        if receipt is None:
+            self._is_exhausted = True
+            yield Step((), self._window.open_requests[1:])
+            self._window.raise_failure()
+        return receipt
+
+    def stop(self) -> list[Request]:
+        """Take nothing more; returns the requests to cancel."""
+        self._is_exhausted = True
+        return self._window.open_requests
+
+
+def _append_request(batch: EntryBatch, timeout_ms: float, stream: Stream | None = None) -> Request:
+    now = now_ms()
+    return Request(
+        AppendRequest(),
+        LEADER,
+        now_ms=now,
+        deadline_ms=now + timeout_ms,
+        payload=batch,
+        stream=stream,
+    )
+
+
+def _read_request(message: ReadRequest, target: Target, timeout_ms: float) -> Request:
+    now = now_ms()
+    return Request(message, target, now_ms=now, deadline_ms=now + timeout_ms + message.wait_ms)
+
+
+def _entry_of(request: Request, batch: EntryBatch, index: int) -> Entry:
+    """The entry of what `get(index)` brought, checked; raises IndexOutOfRange for a no-op."""
+    assert batch.first_index == index, (batch.first_index, index)
+    response = request.response
+    assert isinstance(response, ReadResponse), response
+    for entry in batch.entries():
+        return entry
+    term = int(batch.headers()["term"][0])
+    raise IndexOutOfRange(
+        f"index {index} holds no appended entry: it is the no-op that opened term {term}",
+        ledger_begin_index=response.ledger_begin_index,
+        committed_index=response.committed_index,
+    )

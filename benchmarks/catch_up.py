@@ -22,7 +22,7 @@ from benchmarks.large import fill
 from benchmarks.outcome import Outcome, Report
 from harness.faults import Watch
 from harness.member_processes import MemberProcesses
-from quorumlog import connect_async
+from quorumlog import connect_async, leader_of
 from quorumlog.bench.figures import Target
 from quorumlog.bench.raw_limit import RAW_SECONDS_LIMIT, measure_raw_limit
 from quorumlog.bench.running_group import RunningGroup
@@ -120,7 +120,7 @@ async def _catch_up_under_load(
 async def _catch_up(members: MemberProcesses) -> CatchUp:
     async with connect_async(members.servers) as client:
         leader = await Watch(client, members).leader()
-    member = next(m for m in reversed(members.members) if m.member_id != leader["id"])
+    member = next(m for m in reversed(members.members) if m.member_id != leader.id)
     member.kill()
     shutil.rmtree(member.data_dir)
     member.start()
@@ -133,13 +133,14 @@ async def _catch_up(members: MemberProcesses) -> CatchUp:
         while not is_complete and time.perf_counter() - began < TIMEOUT_S:
             members.check_running()
             rows = await client.status(timeout_ms=STATUS_TIMEOUT_MS)
-            own = next((r for r in rows if r["id"] == member.member_id and r["reachable"]), None)
+            own = next((r for r in rows if r.id == member.member_id and r.reachable), None)
             if own is not None:
-                durable = own["durable_index"]
+                durable = own.durable_index
                 if answered is None:
                     answered, before = time.perf_counter(), durable
                 is_complete = goal is not None and durable >= goal
-            goal = max((r["committed_index"] for r in rows if r["role"] == "leader"), default=goal)
+            leads = leader_of(rows)
+            goal = leads.committed_index if leads is not None else goal
             await asyncio.sleep(POLL_S)
     ended = time.perf_counter()
     answered = answered or ended

@@ -100,7 +100,7 @@ async def servers_leader_first(members: MemberProcesses) -> str:
     followers would send it. Waits for a leader."""
     async with connect_async(members.servers) as client:
         leader = await Watch(client, members).leader()
-    first = members[leader["id"]].address
+    first = members[leader.id].address
     return ",".join([first, *(m.address for m in members.members if m.address != first)])
 
 

@@ -55,7 +55,7 @@ async def _catch_up(
 ) -> tuple[float, int]:
     """(seconds, bytes that came in them)."""
     async with connect_async(members.servers) as client:
-        leader_id = (await Watch(client, members).leader())["id"]
+        leader_id = (await Watch(client, members).leader()).id
     behind = next(m for m in reversed(members.members) if m.member_id != leader_id)
     behind.stop()
     async with connect_async(members.servers) as client:
@@ -67,16 +67,16 @@ async def _catch_up(
     limit_s = MOST_TIMES * size_bytes / bytes_per_second
     began_s, first = 0.0, -1
     async with connect_async(members.servers) as client:
-        goal = max(row["committed_index"] or -1 for row in await client.status())
+        goal = max(row.committed_index for row in await client.status())
         while True:
             rows = await client.status(timeout_ms=STATUS_TIMEOUT_MS)
-            own = next((row for row in rows if row["id"] == behind.member_id), None)
-            if own is not None and own["reachable"]:
+            own = next((row for row in rows if row.id == behind.member_id), None)
+            if own is not None and own.reachable:
                 if not began_s:
-                    began_s, first = time.perf_counter(), own["durable_index"]
+                    began_s, first = time.perf_counter(), own.durable_index
                 seconds = time.perf_counter() - began_s
-                if own["durable_index"] >= goal or seconds > limit_s:
-                    return seconds, (own["durable_index"] - first) * ENTRY_BYTES
+                if own.durable_index >= goal or seconds > limit_s:
+                    return seconds, (own.durable_index - first) * ENTRY_BYTES
             await asyncio.sleep(POLL_S)
 
 

@@ -84,7 +84,7 @@ async def _produce(
     ):
         watch = Watch(watching, members)
         leader = await watch.leader()
-        _done(progress, step, f"three members run, {leader['id']} leads in term {leader['term']}")
+        _done(progress, step, f"three members run, {leader.id} leads in term {leader.term}")
 
         producer = Producer(client, batches, in_flight=options.in_flight)
         bar = progress.add_task("rows acknowledged", total=report.rows)

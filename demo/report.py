@@ -9,7 +9,8 @@ from rich.table import Table
 
 from demo.spark_comparison import LogContents
 from harness.directories import Comparison
-from harness.faults import Failover, Row
+from harness.faults import Failover
+from quorumlog import MemberStatusRow, leader_of
 
 
 @dataclass(slots=True)
@@ -18,7 +19,7 @@ class Report:
 
     rows: int
     batch_records: int
-    members: list[Row] = field(default_factory=list)
+    members: list[MemberStatusRow] = field(default_factory=list)
     """Status of every member when all was written."""
     starts: dict[str, int] = field(default_factory=dict)
     seconds_producing: float = 0.0
@@ -46,7 +47,9 @@ class Report:
     @property
     def leader_id(self) -> str:
         """Who led when all was written."""
-        return next(str(row["id"]) for row in self.members if row["role"] == "leader")
+        leader = leader_of(self.members)
+        assert leader is not None, self.members
+        return leader.id
 
     @property
     def succeeded(self) -> bool:
@@ -67,15 +70,15 @@ class Report:
             table.add_column(heading)
         for heading in ("term", "log end", "committed index"):
             table.add_column(heading, justify="right")
-        for row in sorted(self.members, key=lambda row: str(row["id"])):
+        for row in sorted(self.members, key=lambda row: row.id):
             table.add_row(
-                row["id"],
-                row["address"],
-                row["role"],
-                str(self.starts.get(row["id"], 0)),
-                str(row["term"]),
-                f"{row['ledger_end_index']:,}",
-                f"{row['committed_index']:,}",
+                row.id,
+                row.address,
+                row.role,
+                str(self.starts.get(row.id, 0)),
+                str(row.term),
+                f"{row.ledger_end_index:,}",
+                f"{row.committed_index:,}",
             )
         return table
 

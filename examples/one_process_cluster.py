@@ -26,7 +26,7 @@ def main() -> None:
 
         cluster.restart(killed)
         for row in log.status():
-            print(f"{row['id']}: {row['role']}, committed up to {row['committed_index']}")
+            print(f"{row.id}: {row.role}, committed up to {row.committed_index}")
         print(f"{sum(1 for _ in log.read(0))} entries in the log")
 
 

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from harness.member_processes import MemberProcess, MemberProcesses
 from harness.producer import Ack, Producer
-from quorumlog import AsyncLedgerClient
+from quorumlog import AsyncLedgerClient, MemberStatusRow, leader_of
 
 POLL_S = 0.05
 STATUS_TIMEOUT_MS = 500
 CATCH_UP_TIMEOUT_S = 60.0
-
-Row = dict[str, Any]
 
 
 class Failover(NamedTuple):
@@ -44,17 +42,17 @@ class Watch:
         self._client = client
         self._members = members
 
-    async def rows(self) -> list[Row]:
+    async def rows(self) -> list[MemberStatusRow]:
         self._members.check_running()
         return await self._client.status(timeout_ms=STATUS_TIMEOUT_MS)
 
-    async def leader(self, timeout_s: float = CATCH_UP_TIMEOUT_S) -> Row:
+    async def leader(self, timeout_s: float = CATCH_UP_TIMEOUT_S) -> MemberStatusRow:
         """The leader of the highest term; waits for one. Raises TimeoutError."""
         async with asyncio.timeout(timeout_s):
             while True:
-                leaders = [row for row in await self.rows() if row["role"] == "leader"]
-                if leaders:
-                    return max(leaders, key=lambda row: int(row["term"]))
+                leader = leader_of(await self.rows())
+                if leader is not None:
+                    return leader
                 await asyncio.sleep(POLL_S)
 
     async def caught_up(self, member_id: str, timeout_s: float = CATCH_UP_TIMEOUT_S) -> None:
@@ -63,13 +61,13 @@ class Watch:
         async with asyncio.timeout(timeout_s):
             while True:
                 rows = await self.rows()
-                own = next((row for row in rows if row["id"] == member_id and row["reachable"]), None)
-                follows = own and own["role"] == "follower"
-                if own and follows and goal is not None and own["committed_index"] >= goal:
+                own = next((row for row in rows if row.id == member_id), None)
+                follows = own is not None and own.role == "follower"
+                if own and follows and goal is not None and own.committed_index >= goal:
                     return
-                leaders = [row for row in rows if row["role"] == "leader" and row["id"] != member_id]
-                if leaders and goal is None:
-                    goal = max(int(row["committed_index"]) for row in leaders)
+                leader = leader_of(row for row in rows if row.id != member_id)
+                if leader is not None and goal is None:
+                    goal = leader.committed_index
                 await asyncio.sleep(POLL_S)
 
     async def in_step(self, entries: int, timeout_s: float = CATCH_UP_TIMEOUT_S) -> None:
@@ -77,20 +75,19 @@ class Watch:
         async with asyncio.timeout(timeout_s):
             while True:
                 rows = await self.rows()
-                if all(row["reachable"] for row in rows):
-                    ends = [int(row["ledger_end_index"]) for row in rows]
+                if all(row.reachable for row in rows):
+                    ends = [row.ledger_end_index for row in rows]
                     if max(ends) - min(ends) <= entries:
                         return
                 await asyncio.sleep(POLL_S)
 
-    async def all_equal(self, timeout_s: float = CATCH_UP_TIMEOUT_S) -> list[Row]:
+    async def all_equal(self, timeout_s: float = CATCH_UP_TIMEOUT_S) -> list[MemberStatusRow]:
         """Until every member holds and has committed the same log; their status then."""
         async with asyncio.timeout(timeout_s):
             while True:
                 rows = await self.rows()
-                ends = {(row["ledger_end_index"], row["committed_index"], row["term"]) for row in rows}
-                leads = any(row["role"] == "leader" for row in rows)
-                if leads and len(ends) == 1 and all(row["reachable"] for row in rows):
+                ends = {(row.ledger_end_index, row.committed_index, row.term) for row in rows}
+                if leader_of(rows) and len(ends) == 1 and all(row.reachable for row in rows):
                     return rows
                 await asyncio.sleep(POLL_S)
 
@@ -98,12 +95,12 @@ class Watch:
 async def kill_leader(members: MemberProcesses, watch: Watch, producer: Producer) -> Failover:
     """SIGKILL the leader, restart it at once, and return when it has caught up."""
     leader = await watch.leader()
-    member = members[leader["id"]]
+    member = members[leader.id]
     fault_at_s = time.perf_counter()
     member.kill()
     member.start()
     restarted_at_s = time.perf_counter()
-    ack = await producer.wait_for_term_above(leader["term"])
+    ack = await producer.wait_for_term_above(leader.term)
     await watch.caught_up(member.member_id)
     return _failover("SIGKILL", leader, fault_at_s, ack, restarted_at_s)
 
@@ -111,11 +108,11 @@ async def kill_leader(members: MemberProcesses, watch: Watch, producer: Producer
 async def terminate_leader(members: MemberProcesses, watch: Watch, producer: Producer) -> Failover:
     """SIGTERM the leader, start it again when it has ended, and return when it has caught up."""
     leader = await watch.leader()
-    member = members[leader["id"]]
+    member = members[leader.id]
     fault_at_s = time.perf_counter()
     ending = asyncio.create_task(asyncio.to_thread(member.stop))
     try:
-        ack = await producer.wait_for_term_above(leader["term"])
+        ack = await producer.wait_for_term_above(leader.term)
     finally:
         await ending
     member.start()
@@ -124,7 +121,7 @@ async def terminate_leader(members: MemberProcesses, watch: Watch, producer: Pro
     return Failover(
         "SIGTERM",
         member.member_id,
-        leader["term"],
+        leader.term,
         ack.term,
         fault_at_s,
         ack.at_s - fault_at_s,
@@ -137,12 +134,12 @@ async def stop_leader(
 ) -> Failover:
     """SIGSTOP the leader, SIGCONT after `seconds`, and return when it has caught up."""
     leader = await watch.leader()
-    member = members[leader["id"]]
+    member = members[leader.id]
     fault_at_s = time.perf_counter()
     member.pause()
     resuming = asyncio.create_task(_resume_after(member, seconds))
     try:
-        ack = await producer.wait_for_term_above(leader["term"])
+        ack = await producer.wait_for_term_above(leader.term)
         resumed_at_s = await resuming
     finally:
         resuming.cancel()
@@ -150,12 +147,14 @@ async def stop_leader(
     return _failover("SIGSTOP", leader, fault_at_s, ack, resumed_at_s)
 
 
-def _failover(signal_name: str, leader: Row, fault_at_s: float, ack: Ack, back_at_s: float) -> Failover:
+def _failover(
+    signal_name: str, leader: MemberStatusRow, fault_at_s: float, ack: Ack, back_at_s: float
+) -> Failover:
     """`ack`: the first of the next leader; the member that led was back at `back_at_s`, is whole now."""
     return Failover(
         signal_name,
-        leader["id"],
-        leader["term"],
+        leader.id,
+        leader.term,
         ack.term,
         fault_at_s,
         ack.at_s - fault_at_s,

@@ -9,12 +9,12 @@ import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 from harness.member_processes import MemberFailed, MemberProcesses
 from harness.proxy import Network
 from nemesis.damage import DamageKind
-from quorumlog import LedgerClient, connect
+from quorumlog import LedgerClient, MemberStatusRow, connect, leader_of
 
 SEGMENT_BYTES = 4 << 20
 """Small, so that a run of minutes crosses many segment ends."""
@@ -131,8 +131,8 @@ class Cluster:
 
     def leader_id(self) -> str | None:
         """Of the highest term, as the members say it now."""
-        rows = [row for row in self._status() if row["role"] == "leader"]
-        return str(max(rows, key=lambda row: int(row["term"]))["id"]) if rows else None
+        leader = leader_of(self._status())
+        return leader.id if leader is not None else None
 
     def wait_until_whole(self, *, all_equal: bool = False) -> str:
         """Until every member follows one leader and has, committed and on disk, all that the leader held
@@ -152,46 +152,45 @@ class Cluster:
             self.check_running()
             rows = self._status()
             leader = _common_leader(rows)
-            self._damaged -= {str(row["id"]) for row in rows if _is_healed(row)}
+            self._damaged -= {row.id for row in rows if _is_healed(row)}
             if leader is not None:
-                goal = goals.setdefault(leader["term"], leader["ledger_end_index"])
-                ends = {(row["ledger_end_index"], row["committed_index"]) for row in rows}
-                has_all = all(min(row["committed_index"], row["durable_index"]) >= goal for row in rows)
+                goal = goals.setdefault(leader.term, leader.ledger_end_index)
+                ends = {(row.ledger_end_index, row.committed_index) for row in rows}
+                has_all = all(min(row.committed_index, row.durable_index) >= goal for row in rows)
                 if has_all and not self._damaged and (not all_equal or len(ends) == 1):
-                    return str(leader["id"])
+                    return leader.id
             if time.monotonic() > deadline_s:
                 said = "\n".join(map(_describe, rows))
                 raise NotHealed(f"not whole again within {SETTLE_TIMEOUT_S:g} s:\n{said}")
             time.sleep(POLL_S)
 
-    def _status(self) -> list[dict[str, Any]]:
+    def _status(self) -> list[MemberStatusRow]:
         return self.client.status(timeout_ms=STATUS_TIMEOUT_MS)
 
 
-def _common_leader(rows: list[dict[str, Any]]) -> dict[str, Any] | None:
-    if not all(row["reachable"] for row in rows) or len({row["term"] for row in rows}) > 1:
+def _common_leader(rows: list[MemberStatusRow]) -> MemberStatusRow | None:
+    if not all(row.reachable for row in rows) or len({row.term for row in rows}) > 1:
         return None
-    leaders = [row for row in rows if row["role"] == "leader"]
-    followers = [row for row in rows if row["role"] == "follower"]
-    if len(leaders) != 1 or len(followers) != len(rows) - 1:
+    leader = leader_of(rows)
+    followers = [row for row in rows if row.role == "follower"]
+    if leader is None or len(followers) != len(rows) - 1:
         return None
-    follows = {row["leader_id"] for row in followers}
-    return leaders[0] if follows <= {leaders[0]["id"]} else None
+    return leader if {row.leader_id for row in followers} <= {leader.id} else None
 
 
-def _is_healed(row: dict[str, Any]) -> bool:
+def _is_healed(row: MemberStatusRow) -> bool:
     """Since its start all of its log was read, and what was damaged has been replaced."""
-    return bool(row["reachable"] and row["scrub_passes"] and not row["quarantined_entries"])
+    return bool(row.reachable and row.scrub_passes and not row.quarantined_entries)
 
 
-def _describe(row: dict[str, Any]) -> str:
-    if not row["reachable"]:
-        return f"{row['id'] or row['address']}: {row['problem']}"
+def _describe(row: MemberStatusRow) -> str:
+    if not row.reachable:
+        return f"{row.id or row.address}: {row.problem}"
     return (
-        f"{row['id']}: {row['role']} in term {row['term']}, leader {row['leader_id'] or 'unknown'}, end"
-        f" {row['ledger_end_index']}, committed {row['committed_index']}, {row['scrub_passes']} scrubs,"
-        f" {row['quarantined_entries']} entries in quarantine, {row['waits_for']}"
-        f" {'; '.join(row['problems'])}"
+        f"{row.id}: {row.role} in term {row.term}, leader {row.leader_id or 'unknown'}, end"
+        f" {row.ledger_end_index}, committed {row.committed_index}, {row.scrub_passes} scrubs,"
+        f" {row.quarantined_entries} entries in quarantine, {row.waits_for}"
+        f" {'; '.join(row.problems)}"
     )
 
 

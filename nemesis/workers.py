@@ -18,6 +18,7 @@ from quorumlog import (
     AsyncLedgerClient,
     LedgerClient,
     LedgerError,
+    MemberStatusRow,
     OutcomeUnknown,
     Refused,
     connect,
@@ -72,10 +73,10 @@ async def work_in_tasks(
         stopping.set()
 
 
-def _reachable(rows: list[dict[str, Any]]) -> set[str]:
+def _reachable(rows: list[MemberStatusRow]) -> set[str]:
     """Members know each other by the proxy's addresses and tell those to clients. A client stays with
     the address at which a member greeted it first: so it greets them all before it asks for anything."""
-    return {row["id"] for row in rows if row["reachable"]}
+    return {row.id for row in rows if row.reachable}
 
 
 class Worker:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from quorumlog import LedgerClient
+from quorumlog import LedgerClient, MemberStatusRow
 
 T = TypeVar("T")
 
@@ -22,12 +22,12 @@ def eventually(condition: Callable[[], T], *, timeout_s: float = 60.0, what: str
         time.sleep(0.01)
 
 
-def row_of(log: LedgerClient, member_id: str) -> dict[str, Any]:
+def row_of(log: LedgerClient, member_id: str) -> MemberStatusRow:
     """What the member says of itself, once it answers."""
 
-    def row() -> dict[str, Any] | None:
-        (found,) = (row for row in log.status() if row["id"] == member_id)
-        return found if found["reachable"] else None
+    def row() -> MemberStatusRow | None:
+        (found,) = (row for row in log.status() if row.id == member_id)
+        return found if found.reachable else None
 
     return eventually(row, what=f"an answer of {member_id}")
 
@@ -39,7 +39,7 @@ def wait_until_identical(log: LedgerClient) -> None:
     def have_same_end() -> bool:
         rows = log.status()
         points = ("ledger_end_index", "durable_index", "committed_index")
-        ends = {row[point] for row in rows for point in points}
-        return len(ends) == 1 and all(row["reachable"] for row in rows)
+        ends = {getattr(row, point) for row in rows for point in points}
+        return len(ends) == 1 and all(row.reachable for row in rows)
 
     eventually(have_same_end, what="all members at the same committed end")

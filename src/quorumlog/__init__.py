@@ -16,7 +16,14 @@ from quorumlog.version import VERSION
 
 if TYPE_CHECKING:
     from quorumlog.batch import Entry, EntryBatch
-    from quorumlog.client import AsyncLedgerClient, LedgerClient, connect, connect_async
+    from quorumlog.client import (
+        AsyncLedgerClient,
+        LedgerClient,
+        MemberStatusRow,
+        connect,
+        connect_async,
+        leader_of,
+    )
     from quorumlog.config import ConsensusConfig, GroupConfig, MemberAddress, StoreConfig
     from quorumlog.entry import AppendReceipt, Durability
     from quorumlog.errors import (
@@ -50,6 +57,7 @@ __all__ = [
     "LedgerServer",
     "LocalCluster",
     "MemberAddress",
+    "MemberStatusRow",
     "NotLeader",
     "OutcomeUnknown",
     "Overloaded",
@@ -61,6 +69,7 @@ __all__ = [
     "__version__",
     "connect",
     "connect_async",
+    "leader_of",
 ]
 
 __version__ = VERSION
@@ -70,8 +79,10 @@ _HOME = {
     "EntryBatch": "batch",
     "AsyncLedgerClient": "client",
     "LedgerClient": "client",
+    "MemberStatusRow": "client",
     "connect": "client",
     "connect_async": "client",
+    "leader_of": "client",
     "ConsensusConfig": "config",
     "GroupConfig": "config",
     "MemberAddress": "config",

@@ -44,7 +44,7 @@ MEMBER_KEYS = [
 
 def end_of(cluster: LocalCluster) -> int:
     with connect(cluster.servers) as log:
-        return max(row["ledger_end_index"] for row in log.status())
+        return max(row.ledger_end_index for row in log.status())
 
 
 def test_append_prints_first_and_last_index_and_read_gives_the_lines_back(

@@ -30,7 +30,6 @@ from quorumlog.wire.client_messages import (
     AppendResponse,
     ClientMessage,
     StatusRequest,
-    StatusResponse,
 )
 from tests.client.both_clients import Client
 from tests.client.fake_server import (
@@ -426,13 +425,6 @@ def test_large_batches_from_several_threads_arrive_whole(client: Client, group: 
     bodies = group.bodies()
     assert len(bodies) == 48
     assert all(body == body[:1] * 500_000 for body in bodies)
-
-
-def test_a_status_answer_of_the_leader_carries_what_a_client_shows(client: Client) -> None:
-    """Guards the fake: its rows must be those of a real server."""
-    rows = client.status()
-    assert {"id", "address", "reachable", "role", "term", "committed_index"} <= set(rows[0])
-    assert set(StatusResponse.__struct_fields__) - {"request_id"} <= set(rows[0])
 
 
 def test_the_blocking_client_does_not_import_asyncio() -> None:

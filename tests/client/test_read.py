@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 
+from quorumlog import MemberStatusRow, leader_of
 from quorumlog.batch import Entry, EntryBatch
 from quorumlog.errors import BadRequest, IndexOutOfRange, RangeDamaged, Unreachable
 from quorumlog.wire.client_messages import (
@@ -22,6 +22,7 @@ from quorumlog.wire.client_messages import (
 from quorumlog.wire.framing import encode_frame
 from tests.client.both_clients import Client
 from tests.client.fake_server import Action, Drop, FakeGroup, FakeServer, Hang
+from tests.made_rows import made_row
 from tests.waiting import eventually
 
 
@@ -489,8 +490,8 @@ def test_tail_does_not_hold_up_appends_of_the_same_client(client: Client, group:
 # -------------------------------------------------------------------- status, transfer
 
 
-def row_of(rows: list[dict[str, Any]], member_id: str) -> dict[str, Any]:
-    (row,) = [row for row in rows if row["id"] == member_id]
+def row_of(rows: list[MemberStatusRow], member_id: str) -> MemberStatusRow:
+    (row,) = [row for row in rows if row.id == member_id]
     return row
 
 
@@ -498,25 +499,39 @@ def test_status_has_a_row_for_every_member_though_one_is_listed(
     group: FakeGroup, new_client: Callable[..., Client]
 ) -> None:
     rows = new_client(group[1].address).status()
-    assert [(row["id"], row["role"], row["reachable"]) for row in rows] == [
+    assert [(row.id, row.role, row.reachable) for row in rows] == [
         ("n0", "leader", True),
         ("n1", "follower", True),
         ("n2", "follower", True),
     ]
-    assert row_of(rows, "n0")["committed_index"] == 0
+    assert row_of(rows, "n0").committed_index == 0
 
 
 def test_status_shows_members_that_are_down_or_say_nothing(client: Client, group: FakeGroup) -> None:
     group[1].stop()
     group[2].pause()
     rows = client.status(timeout_ms=300)
-    assert [(row["id"], row["address"], row["reachable"]) for row in rows] == [
+    assert [(row.id, row.address, row.reachable) for row in rows] == [
         ("n0", group[0].address, True),
         ("n1", group[1].address, False),
         ("n2", group[2].address, False),
     ]
-    assert "refused" in row_of(rows, "n1")["problem"]
-    assert row_of(rows, "n2")["role"] is None
+    assert "refused" in row_of(rows, "n1").problem
+    down = row_of(rows, "n2")
+    assert (down.role, down.term, down.committed_index, down.quarantined_entries) == ("", -1, -1, -1)
+    assert down.members == ()
+
+
+def test_a_row_cannot_be_changed(client: Client) -> None:
+    row = client.status()[0]
+    with pytest.raises(AttributeError):
+        row.term = 7  # type: ignore[misc]
+
+
+def test_the_leader_of_rows_is_the_one_of_the_highest_term() -> None:
+    rows = [made_row("n0", role="leader", term=4), made_row("n1", role="leader", term=6)]
+    assert leader_of([*rows, made_row("n2", role="follower", term=7)]) is rows[1]
+    assert leader_of([made_row("n0", role="candidate", term=4), made_row("n1", reachable=False)]) is None
 
 
 def test_status_of_a_group_that_is_all_down(group: FakeGroup, new_client: Callable[..., Client]) -> None:
@@ -524,8 +539,8 @@ def test_status_of_a_group_that_is_all_down(group: FakeGroup, new_client: Callab
     for server in group.servers:
         server.stop()
     rows = new_client(",".join(addresses)).status(timeout_ms=500)
-    assert sorted(row["address"] for row in rows) == addresses
-    assert not any(row["reachable"] for row in rows)
+    assert sorted(row.address for row in rows) == addresses
+    assert not any(row.reachable for row in rows)
 
 
 def test_transfer(client: Client, group: FakeGroup) -> None:

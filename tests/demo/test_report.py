@@ -12,6 +12,7 @@ from demo.report import Report
 from demo.spark_comparison import LogContents, compare_summaries
 from harness.directories import Comparison
 from harness.faults import Failover
+from tests.made_rows import made_row
 
 AGREES = Comparison("a", True, "")
 DIFFERS = Comparison("b", False, "here")
@@ -20,11 +21,11 @@ GOOD_CONTENTS = LogContents(1128, 0, 128, 0, (AGREES,), 1.0)
 
 @pytest.fixture
 def good() -> Report:
-    row = {"id": "n0", "address": "h:1", "role": "leader", "term": 3}
+    told = {"address": "h:1", "ledger_end_index": 1129, "committed_index": 1129}
     return Report(
         rows=1000,
         batch_records=128,
-        members=[row | {"ledger_end_index": 1129, "committed_index": 1129}],
+        members=[made_row("n0", role="leader", term=3, **told)],
         starts={"n0": 2},
         seconds_producing=2.0,
         failovers=[

@@ -19,7 +19,7 @@ DIALS_NEEDED = 12
 
 def are_linked(cluster: Cluster) -> bool:
     rows = cluster.client.status()
-    return all(row["reachable"] and all(m["reachable"] for m in row["members"]) for row in rows)
+    return all(row.reachable and all(m.reachable for m in row.members) for row in rows)
 
 
 @pytest.mark.processes

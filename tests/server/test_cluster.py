@@ -188,7 +188,7 @@ def test_a_member_that_lost_a_segment_file_is_healed_by_the_others() -> None:
         wait_until_identical(client)
 
         def problems() -> list[str]:
-            return list(row_of(client, damaged)["problems"])
+            return list(row_of(client, damaged).problems)
 
         eventually(lambda: not problems(), what="nothing left to heal")
         served = [entry.body for entry in client.read(0, from_member=damaged)]
@@ -315,9 +315,9 @@ def test_a_killed_memory_member_comes_back_as_an_observer() -> None:
         victim = next(m for m in cluster.running if m != cluster.leader())
         cluster.kill(victim)
         cluster.restart(victim)
-        eventually(lambda: row_of(client, victim)["role"] == "observer")
-        eventually(lambda: row_of(client, victim)["committed_index"] >= 1)
-        assert "membership" in row_of(client, victim)["waits_for"]
+        eventually(lambda: row_of(client, victim).role == "observer")
+        eventually(lambda: row_of(client, victim).committed_index >= 1)
+        assert "membership" in row_of(client, victim).waits_for
 
 
 def test_a_wiped_member_cannot_help_to_lose_what_it_forgot() -> None:
@@ -335,15 +335,15 @@ def test_a_wiped_member_cannot_help_to_lose_what_it_forgot() -> None:
         shutil.rmtree(cluster.data_dir(wiped))
         cluster.restart(wiped)
         cluster.restart(lagging)
-        eventually(lambda: row_of(client, wiped)["role"] == "observer")
-        assert row_of(client, lagging)["role"] != "leader"
+        eventually(lambda: row_of(client, wiped).role == "observer")
+        assert row_of(client, lagging).role != "leader"
         with connect(cluster.servers, timeout_ms=2000) as impatient, pytest.raises(Refused):
             impatient.append(b"nobody may take this")
         cluster.restart(leader)
         assert client.get(kept.first_index).body == b"only two have this"
         client.append(b"three again, two of them voters")
-        end = row_of(client, leader)["committed_index"]
-        eventually(lambda: row_of(client, wiped)["committed_index"] >= end)
+        end = row_of(client, leader).committed_index
+        eventually(lambda: row_of(client, wiped).committed_index >= end)
 
 
 def test_an_append_in_flight_at_a_kill_is_unknown_or_acknowledged_never_both() -> None:
@@ -430,10 +430,10 @@ def test_a_cluster_that_misses_a_member_says_whom_it_waits_for(
         with connect(cluster.servers) as client:
 
             def waits() -> list[str]:
-                return [r["waits_for"] for r in client.status() if r["reachable"]]
+                return [r.waits_for for r in client.status() if r.reachable]
 
             eventually(lambda: len(waits()) == 2 and all("n2" in text for text in waits()))
-            assert {row_of(client, member)["role"] for member in ("n0", "n1")} == {"unformed"}
+            assert {row_of(client, member).role for member in ("n0", "n1")} == {"unformed"}
             eventually(lambda: "waits for n2" in caplog.text, what="the same on the log")
             cluster.restart("n2")
             client.append(b"formed")

@@ -47,7 +47,7 @@ async def read_together(servers: str, reads: WatchedReads, *stop_indices: int) -
     clients = [connect_async(servers) for _ in stop_indices]
     for client in clients:
         (row,) = await client.status()
-        last = [entry async for entry in client.read_batches(row["committed_index"])]
+        last = [entry async for entry in client.read_batches(row.committed_index)]
         assert len(last) == 1  # from memory; and by now the client has found its server
     found = [
         asyncio.create_task(bodies_of(client, stop_index))

@@ -198,11 +198,11 @@ def test_a_member_that_forgot_its_promises_comes_back_as_an_observer(name: str) 
         cluster.kill(victim)
         (cluster.data_dir(victim) / name).write_bytes(b"\xff" * 8192)
         cluster.restart(victim)
-        eventually(lambda: row_of(client, victim)["role"] == "observer")
-        assert "membership" in row_of(client, victim)["waits_for"]
-        assert name in str(row_of(client, victim)["problems"])
+        eventually(lambda: row_of(client, victim).role == "observer")
+        assert "membership" in row_of(client, victim).waits_for
+        assert name in str(row_of(client, victim).problems)
         last = client.append(b"two voters are enough").first_index
-        eventually(lambda: row_of(client, victim)["committed_index"] >= last, what="the observer is fed")
+        eventually(lambda: row_of(client, victim).committed_index >= last, what="the observer is fed")
 
 
 @pytest.mark.parametrize(
@@ -233,10 +233,10 @@ def test_options_that_differ_are_shown_by_status(
             async with connect_async(f"{three[0]},{three[1]}") as client:
                 async with asyncio.timeout(10):
                     while True:
-                        rows = [row for row in await client.status() if row["reachable"]]
-                        found = " ".join(str(row["problems"]) for row in rows)
+                        rows = [row for row in await client.status() if row.reachable]
+                        found = " ".join(str(row.problems) for row in rows)
                         if all(text in found for text in named):
-                            assert {row["role"] for row in rows} == {"unformed"}
+                            assert {row.role for row in rows} == {"unformed"}
                             return found
         finally:
             for one in servers:

@@ -44,11 +44,11 @@ def a_follower(cluster: LocalCluster) -> str:
 
 
 def directory_of(client: LedgerClient, member_id: str) -> str:
-    return str(row_of(client, member_id)["directory_id"])
+    return row_of(client, member_id).directory_id
 
 
 def problems_of(client: LedgerClient, member_id: str) -> str:
-    return " ".join(row_of(client, member_id)["problems"])
+    return " ".join(row_of(client, member_id).problems)
 
 
 class Ghost:
@@ -113,7 +113,7 @@ def test_the_second_process_of_a_member_leaves_and_the_group_does_not_notice(
     cluster: LocalCluster, client: LedgerClient, tmp_path: Path, kind: str
 ) -> None:
     first = a_follower(cluster)
-    before = {row["id"]: (row["term"], row["leader_id"]) for row in client.status()}
+    before = {row.id: (row.term, row.leader_id) for row in client.status()}
     own_directory = directory_of(client, first)
     if kind == "a copy of the directory":
         shutil.copytree(cluster.data_dir(first), tmp_path / "second")
@@ -134,7 +134,7 @@ def test_the_second_process_of_a_member_leaves_and_the_group_does_not_notice(
             )
         client.append(b"after")
         wait_until_identical(client)
-        assert {row["id"]: (row["term"], row["leader_id"]) for row in client.status()} == before
+        assert {row.id: (row.term, row.leader_id) for row in client.status()} == before
     finally:
         second.stop()
     eventually(lambda: not any(problems_of(client, m) for m in cluster.running), what="it is forgotten")

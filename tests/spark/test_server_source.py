@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quorumlog import LocalCluster, StoreConfig, connect
+from quorumlog import LocalCluster, MemberStatusRow, StoreConfig, connect
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import IndexOutOfRange, RequestTimeout, UnknownGroup, Unreachable
 from quorumlog.spark.ledger_data_source import LedgerDataSource
@@ -18,7 +18,9 @@ from quorumlog.spark.options import LedgerOptions
 from quorumlog.spark.partitions import LedgerPartition
 from quorumlog.spark.range_check import RangeCheck, RangeMismatch
 from quorumlog.spark.rows import schema_of
-from quorumlog.spark.server_source import Leadership, ServerSource, StatusRow, judge, shared_client
+from quorumlog.spark.server_source import Leadership, ServerSource, judge, shared_client
+from quorumlog.wire.client_messages import MemberInfo
+from tests.made_rows import made_row
 from tests.spark.made_batches import MadeLog
 from tests.spark.made_directories import flip_bit_of_body
 from tests.waiting import eventually
@@ -26,13 +28,14 @@ from tests.waiting import eventually
 BODIES = [b"record %d;" % number for number in range(3000)]
 
 
-def row(member_id: str, role: str, term: int, **more: Any) -> StatusRow:
-    known = {"reachable": True, "ledger_begin_index": 0, "committed_index": 9, "members": ({},) * 3}
-    return {"id": member_id, "role": role, "term": term, **known, **more}
+def row(member_id: str, role: str, term: int) -> MemberStatusRow:
+    members = tuple(MemberInfo(id=f"n{i}", address=f"h:{i}") for i in range(3))
+    told = {"ledger_begin_index": 0, "committed_index": 9, "members": members}
+    return made_row(member_id, role=role, term=term, **told)
 
 
-def down(member_id: str) -> StatusRow:
-    return {"id": member_id, "address": member_id, "reachable": False, "problem": "refused"}
+def down(member_id: str) -> MemberStatusRow:
+    return made_row(member_id, address=member_id, reachable=False, problem="refused")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +55,7 @@ def down(member_id: str) -> StatusRow:
     ],
 )
 def test_leadership_is_proven_by_a_majority(
-    rows: list[StatusRow], verdict: tuple[int, str] | str
+    rows: list[MemberStatusRow], verdict: tuple[int, str] | str
 ) -> None:
     found = judge(rows)
     if isinstance(verdict, str):

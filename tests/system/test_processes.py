@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import quorumlog
 from harness.member_processes import MemberProcesses
 from quorumlog import LedgerClient, OutcomeUnknown, Refused, connect
 from quorumlog.errors import DiskFull
@@ -32,8 +33,8 @@ def members(tmp_path: Path) -> Iterator[MemberProcesses]:
 
 def leader_of(client: LedgerClient) -> str:
     def find() -> str | None:
-        rows = [row for row in client.status() if row["reachable"] and row["role"] == "leader"]
-        return max(rows, key=lambda row: row["term"])["id"] if rows else None
+        leader = quorumlog.leader_of(client.status())
+        return leader.id if leader is not None else None
 
     return eventually(find, what="a leader")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from quorumlog.client import AsyncLedgerClient, connect_async
+from quorumlog.client import AsyncLedgerClient, connect_async, leader_of
 from quorumlog.config import DEFAULT_GROUP
 
 
@@ -26,6 +26,6 @@ class RunningGroup(NamedTuple):
         async with self.connect() as client:
             while True:
                 await client.append(b"who leads?")
-                leaders = [row for row in await client.status() if row["role"] == "leader"]
-                if leaders:
-                    return str(max(leaders, key=lambda row: row["term"])["address"])
+                leader = leader_of(await client.status())
+                if leader is not None:
+                    return leader.address

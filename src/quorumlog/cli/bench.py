@@ -79,7 +79,7 @@ def bench(
     loads = [] if open_loop else chosen(workload, LOADS_BY_NAME)
     open_loads = chosen(workload, OPEN_LOADS_BY_NAME) if open_loop else []
     with connect(servers, group=group) as log:
-        addresses = [row["address"] for row in log.status() if row["reachable"]]
+        addresses = [row.address for row in log.status() if row.reachable]
     pids = listening_processes(addresses)
     if raw_dir is None and pids:
         raw_dir = Path.cwd()

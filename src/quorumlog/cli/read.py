@@ -16,7 +16,7 @@ import typer
 from quorumlog.batch import Entry
 from quorumlog.cli.options import Group, Json, Timeout, check_directory, named_path, split_servers
 from quorumlog.cli.output import note
-from quorumlog.client import LedgerClient, connect
+from quorumlog.client import LedgerClient, connect, leader_of
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.errors import (
     ConfigError,
@@ -311,7 +311,7 @@ _PASSING = (Unreachable, RequestTimeout, NotLeader, LeaderNotReady)
 
 def _wait_for_answer(log: LedgerClient) -> None:
     """Until some member leads."""
-    while not any(row["role"] == "leader" for row in log.status()):
+    while leader_of(log.status()) is None:
         time.sleep(ASK_AGAIN_S)  # a refused connection answers at once
 
 

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from quorumlog.cli.options import MAX_TIMEOUT_S, Group, Json, Servers, split_servers
 from quorumlog.cli.output import EXIT_REFUSED, err, out, print_json
-from quorumlog.client import connect
+from quorumlog.client import MemberStatusRow, connect, leader_of
 from quorumlog.config import DEFAULT_GROUP, MIB
 
 KEYS = (
@@ -33,6 +33,7 @@ KEYS = (
     "problem",
     "problems",
 )
+_ALWAYS_TOLD = ("id", "address", "reachable", "problem", "problems")
 _VOTERS = ("leader", "follower", "candidate")
 """Roles of members that are counted; an observer is none of them."""
 HEADINGS = ("id", "address", "role", "term", "begin", "end", "committed", "lag", "reachable", "scrubs")
@@ -60,43 +61,43 @@ def status(
         rows = log.status(timeout_ms=timeout * 1000)
     if json:
         for row in rows:
-            print_json({key: row[key] for key in KEYS})
+            print_json({key: _told(row, key) for key in KEYS})
     else:
         _print_table(rows)
-    if not any(row["reachable"] for row in rows):
+    if not any(row.reachable for row in rows):
         raise typer.Exit(EXIT_REFUSED)
 
 
-def _print_table(rows: list[dict[str, Any]]) -> None:
+def _told(row: MemberStatusRow, key: str) -> Any:
+    """None: only the member itself could tell, and it did not answer."""
+    return getattr(row, key) if row.reachable or key in _ALWAYS_TOLD else None
+
+
+def _print_table(rows: list[MemberStatusRow]) -> None:
     table = Table(box=None, pad_edge=False)
     for heading in HEADINGS:
         numeric = heading in ("term", "begin", "end", "committed", "lag")
         table.add_column(heading, justify="right" if numeric else "left")
-    leader_end = max((row["ledger_end_index"] for row in rows if row["role"] == "leader"), default=None)
+    leader = leader_of(rows)
     for row in rows:
-        end = row["ledger_end_index"]
-        lag = None if leader_end is None or end is None else max(leader_end - end, 0)
         cells = (
-            row["id"] or None,
-            row["address"],
-            row["role"],
-            row["term"],
-            row["ledger_begin_index"],
-            end,
-            row["committed_index"],
-            lag,
+            row.id or None,
+            row.address,
+            *(_told(row, key) for key in ("role", "term", "ledger_begin_index", "ledger_end_index")),
+            _told(row, "committed_index"),
+            max(leader.ledger_end_index - row.ledger_end_index, 0) if leader and row.reachable else None,
         )
         table.add_row(
             *("-" if cell is None else str(cell) for cell in cells),
-            "yes" if row["reachable"] else "[red]no[/red]",
-            _scrubs(row) if row["reachable"] else "-",
+            "yes" if row.reachable else "[red]no[/red]",
+            _scrubs(row) if row.reachable else "-",
         )
     out().print(table)
     console = err()
     for row in rows:
-        name = row["id"] or row["address"]
-        for text in filter(None, (row["problem"], row["waits_for"], *row["problems"], _set_aside(row))):
-            is_named = not row["id"] and row["address"] in text
+        name = row.id or row.address
+        for text in filter(None, (row.problem, row.waits_for, *row.problems, _set_aside(row))):
+            is_named = not row.id and row.address in text
             said = text if is_named else f"{name}: {text}"
             console.print(said, markup=False, style="yellow")
     quorum = _quorum_sentence(rows)
@@ -104,10 +105,10 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
         console.print(quorum, markup=False, style="yellow")
 
 
-def _quorum_sentence(rows: list[dict[str, Any]]) -> str:
+def _quorum_sentence(rows: list[MemberStatusRow]) -> str:
     """How far the group is from one that accepts nothing; "" for one that is whole, or not formed."""
-    roles = [row["role"] for row in rows]
-    members = max((len(row["members"]) for row in rows), default=0)
+    roles = [row.role for row in rows]
+    members = max((len(row.members) for row in rows), default=0)
     if not members or "unformed" in roles:
         return ""
     voters, needed = sum(role in _VOTERS for role in roles), members // 2 + 1
@@ -123,17 +124,15 @@ def _quorum_sentence(rows: list[dict[str, Any]]) -> str:
     return ""
 
 
-def _scrubs(row: dict[str, Any]) -> str:
+def _scrubs(row: MemberStatusRow) -> str:
     """Passes ended since the start, and how far the one under way has come or when the newest ended."""
-    passes, ended_ms_ago = row["scrub_passes"], row["scrub_ended_ms_ago"]
-    if row["scrub_next_index"] >= 0:
-        return f"{passes} + {row['scrub_next_index']}/{row['scrub_stop_index']}"
-    return f"{passes}, {ended_ms_ago // 1000} s ago" if passes else "0"
+    if row.scrub_next_index >= 0:
+        return f"{row.scrub_passes} + {row.scrub_next_index}/{row.scrub_stop_index}"
+    return f"{row.scrub_passes}, {row.scrub_ended_ms_ago // 1000} s ago" if row.scrub_passes else "0"
 
 
-def _set_aside(row: dict[str, Any]) -> str:
-    files, size_bytes = row["set_aside_files"], row["set_aside_bytes"]
-    if not files:
+def _set_aside(row: MemberStatusRow) -> str:
+    if row.set_aside_files <= 0:
         return ""
-    kept = f"{files} file{'s' * (files > 1)} ({size_bytes / MIB:.1f} MiB)"
+    kept = f"{row.set_aside_files} file{'s' * (row.set_aside_files > 1)} ({row.set_aside_bytes / MIB:.1f} MiB)"
     return f"{kept} set aside in quarantine/ of its data directory, to be looked at or deleted"

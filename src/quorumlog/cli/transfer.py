@@ -8,7 +8,7 @@ import typer
 
 from quorumlog.cli.options import Group, Json, Servers, Timeout, split_servers
 from quorumlog.cli.output import print_json
-from quorumlog.client import connect
+from quorumlog.client import connect, leader_of
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.errors import TransferFailed
 
@@ -34,7 +34,8 @@ def transfer(
         except TransferFailed:
             # Asked only now: the common case needs no second question, and what counts is the state
             # that was asked for.
-            if not any(row["id"] == to and row["role"] == "leader" for row in log.status()):
+            leader = leader_of(log.status())
+            if leader is None or leader.id != to:
                 raise
             leader_id, said = to, "leads already"
     if json:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from quorumlog.client.blocking_client import AppendStream, LedgerClient, connect
+from quorumlog.client.protocol.status_rows import MemberStatusRow, leader_of
 
 if TYPE_CHECKING:
     from quorumlog.client.async_client import AsyncAppendStream, AsyncLedgerClient, connect_async
@@ -23,8 +24,10 @@ __all__ = [
     "AsyncAppendStream",
     "AsyncLedgerClient",
     "LedgerClient",
+    "MemberStatusRow",
     "connect",
     "connect_async",
+    "leader_of",
 ]
 
 

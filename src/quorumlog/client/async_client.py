@@ -31,7 +31,7 @@ from quorumlog.client.protocol.append_window import (
 from quorumlog.client.protocol.client_requests import Request
 from quorumlog.client.protocol.read_plan import DEFAULT_BATCH_BYTES as READ_BATCH_BYTES
 from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH
-from quorumlog.client.protocol.status_survey import STATUS_TIMEOUT_MS
+from quorumlog.client.protocol.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.task_joiner import TaskJoiner
 from quorumlog.client.verbs import Appending, Reading, Verb
 from quorumlog.config import DEFAULT_GROUP
@@ -137,7 +137,7 @@ class AsyncLedgerClient(LedgerClientBase):
 
     # ---------------------------------------------------------------- the group
 
-    async def status(self, *, timeout_ms: float = STATUS_TIMEOUT_MS) -> list[dict[str, Any]]:
+    async def status(self, *, timeout_ms: float = STATUS_TIMEOUT_MS) -> list[MemberStatusRow]:
         """See `LedgerClient.status`."""
         return await self._run(self._verbs.status(timeout_ms))
 

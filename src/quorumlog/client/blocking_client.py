@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from quorumlog.batch import Entry, EntryBatch
 from quorumlog.client.io_thread import IoThread
@@ -27,7 +27,7 @@ from quorumlog.client.protocol.append_window import (
 )
 from quorumlog.client.protocol.read_plan import DEFAULT_BATCH_BYTES as READ_BATCH_BYTES
 from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH
-from quorumlog.client.protocol.status_survey import STATUS_TIMEOUT_MS
+from quorumlog.client.protocol.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.thread_joiner import ThreadJoiner
 from quorumlog.client.verbs import Appending, Reading, Verb
 from quorumlog.config import DEFAULT_GROUP
@@ -157,7 +157,7 @@ class LedgerClient(LedgerClientBase):
 
     # ---------------------------------------------------------------- the group
 
-    def status(self, *, timeout_ms: float = STATUS_TIMEOUT_MS) -> list[dict[str, Any]]:
+    def status(self, *, timeout_ms: float = STATUS_TIMEOUT_MS) -> list[MemberStatusRow]:
         """A row a member, also of those that are down (`reachable` false); never raises for that."""
         return self._run(self._verbs.status(timeout_ms))
 

@@ -33,14 +33,16 @@ from quorumlog.client.protocol.client_requests import (
     receipt_of,
 )
 from quorumlog.client.protocol.read_plan import ReadPlan
-from quorumlog.client.protocol.status_survey import StatusSurvey
+from quorumlog.client.protocol.status_rows import MemberStatusRow, rows_of
 from quorumlog.client.system import now_ms
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import BadRequest, IndexOutOfRange
 from quorumlog.wire.client_messages import (
     AppendRequest,
+    ClientMessage,
     ReadRequest,
     ReadResponse,
+    StatusRequest,
     TransferRequest,
     TransferResponse,
 )
@@ -96,7 +98,9 @@ class Verbs:
     def append_batch(
         self, bodies: Sequence[bytes] | EntryBatch, timeout_ms: float | None
     ) -> Verb[AppendReceipt]:
-        request = _append_request(batch_of(bodies), self.patience_ms(timeout_ms))
+        request = _request(
+            AppendRequest(), LEADER, self.patience_ms(timeout_ms), payload=batch_of(bodies)
+        )
         yield call(request)
         return receipt_of(request)
 
@@ -161,19 +165,26 @@ class Verbs:
 
     # ---------------------------------------------------------------- the group
 
-    def status(self, timeout_ms: float) -> Verb[list[dict[str, Any]]]:
-        survey = StatusSurvey(self._protocol, self.patience_ms(timeout_ms))
-        while requests := survey.next_requests(now_ms()):
+    def status(self, timeout_ms: float) -> Verb[list[MemberStatusRow]]:
+        """Asks every listed server, then the members that the answers told of."""
+        patience_ms = self.patience_ms(timeout_ms)
+        view = self._protocol.view
+        asked: dict[str, Request] = {}
+        while new := [address for address in view.known_addresses() if address not in asked]:
+            requests = [
+                _request(StatusRequest(), Target(TargetKind.ADDRESS, address), patience_ms)
+                for address in new
+            ]
+            asked.update(zip(new, requests, strict=True))
             yield Step(requests, requests)
-        return survey.rows()
+        self._protocol.check_open()
+        return rows_of(asked, view, patience_ms)
 
     def transfer(self, to: str, timeout_ms: float | None) -> Verb[str]:
         if not isinstance(to, str):
             raise BadRequest(f"to must be the id of a member, not {to!r}")
-        now = now_ms()
-        deadline_ms = now + self.patience_ms(timeout_ms)
         message = TransferRequest(to_member_id="".join(to))
-        request = Request(message, LEADER, now_ms=now, deadline_ms=deadline_ms)
+        request = _request(message, LEADER, self.patience_ms(timeout_ms))
         yield call(request)
         if request.error is not None:
             raise request.error
@@ -290,7 +301,7 @@ class Appending:
         if batch is None:
             self._is_exhausted = True
             return ()
-        request = _append_request(batch, self._timeout_ms, self._stream)
+        request = _request(AppendRequest(), LEADER, self._timeout_ms, payload=batch, stream=self._stream)
         self._window.add(request)
         self._has_added = True
         return (request,)
@@ -315,21 +326,13 @@ class Appending:
         return self._window.open_requests
 
 
-def _append_request(batch: EntryBatch, timeout_ms: float, stream: Stream | None = None) -> Request:
+def _request(message: ClientMessage, target: Target, timeout_ms: float, **options: Any) -> Request:
     now = now_ms()
-    return Request(
-        AppendRequest(),
-        LEADER,
-        now_ms=now,
-        deadline_ms=now + timeout_ms,
-        payload=batch,
-        stream=stream,
-    )
+    return Request(message, target, now_ms=now, deadline_ms=now + timeout_ms, **options)
 
 
 def _read_request(message: ReadRequest, target: Target, timeout_ms: float) -> Request:
-    now = now_ms()
-    return Request(message, target, now_ms=now, deadline_ms=now + timeout_ms + message.wait_ms)
+    return _request(message, target, timeout_ms + message.wait_ms)
 
 
 def _entry_of(request: Request, batch: EntryBatch, index: int) -> Entry:

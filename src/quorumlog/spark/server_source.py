@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Generator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Generator, Sequence
+from typing import NamedTuple
 
 from quorumlog.batch import EntryBatch
-from quorumlog.client.blocking_client import LedgerClient
+from quorumlog.client import LedgerClient, MemberStatusRow
 from quorumlog.errors import (
     IndexOutOfRange,
     LedgerError,
@@ -38,9 +38,6 @@ _AVOID_S = 10.0
 _PAUSE_S = 0.05
 """Between two rounds in which no member could serve."""
 
-StatusRow = Mapping[str, Any]
-"""What `LedgerClient.status()` tells of one member."""
-
 
 class Leadership(NamedTuple):
     """A leader, and what it knew to be committed while no other had been elected."""
@@ -51,7 +48,7 @@ class Leadership(NamedTuple):
     committed_index: int
 
 
-def judge(rows: Sequence[StatusRow]) -> Leadership | str:
+def judge(rows: Sequence[MemberStatusRow]) -> Leadership | str:
     """Who led when the members were asked, or one sentence on why that is not known.
 
     If a majority of the group answers with terms up to T, no leader of a later term had been elected
@@ -60,35 +57,33 @@ def judge(rows: Sequence[StatusRow]) -> Leadership | str:
     committed index covers what it inherited is shown by an entry of its own term there, which the
     caller checks.
     """
-    answered = [row for row in rows if row["reachable"]]
-    voters = [row for row in answered if row["role"] not in ("observer", "unformed")]
-    leaders = [row for row in voters if row["role"] == "leader"]
+    answered = [row for row in rows if row.reachable]
+    voters = [row for row in answered if row.role not in ("observer", "unformed")]
+    leaders = [row for row in voters if row.role == "leader"]
     if not answered:
-        return "no member answers: " + "; ".join(f"{row['address']}: {row['problem']}" for row in rows)
+        return "no member answers: " + "; ".join(f"{row.address}: {row.problem}" for row in rows)
     if not leaders:
-        return "no member leads: " + ", ".join(f"{row['id']} is {row['role']}" for row in answered)
-    leader = max(leaders, key=lambda row: int(row["term"]))
-    agreeing = [row for row in voters if row["term"] <= leader["term"]]
-    group_size = max(len(leader["members"]), 1)
+        return "no member leads: " + ", ".join(f"{row.id} is {row.role}" for row in answered)
+    leader = max(leaders, key=lambda row: row.term)
+    agreeing = [row for row in voters if row.term <= leader.term]
+    group_size = max(len(leader.members), 1)
     if len(agreeing) <= group_size // 2:
         return (
-            f"{leader['id']} leads in term {leader['term']}, but only {len(agreeing)} of {group_size}"
+            f"{leader.id} leads in term {leader.term}, but only {len(agreeing)} of {group_size}"
             " members confirm that there is no later term"
         )
     return Leadership(
-        leader["id"],
-        int(leader["term"]),
-        max(int(leader["ledger_begin_index"]), 0),
-        int(leader["committed_index"]),
+        leader.id,
+        leader.term,
+        max(leader.ledger_begin_index, 0),
+        leader.committed_index,
     )
 
 
-def readers_of(rows: Sequence[StatusRow]) -> Readers:
+def readers_of(rows: Sequence[MemberStatusRow]) -> Readers:
     """Followers are preferred, to spare the leader. Without any, whoever answers has to do."""
     serving = sorted(
-        (row["id"], row["role"] == "follower")
-        for row in rows
-        if row["reachable"] and row["role"] != "unformed"
+        (row.id, row.role == "follower") for row in rows if row.reachable and row.role != "unformed"
     )
     followers = tuple(member for member, follows in serving if follows)
     others = tuple(member for member, follows in serving if not follows)
@@ -110,7 +105,7 @@ class ServerSource:
         """See docs/spark.md, readConsistency. Raises Unreachable after `timeoutMs`, UnknownGroup."""
         deadline = self._deadline()
         rows = self._client.status()
-        if not any(row["reachable"] for row in rows):
+        if not any(row.reachable for row in rows):
             self._check_group_is_served()
         while True:
             found = self._local(rows) if self._options.read_consistency == LOCAL else self._proven(rows)
@@ -125,7 +120,7 @@ class ServerSource:
             time.sleep(_PAUSE_S)
             rows = self._client.status()
 
-    def _proven(self, rows: Sequence[StatusRow]) -> LogBounds | str:
+    def _proven(self, rows: Sequence[MemberStatusRow]) -> LogBounds | str:
         found = judge(rows)
         if isinstance(found, str):
             return found
@@ -140,14 +135,14 @@ class ServerSource:
             return not_ready
         return LogBounds(self._group, found.begin_index, found.committed_index + 1)
 
-    def _local(self, rows: Sequence[StatusRow]) -> LogBounds | str:
+    def _local(self, rows: Sequence[MemberStatusRow]) -> LogBounds | str:
         """The most that any member knows to be committed."""
-        answered = [row for row in rows if row["reachable"] and row["role"] != "unformed"]
+        answered = [row for row in rows if row.reachable and row.role != "unformed"]
         if not answered:
             return "no formed member answers"
-        newest = max(answered, key=lambda row: int(row["committed_index"]))
-        begin_index = max(int(newest["ledger_begin_index"]), 0)
-        return LogBounds(self._group, begin_index, max(int(newest["committed_index"]) + 1, begin_index))
+        newest = max(answered, key=lambda row: row.committed_index)
+        begin_index = max(newest.ledger_begin_index, 0)
+        return LogBounds(self._group, begin_index, max(newest.committed_index + 1, begin_index))
 
     def _check_group_is_served(self) -> None:
         """`status` shows a refusal as a row; a wrong group name is no outage and is told at once."""

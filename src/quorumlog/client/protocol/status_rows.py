@@ -1,0 +1,74 @@
+"""`status()`: one row a member, also when some or all of them are down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from quorumlog.client.protocol.client_requests import Request
+from quorumlog.client.protocol.cluster_view import ClusterView
+from quorumlog.errors import LedgerError, RequestTimeout, Unreachable
+from quorumlog.wire.client_messages import StatusResponse
+
+STATUS_TIMEOUT_MS = 1000.0
+"""A member that says nothing for so long is shown as not reachable."""
+
+
+class MemberStatusRow(StatusResponse, frozen=True, kw_only=True):
+    """What a member tells of itself, or what is known of one that did not answer.
+
+    Of the second (`reachable` false, as is one that does not serve the group) there are its address, its
+    id if another member told it, and `problem`; every other text is empty, every other number -1.
+    """
+
+    reachable: bool
+    problem: str = ""
+    """How it ended; empty if the member answered."""
+
+
+def leader_of(rows: Iterable[MemberStatusRow]) -> MemberStatusRow | None:
+    """The row of the leader; of the highest term where one does not know yet that it was replaced."""
+    leaders = (row for row in rows if row.role == "leader")
+    return max(leaders, key=lambda row: row.term, default=None)
+
+
+_BLANK: dict[type, str | int] = {str: "", int: -1}
+UNKNOWN: dict[str, Any] = {
+    field.name: _BLANK.get(field.type, ())
+    for field in msgspec.structs.fields(StatusResponse)
+    if field.name != "request_id"
+}
+"""What a member that does not answer tells."""
+
+
+def rows_of(asked: Mapping[str, Request], view: ClusterView, timeout_ms: float) -> list[MemberStatusRow]:
+    """Sorted by id, from finished requests by address. Two addresses of one member, say a name and a
+    number, are one row."""
+    rows: dict[str, MemberStatusRow] = {}
+    told: dict[str, str] = {}
+    for address, request in asked.items():
+        status = request.response
+        if isinstance(status, StatusResponse):
+            known = msgspec.structs.asdict(status) | {"address": status.address or address}
+            rows.setdefault(status.id, MemberStatusRow(**known, reachable=True))
+            told |= {member.address: member.id for member in status.members}
+    told = {address: member_id for member_id, address in list(view.greeted.items())} | told
+    for address, request in asked.items():
+        if request.response is None:
+            member_id = told.get(address, "")
+            known = UNKNOWN | {"id": member_id, "address": address}
+            problem = _problem(address, request.error, timeout_ms)
+            row = MemberStatusRow(**known, reachable=False, problem=problem)
+            rows.setdefault(member_id or address, row)
+    return sorted(rows.values(), key=lambda row: (row.id, row.address))
+
+
+def _problem(address: str, error: LedgerError | None, timeout_ms: float) -> str:
+    """Status is asked of this one member: who leads and who else was tried is beside the point."""
+    if isinstance(error, Unreachable) and str(error).startswith(f"{address}: "):
+        return str(error)
+    if error is None or isinstance(error, (RequestTimeout, Unreachable)):
+        return f"no answer from {address} within {timeout_ms / 1000:.1f} s"
+    return str(error)

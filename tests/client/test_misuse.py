@@ -59,6 +59,7 @@ def test_a_time_that_is_none_is_refused_by_every_verb(timeout_ms: Any) -> None:
                 lambda: anext(log.append_stream([b"body"], timeout_ms=timeout_ms)),
                 lambda: log.transfer("n0", timeout_ms=timeout_ms),
                 lambda: log.status(timeout_ms=timeout_ms),
+                lambda: log.end_index(timeout_ms=timeout_ms),
             ):
                 with pytest.raises(BadRequest, match="timeout_ms must be a number"):
                     await call()
@@ -70,6 +71,7 @@ def test_a_time_that_is_none_is_refused_by_every_verb(timeout_ms: Any) -> None:
             lambda: log.append_stream([b"body"], timeout_ms=timeout_ms),
             lambda: log.transfer("n0", timeout_ms=timeout_ms),
             lambda: log.status(timeout_ms=timeout_ms),
+            lambda: log.end_index(timeout_ms=timeout_ms),
         ):
             with pytest.raises(BadRequest, match="timeout_ms must be a number"):
                 call()

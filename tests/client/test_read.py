@@ -11,7 +11,7 @@ import pytest
 
 from quorumlog import MemberStatusRow, leader_of
 from quorumlog.batch import Entry, EntryBatch
-from quorumlog.errors import BadRequest, IndexOutOfRange, RangeDamaged, Unreachable
+from quorumlog.errors import BadRequest, IndexOutOfRange, ProtocolViolation, RangeDamaged, Unreachable
 from quorumlog.wire.client_messages import (
     AppendRequest,
     ClientMessage,
@@ -485,6 +485,36 @@ def test_tail_does_not_hold_up_appends_of_the_same_client(client: Client, group:
     assert client.append(b"x").first_index == 1
     thread.join(10)
     assert not thread.is_alive()
+
+
+# -------------------------------------------------------------------- end_index
+
+
+def test_the_end_is_the_last_committed_entry_and_the_leader_is_asked_for_it(
+    client: Client, group: FakeGroup
+) -> None:
+    assert client.end_index() == 0
+    fill(group, 3)
+    assert client.end_index() == 3
+    assert all(request.to_end and request.from_leader for request in reads(group[0]))
+    assert not reads(group[1]) and not reads(group[2])
+
+
+def test_an_entry_that_stands_nowhere_is_no_end(client: Client, group: FakeGroup) -> None:
+    def on_read(server: FakeServer, message: ClientMessage) -> Action:
+        if not isinstance(message, ReadRequest):
+            return None
+        return ReadResponse(
+            request_id=message.request_id,
+            first_index=message.first_index,
+            count=0,
+            ledger_begin_index=0,
+            committed_index=0,
+        )
+
+    group[0].script = on_read
+    with pytest.raises(ProtocolViolation, match="above the end of every log"):
+        client.end_index()
 
 
 # -------------------------------------------------------------------- status, transfer

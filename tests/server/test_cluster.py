@@ -99,6 +99,7 @@ def test_only_a_leader_that_a_majority_confirms_says_where_the_log_ends() -> Non
                 lambda: list(impatient.read(0)),
                 lambda: list(impatient.read(0, limit=10)),
                 lambda: impatient.get(first_index + 10),
+                impatient.end_index,
             ):
                 with pytest.raises(Refused):
                     to_the_end()
@@ -132,6 +133,7 @@ def test_a_read_to_the_end_has_what_any_client_was_told_before() -> None:
                 with contextlib.suppress(TransferFailed):
                     writer.transfer(next(m for m in cluster.running if m != leader))
             index = writer.append(b"%d" % number).first_index
+            assert reader.end_index() >= index
             assert [entry.body for entry in reader.read(index)] == [b"%d" % number]
 
 

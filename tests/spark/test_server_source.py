@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quorumlog import LocalCluster, MemberStatusRow, StoreConfig, connect
+from quorumlog import LocalCluster, StoreConfig, connect
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import IndexOutOfRange, RequestTimeout, UnknownGroup, Unreachable
 from quorumlog.spark.ledger_data_source import LedgerDataSource
@@ -18,52 +18,12 @@ from quorumlog.spark.options import LedgerOptions
 from quorumlog.spark.partitions import LedgerPartition
 from quorumlog.spark.range_check import RangeCheck, RangeMismatch
 from quorumlog.spark.rows import schema_of
-from quorumlog.spark.server_source import Leadership, ServerSource, judge, shared_client
-from quorumlog.wire.client_messages import MemberInfo
-from tests.made_rows import made_row
+from quorumlog.spark.server_source import ServerSource, shared_client
 from tests.spark.made_batches import MadeLog
 from tests.spark.made_directories import flip_bit_of_body
 from tests.waiting import eventually
 
 BODIES = [b"record %d;" % number for number in range(3000)]
-
-
-def row(member_id: str, role: str, term: int) -> MemberStatusRow:
-    members = tuple(MemberInfo(id=f"n{i}", address=f"h:{i}") for i in range(3))
-    told = {"ledger_begin_index": 0, "committed_index": 9, "members": members}
-    return made_row(member_id, role=role, term=term, **told)
-
-
-def down(member_id: str) -> MemberStatusRow:
-    return made_row(member_id, address=member_id, reachable=False, problem="refused")
-
-
-@pytest.mark.parametrize(
-    ("rows", "verdict"),
-    [
-        ([row("n0", "leader", 4), row("n1", "follower", 4), row("n2", "follower", 3)], (4, "n0")),
-        ([row("n0", "leader", 4), row("n1", "follower", 4), down("n2")], (4, "n0")),
-        ([row("n0", "leader", 4), down("n1"), down("n2")], "n0 leads in term 4, but only 1 of 3"),
-        (
-            [row("n0", "leader", 4), row("n1", "follower", 5), row("n2", "candidate", 5)],
-            "n0 leads in term 4, but only 1 of 3 members confirm",
-        ),
-        ([row("n0", "leader", 4), row("n1", "leader", 6), row("n2", "follower", 6)], (6, "n1")),
-        ([row("n0", "leader", 4), row("n1", "observer", 4), down("n2")], "only 1 of 3"),
-        ([row("n0", "follower", 4), row("n1", "candidate", 5)], "n0 is follower, n1 is candidate"),
-        ([down("n0"), down("n1")], "no member answers: n0: refused; n1: refused"),
-    ],
-)
-def test_leadership_is_proven_by_a_majority(
-    rows: list[MemberStatusRow], verdict: tuple[int, str] | str
-) -> None:
-    found = judge(rows)
-    if isinstance(verdict, str):
-        assert isinstance(found, str)
-        assert verdict in found
-    else:
-        term, leader_id = verdict
-        assert found == Leadership(leader_id, term, 0, 9)
 
 
 @pytest.fixture(scope="module")
@@ -266,7 +226,7 @@ def test_without_a_quorum_only_local_reads_go_on(cluster: LocalCluster) -> None:
     everything = ServerSourceOf(cluster).bounds
     cluster.kill(leader)
     cluster.kill(other)
-    with pytest.raises(Unreachable, match=f"no member leads: {survivor} is|only 1 of 3"):
+    with pytest.raises(Unreachable, match=f"no member leads: .*{survivor}: "):
         rows_of(cluster, timeoutMs="500")
     local = ServerSource(
         LedgerOptions.parse({"servers": cluster.servers, "readConsistency": "local"})

@@ -135,6 +135,10 @@ class AsyncLedgerClient(LedgerClientBase):
         """See `LedgerClient.tail`."""
         return self._results(self._verbs.tail(first_index, from_member))
 
+    async def end_index(self, *, timeout_ms: int | None = None) -> int:
+        """See `LedgerClient.end_index`."""
+        return await self._run(self._verbs.end_index(timeout_ms))
+
     # ---------------------------------------------------------------- the group
 
     async def status(self, *, timeout_ms: float = STATUS_TIMEOUT_MS) -> list[MemberStatusRow]:

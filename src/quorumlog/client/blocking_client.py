@@ -155,6 +155,13 @@ class LedgerClient(LedgerClientBase):
         """
         return self._results(self._verbs.tail(first_index, from_member))
 
+    def end_index(self, *, timeout_ms: int | None = None) -> int:
+        """Index of the last committed entry, as the leader knows it once a majority has confirmed it.
+
+        Linearizable: whatever any client was told to be committed before the call is at or below it.
+        """
+        return self._run(self._verbs.end_index(timeout_ms))
+
     # ---------------------------------------------------------------- the group
 
     def status(self, *, timeout_ms: float = STATUS_TIMEOUT_MS) -> list[MemberStatusRow]:

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from quorumlog.batch import Entry, EntryBatch
-from quorumlog.client.arguments import checked_limit, milliseconds, whole
+from quorumlog.client.arguments import INDEX_LIMIT, checked_limit, milliseconds, whole
 from quorumlog.client.protocol.append_joiner import AppendFrame
 from quorumlog.client.protocol.append_window import (
     AppendWindow,
@@ -36,7 +36,7 @@ from quorumlog.client.protocol.read_plan import ReadPlan
 from quorumlog.client.protocol.status_rows import MemberStatusRow, rows_of
 from quorumlog.client.system import now_ms
 from quorumlog.entry import AppendReceipt
-from quorumlog.errors import BadRequest, IndexOutOfRange
+from quorumlog.errors import BadRequest, IndexOutOfRange, ProtocolViolation
 from quorumlog.wire.client_messages import (
     AppendRequest,
     ClientMessage,
@@ -162,6 +162,15 @@ class Verbs:
         first_index = whole("first_index", first_index)
         plan = self._plan(first_index, None, from_member, wait_ms=TAIL_WAIT_MS, follow=True)
         return Reading(plan, EntryBatch.entries)
+
+    def end_index(self, timeout_ms: float | None) -> Verb[int]:
+        # Above all entries there is only the end: the refusal names it, and waits for the majority.
+        message = ReadRequest(first_index=INDEX_LIMIT - 1, to_end=True)
+        request = _read_request(message, LEADER, self.patience_ms(timeout_ms))
+        yield call(request)
+        if isinstance(request.error, IndexOutOfRange):
+            return request.error.committed_index
+        raise request.error or ProtocolViolation(f"{request.response} above the end of every log")
 
     # ---------------------------------------------------------------- the group
 

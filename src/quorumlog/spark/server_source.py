@@ -1,8 +1,7 @@
 """ServerSource: entries of a running group; followers serve them where they can, to spare the leader.
 
-Planning asks every member for its status. What may be read is proven, not believed (`judge`): a member
-that was stopped and continued may still think that it leads. Tasks read from the member that the plan
-gave them and go on at the next index with another one if it fails.
+Planning asks every member for its status, and the leader for the end of what is committed. Tasks read
+from the member that the plan gave them and go on at the next index with another one if it fails.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections.abc import Generator, Sequence
 from typing import NamedTuple
 
 from quorumlog.batch import EntryBatch
-from quorumlog.client import LedgerClient, MemberStatusRow
+from quorumlog.client import LedgerClient, MemberStatusRow, leader_of
 from quorumlog.errors import (
     IndexOutOfRange,
     LedgerError,
@@ -37,47 +36,6 @@ _AVOID_S = 10.0
 
 _PAUSE_S = 0.05
 """Between two rounds in which no member could serve."""
-
-
-class Leadership(NamedTuple):
-    """A leader, and what it knew to be committed while no other had been elected."""
-
-    leader_id: str
-    term: int
-    begin_index: int
-    committed_index: int
-
-
-def judge(rows: Sequence[MemberStatusRow]) -> Leadership | str:
-    """Who led when the members were asked, or one sentence on why that is not known.
-
-    If a majority of the group answers with terms up to T, no leader of a later term had been elected
-    when they were asked: its voters are a majority too, and one of them would have answered with that
-    term. So the leader of T had made, or inherited, every append acknowledged before. That its
-    committed index covers what it inherited is shown by an entry of its own term there, which the
-    caller checks.
-    """
-    answered = [row for row in rows if row.reachable]
-    voters = [row for row in answered if row.role not in ("observer", "unformed")]
-    leaders = [row for row in voters if row.role == "leader"]
-    if not answered:
-        return "no member answers: " + "; ".join(f"{row.address}: {row.problem}" for row in rows)
-    if not leaders:
-        return "no member leads: " + ", ".join(f"{row.id} is {row.role}" for row in answered)
-    leader = max(leaders, key=lambda row: row.term)
-    agreeing = [row for row in voters if row.term <= leader.term]
-    group_size = max(len(leader.members), 1)
-    if len(agreeing) <= group_size // 2:
-        return (
-            f"{leader.id} leads in term {leader.term}, but only {len(agreeing)} of {group_size}"
-            " members confirm that there is no later term"
-        )
-    return Leadership(
-        leader.id,
-        leader.term,
-        max(leader.ledger_begin_index, 0),
-        leader.committed_index,
-    )
 
 
 def readers_of(rows: Sequence[MemberStatusRow]) -> Readers:
@@ -108,7 +66,8 @@ class ServerSource:
         if not any(row.reachable for row in rows):
             self._check_group_is_served()
         while True:
-            found = self._local(rows) if self._options.read_consistency == LOCAL else self._proven(rows)
+            is_local = self._options.read_consistency == LOCAL
+            found = self._local(rows) if is_local else self._committed(rows, deadline)
             if isinstance(found, LogBounds):
                 self._readers = readers_of(rows)
                 return found
@@ -120,20 +79,18 @@ class ServerSource:
             time.sleep(_PAUSE_S)
             rows = self._client.status()
 
-    def _proven(self, rows: Sequence[MemberStatusRow]) -> LogBounds | str:
-        found = judge(rows)
-        if isinstance(found, str):
-            return found
-        not_ready = f"{found.leader_id} leads in term {found.term} but has committed nothing in it yet"
-        if found.committed_index < 0:
-            return not_ready
+    def _committed(self, rows: Sequence[MemberStatusRow], deadline: float) -> LogBounds | str:
+        """All that was acknowledged before, or one sentence on why that is not known."""
+        leader = leader_of(rows)
+        if leader is None:
+            told = (f"{row.id or row.address}: {row.problem or row.role}" for row in rows)
+            return f"no member leads: {'; '.join(told)}"
+        left_ms = int((deadline - time.monotonic()) * 1000)
         try:
-            term = int(self._entry(found.committed_index, found.leader_id).headers()["term"][0])
+            end_index = self._client.end_index(timeout_ms=min(left_ms, MEMBER_TIMEOUT_MS))
         except (LedgerError, ProtocolViolation) as error:
-            return f"{found.leader_id} leads but does not serve its committed entry: {error}"
-        if term != found.term:
-            return not_ready
-        return LogBounds(self._group, found.begin_index, found.committed_index + 1)
+            return str(error)
+        return LogBounds(self._group, max(leader.ledger_begin_index, 0), end_index + 1)
 
     def _local(self, rows: Sequence[MemberStatusRow]) -> LogBounds | str:
         """The most that any member knows to be committed."""

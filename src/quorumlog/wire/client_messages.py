@@ -124,7 +124,8 @@ class ReadRequest(ClientMessage, frozen=True, kw_only=True, tag=36):
     to_end: bool = False
     """The `committed_index` of the answer decides where the read ends. With `from_leader` and without
     `wait_ms` it covers all that was acknowledged before the request: a majority confirms the leadership
-    first. (So it is before a `first_index` above it is refused.)"""
+    first. So it is before a `first_index` above it is refused, which is how a client asks for the end
+    alone."""
 
 
 class ReadResponse(ClientMessage, frozen=True, kw_only=True, tag=37):

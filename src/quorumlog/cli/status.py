@@ -34,6 +34,7 @@ KEYS = (
     "problems",
 )
 _ALWAYS_TOLD = ("id", "address", "reachable", "problem", "problems")
+_COLUMNS = ("address", "role", "term", "ledger_begin_index", "ledger_end_index", "committed_index")
 _VOTERS = ("leader", "follower", "candidate")
 """Roles of members that are counted; an observer is none of them."""
 HEADINGS = ("id", "address", "role", "term", "begin", "end", "committed", "lag", "reachable", "scrubs")
@@ -80,15 +81,12 @@ def _print_table(rows: list[MemberStatusRow]) -> None:
         table.add_column(heading, justify="right" if numeric else "left")
     leader = leader_of(rows)
     for row in rows:
-        cells = (
-            row.id or None,
-            row.address,
-            *(_told(row, key) for key in ("role", "term", "ledger_begin_index", "ledger_end_index")),
-            _told(row, "committed_index"),
-            max(leader.ledger_end_index - row.ledger_end_index, 0) if leader and row.reachable else None,
+        told = [_told(row, key) for key in _COLUMNS]
+        lag = (
+            max(leader.ledger_end_index - row.ledger_end_index, 0) if leader and row.reachable else None
         )
         table.add_row(
-            *("-" if cell is None else str(cell) for cell in cells),
+            *("-" if cell is None else str(cell) for cell in (row.id or None, *told, lag)),
             "yes" if row.reachable else "[red]no[/red]",
             _scrubs(row) if row.reachable else "-",
         )

@@ -29,8 +29,7 @@ from quorumlog.client.protocol.append_window import (
     StreamProgress,
 )
 from quorumlog.client.protocol.client_requests import Request
-from quorumlog.client.protocol.read_plan import DEFAULT_BATCH_BYTES as READ_BATCH_BYTES
-from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH
+from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
 from quorumlog.client.protocol.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.task_joiner import TaskJoiner
 from quorumlog.client.verbs import Appending, Reading, Verb
@@ -197,7 +196,7 @@ class AsyncLedgerClient(LedgerClientBase):
                 for result in part:
                     yield result
         finally:
-            self._io.cancel(reading.open_requests)
+            self._io.cancel(reading.plan.open_requests)
 
 
 class AsyncAppendStream:
@@ -222,7 +221,7 @@ class AsyncAppendStream:
 
     async def __anext__(self) -> AppendReceipt:
         while self._appending.wants_batch:
-            self._client._submit(self._appending.add(await anext(self._batches, None)))
+            self._client._submit(self._appending.add_batch(await anext(self._batches, None)))
         receipt = await self._client._run(self._appending.next_receipt())
         if receipt is None:
             raise StopAsyncIteration

@@ -25,8 +25,7 @@ from quorumlog.client.protocol.append_window import (
     Item,
     StreamProgress,
 )
-from quorumlog.client.protocol.read_plan import DEFAULT_BATCH_BYTES as READ_BATCH_BYTES
-from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH
+from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
 from quorumlog.client.protocol.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.thread_joiner import ThreadJoiner
 from quorumlog.client.verbs import Appending, Reading, Verb
@@ -210,7 +209,7 @@ class LedgerClient(LedgerClientBase):
             while (part := self._run(reading.next_part())) is not None:
                 yield from part
         finally:
-            self._io.cancel(reading.open_requests)
+            self._io.cancel(reading.plan.open_requests)
 
 
 class AppendStream:
@@ -235,7 +234,7 @@ class AppendStream:
 
     def __next__(self) -> AppendReceipt:
         while self._appending.wants_batch:
-            self._client._io.submit(self._appending.add(next(self._batches, None)))
+            self._client._io.submit(self._appending.add_batch(next(self._batches, None)))
         receipt = self._client._run(self._appending.next_receipt())
         if receipt is None:
             raise StopIteration

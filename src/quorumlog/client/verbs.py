@@ -15,12 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 from quorumlog.batch import Entry, EntryBatch
 from quorumlog.client.arguments import INDEX_LIMIT, checked_limit, milliseconds, whole
 from quorumlog.client.protocol.append_joiner import AppendFrame
-from quorumlog.client.protocol.append_window import (
-    AppendWindow,
-    BatchGatherer,
-    StreamProgress,
-    batch_of,
-)
+from quorumlog.client.protocol.append_window import AppendWindow, BatchGatherer, batch_of
 from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_requests import (
     ANY_MEMBER,
@@ -31,6 +26,7 @@ from quorumlog.client.protocol.client_requests import (
     TargetKind,
     read_target,
     receipt_of,
+    response_of,
 )
 from quorumlog.client.protocol.read_plan import ReadPlan
 from quorumlog.client.protocol.status_rows import MemberStatusRow, rows_of
@@ -111,12 +107,9 @@ class Verbs:
     def append_stream(
         self, batch_records: int, batch_bytes: int, window: int, timeout_ms: float | None
     ) -> Appending:
-        return Appending(
-            self._protocol.new_stream(),
-            BatchGatherer(batch_records, batch_bytes),
-            AppendWindow(window),
-            self.patience_ms(timeout_ms),
-        )
+        gatherer = BatchGatherer(batch_records, batch_bytes)
+        patience_ms = self.patience_ms(timeout_ms)
+        return Appending(self._protocol.new_stream(), gatherer, window, patience_ms)
 
     # ---------------------------------------------------------------- read
 
@@ -195,10 +188,7 @@ class Verbs:
         message = TransferRequest(to_member_id="".join(to))
         request = _request(message, LEADER, self.patience_ms(timeout_ms))
         yield call(request)
-        if request.error is not None:
-            raise request.error
-        assert isinstance(request.response, TransferResponse), request.response
-        return request.response.leader_id
+        return response_of(request, TransferResponse).leader_id
 
     # ---------------------------------------------------------------- requests of reads
 
@@ -247,24 +237,20 @@ class Reading(Generic[T]):
     def __init__(
         self, plan: ReadPlan, part_of: Callable[[EntryBatch], Iterable[T]], limit: int | None = None
     ) -> None:
-        self._plan = plan
+        self.plan = plan
+        """Its open requests are to be cancelled when nobody reads on."""
         self._part_of = part_of
         self._left = limit
         """How many results are still to come at most; None: all."""
 
-    @property
-    def open_requests(self) -> list[Request]:
-        """To be cancelled when nobody reads on."""
-        return self._plan.open_requests
-
     def next_part(self) -> Verb[Iterable[T] | None]:
         while self._left != 0:
-            new = self._plan.wanted()
-            head = self._plan.head
+            new = self.plan.wanted()
+            head = self.plan.head
             if head is None:
                 break
             yield Step(new, (head,))
-            batch = self._plan.take()
+            batch = self.plan.take()
             if batch is not None:
                 return self._limited(self._part_of(batch))
         return None
@@ -277,62 +263,58 @@ class Reading(Generic[T]):
         return allowed
 
 
-class Appending:
+class Appending(AppendWindow):
     """One `append_stream` under way. The client takes batches from the source and adds them while it
     `wants_batch`; then `next_receipt` gives the oldest outcome.
     """
 
-    def __init__(
-        self, stream: Stream, gatherer: BatchGatherer, window: AppendWindow, timeout_ms: float
-    ) -> None:
+    def __init__(self, stream: Stream, gatherer: BatchGatherer, window: int, timeout_ms: float) -> None:
+        super().__init__(window)
         self.gatherer = gatherer
         self._stream = stream
-        self._window = window
         self._timeout_ms = timeout_ms
         self._is_exhausted = False
         self._has_added = False
         """Since the last receipt."""
 
     @property
-    def progress(self) -> StreamProgress:
-        return self._window.progress
-
-    @property
     def wants_batch(self) -> bool:
         """There is room for one more. After the first one a receipt that is already here goes before:
         a slow source must not keep it back."""
-        if self._is_exhausted or self._window.is_full:
+        if self._is_exhausted or self.is_full:
             return False
-        return not self._has_added or not self._window.is_head_done
+        head = self.head
+        return head is None or not (self._has_added and head.is_done)
 
-    def add(self, batch: EntryBatch | None) -> Sequence[Request]:
+    def add_batch(self, batch: EntryBatch | None) -> Sequence[Request]:
         """What to submit for the next batch of the source; None: there is none."""
         if batch is None:
             self._is_exhausted = True
             return ()
-        request = _request(AppendRequest(), LEADER, self._timeout_ms, payload=batch, stream=self._stream)
-        self._window.add(request)
+        append = AppendRequest()
+        request = _request(append, LEADER, self._timeout_ms, payload=batch, stream=self._stream)
+        self.add(request)
         self._has_added = True
         return (request,)
 
     def next_receipt(self) -> Verb[AppendReceipt | None]:
         """None: the stream is at its end. Raises why it stopped once the outcome of all is known."""
         self._has_added = False
-        head = self._window.head
+        head = self.head
         if head is None:
             return None
         yield Step((), (head,))
-        receipt = self._window.take()
+        receipt = self.take()
         if receipt is None:
             self._is_exhausted = True
-            yield Step((), self._window.open_requests[1:])
-            self._window.raise_failure()
+            yield Step((), self.open_requests[1:])
+            self.raise_failure()
         return receipt
 
     def stop(self) -> list[Request]:
         """Take nothing more; returns the requests to cancel."""
         self._is_exhausted = True
-        return self._window.open_requests
+        return self.open_requests
 
 
 def _request(message: ClientMessage, target: Target, timeout_ms: float, **options: Any) -> Request:
@@ -347,11 +329,10 @@ def _read_request(message: ReadRequest, target: Target, timeout_ms: float) -> Re
 def _entry_of(request: Request, batch: EntryBatch, index: int) -> Entry:
     """The entry of what `get(index)` brought, checked; raises IndexOutOfRange for a no-op."""
     assert batch.first_index == index, (batch.first_index, index)
-    response = request.response
-    assert isinstance(response, ReadResponse), response
     for entry in batch.entries():
         return entry
     term = int(batch.headers()["term"][0])
+    response = response_of(request, ReadResponse)
     raise IndexOutOfRange(
         f"index {index} holds no appended entry: it is the no-op that opened term {term}",
         ledger_begin_index=response.ledger_begin_index,

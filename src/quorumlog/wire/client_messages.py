@@ -9,26 +9,8 @@ from __future__ import annotations
 
 import msgspec
 
-from quorumlog.errors import (
-    BadRequest,
-    BodyTooLarge,
-    ConnectionFull,
-    DiskFull,
-    IndexOutOfRange,
-    LeaderNotReady,
-    LeaderTransferring,
-    LedgerError,
-    NotLeader,
-    OutcomeUnknown,
-    OutOfSequence,
-    Overloaded,
-    PendingFull,
-    RangeDamaged,
-    RequestTimeout,
-    TransferFailed,
-    UnknownGroup,
-    Unreachable,
-)
+from quorumlog import errors
+from quorumlog.errors import IndexOutOfRange, LedgerError, OutcomeUnknown
 
 PROTOCOL_VERSION = 1
 
@@ -227,32 +209,15 @@ AnyClientMessage = (
 
 # ---------------------------------------------------------------- errors on the wire
 
-_ERRORS: tuple[type[LedgerError], ...] = (
-    NotLeader,
-    LeaderNotReady,
-    LeaderTransferring,
-    Overloaded,
-    PendingFull,
-    ConnectionFull,
-    DiskFull,
-    OutOfSequence,
-    RequestTimeout,
-    Unreachable,
-    UnknownGroup,
-    BodyTooLarge,
-    BadRequest,
-    TransferFailed,
-    OutcomeUnknown,
-    IndexOutOfRange,
-    RangeDamaged,
-)
-_ERROR_OF_CODE = {error.code: error for error in _ERRORS}
-assert len(_ERROR_OF_CODE) == len(_ERRORS), "two errors share a code"
+_ERROR_OF_CODE: dict[int, type[LedgerError]] = {
+    kind.code: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, LedgerError) and kind.code >= 0
+}
 
 
 def error_response(request_id: int, error: LedgerError) -> ErrorResponse:
     """How an outcome that is not success travels; the one place where an error becomes a message."""
-    out_of_range = error if isinstance(error, IndexOutOfRange) else None
     return ErrorResponse(
         request_id=request_id,
         code=error.code,
@@ -260,8 +225,8 @@ def error_response(request_id: int, error: LedgerError) -> ErrorResponse:
         leader_id=error.leader_id or "",
         leader_address=error.leader_address or "",
         retry_after_ms=error.retry_after_ms,
-        ledger_begin_index=out_of_range.ledger_begin_index if out_of_range else -1,
-        committed_index=out_of_range.committed_index if out_of_range else -1,
+        ledger_begin_index=getattr(error, "ledger_begin_index", -1),
+        committed_index=getattr(error, "committed_index", -1),
     )
 
 

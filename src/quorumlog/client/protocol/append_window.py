@@ -108,10 +108,6 @@ class AppendWindow:
         return self._requests[0] if self._requests else None
 
     @property
-    def is_head_done(self) -> bool:
-        return self._requests[0].state is RequestState.DONE
-
-    @property
     def open_requests(self) -> list[Request]:
         return list(self._requests)
 

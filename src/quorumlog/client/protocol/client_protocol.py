@@ -67,8 +67,6 @@ class ClientProtocol:
         self.group = group
         self.timings = timings or ClientTimings()
         self.cluster_id = ""
-        self.max_entry_bytes = 0
-        """Of the last server that greeted; 0 before."""
         # Shuffled, so that a thousand clients with one list do not all ask the same server first.
         shuffled = list(servers)
         random.shuffle(shuffled)
@@ -205,7 +203,6 @@ class ClientProtocol:
             self._drop(link, f"belongs to another cluster ({message.cluster_id}, not {self.cluster_id})")
             return
         self.cluster_id = self.cluster_id or message.cluster_id
-        self.max_entry_bytes = message.max_entry_bytes
         link.hello = message
         self._links.greeted(link, self._requests.now_ms)
         self.view.notes.pop(link.address, None)

@@ -7,8 +7,9 @@ who waits for it is known only to the client that submitted it (`context`).
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt, Durability
@@ -23,6 +24,8 @@ from quorumlog.wire.client_messages import (
     StatusRequest,
 )
 from quorumlog.wire.framing import FrameDecoder
+
+R = TypeVar("R", bound=ClientMessage)
 
 
 class Lane(Enum):
@@ -152,49 +155,40 @@ class Request:
         return self.payload.count if self.payload is not None else 0
 
 
-def receipt_of(request: Request) -> AppendReceipt:
-    """The receipt of a finished append, or its error raised."""
+def response_of(request: Request, kind: type[R]) -> R:
+    """The answer to a finished request, or its error raised."""
     if request.error is not None:
         raise request.error
-    response = request.response
-    assert isinstance(response, AppendResponse), response
+    assert isinstance(request.response, kind), request.response
+    return request.response
+
+
+def receipt_of(request: Request) -> AppendReceipt:
+    response = response_of(request, AppendResponse)
     return AppendReceipt(
         response.term, response.first_index, response.count, Durability(response.durability)
     )
 
 
+@dataclass(slots=True, eq=False)
 class Stream:
     """Requests that must enter the log in the order in which they were submitted; the rules are in
     `quorumlog.client.protocol.ordered_streams`."""
 
-    __slots__ = (
-        "attempts",
-        "draining",
-        "failure",
-        "in_flight",
-        "link",
-        "number",
-        "numbers",
-        "queue",
-        "resume_at_ms",
-    )
-
-    def __init__(self, number: int) -> None:
-        assert number > 0, number
-        self.number = number
-        self.queue: deque[Request] = deque()
-        """Everything without an outcome, in order; SENT ones before WAITING ones, unless draining."""
-        self.link: Link | None = None
-        """The connection of what is in flight, or was last."""
-        self.numbers: dict[Link, int] = {}
-        """The next number on each connection; one that leadership comes back to goes on counting."""
-        self.in_flight = 0
-        self.draining = False
-        self.failure: LedgerError | None = None
-        """Set once a request of the stream has failed for good: nothing behind it is sent any more."""
-        self.attempts = 0
-        """Refusals in a row."""
-        self.resume_at_ms = 0.0
+    number: int
+    queue: deque[Request] = field(default_factory=deque)
+    """Everything without an outcome, in order; SENT ones before WAITING ones, unless draining."""
+    link: Link | None = None
+    """The connection of what is in flight, or was last."""
+    numbers: dict[Link, int] = field(default_factory=dict)
+    """The next number on each connection; one that leadership comes back to goes on counting."""
+    in_flight: int = 0
+    draining: bool = False
+    failure: LedgerError | None = None
+    """Set once a request of the stream has failed for good: nothing behind it is sent any more."""
+    attempts: int = 0
+    """Refusals in a row."""
+    resume_at_ms: float = 0.0
 
     def waiting(self) -> list[Request]:
         return [request for request in self.queue if request.state is RequestState.WAITING]
@@ -212,39 +206,26 @@ class LinkState(Enum):
     CLOSED = "closed"
 
 
+@dataclass(slots=True, eq=False)
 class Link:
-    """One connection to one server, as the protocol sees it; `context` is the client's socket."""
+    """One connection to one server, as the protocol sees it."""
 
-    __slots__ = (
-        "address",
-        "context",
-        "decoder",
-        "hello",
-        "lane",
-        "last_received_ms",
-        "outbox",
-        "pending",
-        "probe",
-        "since_ms",
-        "state",
-    )
-
-    def __init__(self, address: str, lane: Lane, now_ms: float) -> None:
-        self.address = address
-        self.lane = lane
-        self.state = LinkState.DIALING
-        self.since_ms = now_ms
-        """When it entered `state`."""
-        self.last_received_ms = now_ms
-        self.decoder = FrameDecoder()
-        self.outbox: list[Buffer] = []
-        """Bytes to write; the client takes the list and leaves an empty one."""
-        self.pending: dict[int, Request] = {}
-        """SENT requests by request id."""
-        self.probe: Request | None = None
-        """The protocol's own StatusRequest on this link, at most one at a time."""
-        self.hello: HelloResponse | None = None
-        self.context: Any = None
+    address: str
+    lane: Lane
+    since_ms: float
+    """When it entered `state`."""
+    last_received_ms: float
+    state: LinkState = LinkState.DIALING
+    decoder: FrameDecoder = field(default_factory=FrameDecoder)
+    outbox: list[Buffer] = field(default_factory=list)
+    """Bytes to write; the client takes the list and leaves an empty one."""
+    pending: dict[int, Request] = field(default_factory=dict)
+    """SENT requests by request id."""
+    probe: Request | None = None
+    """The protocol's own StatusRequest on this link, at most one at a time."""
+    hello: HelloResponse | None = None
+    context: Any = None
+    """The client's socket."""
 
     def silent_ms(self, now_ms: float) -> float:
         """For how long an answer has been due without a byte coming in."""

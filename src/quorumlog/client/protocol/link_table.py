@@ -50,7 +50,7 @@ class LinkTable:
         link = self._links.get((address, lane))
         if link is None:
             if self._retry_at_ms.get(address, 0.0) <= now_ms:
-                link = Link(address, lane, now_ms)
+                link = Link(address, lane, since_ms=now_ms, last_received_ms=now_ms)
                 self._links[address, lane] = link
                 self.to_dial.append(link)
             return None

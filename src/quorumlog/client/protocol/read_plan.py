@@ -17,13 +17,13 @@ from typing import NamedTuple
 import numpy as np
 
 from quorumlog.batch import EntryBatch, chain_of
-from quorumlog.client.protocol.client_requests import Request
+from quorumlog.client.protocol.client_requests import Request, response_of
 from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import IndexOutOfRange, LedgerError, ProtocolViolation, RangeDamaged
 from quorumlog.wire.client_messages import ReadRequest, ReadResponse
 
-DEFAULT_BATCH_BYTES = 1024 * 1024
+READ_BATCH_BYTES = 1024 * 1024
 DEFAULT_PREFETCH = 4
 MAX_BATCH_BYTES = 8 * 1024 * 1024
 """Keeps an answer, its largest entry included, below the frame limit of 16 MiB."""
@@ -105,10 +105,7 @@ def checked_batch(
 
     Raises the read's error, BadEntries, and ProtocolViolation for an answer to another question.
     """
-    if request.error is not None:
-        raise request.error
-    response, batch = request.response, request.response_payload
-    assert isinstance(response, ReadResponse), response
+    response, batch = response_of(request, ReadResponse), request.response_payload
     count = batch.count if batch is not None else 0
     if response.count != count:
         raise ProtocolViolation(f"{count} entries came where {response.count} were announced")
@@ -151,7 +148,7 @@ class ReadPlan:
         stop_index: int | None,
         *,
         make_request: Callable[[ReadRequest], Request],
-        batch_bytes: int = DEFAULT_BATCH_BYTES,
+        batch_bytes: int = READ_BATCH_BYTES,
         prefetch: int = DEFAULT_PREFETCH,
         wait_ms: int = 0,
         entries_hint: int | None = None,

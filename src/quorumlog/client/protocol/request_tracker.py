@@ -95,32 +95,33 @@ class RequestTracker:
 
     def dispatch(self, request: Request) -> None:
         """Send it now, or keep it until there is somebody to send it to."""
-        assert request.state is RequestState.WAITING, request.state
-        now_ms = self.now_ms
-        link = None
-        if request.not_before_ms <= now_ms:
-            link = self.router.link_to(request.target, request.lane, now_ms)
-        if link is None:
-            self._waiting[request] = None
-            if request.target.kind is TargetKind.LEADER:
-                self.leader_wanted()
-            elif request.target.kind is TargetKind.MEMBER:
-                self._fail_if_no_member(request)
-                if self._view.member_address(request.target.name) is None:
-                    self.router.ask_around(now_ms)
-        else:
-            self._waiting.pop(request, None)
-            self.send(link, request)
+        if self._try_to_send(request):
+            return
+        self._waiting[request] = None
+        if request.target.kind is TargetKind.LEADER:
+            self.leader_wanted()
+        elif request.target.kind is TargetKind.MEMBER:
+            self._fail_if_no_member(request)
+            if self._view.member_address(request.target.name) is None:
+                self.router.ask_around(self.now_ms)
 
     def send_waiting(self) -> None:
         """A leader or a member is known, a link is open, or time has passed."""
         for request in list(self._waiting):
-            if request.state is RequestState.WAITING and request.not_before_ms <= self.now_ms:
-                link = self.router.link_to(request.target, request.lane, self.now_ms)
-                if link is not None:
-                    self._waiting.pop(request, None)
-                    self.send(link, request)
+            if request.state is RequestState.WAITING:
+                self._try_to_send(request)
         self.streams.pump_waiting()
+
+    def _try_to_send(self, request: Request) -> bool:
+        """False while it backs off, or there is nobody to send it to."""
+        if request.not_before_ms > self.now_ms:
+            return False
+        link = self.router.link_to(request.target, request.lane, self.now_ms)
+        if link is None:
+            return False
+        self._waiting.pop(request, None)
+        self.send(link, request)
+        return True
 
     def send(self, link: Link, request: Request) -> bool:
         """False if the request failed instead: it is above the server's limits, cannot be encoded, or
@@ -190,7 +191,6 @@ class RequestTracker:
 
     def cancel(self, request: Request) -> None:
         if request.state is RequestState.WAITING:
-            self._waiting.pop(request, None)
             self.fail(request, BadRequest("cancelled before it was sent"))
             if request.stream is not None:
                 self.streams.fail(request.stream, BadRequest("an earlier batch was cancelled"))
@@ -288,7 +288,6 @@ class RequestTracker:
     def expire(self) -> None:
         """End what is past its deadline."""
         for request in [r for r in self._waiting if r.deadline_ms <= self.now_ms]:
-            self._waiting.pop(request)
             self.fail(request, self._too_late(request))
         self.streams.expire(self._too_late)
         for link in self._links.all():
@@ -332,7 +331,6 @@ class RequestTracker:
     def fail_waiting(self, error: LedgerError) -> None:
         """All that wait and are of no stream."""
         for request in list(self._waiting):
-            self._waiting.pop(request)
             self.fail(request, error)
 
     def fail_waiting_streams(self, error: LedgerError) -> None:
@@ -343,17 +341,16 @@ class RequestTracker:
         """Who asks one address wants to know that it is down, not to wait until it is up."""
         for request in list(self._waiting):
             if request.target == (TargetKind.ADDRESS, address):
-                self._waiting.pop(request)
                 self.fail(request, Unreachable(f"{address}: {reason}"))
 
     def _fail_if_no_member(self, request: Request) -> None:
         name = request.target.name
         if self._view.advertised and self._view.member_address(name) is None:
             known = ", ".join(sorted(self._view.advertised))
-            self._waiting.pop(request, None)
             self.fail(request, BadRequest(f"there is no member {name!r}; the members are {known}"))
 
     def fail(self, request: Request, error: LedgerError) -> None:
+        self._waiting.pop(request, None)
         request.error = error
         self._finish(request)
 

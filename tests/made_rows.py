@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from quorumlog import MemberStatusRow
-from quorumlog.client.protocol.status_rows import UNKNOWN
+from quorumlog.client.status_rows import UNKNOWN
 
 
 def made_row(member_id: str, **told: Any) -> MemberStatusRow:

@@ -3,10 +3,10 @@
 `connect` gives a blocking client, `connect_async` one for asyncio. Both have the same verbs, and every
 decision of both is taken in one place. asyncio is imported only by whoever asks for the second.
 
-Read in this order: `verbs` (what each verb does, as requests), with `arguments` (what callers give) and
-`system` (the time); `ledger_client_base` (what both clients are made with). Then either client, from its
-verbs down to its sockets: `blocking_client`, `thread_joiner`, `io_thread`, or `async_client`,
-`task_joiner`, `io_loop`. Both drive `quorumlog.client.protocol`.
+Read in this order: `verbs` (what each verb does, as requests), with `arguments` (what callers give),
+`status_rows` (what `status` gives) and `system` (the time); `ledger_client_base` (what both clients are
+made with). Then either client, from its verbs down to its sockets: `blocking_client`, `thread_joiner`,
+`io_thread`, or `async_client`, `task_joiner`, `io_loop`. Both drive the room `protocol`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from quorumlog.client.blocking_client import AppendStream, LedgerClient, connect
-from quorumlog.client.protocol.status_rows import MemberStatusRow, leader_of
+from quorumlog.client.status_rows import MemberStatusRow, leader_of
 
 if TYPE_CHECKING:
     from quorumlog.client.async_client import AsyncAppendStream, AsyncLedgerClient, connect_async

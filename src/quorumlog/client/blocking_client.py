@@ -26,7 +26,7 @@ from quorumlog.client.protocol.append_window import (
     StreamProgress,
 )
 from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
-from quorumlog.client.protocol.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
+from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.thread_joiner import ThreadJoiner
 from quorumlog.client.verbs import Appending, Reading, Verb
 from quorumlog.config import DEFAULT_GROUP

@@ -29,7 +29,7 @@ from quorumlog.client.protocol.client_requests import (
     response_of,
 )
 from quorumlog.client.protocol.read_plan import ReadPlan
-from quorumlog.client.protocol.status_rows import MemberStatusRow, rows_of
+from quorumlog.client.status_rows import MemberStatusRow, rows_of
 from quorumlog.client.system import now_ms
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import BadRequest, IndexOutOfRange, ProtocolViolation

@@ -3,6 +3,5 @@
 Read in this order: `client_timings`, `client_requests` (a request, a stream, a connection),
 `cluster_view` (who leads), `link_table`, `request_encoding`, `request_router` (where a request goes),
 `ordered_streams`, `request_tracker` (what becomes of it) and `client_protocol` (what becomes of
-connections); then what the verbs are made of: `append_joiner`, `append_window`, `read_plan`,
-`status_rows`.
+connections); then what the larger verbs are made of: `append_joiner`, `append_window`, `read_plan`.
 """

@@ -56,7 +56,9 @@ class AsyncLedgerClient(LedgerClientBase):
         shares a frame with others it stays there."""
         if type(body) is not bytes:
             body = body_of(body)
-        waiter, frame = self._joiner.add(body, self._verbs.patience_ms(timeout_ms))
+        verbs = self._verbs
+        patience_ms = verbs.timeout_ms if timeout_ms is None else verbs.patience_ms(timeout_ms)
+        waiter, frame = self._joiner.add(body, patience_ms)
         try:
             outcome = await waiter
         except CancelledError:

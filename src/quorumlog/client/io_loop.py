@@ -56,26 +56,26 @@ class IoLoop:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = float("inf")
         self._dials: set[asyncio.Task[None]] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
         """Of the first call; connections, timer and waiters are that loop's."""
 
     def own_loop(self) -> asyncio.AbstractEventLoop:
         """The one that runs. Raises RuntimeError if that is another than before."""
         loop = asyncio.get_running_loop()
-        if loop is not self._loop:
-            if self._loop is not None:
+        if loop is not self.loop:
+            if self.loop is not None:
                 # An answer would wake a loop that does not run: the caller would wait for ever.
                 raise RuntimeError(
                     "this client belongs to the event loop that it was first used in; call"
                     " connect_async() again in the loop of each asyncio.run()"
                 )
-            self._loop = loop
+            self.loop = loop
         return loop
 
     @property
     def has_lost_loop(self) -> bool:
         """It was closed: nobody waits any more, and nothing can be told to a transport."""
-        return self._loop is not None and self._loop.is_closed()
+        return self.loop is not None and self.loop.is_closed()
 
     # ---------------------------------------------------------------- tasks
 

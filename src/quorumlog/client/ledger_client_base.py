@@ -34,12 +34,16 @@ class LedgerClientBase:
             raise ConfigError(f"group must be the name of a replicated log, not {group!r}")
         self.servers = parse_servers(servers)
         self.group = "".join(group)  # a plain str, which is all that a message can carry
-        self.timeout_ms = given_ms
         self._protocol = ClientProtocol(
             self.servers, group=self.group, random=random.Random(), timings=timings
         )
         self._verbs = Verbs(self._protocol, given_ms)
         self._open()
+
+    @property
+    def timeout_ms(self) -> float:
+        """Of a call that is given none."""
+        return self._verbs.timeout_ms
 
     def _open(self) -> None:
         """Make what carries the requests."""

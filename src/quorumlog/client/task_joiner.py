@@ -7,7 +7,7 @@ end, which sends what has gathered in one frame and one write.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from asyncio import get_running_loop
 
 from quorumlog.client.io_loop import IoLoop
 from quorumlog.client.protocol.append_joiner import AppendFrame, AppendJoiner, Outcome
@@ -25,7 +25,9 @@ class TaskJoiner:
 
     def add(self, body: bytes, timeout_ms: float) -> tuple[asyncio.Future[Outcome], AppendFrame]:
         """What to await, and the frame to `leave` if that is cancelled."""
-        loop = self._io.own_loop()
+        loop = get_running_loop()
+        if loop is not self._io.loop:
+            self._io.own_loop()
         if not self._is_scheduled:
             self._is_scheduled = True
             loop.call_soon(self._send_at_end)
@@ -45,9 +47,8 @@ class TaskJoiner:
         self._is_scheduled = False
         self._io.submit_at_end(self._requests())
 
-    def _requests(self) -> Iterator[Request]:
+    def _requests(self) -> list[Request]:
         # A task that was cancelled in this turn runs, and leaves its frame, only in the next one.
-        for frame in self._joiner.take(asyncio.Future.cancelled):
-            request = frame.try_to_make_request(asyncio.Future.set_result)
-            if request is not None:
-                yield request
+        frames = self._joiner.take(asyncio.Future.cancelled)
+        requests = [frame.try_to_make_request(asyncio.Future.set_result) for frame in frames]
+        return [request for request in requests if request is not None]

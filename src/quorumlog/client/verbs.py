@@ -77,13 +77,13 @@ class Verbs:
 
     def __init__(self, protocol: ClientProtocol, timeout_ms: float) -> None:
         self._protocol = protocol
-        self._timeout_ms = timeout_ms
+        self.timeout_ms = timeout_ms
         """Of a call that is given none."""
 
     def patience_ms(self, timeout_ms: float | None) -> float:
         """What a call was given, or what all are; there may be none left. Raises BadRequest."""
         if timeout_ms is None:
-            return self._timeout_ms
+            return self.timeout_ms
         given = milliseconds(timeout_ms)
         if given is None:
             raise BadRequest(f"timeout_ms must be a number of milliseconds, not {timeout_ms!r}")
@@ -218,7 +218,7 @@ class Verbs:
         return ReadPlan(
             first_index,
             stop_index,
-            make_request=lambda message: _read_request(message, target, self._timeout_ms),
+            make_request=lambda message: _read_request(message, target, self.timeout_ms),
             make_substitute=self._substitute_request if may_ask_others else None,
             **options,
         )
@@ -227,7 +227,7 @@ class Verbs:
         address = self._protocol.view.untried_address(tried)
         if address is None:
             return None
-        timeout_ms = min(self._timeout_ms, SUBSTITUTE_TIMEOUT_MS)
+        timeout_ms = min(self.timeout_ms, SUBSTITUTE_TIMEOUT_MS)
         return _read_request(message, Target(TargetKind.ADDRESS, address), timeout_ms)
 
 

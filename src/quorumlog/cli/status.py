@@ -132,5 +132,6 @@ def _scrubs(row: MemberStatusRow) -> str:
 def _set_aside(row: MemberStatusRow) -> str:
     if row.set_aside_files <= 0:
         return ""
-    kept = f"{row.set_aside_files} file{'s' * (row.set_aside_files > 1)} ({row.set_aside_bytes / MIB:.1f} MiB)"
+    files = f"{row.set_aside_files} file{'s' * (row.set_aside_files > 1)}"
+    kept = f"{files} ({row.set_aside_bytes / MIB:.1f} MiB)"
     return f"{kept} set aside in quarantine/ of its data directory, to be looked at or deleted"

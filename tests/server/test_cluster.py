@@ -320,6 +320,7 @@ def test_a_killed_memory_member_comes_back_as_an_observer() -> None:
         eventually(lambda: row_of(client, victim).role == "observer")
         eventually(lambda: row_of(client, victim).committed_index >= 1)
         assert "membership" in row_of(client, victim).waits_for
+        assert list(cluster.directory.iterdir()) == []
 
 
 def test_a_wiped_member_cannot_help_to_lose_what_it_forgot() -> None:

@@ -16,8 +16,8 @@ from quorumlog.entry import HardState, Voter
 from quorumlog.sim.disk import Crashed, SimDisk, SimFile
 from quorumlog.sim.inode import PAGE_BYTES, SECTOR_BYTES
 from quorumlog.store.disk import Disk
-from quorumlog.store.file_member_directory import FileMemberDirectory
 from quorumlog.store.member_directory import open_member_directory
+from quorumlog.store.opened_directory import MemberDirectory
 from tests.store.log_making import append_numbered, numbered, read_log, sync
 
 SEEDS = range(60)
@@ -578,7 +578,7 @@ CONFIG = StoreConfig(
 )
 
 
-def opened(disk: SimDisk) -> FileMemberDirectory:
+def opened(disk: SimDisk) -> MemberDirectory:
     return open_member_directory(
         disk, "m", group="g", member_id="n1", config=CONFIG, group_size=3, draw_id=lambda: "d1"
     )

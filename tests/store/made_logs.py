@@ -10,9 +10,9 @@ from quorumlog.batch import EntryBatch
 from quorumlog.config import StoreConfig
 from quorumlog.entry import HardState
 from quorumlog.store.disk import Disk, OsDisk
-from quorumlog.store.file_member_directory import FileMemberDirectory
 from quorumlog.store.ledger_store import LedgerStore
 from quorumlog.store.member_directory import open_member_directory
+from quorumlog.store.opened_directory import MemberDirectory
 
 SMALL = StoreConfig(segment_bytes=1024, index_segment_bytes=320, reserve_step_bytes=4096)
 
@@ -25,7 +25,7 @@ def open_small(
     member_id: str = "n0",
     config: StoreConfig = SMALL,
     group_size: int = 3,
-) -> FileMemberDirectory:
+) -> MemberDirectory:
     return open_member_directory(
         disk or OsDisk(),
         str(path),
@@ -37,7 +37,7 @@ def open_small(
 
 
 @contextmanager
-def opened(path: Path, *, clean: bool = True, **options: object) -> Iterator[FileMemberDirectory]:
+def opened(path: Path, *, clean: bool = True, **options: object) -> Iterator[MemberDirectory]:
     directory = open_small(path, **options)  # type: ignore[arg-type]
     try:
         yield directory
@@ -70,7 +70,7 @@ def body_of(index: int) -> bytes:
     return b"%d:" % index + bytes([index % 251]) * (index * 7 % 90)
 
 
-def fill(directory: FileMemberDirectory, count: int, *, term: int = 1) -> None:
+def fill(directory: MemberDirectory, count: int, *, term: int = 1) -> None:
     """A no-op, then bodies, up to `count` entries in all; synced, and committed to the end."""
     if directory.hard_state.term < term:
         directory.save_hard_state(HardState(term, None))

@@ -7,8 +7,8 @@ import itertools
 from quorumlog.config import StoreConfig
 from quorumlog.entry import HardState
 from quorumlog.sim.disk import PAGE_BYTES, SimDisk
-from quorumlog.store.file_member_directory import FileMemberDirectory
 from quorumlog.store.member_directory import open_member_directory
+from quorumlog.store.opened_directory import MemberDirectory
 
 CONFIG = StoreConfig(
     segment_bytes=4 * PAGE_BYTES,
@@ -22,7 +22,7 @@ _directory_ids = map("id{}".format, itertools.count())
 
 def open_simulated(
     disk: SimDisk, path: str = "m", *, config: StoreConfig = CONFIG, group_size: int = 3
-) -> FileMemberDirectory:
+) -> MemberDirectory:
     """In a term above those of the entries that tests append."""
     directory = open_member_directory(
         disk,

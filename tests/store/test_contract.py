@@ -1,4 +1,4 @@
-"""One contract, every implementation of LedgerStore."""
+"""One contract, the LedgerStore on a disk and in memory."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from quorumlog.batch import EntryBatch
 from quorumlog.entry import EntryId
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import BodyTooLarge, IndexOutOfRange
+from quorumlog.store.disk import OsDisk
 from quorumlog.store.ledger_store import LOG_ORIGIN, LedgerStore
-from quorumlog.store.memory_ledger_store import MemoryLedgerStore
+from quorumlog.store.memory_disk import MemoryDisk
 from tests.store.log_making import (
     SMALL,
     append_batch,
@@ -29,11 +30,9 @@ from tests.store.log_making import (
 )
 
 
-@pytest.fixture(params=["memory", "mmap"])
+@pytest.fixture(params=[MemoryDisk, OsDisk])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LedgerStore]:
-    made: LedgerStore = (
-        MemoryLedgerStore(SMALL) if request.param == "memory" else new_store(str(tmp_path / "m"))
-    )
+    made = new_store(str(tmp_path / "m"), disk=request.param())
     yield made
     made.close()
 
@@ -238,7 +237,7 @@ def test_what_does_not_continue_the_log_is_a_bug_of_ours(store: LedgerStore) -> 
 
 def test_followers_batch_is_taken_as_it_is(store: LedgerStore) -> None:
     """The bytes a leader wrote continue the same log of another member."""
-    leader = MemoryLedgerStore(SMALL)
+    leader = new_store("leader", disk=MemoryDisk())
     append_numbered(leader, 20)
     append_noop(leader, 2)
     index = 0

@@ -1,18 +1,26 @@
-"""OsDisk: what the protocol promises, on the file system of the tests."""
+"""Disk: what the protocol promises, on the file system of the tests and on those that are in memory."""
 
 from __future__ import annotations
 
 import errno
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from quorumlog.store.disk import DiskUsage, OsDisk
+from quorumlog.sim.disk import SimDisk
+from quorumlog.store.disk import Disk, DiskUsage, OsDisk
+from quorumlog.store.memory_disk import CHUNK_BYTES, MemoryDisk
 
-disk = OsDisk()
+
+@pytest.fixture(params=[OsDisk, MemoryDisk, SimDisk])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk:
+    made: Disk = request.param()
+    made.make_directory(str(tmp_path))
+    return made
 
 
-def test_writes_many_buffers_behind_each_other_and_reads_them_back(tmp_path: Path) -> None:
+def test_writes_many_buffers_behind_each_other_and_reads_them_back(disk: Disk, tmp_path: Path) -> None:
     file = disk.open(f"{tmp_path}/f", create=True)
     pieces = [bytes([i % 256]) * (i % 7) for i in range(3000)]  # some empty, more than one call takes
     file.pwritev(pieces, 11)
@@ -28,7 +36,7 @@ def test_writes_many_buffers_behind_each_other_and_reads_them_back(tmp_path: Pat
     file.close()
 
 
-def test_large_write_is_continued_until_it_is_whole(tmp_path: Path) -> None:
+def test_large_write_is_continued_until_it_is_whole(disk: Disk, tmp_path: Path) -> None:
     file = disk.open(f"{tmp_path}/f", create=True)
     data = memoryview(bytes(range(256)) * 40_000)
     file.pwritev([data[:1], data[1:5_000_000], data[5_000_000:]], 0)
@@ -37,7 +45,7 @@ def test_large_write_is_continued_until_it_is_whole(tmp_path: Path) -> None:
     file.close()
 
 
-def test_create_refuses_an_existing_file(tmp_path: Path) -> None:
+def test_create_refuses_an_existing_file(disk: Disk, tmp_path: Path) -> None:
     disk.open(f"{tmp_path}/f", create=True).close()
     with pytest.raises(FileExistsError):
         disk.open(f"{tmp_path}/f", create=True)
@@ -46,6 +54,7 @@ def test_create_refuses_an_existing_file(tmp_path: Path) -> None:
 
 
 def test_read_only_file_refuses_writes(tmp_path: Path) -> None:
+    disk = OsDisk()
     disk.open(f"{tmp_path}/f", create=True).close()
     file = disk.open(f"{tmp_path}/f", writable=False)
     with pytest.raises(OSError) as raised:
@@ -54,7 +63,7 @@ def test_read_only_file_refuses_writes(tmp_path: Path) -> None:
     file.close()
 
 
-def test_allocate_makes_the_file_longer_with_zeros(tmp_path: Path) -> None:
+def test_allocate_makes_the_file_longer_with_zeros(disk: Disk, tmp_path: Path) -> None:
     file = disk.open(f"{tmp_path}/f", create=True)
     file.allocate(0, 10_000)
     assert file.size() == 10_000
@@ -64,7 +73,56 @@ def test_allocate_makes_the_file_longer_with_zeros(tmp_path: Path) -> None:
     file.close()
 
 
-def test_names(tmp_path: Path) -> None:
+def test_what_was_cut_off_or_never_written_is_zeros(disk: Disk, tmp_path: Path) -> None:
+    file = disk.open(f"{tmp_path}/f", create=True)
+    border = CHUNK_BYTES
+    file.pwritev([b"a" * 10, b"b" * 20], border - 15)
+    assert file.size() == border + 15
+    assert file.pread(100, border - 20) == bytes(5) + b"a" * 10 + b"b" * 20
+    file.set_size(border + 3)
+    file.pwritev([b"c"], 3 * border)
+    assert file.pread(30, border - 15) == b"a" * 10 + b"b" * 8 + bytes(12)
+    file.set_size(border)
+    file.set_size(2 * border)
+    target = bytearray(b"x" * 20)
+    assert file.pread_into(memoryview(target), border - 10) == 20
+    assert target == b"a" * 5 + b"b" * 5 + bytes(10)
+    assert file.pread(10, 2 * border) == b""
+    assert disk.size_of(f"{tmp_path}/f") == 2 * border
+    file.close()
+
+
+def test_a_file_in_memory_takes_what_was_written_into_it() -> None:
+    tracemalloc.start()
+    try:
+        before_bytes, _ = tracemalloc.get_traced_memory()
+
+        def taken_bytes() -> int:
+            return tracemalloc.get_traced_memory()[0] - before_bytes
+
+        disk = MemoryDisk()
+        file = disk.open("f", create=True)
+        file.set_size(1 << 30)
+        file.allocate(0, 1 << 30)
+        assert taken_bytes() < 100_000
+        assert file.next_data(0) == 1 << 30
+        far = 80 * CHUNK_BYTES
+        file.pwritev([bytes(10)], far)
+        assert taken_bytes() < CHUNK_BYTES + 100_000
+        assert file.next_data(0) == far
+        assert file.next_data(far + 5) == far + 5
+        assert file.next_data(far + CHUNK_BYTES) == 1 << 30
+        file.set_size(far)
+        assert taken_bytes() < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_disk_in_memory_is_never_full() -> None:
+    assert MemoryDisk().usage("f").used_ratio == 0.0
+
+
+def test_names(disk: Disk, tmp_path: Path) -> None:
     assert disk.list(f"{tmp_path}/none") == []
     disk.make_directory(f"{tmp_path}/a/b")
     disk.make_directory(f"{tmp_path}/a/b")
@@ -79,9 +137,20 @@ def test_names(tmp_path: Path) -> None:
     assert not disk.exists(f"{tmp_path}/a/1")
     with pytest.raises(NotADirectoryError):
         disk.list(f"{tmp_path}/a/2")
+    with pytest.raises(NotADirectoryError):
+        disk.make_directory(f"{tmp_path}/a/2/c")
+    with pytest.raises(FileNotFoundError):
+        disk.open(f"{tmp_path}/none/1", create=True)
+    for gone in (disk.open, disk.unlink, disk.size_of, disk.sync_directory):
+        with pytest.raises(FileNotFoundError):
+            gone(f"{tmp_path}/a/1")
+    with pytest.raises(FileNotFoundError):
+        disk.rename(f"{tmp_path}/a/1", f"{tmp_path}/a/3")
+    with pytest.raises(IsADirectoryError):
+        disk.rename(f"{tmp_path}/a/2", f"{tmp_path}/a/b")
 
 
-def test_a_lock_has_one_holder_and_can_be_seen_without_taking_it(tmp_path: Path) -> None:
+def test_a_lock_has_one_holder_and_can_be_seen_without_taking_it(disk: Disk, tmp_path: Path) -> None:
     path = f"{tmp_path}/lock"
     assert not disk.is_locked(path)
     assert not disk.exists(path), "asking writes nothing"
@@ -96,6 +165,7 @@ def test_a_lock_has_one_holder_and_can_be_seen_without_taking_it(tmp_path: Path)
 
 
 def test_usage(tmp_path: Path) -> None:
+    disk = OsDisk()
     usage = disk.usage(str(tmp_path))
     assert 0 < usage.free_bytes <= usage.total_bytes
     assert 0.0 <= usage.used_ratio < 1.0

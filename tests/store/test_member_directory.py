@@ -12,16 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.config import StoreConfig
+from quorumlog.config import GroupConfig, MemberAddress, StoreConfig
 from quorumlog.entry import Durability, Formation, HardState, Voter
 from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
+from quorumlog.sim.disk import SimDisk
 from quorumlog.store.checkpoint_file import Checkpoint, load_checkpoint, save_checkpoint
 from quorumlog.store.directory_recovery import check_recoverable, recover_directory
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.durable_file import read_durable_point
 from quorumlog.store.hard_state_file import read_hard_state
 from quorumlog.store.ledger_store import LOG_ORIGIN, LogPoint
-from quorumlog.store.member_directory import MemberDirectory, MemoryMemberDirectory
+from quorumlog.store.member_directory import open_directory_of
 from quorumlog.store.member_file import load_member
 from tests.store.made_logs import SMALL, append, fill, flip, open_small, opened, sync
 from tests.store.stopping_disk import Stopped, StoppingDisk
@@ -551,11 +552,12 @@ def test_the_durable_point_is_synced_on_request(path: Path) -> None:
 
 
 def test_a_member_in_memory_is_a_new_one_at_every_start() -> None:
-    first: MemberDirectory = MemoryMemberDirectory(SMALL)
-    second: MemberDirectory = MemoryMemberDirectory(SMALL)
+    config = GroupConfig("n1", (MemberAddress("n1", "h", 1),), "/n1", store="memory", storage=SMALL)
+    disk = SimDisk()
+    first, second = open_directory_of(config, disk), open_directory_of(config, disk)
     assert first.directory_id != second.directory_id
     assert first.durability is Durability.MEMORY
-    assert first.renewed
+    assert first.renewed == "a member in memory has a new directory at every start"
     first.save_hard_state(HardState(2, N1))
     first.save_formation(Formation((), (N1,)))
     append(first.store, [b"a", b"b"], 2)
@@ -569,6 +571,7 @@ def test_a_member_in_memory_is_a_new_one_at_every_start() -> None:
         first.write_checkpoint(LogPoint(7, 2, 0, 0))
     first.close(clean=True)
     second.close(clean=False)
+    assert disk.paths() == []
 
 
 def test_a_clean_close_that_fails_gives_the_directory_back(

@@ -1,11 +1,10 @@
-"""Any sequence of calls against a plain list (Hypothesis), for both stores."""
+"""Any sequence of calls against a plain list (Hypothesis), in memory and on a disk."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
 from collections.abc import Callable
-from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -14,10 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from quorumlog.batch import EntryBatch
 from quorumlog.config import StoreConfig
 from quorumlog.errors import IndexOutOfRange
+from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.store.ledger_store import LedgerStore, LogRange, SyncTask
-from quorumlog.store.memory_ledger_store import MemoryLedgerStore
+from quorumlog.store.memory_disk import MemoryDisk
 from tests.store.log_making import append_batch, append_bodies, new_store, open_store, read_log
-from tests.store.losing_disk import LosingDisk
 
 Model = list[tuple[int, int, bytes]]
 CONFIG = StoreConfig(
@@ -34,6 +33,8 @@ class LedgerStoreMachine(RuleBasedStateMachine):
     """What the store says must be what the list says, after every step."""
 
     store: LedgerStore
+    disk: Disk
+    path: str
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +128,10 @@ class LedgerStoreMachine(RuleBasedStateMachine):
         self.open_again()
 
     def open_again(self) -> None:
-        """A store in memory keeps nothing, so there it is no step."""
+        self.store.close()
+        self.store, report = open_store(self.path, CONFIG, self.disk)
+        assert report.lines == ()
+        self.durable = len(self.model)
 
     @invariant()
     def ends_agree(self) -> None:
@@ -148,33 +152,21 @@ class LedgerStoreMachine(RuleBasedStateMachine):
 
 
 class MemoryMachine(LedgerStoreMachine):
-    @initialize()
-    def make(self) -> None:
-        self.store = MemoryLedgerStore(CONFIG)
-
-
-class MmapMachine(LedgerStoreMachine):
-    """On a disk in memory, so that thousands of starts cost nothing."""
+    """A disk in memory, so that thousands of starts cost nothing."""
 
     @initialize()
     def make(self) -> None:
-        self.disk: Any = LosingDisk()
+        self.disk = MemoryDisk()
         self.path = "m"
         self.store = new_store(self.path, CONFIG, self.disk)
 
-    def open_again(self) -> None:
-        self.store.close()
-        self.store, report = open_store(self.path, CONFIG, self.disk)
-        assert report.lines == ()
-        self.durable = len(self.model)
 
-
-class RealDiskMachine(MmapMachine):
+class RealDiskMachine(LedgerStoreMachine):
     @initialize()
     def make(self) -> None:
-        self.disk = None
+        self.disk = OsDisk()
         self.path = tempfile.mkdtemp(prefix="quorumlog-model-")
-        self.store = new_store(self.path, CONFIG)
+        self.store = new_store(self.path, CONFIG, self.disk)
 
     def teardown(self) -> None:
         super().teardown()
@@ -188,7 +180,5 @@ FEW = settings(max_examples=5, stateful_step_count=20, deadline=None, suppress_h
 
 TestMemory = MemoryMachine.TestCase
 TestMemory.settings = MANY
-TestMmap = MmapMachine.TestCase
-TestMmap.settings = MANY
 TestRealDisk = RealDiskMachine.TestCase
 TestRealDisk.settings = FEW

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
@@ -11,10 +12,10 @@ import pytest
 
 from quorumlog.config import StoreConfig
 from quorumlog.errors import IndexOutOfRange
-from quorumlog.store.disk import OsDisk
+from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.store.durable_file import DurableFile
-from quorumlog.store.ledger_store import LedgerStore, LogRange
-from quorumlog.store.memory_ledger_store import MemoryLedgerStore
+from quorumlog.store.ledger_store import LogRange
+from quorumlog.store.memory_disk import MemoryDisk
 from tests.store.log_making import (
     SMALL,
     append_numbered,
@@ -201,14 +202,12 @@ def test_a_segment_stays_open_while_a_flush_needs_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_syncs")
-@pytest.mark.parametrize("kind", ["memory", "mmap"])
-def test_reads_and_flushes_beside_truncations(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("disk", [MemoryDisk, OsDisk])
+def test_reads_and_flushes_beside_truncations(tmp_path: Path, disk: Callable[[], Disk]) -> None:
     """Other threads read ranges and run flushes while the store's own truncates and appends: a read
     gives the entries of its range or IndexOutOfRange, and never anything else."""
     config = StoreConfig(segment_bytes=64 * 1024, index_segment_bytes=32 * 1024, disk_full_ratio=1.0)
-    store: LedgerStore = (
-        MemoryLedgerStore(config) if kind == "memory" else new_store(str(tmp_path), config)
-    )
+    store = new_store(str(tmp_path), config, disk())
     ranges: SimpleQueue[tuple[LogRange, int] | None] = SimpleQueue()
     outcomes: list[str] = []
 

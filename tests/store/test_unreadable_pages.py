@@ -11,8 +11,8 @@ from quorumlog.entry import HardState, Voter
 from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
 from quorumlog.sim.disk import PAGE_BYTES, SimDisk
 from quorumlog.store.directory_reader import DirectoryReader
-from quorumlog.store.file_member_directory import FileMemberDirectory
 from quorumlog.store.inspection import inspect_directory
+from quorumlog.store.opened_directory import MemberDirectory
 from quorumlog.store.verification import verify_directory
 from tests.store.log_making import append_numbered, numbered, read_log, sync
 from tests.store.sim_logs import CONFIG, data_path, make_unreadable, open_simulated
@@ -35,7 +35,7 @@ def stopped(count: int, unsynced: int = 0) -> tuple[SimDisk, int, int]:
     return disk, durable.position, end.position
 
 
-def problems_of(directory: FileMemberDirectory) -> str:
+def problems_of(directory: MemberDirectory) -> str:
     return "; ".join(directory.problems())
 
 

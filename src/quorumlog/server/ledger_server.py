@@ -34,11 +34,7 @@ from quorumlog.server.peer_admission import Verdict
 from quorumlog.server.peer_session import PeerSession
 from quorumlog.server.problem_log import RefusalLog
 from quorumlog.store.disk import Disk, OsDisk
-from quorumlog.store.member_directory import (
-    MemberDirectory,
-    MemoryMemberDirectory,
-    open_member_directory,
-)
+from quorumlog.store.member_directory import MemberDirectory, open_directory_of
 from quorumlog.wire.client_messages import NOT_SERVED, REFUSED, Hello, HelloResponse
 from quorumlog.wire.framing import DEFAULT_MAX_FRAME_BYTES, Frame
 
@@ -163,7 +159,7 @@ class LedgerServer:
         try:
             await self._listen(loop)
             for config in self.groups:
-                directory = self._open_directory(config)
+                directory = open_directory_of(config, self._disk)
                 opened.append(directory)
                 for line in directory.report:
                     log.warning("%s/%s: %s", config.group, config.member_id, line)
@@ -201,18 +197,6 @@ class LedgerServer:
             raise ConfigError(
                 f"cannot listen on {host}:{port}: {error.strerror or error}; {hint}"
             ) from error
-
-    def _open_directory(self, config: GroupConfig) -> MemberDirectory:
-        if config.store == "memory":
-            return MemoryMemberDirectory(config.storage)
-        return open_member_directory(
-            self._disk,
-            config.data_dir,
-            group=config.group,
-            member_id=config.member_id,
-            config=config.storage,
-            group_size=len(config.members),
-        )
 
     async def stop(self) -> None:
         """Hand leadership over, answer what is pending, sync everything, close."""

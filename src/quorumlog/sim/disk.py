@@ -11,16 +11,14 @@ name goes exactly when the new one comes. Everything random is drawn from genera
 from __future__ import annotations
 
 import errno
-import posixpath
 from collections.abc import Iterable, Sequence
-from os import strerror
 from random import Random
 
 from quorumlog.entry_header import Buffer
 from quorumlog.sim.inode import PAGE_BYTES, Inode, pages_of, resize
-from quorumlog.store.disk import DiskUsage
+from quorumlog.store.disk import DiskUsage, os_error
+from quorumlog.store.memory_disk import FOLDER, FileTree, Folder, parent_of
 
-_ROOTS = ("", ".", "/")
 _LUCKS = (0.0, 0.5, 1.0)
 
 
@@ -28,24 +26,7 @@ class Crashed(BaseException):
     """The process died in this call. No `except Exception` survives it."""
 
 
-def _error(number: int, path: str) -> OSError:
-    return OSError(number, strerror(number), path)
-
-
-def _parent(path: str) -> str:
-    return path.rpartition("/")[0]
-
-
-def _key(folder: str) -> str:
-    """As `_parent` names it."""
-    return "" if folder in _ROOTS else folder
-
-
-_FOLDER = Inode()
-"""Stands in the tree for every directory."""
-
-_Paths = list[str]  # inside SimDisk `list` is a method
-_Tree = dict[str, Inode]
+_Tree = dict[str, Inode | Folder]
 """Files and directories by path."""
 
 
@@ -62,7 +43,7 @@ class SimFile:
 
     def _check(self, writing: bool = False) -> None:
         if self._process != self._disk._process or self._closed or (writing and not self._writable):
-            raise _error(errno.EBADF, self.path)
+            raise os_error(errno.EBADF, self.path)
 
     def pread(self, size_bytes: int, position: int) -> bytes:
         self._check()
@@ -74,7 +55,7 @@ class SimFile:
     def _check_readable(self, position: int, stop_position: int) -> None:
         for page in pages_of(position, min(stop_position, len(self._inode.cache))):
             if (self.path, page) in self._disk.unreadable:
-                raise _error(errno.EIO, self.path)
+                raise os_error(errno.EIO, self.path)
 
     def _check_replaced(self, position: int, stop_position: int) -> None:
         """A page that is written in part has to be read first."""
@@ -82,7 +63,7 @@ class SimFile:
             first, stop = page * PAGE_BYTES, min((page + 1) * PAGE_BYTES, len(self._inode.cache))
             is_whole = position <= first and stop <= stop_position
             if not is_whole and (self.path, page) in self._disk.unreadable:
-                raise _error(errno.EIO, self.path)
+                raise os_error(errno.EIO, self.path)
 
     def pread_into(self, buffer: memoryview, position: int) -> int:
         data = self.pread(len(buffer), position)
@@ -150,7 +131,7 @@ class SimFile:
         disk.count_effect()
         if disk._failing_syncs and disk._takes_failure(self.path):
             self._inode.fail_sync()
-            raise _error(errno.EIO, self.path)
+            raise os_error(errno.EIO, self.path)
         self._inode.sync()
 
     def uncache(self, position: int, size_bytes: int) -> None:
@@ -175,18 +156,19 @@ class SimLock:
 
     def release(self) -> None:
         if self._process != self._disk._process:
-            raise _error(errno.EBADF, self._path)
+            raise os_error(errno.EBADF, self._path)
         if self._disk._locks.get(self._path) is self:
             del self._disk._locks[self._path]
 
 
-class SimDisk:
+class SimDisk(FileTree[Inode]):
     """`Disk`, with a process that dies, a power supply that fails and bytes that rot.
 
-    Directories are made, and wiped by `remove_tree`, but never renamed or unlinked.
+    Directories are made, and wiped by `remove_tree`.
     """
 
     def __init__(self, *, capacity_bytes: int = 1 << 40) -> None:
+        super().__init__()
         self.capacity_bytes = capacity_bytes
         self.has_greedy_neighbour = False
         """Somebody else takes at once whatever space a file gives back."""
@@ -202,7 +184,6 @@ class SimDisk:
         self._locks: dict[str, SimLock] = {}
         self._failing_syncs: list[str] = []
         """Parts of paths, each good for one sync."""
-        self._names: _Tree = {}
         self._platter_names: _Tree = {}
         self._unlinked: set[str] = set()
         """Names on the platter whose file was unlinked since: even if another file has the name now,
@@ -212,42 +193,20 @@ class SimDisk:
 
     def open(self, path: str, *, writable: bool = True, create: bool = False) -> SimFile:
         if create:
-            if path in self._names:
-                raise _error(errno.EEXIST, path)
-            self._create(path)
+            self._add(path, Inode())
         return SimFile(self, path, self._file(path), writable)
-
-    def exists(self, path: str) -> bool:
-        return path in self._names or path in _ROOTS
-
-    def list(self, path: str) -> list[str]:
-        if not self.exists(path):
-            return []
-        self._check_folder(path)
-        return sorted(posixpath.basename(name) for name in self._names if _parent(name) == _key(path))
 
     def size_of(self, path: str) -> int:
         return len(self._file(path).cache)
 
     def make_directory(self, path: str) -> None:
-        missing = []
-        while not self.exists(path):
-            missing.append(path)
-            path = _parent(path)
-        if self._names.get(path, _FOLDER) is not _FOLDER:
-            raise _error(errno.ENOTDIR if missing else errno.EEXIST, path)
-        if missing:
+        if not self.exists(path):
             self.count_effect()
-            self._names.update(dict.fromkeys(missing, _FOLDER))
+        super().make_directory(path)
 
     def rename(self, old: str, new: str) -> None:
-        inode = self._file(old)
-        self._check_folder(_parent(new))
-        if self._names.get(new) is _FOLDER:
-            raise _error(errno.EISDIR, new)
         self.count_effect()
-        del self._names[old]
-        self._names[new] = inode
+        super().rename(old, new)
         moved = [(new, page) for path, page in sorted(self.unreadable) if path == old]
         self._forget_unreadable(old, new)
         self.unreadable.update(moved)
@@ -255,7 +214,7 @@ class SimDisk:
     def unlink(self, path: str) -> None:
         inode = self._file(path)
         self.count_effect()
-        del self._names[path]
+        super().unlink(path)
         self._forget_unreadable(path)
         if self._platter_names.get(path) is inode:
             self._unlinked.add(path)
@@ -264,8 +223,9 @@ class SimDisk:
     def sync_directory(self, path: str) -> None:
         self._check_folder(path)
         self.count_effect()
+        folder = parent_of(f"{path}/")
         for changed in self._changes().values():
-            if any(_parent(name) == _key(path) for name in changed):
+            if any(parent_of(name) == folder for name in changed):
                 self._bring(changed)
 
     def usage(self, path: str) -> DiskUsage:
@@ -273,9 +233,9 @@ class SimDisk:
 
     def lock(self, path: str) -> SimLock:
         if path in self._locks:
-            raise _error(errno.EWOULDBLOCK, path)
-        if path not in self._names:
-            self._create(path)
+            raise os_error(errno.EWOULDBLOCK, path)
+        if not self.exists(path):
+            self._add(path, Inode())
         lock = self._locks[path] = SimLock(self, path)
         return lock
 
@@ -284,30 +244,17 @@ class SimDisk:
 
     # ---------------------------------------------------------------- names and space
 
-    def _file(self, path: str) -> Inode:
-        if not self.exists(path):
-            raise _error(errno.ENOENT, path)
-        inode = self._names.get(path, _FOLDER)
-        if inode is _FOLDER:
-            raise _error(errno.EISDIR, path)
-        return inode
-
-    def _check_folder(self, path: str) -> None:
-        if not self.exists(path):
-            raise _error(errno.ENOENT, path)
-        if self._names.get(path, _FOLDER) is not _FOLDER:
-            raise _error(errno.ENOTDIR, path)
-
-    def _create(self, path: str) -> None:
-        self._check_folder(_parent(path))
+    def _add(self, path: str, file: Inode) -> None:
         self.count_effect()
-        self._names[path] = Inode()
+        super()._add(path, file)
 
-    def _changes(self) -> dict[str, _Paths]:
+    def _changes(self) -> dict[str, list[str]]:
         """Names whose entries are not on the platter as cached; those that change together under the
         name that decides for them, which is the last one that a renamed file got."""
-        cached_name = {inode: name for name, inode in self._names.items() if inode is not _FOLDER}
-        changes: dict[str, _Paths] = {}
+        cached_name: dict[Inode | Folder, str] = {
+            inode: name for name, inode in self._names.items() if inode is not FOLDER
+        }
+        changes: dict[str, list[str]] = {}
         for name in sorted({*self._names, *self._platter_names}):
             if self._names.get(name) is not self._platter_names.get(name):
                 decisive = name
@@ -328,13 +275,14 @@ class SimDisk:
                 del self._platter_names[name]
 
     def _used_bytes(self) -> int:
-        return PAGE_BYTES * sum(len(inode.allocated) for inode in self._names.values())
+        inodes = (inode for inode in self._names.values() if isinstance(inode, Inode))
+        return PAGE_BYTES * sum(len(inode.allocated) for inode in inodes)
 
     def _take(self, path: str, inode: Inode, pages: range) -> None:
         """Raises ENOSPC, and then nothing is taken."""
         missing = set(pages) - inode.allocated
         if missing and self._used_bytes() + PAGE_BYTES * len(missing) > self.capacity_bytes:
-            raise _error(errno.ENOSPC, path)
+            raise os_error(errno.ENOSPC, path)
         inode.allocated |= missing
 
     def _give_back(self) -> None:
@@ -383,7 +331,7 @@ class SimDisk:
         self.kill()
         name_luck, size_luck, page_luck = (random.choice(_LUCKS) for _ in range(3))
         for decisive, changed in self._changes().items():
-            folder = _parent(decisive)
+            folder = parent_of(decisive)
             if random.random() < name_luck and (not folder or folder in self._platter_names):
                 self._bring(changed)
         for name in sorted(self._unlinked):
@@ -393,14 +341,14 @@ class SimDisk:
         self._platter_names = self._surviving_names()
         self._names = dict(self._platter_names)
         for _, inode in sorted(self._names.items()):
-            if inode is not _FOLDER:
+            if isinstance(inode, Inode):
                 inode.lose_power(random, size_luck, page_luck)
 
     def _surviving_names(self) -> _Tree:
         """Without what lies in a directory that has no name on the platter itself."""
         tree: _Tree = {}
         for name, inode in sorted(self._platter_names.items()):
-            if not _parent(name) or _parent(name) in tree:
+            if not parent_of(name) or parent_of(name) in tree:
                 tree[name] = inode
         return tree
 
@@ -449,13 +397,13 @@ class SimDisk:
         for tree in (self._names, self._platter_names):
             tree[path] = inode
             folder = path
-            while folder := _parent(folder):
-                tree[folder] = _FOLDER
+            while folder := parent_of(folder):
+                tree[folder] = FOLDER
 
     def restore(self, contents: dict[str, bytes]) -> None:
         """These files, synced, and no others; directories stay."""
         for path in sorted({*self._names, *self._platter_names}):
-            if self._names.get(path, self._platter_names.get(path)) is not _FOLDER:
+            if self._names.get(path, self._platter_names.get(path)) is not FOLDER:
                 self.remove_tree(path)
         self._platter_names.update(self._names)
         for path, data in sorted(contents.items()):
@@ -463,8 +411,8 @@ class SimDisk:
 
     # ---------------------------------------------------------------- looking
 
-    def paths(self) -> _Paths:
-        return sorted(path for path, inode in self._names.items() if inode is not _FOLDER)
+    def paths(self) -> list[str]:
+        return sorted(path for path, inode in self._names.items() if isinstance(inode, Inode))
 
     def content(self, path: str) -> bytes:
         return bytes(self._file(path).cache)
@@ -487,6 +435,6 @@ class SimDisk:
         disk = SimDisk(capacity_bytes=self.capacity_bytes)
         disk.unreadable |= self.unreadable
         for path, inode in self._surviving_names().items():
-            disk._names[path] = _FOLDER if inode is _FOLDER else inode.platter_copy()
+            disk._names[path] = inode if isinstance(inode, Folder) else inode.platter_copy()
         disk._platter_names = dict(disk._names)
         return disk

@@ -20,11 +20,7 @@ from quorumlog.node import LedgerNode
 from quorumlog.sim.coverage import note_sent
 from quorumlog.sim.disk import Crashed, SimDisk
 from quorumlog.sim.network import End
-from quorumlog.store.member_directory import (
-    MemberDirectory,
-    MemoryMemberDirectory,
-    open_member_directory,
-)
+from quorumlog.store.member_directory import open_directory_of
 from quorumlog.store.member_file import cluster_id_of
 from quorumlog.wire.client_messages import Hello, HelloResponse
 from quorumlog.wire.peer_hello import member_list_of
@@ -169,7 +165,7 @@ class SimMember:
 
     def _open(self) -> None:
         try:
-            directory = self._open_directory()
+            directory = open_directory_of(self.config, self.disk, draw_id=self._draw_directory_id)
         except DirectoryDamaged as damage:
             self.refusal = str(damage)
             self.note("refuses to start", self.refusal)
@@ -188,19 +184,6 @@ class SimMember:
             self.cluster.random_of_its_own(),
             self.local_ms,
             on_ready=lambda ready: self.cluster.told("ready", self, ready),
-        )
-
-    def _open_directory(self) -> MemberDirectory:
-        if self.config.store == "memory":
-            return MemoryMemberDirectory(self.config.storage, draw_id=self._draw_directory_id)
-        return open_member_directory(
-            self.disk,
-            self.path,
-            group=self.config.group,
-            member_id=self.member_id,
-            config=self.config.storage,
-            group_size=len(self.config.members),
-            draw_id=self._draw_directory_id,
         )
 
     def hello(self, to: SimMember) -> Hello:

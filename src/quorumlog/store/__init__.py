@@ -26,15 +26,15 @@ Entries, blanks, units, `currterm` and `checkpoint` are DLedger's; all integers 
     mmap_ledger_store.py  the log in files: mmap_file_list.py, mmap_file.py, placement.py, log_ends.py,
                           entry_index.py, recent_units.py, log_reader.py, flush.py, ledger_space.py,
                           page_cache.py
-    memory_ledger_store.py
+    memory_disk.py        the same on a disk in memory, for members that keep nothing
     slot_file.py          a small value that survives anything; durable_file.py, hard_state_file.py
     replaced_file.py      a small text that is replaced; member_file.py, checkpoint_file.py
     survey.py             what a log holds and what of it is damaged: survey_files.py, segment_view.py,
                           damage_search.py; a start applies it: recovery.py, segment_adoption.py,
                           quarantine.py, set_aside.py, term_run_search.py
     healing.py            damage found later, and another member's copy written over it
-    member_directory.py   all of it opened as a whole: file_member_directory.py, or
-                          memory_member_directory.py; directory_recovery.py when it forgot too much
+    member_directory.py   all of it opened as a whole: opened_directory.py;
+                          directory_recovery.py when it forgot too much
     directory_reader.py   any stopped directory, ours (own_survey.py) or Java's (java_survey.py):
                           log_extent.py, stored_entries.py, missing_entries.py; then inspection.py,
                           verification.py
@@ -47,13 +47,12 @@ from quorumlog.store.inspection import Inspection, inspect_directory
 from quorumlog.store.ledger_store import LOG_ORIGIN, LedgerStore, LogPoint, LogRange, SyncTask
 from quorumlog.store.log_extent import Damage
 from quorumlog.store.member_directory import (
-    FileMemberDirectory,
     MemberDirectory,
-    MemoryMemberDirectory,
+    open_directory_of,
     open_member_directory,
 )
 from quorumlog.store.member_file import MemberRecord, cluster_id_of
-from quorumlog.store.memory_ledger_store import MemoryLedgerStore
+from quorumlog.store.memory_disk import MemoryDisk
 from quorumlog.store.mmap_ledger_store import MmapLedgerStore
 from quorumlog.store.verification import (
     Comparison,
@@ -71,15 +70,13 @@ __all__ = [
     "DiskFile",
     "DiskLock",
     "DiskUsage",
-    "FileMemberDirectory",
     "Inspection",
     "LedgerStore",
     "LogPoint",
     "LogRange",
     "MemberDirectory",
     "MemberRecord",
-    "MemoryLedgerStore",
-    "MemoryMemberDirectory",
+    "MemoryDisk",
     "MmapLedgerStore",
     "OsDisk",
     "SyncTask",
@@ -87,6 +84,7 @@ __all__ = [
     "cluster_id_of",
     "compare_directories",
     "inspect_directory",
+    "open_directory_of",
     "open_member_directory",
     "recover_directory",
     "verify_directory",

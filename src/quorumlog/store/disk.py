@@ -98,6 +98,11 @@ class DiskLock(Protocol):
     def release(self) -> None: ...
 
 
+def os_error(number: int, path: str) -> OSError:
+    """As the operating system would raise it: for disks that are none."""
+    return OSError(number, os.strerror(number), path)
+
+
 # ---------------------------------------------------------------- the real disk
 
 _MAX_BUFFERS = 1024  # IOV_MAX of Linux: pwritev refuses more at once

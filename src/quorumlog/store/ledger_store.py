@@ -1,10 +1,10 @@
 """LedgerStore: what a member needs from the place where its entries lie.
 
-Two implementations, one contract suite (`tests/store/test_contract.py`): `MemoryLedgerStore` and
-`MmapLedgerStore`. A store has never heard of roles or of who may append; it knows terms only as
-numbers that never fall along the log. All calls are synchronous and come from one thread, except
-`SyncTask.run`, and what says so below, which may run in another: so does whatever reads entries, since a
-page that is not in memory takes as long as the disk takes.
+`MmapLedgerStore` is it, on whichever `Disk`, held to it by `tests/store/test_contract.py`. A store has
+never heard of roles or of who may append; it knows terms only as numbers that never fall along the log.
+All calls are synchronous and come from one thread, except `SyncTask.run` and what says so below, which
+may run in another: whatever reads entries does, since a page that is not in memory has to come from the
+disk.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ class LedgerStore(Protocol):
         is not what the index says.
         """
 
-    # What is damaged, and making it whole again. A store in memory is never damaged.
+    # What is damaged, and making it whole again.
 
     @property
     def quarantined(self) -> tuple[QuarantinedRange, ...]:

@@ -21,36 +21,35 @@ from __future__ import annotations
 
 import errno
 import posixpath
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Protocol
 
 import msgspec
 
-from quorumlog.config import StoreConfig
+from quorumlog.config import GroupConfig, StoreConfig
 from quorumlog.entry import Durability, Formation, HardState
 from quorumlog.errors import ConfigError, DirectoryDamaged, RangeDamaged, StoreFailure
 from quorumlog.store.checkpoint_file import CHECKPOINT_NAME, load_checkpoint
 from quorumlog.store.disk import Disk, DiskLock
 from quorumlog.store.durable_file import DURABLE_NAME, DurableFile
-from quorumlog.store.file_member_directory import FileMemberDirectory
 from quorumlog.store.hard_state_file import (
     CURRTERM_NAME,
     HARD_STATE_NAME,
     HardStateFile,
     read_currterm,
 )
-from quorumlog.store.ledger_store import LedgerStore, LogPoint
 from quorumlog.store.member_file import MEMBER_NAME, MemberRecord, load_member, save_member
-from quorumlog.store.memory_member_directory import MemoryMemberDirectory, draw_directory_id
+from quorumlog.store.memory_disk import MemoryDisk
 from quorumlog.store.mmap_file_list import DATA_NAME, INDEX_NAME
 from quorumlog.store.mmap_ledger_store import MmapLedgerStore
+from quorumlog.store.opened_directory import MemberDirectory
 from quorumlog.store.quarantine import HEALING_NAME
 from quorumlog.store.replaced_file import read_readable
 from quorumlog.store.set_aside import SET_ASIDE_NAME
 from quorumlog.store.slot_file import SLOT_BYTES
 
-__all__ = ["FileMemberDirectory", "MemberDirectory", "MemoryMemberDirectory", "open_member_directory"]
+__all__ = ["MemberDirectory", "open_directory_of", "open_member_directory"]
 
 LOCK_NAME = "lock"
 _NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL)
@@ -65,40 +64,30 @@ _OWN_NAMES = frozenset(
 ) | {DATA_NAME, INDEX_NAME, SET_ASIDE_NAME, "lost+found"}
 
 
-class MemberDirectory(Protocol):
-    """What a member needs from the place where it keeps itself. All calls come from the thread that
-    owns the member, except `write_checkpoint` and `sync_durable_point`."""
+def draw_directory_id() -> str:
+    """32 random hexadecimal digits."""
+    return secrets.token_hex(16)
 
-    directory_id: str
-    formation: Formation
-    hard_state: HardState
-    store: LedgerStore
-    durability: Durability
-    committed_index: int
-    """Proven by the checkpoint at the start; -1 otherwise. Does not move afterwards."""
-    renewed: str
-    """Why a new directory id was drawn at this start; "" if the directory is the one it was."""
-    report: tuple[str, ...]
-    """What recovery did, in sentences."""
 
-    def save_hard_state(self, state: HardState) -> None:
-        """On disk when this returns. Raises StoreFailure."""
-
-    def save_formation(self, formation: Formation) -> None:
-        """On disk when this returns. Raises StoreFailure."""
-
-    def write_checkpoint(self, committed: LogPoint) -> None:
-        """`committed` must be at or below the durable point. Lack of space is a problem, no error.
-        Any thread."""
-
-    def sync_durable_point(self) -> None:
-        """Due every `durable_sync_interval_ms`; cheap if nothing changed; any thread."""
-
-    def problems(self) -> tuple[str, ...]:
-        """What could not be written for lack of space, in sentences."""
-
-    def close(self, clean: bool) -> None:
-        """`clean`: everything is on disk when this returns. Otherwise as if the process were killed."""
+def open_directory_of(
+    config: GroupConfig, disk: Disk, *, draw_id: Callable[[], str] = draw_directory_id
+) -> MemberDirectory:
+    """The directory that a member is configured to have: `data_dir` on `disk`, or for `store = "memory"`
+    a new one on a disk in memory. Raises as `open_member_directory`."""
+    in_memory = config.store == "memory"
+    directory = open_member_directory(
+        MemoryDisk() if in_memory else disk,
+        "memory" if in_memory else config.data_dir,
+        group=config.group,
+        member_id=config.member_id,
+        config=config.storage,
+        group_size=len(config.members),
+        draw_id=draw_id,
+    )
+    if in_memory:
+        directory.durability = Durability.MEMORY
+        directory.renewed = "a member in memory has a new directory at every start"
+    return directory
 
 
 def open_member_directory(
@@ -110,7 +99,7 @@ def open_member_directory(
     config: StoreConfig,
     group_size: int,
     draw_id: Callable[[], str] = draw_directory_id,
-) -> FileMemberDirectory:
+) -> MemberDirectory:
     """Open a directory, recover its log, or make a new one where there is none.
 
     Raises ConfigError (another group, member or segment size; in use; no permission; not ours to
@@ -345,7 +334,7 @@ def open_or_make_hard_state(disk: Disk, path: str, least_term: int) -> HardState
 
 def _open_recovered(
     disk: Disk, path: str, lock: DiskLock, record: MemberRecord, config: StoreConfig, renewed: str
-) -> FileMemberDirectory:
+) -> MemberDirectory:
     disk.sync_directory(path)  # a name may be in the cache only
     absent = [
         f"{path}/{name} {problem}; it counts as absent and is written again"
@@ -359,7 +348,7 @@ def _open_recovered(
         opened.callback(store.close)
         hard_state_file = open_or_make_hard_state(disk, path, max(store.end.term, 0))
         opened.callback(hard_state_file.close)
-        directory = FileMemberDirectory(
+        directory = MemberDirectory(
             disk, path, lock, record, hard_state_file, durable_file, store, config
         )
         if directory.hard_state.term < store.end.term:

@@ -1,4 +1,4 @@
-"""FileMemberDirectory: a member's directory on a disk, once it is open (member_directory.py)."""
+"""MemberDirectory: a member's directory, once it is open (member_directory.py)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from quorumlog.store.member_file import MemberRecord, save_member
 from quorumlog.store.mmap_file import is_lack_of_space
 
 
-class FileMemberDirectory:
-    """A `MemberDirectory` on a disk; made by `open_member_directory`."""
+class MemberDirectory:
+    """Where a member keeps itself; made by `open_member_directory`. All calls come from the thread that
+    owns the member, except `write_checkpoint` and `sync_durable_point`."""
 
     def __init__(
         self,
@@ -41,8 +42,11 @@ class FileMemberDirectory:
         self.store: LedgerStore = store
         self.durability = Durability.SYNC if config.flush == "sync" else Durability.ASYNC
         self.committed_index = -1
+        """Proven by the checkpoint at the start; -1 otherwise. Does not move afterwards."""
         self.renewed = ""
+        """Why a new directory id was drawn at this start; "" if the directory is the one it was."""
         self.report: tuple[str, ...] = ()
+        """What recovery did, in sentences."""
         self.unreadable: tuple[str, ...] = ()
         """What the disk could not read at this start and nothing depended on: a disk that fails."""
         self._disk = disk
@@ -54,10 +58,12 @@ class FileMemberDirectory:
         self._checkpoint_lock = threading.Lock()
 
     def save_hard_state(self, state: HardState) -> None:
+        """On disk when this returns. Raises StoreFailure."""
         self._hard_state_file.save(state)
         self.hard_state = state
 
     def save_formation(self, formation: Formation) -> None:
+        """On disk when this returns. Raises StoreFailure."""
         founding = self.formation.founding
         assert not founding or formation.founding == founding, (formation, self.formation)
         self._record = msgspec.structs.replace(self._record, formation=formation)
@@ -65,6 +71,8 @@ class FileMemberDirectory:
         self.formation = formation
 
     def write_checkpoint(self, committed: LogPoint) -> None:
+        """`committed` must be at or below the durable point. Lack of space is a problem, no error.
+        Any thread."""
         end, durable = self.store.end, self.store.durable
         if committed.index > durable.index:
             # Only async mode may cut below a committed entry, here while this waited for its thread.
@@ -84,13 +92,16 @@ class FileMemberDirectory:
             self._checkpoint_problem = ""
 
     def sync_durable_point(self) -> None:
+        """Due every `durable_sync_interval_ms`; cheap if nothing changed; any thread."""
         self._durable_file.sync()
 
     def problems(self) -> tuple[str, ...]:
+        """What could not be written for lack of space, in sentences."""
         problems = (self._hard_state_file.problem, self._checkpoint_problem)
         return (*filter(None, problems), *self.unreadable)
 
     def close(self, clean: bool) -> None:
+        """`clean`: everything is on disk when this returns. Otherwise as if the process were killed."""
         try:
             if clean:
                 self._finish()

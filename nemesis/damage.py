@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.durable_file import DurablePoint, read_durable_point
-from quorumlog.store.mmap_file_list import segment_name
-from quorumlog.store.segment_scan import INDEX_UNIT_BYTES
-from quorumlog.store.slot_file import SLOT_BYTES
+from quorumlog.store.files.durable_file import DurablePoint, read_durable_point
+from quorumlog.store.files.slot_file import SLOT_BYTES
+from quorumlog.store.log.mmap_file_list import segment_name
+from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES
 
 TORN_BYTES = 4096
 PAGE_BYTES = 4096

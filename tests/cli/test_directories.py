@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from quorumlog import LocalCluster, connect
-from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
+from quorumlog.store.files.quarantine import Quarantine
 from quorumlog.store.ledger_store import LogPoint, QuarantinedRange
-from quorumlog.store.quarantine import Quarantine
+from quorumlog.store.offline.directory_reader import DirectoryReader
 from tests.cli.conftest import LINES, NOT_TEXT, STORAGE, Cli, objects, plain
 from tests.unpacking import unpack
 

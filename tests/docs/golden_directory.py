@@ -11,9 +11,9 @@ from pathlib import Path
 from quorumlog.batch import EntryBatch
 from quorumlog.config import StoreConfig
 from quorumlog.entry import Formation, HardState, Voter
+from quorumlog.store.directory.member_directory import open_member_directory
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.ledger_store import LogPoint
-from quorumlog.store.member_directory import open_member_directory
 from quorumlog.wire.client_messages import AppendRequest
 from quorumlog.wire.framing import encode_frame
 

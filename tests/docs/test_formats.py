@@ -18,13 +18,14 @@ from quorumlog.batch import HEADER_DTYPE, EntryBatch
 from quorumlog.consensus.messages import AnyPeerMessage, PushResult, PushType, VoteResult
 from quorumlog.entry import Voter
 from quorumlog.errors import LedgerError
-from quorumlog.store import durable_file, hard_state_file, segment_scan, slot_file
-from quorumlog.store.checkpoint_file import decode_checkpoint
-from quorumlog.store.durable_file import DURABLE_MAGIC, decode_durable_point
-from quorumlog.store.hard_state_file import HARD_STATE_MAGIC, decode_hard_state
-from quorumlog.store.member_file import decode_member, encode_member
-from quorumlog.store.segment_scan import INDEX_DTYPE, scan_segment
-from quorumlog.store.slot_file import SLOT_BYTES, SLOT_FILE_BYTES, decode_sector
+from quorumlog.store.files import durable_file, hard_state_file, slot_file
+from quorumlog.store.files.checkpoint_file import decode_checkpoint
+from quorumlog.store.files.durable_file import DURABLE_MAGIC, decode_durable_point
+from quorumlog.store.files.hard_state_file import HARD_STATE_MAGIC, decode_hard_state
+from quorumlog.store.files.member_file import decode_member, encode_member
+from quorumlog.store.files.slot_file import SLOT_BYTES, SLOT_FILE_BYTES, decode_sector
+from quorumlog.store.log import segment_scan
+from quorumlog.store.log.segment_scan import INDEX_DTYPE, scan_segment
 from quorumlog.wire import client_messages, framing
 from quorumlog.wire.client_messages import AnyClientMessage, AppendRequest, MemberInfo
 from quorumlog.wire.framing import FrameDecoder

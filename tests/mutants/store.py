@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from quorumlog.store import member_directory, segment_scan
-from quorumlog.store.flush import Flush
-from quorumlog.store.hard_state_file import HardStateFile
-from quorumlog.store.mmap_file import MmapFile
-from quorumlog.store.mmap_file_list import MmapFileList
+from quorumlog.store.directory import member_directory
+from quorumlog.store.files.hard_state_file import HardStateFile
+from quorumlog.store.files.quarantine import Quarantine
+from quorumlog.store.log import segment_scan
+from quorumlog.store.log.flush import Flush
+from quorumlog.store.log.mmap_file import MmapFile
+from quorumlog.store.log.mmap_file_list import MmapFileList
 from quorumlog.store.mmap_ledger_store import MmapLedgerStore
-from quorumlog.store.quarantine import Quarantine
-from quorumlog.store.recovery import _Recovery
-from quorumlog.store.survey import _Survey
+from quorumlog.store.repair.recovery import _Recovery
+from quorumlog.store.repair.survey import _Survey
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_disk_scenarios as disk_scenes
 from tests.store import test_start_order as start_scenes

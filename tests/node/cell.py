@@ -12,8 +12,8 @@ from quorumlog.consensus.ready import Envelope, Ready, Role, RoleChange
 from quorumlog.entry import Durability
 from quorumlog.errors import LedgerError, StoreFailure
 from quorumlog.node import LedgerNode
+from quorumlog.store.directory.member_directory import open_member_directory
 from quorumlog.store.disk import Disk, OsDisk
-from quorumlog.store.member_directory import open_member_directory
 
 STEP_MS = 5.0
 SMALL = StoreConfig(segment_bytes=64 * 1024, index_segment_bytes=8 * 1024, reserve_step_bytes=16 * 1024)

@@ -15,9 +15,9 @@ from quorumlog.config import StoreConfig
 from quorumlog.entry import HardState, Voter
 from quorumlog.sim.disk import Crashed, SimDisk, SimFile
 from quorumlog.sim.inode import PAGE_BYTES, SECTOR_BYTES
+from quorumlog.store.directory.member_directory import open_member_directory
+from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.disk import Disk
-from quorumlog.store.member_directory import open_member_directory
-from quorumlog.store.opened_directory import MemberDirectory
 from tests.store.log_making import append_numbered, numbered, read_log, sync
 
 SEEDS = range(60)

@@ -15,10 +15,10 @@ from quorumlog.errors import ProtocolViolation
 from quorumlog.sim.inode import PAGE_BYTES
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.weather import Weather
-from quorumlog.store.checkpoint_file import CHECKPOINT_NAME, Checkpoint, encode_checkpoint
-from quorumlog.store.durable_file import DURABLE_NAME
-from quorumlog.store.hard_state_file import HARD_STATE_NAME
-from quorumlog.store.slot_file import SLOT_BYTES
+from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME, Checkpoint, encode_checkpoint
+from quorumlog.store.files.durable_file import DURABLE_NAME
+from quorumlog.store.files.hard_state_file import HARD_STATE_NAME
+from quorumlog.store.files.slot_file import SLOT_BYTES
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 
 # ---------------------------------------------------------------- disks

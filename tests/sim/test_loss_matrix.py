@@ -17,10 +17,10 @@ from quorumlog.errors import DiskFull, RangeDamaged
 from quorumlog.sim.faults import ROOMY_BYTES
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.operations import ClientAppend
-from quorumlog.store.durable_file import DURABLE_NAME
-from quorumlog.store.hard_state_file import HARD_STATE_NAME
-from quorumlog.store.set_aside import SET_ASIDE_NAME
-from quorumlog.store.slot_file import SLOT_BYTES
+from quorumlog.store.files.durable_file import DURABLE_NAME
+from quorumlog.store.files.hard_state_file import HARD_STATE_NAME
+from quorumlog.store.files.slot_file import SLOT_BYTES
+from quorumlog.store.repair.set_aside import SET_ASIDE_NAME
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 
 ALL = ("sync", "async", "memory")

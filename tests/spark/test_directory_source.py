@@ -15,9 +15,9 @@ from quorumlog.errors import ConfigError, DirectoryDamaged, IndexOutOfRange
 from quorumlog.spark.ledger_data_source import LedgerDataSource
 from quorumlog.spark.offsets import LedgerDataLoss
 from quorumlog.spark.rows import COLUMNS, schema_of
+from quorumlog.store.directory.member_directory import open_member_directory
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.durable_file import DurableFile
-from quorumlog.store.member_directory import open_member_directory
+from quorumlog.store.files.durable_file import DurableFile
 from tests.spark.made_directories import SMALL_SEGMENTS, flip_bit_of_body, write_directory
 from tests.unpacking import unpack
 

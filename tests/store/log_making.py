@@ -12,7 +12,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.config import StoreConfig
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.store.disk import Disk, OsDisk
-from quorumlog.store.durable_file import DurableFile
+from quorumlog.store.files.durable_file import DurableFile
 from quorumlog.store.ledger_store import LedgerStore
 from quorumlog.store.mmap_ledger_store import MmapLedgerStore, RecoveryReport
 

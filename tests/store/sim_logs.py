@@ -7,8 +7,8 @@ import itertools
 from quorumlog.config import StoreConfig
 from quorumlog.entry import HardState
 from quorumlog.sim.disk import PAGE_BYTES, SimDisk
-from quorumlog.store.member_directory import open_member_directory
-from quorumlog.store.opened_directory import MemberDirectory
+from quorumlog.store.directory.member_directory import open_member_directory
+from quorumlog.store.directory.opened_directory import MemberDirectory
 
 CONFIG = StoreConfig(
     segment_bytes=4 * PAGE_BYTES,

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.store.checkpoint_file import (
+from quorumlog.store.disk import OsDisk
+from quorumlog.store.files.checkpoint_file import (
     Checkpoint,
     decode_checkpoint,
     encode_checkpoint,
     load_checkpoint,
     save_checkpoint,
 )
-from quorumlog.store.disk import OsDisk
 from tests.store.stopping_disk import StoppingDisk
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from quorumlog.config import StoreConfig
 from quorumlog.errors import StoreFailure
+from quorumlog.store.log.segment_scan import scan_segment
 from quorumlog.store.mmap_ledger_store import MmapLedgerStore
-from quorumlog.store.segment_scan import scan_segment
 from tests.store.log_making import (
     SMALL,
     append_bodies,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from quorumlog.entry import Formation, HardState, Voter
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.inspection import inspect_directory
-from quorumlog.store.member_file import cluster_id_of
-from quorumlog.store.verification import verify_directory
+from quorumlog.store.files.member_file import cluster_id_of
+from quorumlog.store.offline.inspection import inspect_directory
+from quorumlog.store.offline.verification import verify_directory
 from tests.store.made_logs import append, fill, flip, make_directory, open_small, opened
 
 disk = OsDisk()

@@ -9,7 +9,7 @@ import pytest
 from quorumlog.entry import Formation, Voter
 from quorumlog.errors import DirectoryDamaged
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.member_file import (
+from quorumlog.store.files.member_file import (
     MemberRecord,
     cluster_id_of,
     decode_member,

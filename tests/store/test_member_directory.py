@@ -16,14 +16,14 @@ from quorumlog.config import GroupConfig, MemberAddress, StoreConfig
 from quorumlog.entry import Durability, Formation, HardState, Voter
 from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
 from quorumlog.sim.disk import SimDisk
-from quorumlog.store.checkpoint_file import Checkpoint, load_checkpoint, save_checkpoint
-from quorumlog.store.directory_recovery import check_recoverable, recover_directory
+from quorumlog.store.directory.directory_recovery import check_recoverable, recover_directory
+from quorumlog.store.directory.member_directory import open_directory_of
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.durable_file import read_durable_point
-from quorumlog.store.hard_state_file import read_hard_state
+from quorumlog.store.files.checkpoint_file import Checkpoint, load_checkpoint, save_checkpoint
+from quorumlog.store.files.durable_file import read_durable_point
+from quorumlog.store.files.hard_state_file import read_hard_state
+from quorumlog.store.files.member_file import load_member
 from quorumlog.store.ledger_store import LOG_ORIGIN, LogPoint
-from quorumlog.store.member_directory import open_directory_of
-from quorumlog.store.member_file import load_member
 from tests.store.made_logs import SMALL, append, fill, flip, open_small, opened, sync
 from tests.store.stopping_disk import Stopped, StoppingDisk
 

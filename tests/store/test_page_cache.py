@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from quorumlog.config import MIB, StoreConfig
+from quorumlog.store.log.page_cache import STEP_BYTES
 from quorumlog.store.mmap_ledger_store import MmapLedgerStore
-from quorumlog.store.page_cache import STEP_BYTES
 from tests.store.log_making import append_bodies, body, new_store, sync
 from tests.store.residency import PAGE, is_cached, skip_unless_it_forgets
 

@@ -15,12 +15,12 @@ import pytest
 from quorumlog.errors import IndexOutOfRange, ProtocolViolation, RangeDamaged
 from quorumlog.sim.disk import SimDisk
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.durable_file import DurableFile, DurablePoint
+from quorumlog.store.files.durable_file import DurableFile, DurablePoint
+from quorumlog.store.files.quarantine import Quarantine
 from quorumlog.store.ledger_store import Examination, LogPoint, QuarantinedRange
-from quorumlog.store.mmap_file import PAGE_BYTES
+from quorumlog.store.log.mmap_file import PAGE_BYTES
+from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES
 from quorumlog.store.mmap_ledger_store import MmapLedgerStore
-from quorumlog.store.quarantine import Quarantine
-from quorumlog.store.segment_scan import INDEX_UNIT_BYTES
 from tests.store.log_making import (
     SMALL,
     append_bodies,

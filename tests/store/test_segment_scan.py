@@ -7,7 +7,7 @@ import pytest
 
 from quorumlog.batch import HEADER_DTYPE, EntryBatch, digests_of
 from quorumlog.entry_header import HEADER_BYTES, unpack_header
-from quorumlog.store.segment_scan import (
+from quorumlog.store.log.segment_scan import (
     BLANK_BYTES,
     INDEX_DTYPE,
     SegmentScan,

@@ -10,7 +10,7 @@ import pytest
 
 from quorumlog.sim.disk import SimDisk
 from quorumlog.store.disk import Disk, OsDisk
-from quorumlog.store.set_aside import SetAside
+from quorumlog.store.repair.set_aside import SetAside
 from tests.store.log_making import SMALL, append_numbered, heal_from, new_store, open_store, sync
 from tests.store.test_recovery import data_file, flip
 

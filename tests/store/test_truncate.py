@@ -13,7 +13,7 @@ import pytest
 from quorumlog.config import StoreConfig
 from quorumlog.errors import IndexOutOfRange
 from quorumlog.store.disk import Disk, OsDisk
-from quorumlog.store.durable_file import DurableFile
+from quorumlog.store.files.durable_file import DurableFile
 from quorumlog.store.ledger_store import LogRange
 from quorumlog.store.memory_disk import MemoryDisk
 from tests.store.log_making import (

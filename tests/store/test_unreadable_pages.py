@@ -10,10 +10,10 @@ import pytest
 from quorumlog.entry import HardState, Voter
 from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
 from quorumlog.sim.disk import PAGE_BYTES, SimDisk
-from quorumlog.store.directory_reader import DirectoryReader
-from quorumlog.store.inspection import inspect_directory
-from quorumlog.store.opened_directory import MemberDirectory
-from quorumlog.store.verification import verify_directory
+from quorumlog.store.directory.opened_directory import MemberDirectory
+from quorumlog.store.offline.directory_reader import DirectoryReader
+from quorumlog.store.offline.inspection import inspect_directory
+from quorumlog.store.offline.verification import verify_directory
 from tests.store.log_making import append_numbered, numbered, read_log, sync
 from tests.store.sim_logs import CONFIG, data_path, make_unreadable, open_simulated
 

@@ -11,9 +11,9 @@ from quorumlog.batch import EntryBatch
 from quorumlog.entry import HardState
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import ConfigError
-from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.verification import (
+from quorumlog.store.offline.directory_reader import DirectoryReader
+from quorumlog.store.offline.verification import (
     Comparison,
     compare_directories,
     describe_damage,

@@ -10,8 +10,8 @@ from rich.table import Table
 from quorumlog.cli.options import Directory, Json, check_directory
 from quorumlog.cli.output import entry_progress, out, print_json
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.inspection import Inspection, inspect_directory
-from quorumlog.store.verification import describe_quarantine
+from quorumlog.store.offline.inspection import Inspection, inspect_directory
+from quorumlog.store.offline.verification import describe_quarantine
 
 
 def inspect(

@@ -27,9 +27,9 @@ from quorumlog.errors import (
     RequestTimeout,
     Unreachable,
 )
-from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.log_extent import Damage
+from quorumlog.store.offline.directory_reader import DirectoryReader
+from quorumlog.store.offline.log_extent import Damage
 
 TIMEOUT_S = 30.0
 FOLLOW_TIMEOUT_MS = 3_000

@@ -8,7 +8,11 @@ import typer
 
 from quorumlog.cli.options import Directory, check_directory
 from quorumlog.cli.output import note
-from quorumlog.store.directory_recovery import check_recoverable, nothing_to_do, recover_directory
+from quorumlog.store.directory.directory_recovery import (
+    check_recoverable,
+    nothing_to_do,
+    recover_directory,
+)
 from quorumlog.store.disk import OsDisk
 
 

@@ -12,10 +12,10 @@ import typer
 from quorumlog.cli.options import Json, check_directory, named_path
 from quorumlog.cli.output import EXIT_REFUSED, entry_progress, note, out, print_json
 from quorumlog.errors import DirectoryDamaged
-from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.member_file import cluster_id_of
-from quorumlog.store.verification import (
+from quorumlog.store.files.member_file import cluster_id_of
+from quorumlog.store.offline.directory_reader import DirectoryReader
+from quorumlog.store.offline.verification import (
     Verification,
     compare_directories,
     describe_quarantine,

@@ -41,8 +41,8 @@ from quorumlog.node.push_sender import PushSender
 from quorumlog.node.recent_batches import RecentBatches
 from quorumlog.node.scrubber import Scrubber, ScrubStatus
 from quorumlog.node.transfers import TransferOutcome, Transfers
+from quorumlog.store.directory.member_directory import MemberDirectory
 from quorumlog.store.ledger_store import ColdRange
-from quorumlog.store.member_directory import MemberDirectory
 
 RECENT_BYTES = 16 * MIB
 """Newest entries kept in memory for pushes and tailing readers; a fixed part of a member's memory."""

@@ -33,8 +33,8 @@ from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.peer_admission import Verdict
 from quorumlog.server.peer_session import PeerSession
 from quorumlog.server.problem_log import RefusalLog
+from quorumlog.store.directory.member_directory import MemberDirectory, open_directory_of
 from quorumlog.store.disk import Disk, OsDisk
-from quorumlog.store.member_directory import MemberDirectory, open_directory_of
 from quorumlog.wire.client_messages import NOT_SERVED, REFUSED, Hello, HelloResponse
 from quorumlog.wire.framing import DEFAULT_MAX_FRAME_BYTES, Frame
 

@@ -35,9 +35,9 @@ from quorumlog.server.peer_admission import PeerAdmission
 from quorumlog.server.peer_link import PeerLink
 from quorumlog.server.problem_log import ProblemLog
 from quorumlog.server.stalled_peers import StalledPeers
+from quorumlog.store.directory.member_directory import MemberDirectory
+from quorumlog.store.files.member_file import cluster_id_of
 from quorumlog.store.ledger_store import ColdRange, LogRange
-from quorumlog.store.member_directory import MemberDirectory
-from quorumlog.store.member_file import cluster_id_of
 from quorumlog.version import VERSION
 from quorumlog.wire.client_messages import WELCOME, Hello, HelloResponse, MemberInfo, StatusResponse
 from quorumlog.wire.peer_hello import member_list_of

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 from quorumlog.sim.inode import PAGE_BYTES
 from quorumlog.sim.link_faults import LinkFaults
-from quorumlog.store.checkpoint_file import CHECKPOINT_NAME
-from quorumlog.store.durable_file import DURABLE_NAME, read_durable_point
-from quorumlog.store.hard_state_file import CURRTERM_NAME, HARD_STATE_NAME
+from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME
+from quorumlog.store.files.durable_file import DURABLE_NAME, read_durable_point
+from quorumlog.store.files.hard_state_file import CURRTERM_NAME, HARD_STATE_NAME
+from quorumlog.store.files.quarantine import HEALING_NAME
+from quorumlog.store.files.slot_file import SECTOR_BYTES, SLOT_BYTES, SLOT_FILE_BYTES
 from quorumlog.store.ledger_store import LogPoint
-from quorumlog.store.mmap_file_list import DATA_NAME, INDEX_NAME
-from quorumlog.store.quarantine import HEALING_NAME
-from quorumlog.store.segment_scan import INDEX_UNIT_BYTES
-from quorumlog.store.slot_file import SECTOR_BYTES, SLOT_BYTES, SLOT_FILE_BYTES
+from quorumlog.store.log.mmap_file_list import DATA_NAME, INDEX_NAME
+from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES
 
 if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimCluster

@@ -20,8 +20,8 @@ from quorumlog.node import LedgerNode
 from quorumlog.sim.coverage import note_sent
 from quorumlog.sim.disk import Crashed, SimDisk
 from quorumlog.sim.network import End
-from quorumlog.store.member_directory import open_directory_of
-from quorumlog.store.member_file import cluster_id_of
+from quorumlog.store.directory.member_directory import open_directory_of
+from quorumlog.store.files.member_file import cluster_id_of
 from quorumlog.wire.client_messages import Hello, HelloResponse
 from quorumlog.wire.peer_hello import member_list_of
 

@@ -17,8 +17,8 @@ from quorumlog.spark.options import LOCAL, LedgerOptions
 from quorumlog.spark.partitions import NO_READERS, EntryPoint, Readers
 from quorumlog.spark.prefetch import prefetched
 from quorumlog.spark.range_check import RangeCheck
-from quorumlog.store.directory_reader import DirectoryReader
 from quorumlog.store.disk import OsDisk
+from quorumlog.store.offline.directory_reader import DirectoryReader
 
 _logger = logging.getLogger(__name__)
 

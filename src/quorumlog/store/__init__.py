@@ -20,41 +20,31 @@
 Entries, blanks, units, `currterm` and `checkpoint` are DLedger's; all integers are big-endian
 (docs/formats.md). Reading order:
 
-    disk.py               every call of the operating system
+    disk.py               every call of the operating system; memory_disk.py, where nothing is kept
     ledger_store.py       what a member asks of its log
-    segment_scan.py       records, one behind the other
-    mmap_ledger_store.py  the log in files: mmap_file_list.py, mmap_file.py, placement.py, log_ends.py,
-                          entry_index.py, recent_units.py, log_reader.py, flush.py, ledger_space.py,
-                          page_cache.py
-    memory_disk.py        the same on a disk in memory, for members that keep nothing
-    slot_file.py          a small value that survives anything; durable_file.py, hard_state_file.py
-    replaced_file.py      a small text that is replaced; member_file.py, checkpoint_file.py
-    survey.py             what a log holds and what of it is damaged: survey_files.py, segment_view.py,
-                          damage_search.py; a start applies it: recovery.py, segment_adoption.py,
-                          quarantine.py, set_aside.py, term_run_search.py
-    healing.py            damage found later, and another member's copy written over it
-    member_directory.py   all of it opened as a whole: opened_directory.py;
-                          directory_recovery.py when it forgot too much
-    directory_reader.py   any stopped directory, ours (own_survey.py) or Java's (java_survey.py):
-                          log_extent.py, stored_entries.py, missing_entries.py; then inspection.py,
-                          verification.py
+    files                 small values that survive anything
+    log                   entries in segments, and their index
+    repair                what a start finds and mends, and what is mended later
+    mmap_ledger_store.py  all of this as one log
+    directory             a member's directory as a whole
+    offline               any directory, ours or Java's, only looked at
 """
 
-from quorumlog.store.directory_reader import DirectoryReader
-from quorumlog.store.directory_recovery import recover_directory
-from quorumlog.store.disk import Disk, DiskFile, DiskLock, DiskUsage, OsDisk
-from quorumlog.store.inspection import Inspection, inspect_directory
-from quorumlog.store.ledger_store import LOG_ORIGIN, LedgerStore, LogPoint, LogRange, SyncTask
-from quorumlog.store.log_extent import Damage
-from quorumlog.store.member_directory import (
+from quorumlog.store.directory.directory_recovery import recover_directory
+from quorumlog.store.directory.member_directory import (
     MemberDirectory,
     open_directory_of,
     open_member_directory,
 )
-from quorumlog.store.member_file import MemberRecord, cluster_id_of
+from quorumlog.store.disk import Disk, DiskFile, DiskLock, DiskUsage, OsDisk
+from quorumlog.store.files.member_file import MemberRecord, cluster_id_of
+from quorumlog.store.ledger_store import LOG_ORIGIN, LedgerStore, LogPoint, LogRange, SyncTask
 from quorumlog.store.memory_disk import MemoryDisk
 from quorumlog.store.mmap_ledger_store import MmapLedgerStore
-from quorumlog.store.verification import (
+from quorumlog.store.offline.directory_reader import DirectoryReader
+from quorumlog.store.offline.inspection import Inspection, inspect_directory
+from quorumlog.store.offline.log_extent import Damage
+from quorumlog.store.offline.verification import (
     Comparison,
     Verification,
     compare_directories,

@@ -17,6 +17,12 @@ from typing import NamedTuple, Protocol
 
 from quorumlog.entry_header import Buffer
 
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+def is_lack_of_space(error: OSError) -> bool:
+    return error.errno in _NO_SPACE
+
 
 class DiskUsage(NamedTuple):
     """Of the file system that holds a path, in bytes."""

@@ -23,11 +23,8 @@ from quorumlog.config import StoreConfig
 from quorumlog.entry import EntryId
 from quorumlog.errors import DirectoryDamaged
 from quorumlog.store.disk import Disk
-from quorumlog.store.durable_file import DurableFile, DurablePoint
-from quorumlog.store.entry_index import EntryIndex
-from quorumlog.store.flush import DurableRecord, Flush
-from quorumlog.store.healing import Healing
-from quorumlog.store.ledger_space import LedgerSpace, control_reserve
+from quorumlog.store.files.durable_file import DurableFile, DurablePoint
+from quorumlog.store.files.quarantine import Quarantine
 from quorumlog.store.ledger_store import (
     LOG_ORIGIN,
     Examination,
@@ -38,16 +35,19 @@ from quorumlog.store.ledger_store import (
     SetAsideCount,
     SyncTask,
 )
-from quorumlog.store.log_ends import LogEnds
-from quorumlog.store.log_reader import LogReader
-from quorumlog.store.mmap_file import MmapFile
-from quorumlog.store.mmap_file_list import MmapFileList
-from quorumlog.store.page_cache import PageCache
-from quorumlog.store.placement import Placement, check_continues, place
-from quorumlog.store.quarantine import Quarantine
-from quorumlog.store.recovery import RecoveryReport, recover_log
-from quorumlog.store.segment_scan import BLANK_BYTES, INDEX_UNIT_BYTES, blank_record
-from quorumlog.store.term_run_search import search_term_runs
+from quorumlog.store.log.entry_index import EntryIndex
+from quorumlog.store.log.flush import DurableRecord, Flush
+from quorumlog.store.log.ledger_space import LedgerSpace, control_reserve
+from quorumlog.store.log.log_ends import LogEnds
+from quorumlog.store.log.log_reader import LogReader
+from quorumlog.store.log.mmap_file import MmapFile
+from quorumlog.store.log.mmap_file_list import MmapFileList
+from quorumlog.store.log.page_cache import PageCache
+from quorumlog.store.log.placement import Placement, check_continues, place
+from quorumlog.store.log.segment_scan import BLANK_BYTES, INDEX_UNIT_BYTES, blank_record
+from quorumlog.store.log.term_run_search import search_term_runs
+from quorumlog.store.repair.healing import Healing
+from quorumlog.store.repair.recovery import RecoveryReport, recover_log
 
 __all__ = ["MmapLedgerStore", "RecoveryReport"]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from quorumlog.consensus.ready import Role
 from quorumlog.sim.checkers.checker import Checker, Violation
-from quorumlog.store.mmap_file_list import DATA_NAME, segment_name
+from quorumlog.store.log.mmap_file_list import DATA_NAME, segment_name
 
 if TYPE_CHECKING:
     from quorumlog.sim.member import SimMember

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from quorumlog.consensus.ready import Ready
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.committed_log import CommittedLog, EntryMark, mark_at
-from quorumlog.store.mmap_file_list import DATA_NAME, segment_name
+from quorumlog.store.log.mmap_file_list import DATA_NAME, segment_name
 
 if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimCluster

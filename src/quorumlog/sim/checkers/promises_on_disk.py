@@ -20,10 +20,10 @@ from quorumlog.consensus.ready import Envelope, Ready
 from quorumlog.entry import HardState, Voter
 from quorumlog.errors import DirectoryDamaged, RangeDamaged
 from quorumlog.sim.checkers.checker import Checker, Violation
-from quorumlog.store.hard_state_file import HARD_STATE_MAGIC, HARD_STATE_NAME, decode_hard_state
+from quorumlog.store.files.hard_state_file import HARD_STATE_MAGIC, HARD_STATE_NAME, decode_hard_state
+from quorumlog.store.files.slot_file import SECTOR_BYTES, SLOT_BYTES, decode_sector
 from quorumlog.store.ledger_store import LedgerStore
-from quorumlog.store.mmap_file_list import DATA_NAME, segment_name
-from quorumlog.store.slot_file import SECTOR_BYTES, SLOT_BYTES, decode_sector
+from quorumlog.store.log.mmap_file_list import DATA_NAME, segment_name
 
 if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimCluster

@@ -1,0 +1,5 @@
+"""A member's directory as a whole.
+
+Read in this order: `member_directory` (opening it), `opened_directory` (what a member does with it),
+`directory_recovery` (an operator's last resort for a group of one).
+"""

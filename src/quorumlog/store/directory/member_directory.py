@@ -1,0 +1,385 @@
+"""MemberDirectory: everything one member keeps, opened as a whole and in the right order.
+
+    DIR/member       whose directory this is; written last      member_file.py
+    DIR/hardstate    term and vote                              hard_state_file.py
+    DIR/currterm     the same, for Java
+    DIR/durable      up to where the log is on disk             durable_file.py
+    DIR/checkpoint   how far the log was committed              checkpoint_file.py
+    DIR/lock         held by the process that uses it
+    DIR/data/        data segments                              mmap_ledger_store.py
+    DIR/index/       index segments
+    DIR/healing      what is in quarantine; mostly absent        quarantine.py
+    DIR/quarantine/  what recovery cut off, kept for people
+
+A data directory, not a name, is what voted and acknowledged. So a directory that forgot its term and
+vote, or what it has on disk, must not speak for its old self: it draws a new directory id, synced
+before anything else is made again, and its member is a new one that the others feed. Nobody could feed
+a group of one, which therefore refuses to start and names the command (directory_recovery.py).
+"""
+
+from __future__ import annotations
+
+import errno
+import posixpath
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import msgspec
+
+from quorumlog.config import GroupConfig, StoreConfig
+from quorumlog.entry import Durability, Formation, HardState
+from quorumlog.errors import ConfigError, DirectoryDamaged, RangeDamaged, StoreFailure
+from quorumlog.store.directory.opened_directory import MemberDirectory
+from quorumlog.store.disk import Disk, DiskLock
+from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME, load_checkpoint
+from quorumlog.store.files.durable_file import DURABLE_NAME, DurableFile
+from quorumlog.store.files.hard_state_file import (
+    CURRTERM_NAME,
+    HARD_STATE_NAME,
+    HardStateFile,
+    read_currterm,
+)
+from quorumlog.store.files.member_file import MEMBER_NAME, MemberRecord, load_member, save_member
+from quorumlog.store.files.quarantine import HEALING_NAME
+from quorumlog.store.files.replaced_file import read_readable
+from quorumlog.store.files.slot_file import SLOT_BYTES
+from quorumlog.store.log.mmap_file_list import DATA_NAME, INDEX_NAME
+from quorumlog.store.memory_disk import MemoryDisk
+from quorumlog.store.mmap_ledger_store import MmapLedgerStore
+from quorumlog.store.repair.set_aside import SET_ASIDE_NAME
+
+__all__ = ["MemberDirectory", "open_directory_of", "open_member_directory"]
+
+LOCK_NAME = "lock"
+_NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL)
+
+MAX_MEMBER_ID_BYTES = 255
+"""A vote for the member has to fit into a slot of `hardstate`."""
+
+_OWN_NAMES = frozenset(
+    name + suffix
+    for name in (MEMBER_NAME, HARD_STATE_NAME, CURRTERM_NAME, DURABLE_NAME, HEALING_NAME, LOCK_NAME)
+    for suffix in ("", ".tmp")
+) | {DATA_NAME, INDEX_NAME, SET_ASIDE_NAME, "lost+found"}
+
+
+def draw_directory_id() -> str:
+    """32 random hexadecimal digits."""
+    return secrets.token_hex(16)
+
+
+def open_directory_of(
+    config: GroupConfig, disk: Disk, *, draw_id: Callable[[], str] = draw_directory_id
+) -> MemberDirectory:
+    """The directory that a member is configured to have: `data_dir` on `disk`, or for `store = "memory"`
+    a new one on a disk in memory. Raises as `open_member_directory`."""
+    in_memory = config.store == "memory"
+    directory = open_member_directory(
+        MemoryDisk() if in_memory else disk,
+        "memory" if in_memory else config.data_dir,
+        group=config.group,
+        member_id=config.member_id,
+        config=config.storage,
+        group_size=len(config.members),
+        draw_id=draw_id,
+    )
+    if in_memory:
+        directory.durability = Durability.MEMORY
+        directory.renewed = "a member in memory has a new directory at every start"
+    return directory
+
+
+def open_member_directory(
+    disk: Disk,
+    path: str,
+    *,
+    group: str,
+    member_id: str,
+    config: StoreConfig,
+    group_size: int,
+    draw_id: Callable[[], str] = draw_directory_id,
+) -> MemberDirectory:
+    """Open a directory, recover its log, or make a new one where there is none.
+
+    Raises ConfigError (another group, member or segment size; in use; no permission; not ours to
+    write), DirectoryDamaged (damage at or below the durable point that cannot be bounded, or a group of
+    one that forgot what it promised), StoreFailure (the disk refuses).
+    """
+    path = path.rstrip("/") or "/"
+    if len(member_id.encode()) > MAX_MEMBER_ID_BYTES:
+        raise ConfigError(
+            f"--id {member_id} is longer than {MAX_MEMBER_ID_BYTES} bytes; choose a shorter"
+        )
+    with refusals_named(path):
+        _make(disk, path)
+        _refuse_foreign(disk, path)
+        lock = lock_directory(disk, path)
+    try:
+        with refusals_named(path):
+            record = load_member(disk, path)
+            if record is None:
+                _refuse_foreign(disk, path)
+                # The name of the lock: a start that finds our files without it takes them for foreign.
+                disk.sync_directory(path)
+                _sync_names_above(disk, path)
+                record = _create(disk, path, group, member_id, config, draw_id())
+                renewed = "the directory was empty"
+            else:
+                _check_record(path, record, group, member_id, config)
+                renewed = ", ".join(forgotten_files(disk, path))
+                if renewed and group_size == 1:
+                    raise DirectoryDamaged(
+                        f"{renewed}. In a group of one no other member can replace what is lost; to go"
+                        f" on with what the log holds, run: quorumlog recover {path}",
+                        path=path,
+                        position=0,
+                    )
+                if renewed:
+                    record = _renew(disk, path, record, draw_id())
+            return _open_recovered(disk, path, lock, record, config, renewed)
+    except BaseException:
+        lock.release()
+        raise
+
+
+@contextmanager
+def refusals_named(path: str) -> Iterator[None]:
+    """Turn what the operating system says while a directory is opened into our own errors."""
+    try:
+        yield
+    except PermissionError as error:
+        raise ConfigError(
+            f"--data-dir {path}: no permission ({error}); make it writable for the user that runs this"
+            " member, or choose another directory"
+        ) from error
+    except (NotADirectoryError, FileExistsError) as error:
+        raise ConfigError(f"--data-dir {path} is not a directory ({error})") from error
+    except OSError as error:
+        if error.errno == errno.EROFS:
+            raise ConfigError(f"--data-dir {path} is on a read-only file system") from error
+        raise StoreFailure(f"{path} cannot be opened: {error}") from error
+
+
+def lock_directory(disk: Disk, path: str) -> DiskLock:
+    """Raises ConfigError if another process holds it."""
+    try:
+        return disk.lock(f"{path}/{LOCK_NAME}")
+    except BlockingIOError as error:
+        raise ConfigError(
+            f"--data-dir {path} is in use by another process (it holds {path}/{LOCK_NAME}); stop that"
+            " member first, or choose another directory"
+        ) from error
+
+
+def _make(disk: Disk, path: str) -> None:
+    """The directory and its parents; their names are synced once it is known to be a new one."""
+    if not disk.exists(path):
+        try:
+            disk.make_directory(path)
+        except (PermissionError, NotADirectoryError, FileExistsError):
+            raise
+        except OSError as error:
+            raise ConfigError(f"--data-dir {path} cannot be made: {error}; choose another") from error
+    disk.list(path)  # raises NotADirectoryError
+
+
+def _sync_names_above(disk: Disk, path: str) -> None:
+    """The names of the directory and of all above it, whoever has made them: an operator's mkdir, or a
+    first start that was killed before it came here. Without its name everything in it would be gone."""
+    while (parent := posixpath.dirname(path)) != path:
+        try:
+            disk.sync_directory(parent or ".")
+        except OSError as error:
+            # Nothing is made where this process may not even look.
+            if error.errno not in _NOT_OURS:
+                raise
+        path = parent
+
+
+def _is_member(disk: Disk, path: str) -> bool:
+    try:
+        return MEMBER_NAME in disk.list(path)
+    except OSError:
+        return False
+
+
+def _refuse_foreign(disk: Disk, path: str) -> None:
+    """Raise ConfigError unless the directory is ours, empty, or an unfinished creation of ours."""
+    names = set(disk.list(path))
+    if MEMBER_NAME in names:
+        return
+    # An unfinished creation never got as far as a segment: `member` comes before the first one.
+    for folder in (DATA_NAME, INDEX_NAME):
+        held = disk.list(f"{path}/{folder}") if folder in names else []
+        if held:
+            raise ConfigError(
+                f"--data-dir {path} holds a log ({folder}/{held[0]}) but no file {path}/member: it was"
+                " written by other software, such as a Java DLedger member, or lost that file. Such a"
+                " directory is opened read-only, by inspect, verify and read; choose another --data-dir"
+            )
+    foreign = sorted(name for name in names - _OWN_NAMES if not name.startswith("."))
+    if CURRTERM_NAME in names and LOCK_NAME not in names:
+        foreign.append(CURRTERM_NAME)
+    members = [name for name in foreign if _is_member(disk, f"{path}/{name}")]
+    if members:
+        raise ConfigError(
+            f"--data-dir {path} holds the directories of members ({', '.join(members)}); name one of"
+            " them, or an empty directory"
+        )
+    if foreign:
+        raise ConfigError(
+            f"--data-dir {path} holds files of other software ({foreign[0]}); choose an empty directory"
+        )
+
+
+def _create(
+    disk: Disk, path: str, group: str, member_id: str, config: StoreConfig, directory_id: str
+) -> MemberRecord:
+    """`member` comes last: it promises that everything before it is complete and on disk."""
+    for folder in (DATA_NAME, INDEX_NAME):
+        disk.make_directory(f"{path}/{folder}")
+        disk.sync_directory(f"{path}/{folder}")
+    HardStateFile.create(disk, path, HardState(0, None)).close()
+    DurableFile.create(disk, path).close()
+    disk.sync_directory(path)
+    record = MemberRecord(
+        group=group,
+        member_id=member_id,
+        directory_id=directory_id,
+        segment_bytes=config.segment_bytes,
+        index_segment_bytes=config.index_segment_bytes,
+    )
+    save_member(disk, path, record)
+    return record
+
+
+def _check_record(
+    path: str, record: MemberRecord, group: str, member_id: str, config: StoreConfig
+) -> None:
+    for option, stored, wanted in (
+        ("--group", record.group, group),
+        ("--id", record.member_id, member_id),
+        ("segment_bytes", record.segment_bytes, config.segment_bytes),
+        ("index_segment_bytes", record.index_segment_bytes, config.index_segment_bytes),
+    ):
+        if stored != wanted:
+            raise ConfigError(
+                f"--data-dir {path} was made with {option} {stored}, not {wanted} (file"
+                f" {path}/{MEMBER_NAME}); change {option}, or choose another --data-dir"
+            )
+    if not record.checked:
+        raise ConfigError(
+            f"--data-dir {path} holds entries without checksums and is only read; choose another"
+        )
+
+
+def forgotten_files(disk: Disk, path: str) -> list[str]:
+    """Which of the files that hold promises are lost, as sentences; empty if none is."""
+    lost = []
+    for name, opened in ((HARD_STATE_NAME, HardStateFile.open), (DURABLE_NAME, DurableFile.open)):
+        try:
+            file = opened(disk, path)
+        except FileNotFoundError:
+            lost.append(f"{path}/{name} is missing")
+            continue
+        if file.load() is None:
+            lost.append(f"{path}/{name} is unreadable (no good slot at position 0 or {SLOT_BYTES})")
+        file.close()
+    return lost
+
+
+def _renew(disk: Disk, path: str, record: MemberRecord, directory_id: str) -> MemberRecord:
+    """The new id is on disk before any file is made again: otherwise a crash in between would leave
+    a directory that looks whole and speaks for its old self."""
+    formation = Formation(pending=(), founding=record.formation.founding)
+    renewed = msgspec.structs.replace(record, directory_id=directory_id, formation=formation)
+    save_member(disk, path, renewed)
+    return renewed
+
+
+def open_or_make_durable(disk: Disk, path: str) -> DurableFile:
+    """A point that cannot be read starts again at the origin: then the whole log is verified."""
+    try:
+        file = DurableFile.open(disk, path)
+    except FileNotFoundError:
+        pass
+    else:
+        if file.load() is not None:
+            return file
+        file.close()
+    file = DurableFile.create(disk, path)
+    disk.sync_directory(path)
+    return file
+
+
+def open_or_make_hard_state(disk: Disk, path: str, least_term: int) -> HardStateFile:
+    """State that cannot be read starts again without a vote, at `least_term` or what `currterm` says."""
+    try:
+        file = HardStateFile.open(disk, path)
+    except FileNotFoundError:
+        pass
+    else:
+        state = file.load()
+        if state is not None:
+            # After a crash the slots may be in the page cache only.
+            file.save(state)
+            return file
+        file.close()
+    java = read_currterm(disk, path)
+    file = HardStateFile.create(disk, path, HardState(max(least_term, java.term if java else 0), None))
+    disk.sync_directory(path)
+    return file
+
+
+def _open_recovered(
+    disk: Disk, path: str, lock: DiskLock, record: MemberRecord, config: StoreConfig, renewed: str
+) -> MemberDirectory:
+    disk.sync_directory(path)  # a name may be in the cache only
+    absent = [
+        f"{path}/{name} {problem}; it counts as absent and is written again"
+        for name in (CURRTERM_NAME, CHECKPOINT_NAME)
+        if (problem := read_readable(disk, f"{path}/{name}")[1])
+    ]
+    with ExitStack() as opened:
+        durable_file = open_or_make_durable(disk, path)
+        opened.callback(durable_file.close)
+        store, recovery = MmapLedgerStore.recover(disk, path, config, durable_file)
+        opened.callback(store.close)
+        hard_state_file = open_or_make_hard_state(disk, path, max(store.end.term, 0))
+        opened.callback(hard_state_file.close)
+        directory = MemberDirectory(
+            disk, path, lock, record, hard_state_file, durable_file, store, config
+        )
+        if directory.hard_state.term < store.end.term:
+            raise DirectoryDamaged(
+                f"{path}/{HARD_STATE_NAME} is of term {directory.hard_state.term}, but the log holds"
+                f" entries of term {store.end.term} (position 0): an old copy of the file was put"
+                " back. Move the whole directory away: the member then starts as a new one and is fed"
+                " the log by the others",
+                path=f"{path}/{HARD_STATE_NAME}",
+                position=0,
+            )
+        directory.renewed = renewed
+        directory.report = (*absent, *recovery.lines)
+        directory.unreadable = (*absent, *recovery.rewritten)
+        directory.committed_index = _proven_commit(disk, path, store)
+        opened.pop_all()
+        return directory
+
+
+def _proven_commit(disk: Disk, path: str, store: MmapLedgerStore) -> int:
+    """The checkpoint's committed index, if the log holds exactly that entry; else -1."""
+    checkpoint = load_checkpoint(disk, path)
+    if checkpoint is None or not store.begin.index <= checkpoint.committed_index <= store.end.index:
+        return -1
+    index = checkpoint.committed_index
+    for _ in range(2):
+        try:
+            held = store.id_at(index).term == checkpoint.committed_term
+            return index if held and store.chain_at(index) == checkpoint.committed_chain else -1
+        except RangeDamaged:
+            return -1  # nothing here shows that it is this entry
+        except DirectoryDamaged as damage:
+            store.settle_now(damage)
+    return -1

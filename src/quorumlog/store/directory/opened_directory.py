@@ -1,0 +1,124 @@
+"""MemberDirectory: a member's directory, once it is open (member_directory.py)."""
+
+from __future__ import annotations
+
+import threading
+
+import msgspec
+
+from quorumlog.config import StoreConfig
+from quorumlog.entry import Durability, Formation, HardState
+from quorumlog.errors import StoreFailure
+from quorumlog.store.disk import Disk, DiskLock, is_lack_of_space
+from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME, Checkpoint, save_checkpoint
+from quorumlog.store.files.durable_file import DurableFile
+from quorumlog.store.files.hard_state_file import HardStateFile
+from quorumlog.store.files.member_file import MemberRecord, save_member
+from quorumlog.store.ledger_store import LedgerStore, LogPoint
+
+
+class MemberDirectory:
+    """Where a member keeps itself; made by `open_member_directory`. All calls come from the thread that
+    owns the member, except `write_checkpoint` and `sync_durable_point`."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        lock: DiskLock,
+        record: MemberRecord,
+        hard_state_file: HardStateFile,
+        durable_file: DurableFile,
+        store: LedgerStore,
+        config: StoreConfig,
+    ) -> None:
+        hard_state = hard_state_file.load()
+        assert hard_state is not None, path
+        self.path = path
+        self.directory_id = record.directory_id
+        self.formation = record.formation
+        self.hard_state = hard_state
+        self.store: LedgerStore = store
+        self.durability = Durability.SYNC if config.flush == "sync" else Durability.ASYNC
+        self.committed_index = -1
+        """Proven by the checkpoint at the start; -1 otherwise. Does not move afterwards."""
+        self.renewed = ""
+        """Why a new directory id was drawn at this start; "" if the directory is the one it was."""
+        self.report: tuple[str, ...] = ()
+        """What recovery did, in sentences."""
+        self.unreadable: tuple[str, ...] = ()
+        """What the disk could not read at this start and nothing depended on: a disk that fails."""
+        self._disk = disk
+        self._lock = lock
+        self._record = record
+        self._hard_state_file = hard_state_file
+        self._durable_file = durable_file
+        self._checkpoint_problem = ""
+        self._checkpoint_lock = threading.Lock()
+
+    def save_hard_state(self, state: HardState) -> None:
+        """On disk when this returns. Raises StoreFailure."""
+        self._hard_state_file.save(state)
+        self.hard_state = state
+
+    def save_formation(self, formation: Formation) -> None:
+        """On disk when this returns. Raises StoreFailure."""
+        founding = self.formation.founding
+        assert not founding or formation.founding == founding, (formation, self.formation)
+        self._record = msgspec.structs.replace(self._record, formation=formation)
+        save_member(self._disk, self.path, self._record)
+        self.formation = formation
+
+    def write_checkpoint(self, committed: LogPoint) -> None:
+        """`committed` must be at or below the durable point. Lack of space is a problem, no error.
+        Any thread."""
+        end, durable = self.store.end, self.store.durable
+        if committed.index > durable.index:
+            # Only async mode may cut below a committed entry, here while this waited for its thread.
+            assert self.durability is Durability.ASYNC, (committed, durable)
+            return
+        self._hard_state_file.retry_currterm()
+        checkpoint = Checkpoint(end.index, committed.index, committed.term, committed.chain)
+        try:
+            with self._checkpoint_lock:
+                save_checkpoint(self._disk, self.path, checkpoint)
+        except OSError as error:
+            problem = f"{self.path}/{CHECKPOINT_NAME} cannot be written: {error}"
+            if not is_lack_of_space(error):
+                raise StoreFailure(problem) from error
+            self._checkpoint_problem = problem
+        else:
+            self._checkpoint_problem = ""
+
+    def sync_durable_point(self) -> None:
+        """Due every `durable_sync_interval_ms`; cheap if nothing changed; any thread."""
+        self._durable_file.sync()
+
+    def problems(self) -> tuple[str, ...]:
+        """What could not be written for lack of space, in sentences."""
+        problems = (self._hard_state_file.problem, self._checkpoint_problem)
+        return (*filter(None, problems), *self.unreadable)
+
+    def close(self, clean: bool) -> None:
+        """`clean`: everything is on disk when this returns. Otherwise as if the process were killed."""
+        try:
+            if clean:
+                self._finish()
+        finally:
+            self.store.close()
+            self._hard_state_file.close()
+            self._lock.release()
+
+    def _finish(self) -> None:
+        task = self.store.begin_sync()
+        if task is not None:
+            task.run()
+            self.store.finish_sync(task)
+        # Into both slots: should one be damaged while nobody runs, the other must not be older.
+        durable = self._durable_file.load()
+        assert durable is not None, self.path
+        self._durable_file.record_both_synced(durable)
+        try:
+            self._disk.sync_directory(self.path)  # the names of `currterm` and `checkpoint`
+        except OSError as error:
+            raise StoreFailure(f"{self.path} cannot be synced: {error}") from error

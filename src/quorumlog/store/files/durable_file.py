@@ -1,0 +1,124 @@
+"""DurableFile: up to where the log is known to be on disk (the file `durable`).
+
+    payload of a slot (slot_file.py), big-endian
+    offset  bytes  field
+         0      8  index        of the last entry known to be on disk; -1 none
+         8      8  term         of that entry
+        16      4  chain_crc    of that entry
+        20      8  position     just behind it
+        28      8  index_synced_position: index units of entries below this position are on disk
+
+The point is never ahead of the data, so a bad record above it is a torn tail and may be cut, and one
+at or below it is damage and may not. It is written after every flush but synced only now and then:
+a killed process loses nothing of it, a machine that loses power at most the last 200 ms, and then
+the tail above an older point is verified instead of trusted.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from typing import NamedTuple, Self
+
+from quorumlog.store.disk import Disk
+from quorumlog.store.files.slot_file import SlotFile, read_slots
+from quorumlog.store.ledger_store import LOG_ORIGIN, LogPoint
+
+DURABLE_NAME = "durable"
+DURABLE_MAGIC = b"qldura 1"
+
+_PAYLOAD = struct.Struct(">qqIqq")
+
+
+class DurablePoint(NamedTuple):
+    """What is on disk."""
+
+    point: LogPoint
+    index_synced_position: int
+    """Byte position in the data log; the index units of entries below it are synced."""
+
+
+DURABLE_ORIGIN = DurablePoint(LOG_ORIGIN, 0)
+
+
+def encode_durable_point(durable: DurablePoint) -> bytes:
+    point = durable.point
+    return _PAYLOAD.pack(
+        point.index, point.term, point.chain, point.position, durable.index_synced_position
+    )
+
+
+def decode_durable_point(payload: bytes) -> DurablePoint:
+    index, term, chain, position, index_synced_position = _PAYLOAD.unpack_from(payload)
+    return DurablePoint(LogPoint(index, term, chain, position), index_synced_position)
+
+
+def read_durable_point(disk: Disk, directory: str) -> DurablePoint | None:
+    """Read-only: None if the file is missing or has no good slot."""
+    try:
+        file = disk.open(f"{directory}/{DURABLE_NAME}", writable=False)
+    except FileNotFoundError:
+        return None
+    try:
+        slots = read_slots(file, DURABLE_MAGIC)
+    finally:
+        file.close()
+    return decode_durable_point(slots[0].payload) if slots else None
+
+
+class DurableFile:
+    """All calls are thread-safe: the flush thread records while another one syncs.
+
+    A `record` that meets a `sync` waits for it. Writing on meanwhile would either touch the second
+    slot while the first is not yet on disk, or keep the first from ever becoming the synced one.
+    """
+
+    def __init__(self, slots: SlotFile) -> None:
+        self._slots = slots
+        self._lock = threading.Lock()
+
+    @classmethod
+    def create(cls, disk: Disk, directory: str) -> Self:
+        """A new file at the origin of the log, synced; the caller syncs the directory."""
+        return cls(
+            SlotFile.create(
+                disk, f"{directory}/{DURABLE_NAME}", DURABLE_MAGIC, encode_durable_point(DURABLE_ORIGIN)
+            )
+        )
+
+    @classmethod
+    def open(cls, disk: Disk, directory: str) -> Self:
+        """Raises FileNotFoundError; a file without a good slot opens, and `load` says None."""
+        return cls(SlotFile.open(disk, f"{directory}/{DURABLE_NAME}", DURABLE_MAGIC))
+
+    def load(self) -> DurablePoint | None:
+        """The newest recorded point; None if no slot is good."""
+        with self._lock:
+            payload = self._slots.payload
+        return None if payload is None else decode_durable_point(payload)
+
+    def record(self, durable: DurablePoint) -> None:
+        """Into one slot, not synced (the first after a start goes into both, synced).
+
+        A point never moves back this way; a truncation uses `record_both_synced`.
+        """
+        with self._lock:
+            payload = self._slots.payload
+            if payload is not None:
+                before = decode_durable_point(payload)
+                assert durable.point.index >= before.point.index, (durable, before)
+            self._slots.write(encode_durable_point(durable))
+
+    def record_both_synced(self, durable: DurablePoint) -> None:
+        """Into both slots, each synced: from now on no older point can come back."""
+        with self._lock:
+            self._slots.write_both_synced(encode_durable_point(durable))
+
+    def sync(self) -> None:
+        """Bring what was recorded to disk; costs nothing if nothing was recorded since."""
+        with self._lock:
+            self._slots.sync()
+
+    def close(self) -> None:
+        with self._lock:
+            self._slots.close()

@@ -1,0 +1,130 @@
+"""The file `member`: whose directory this is. Two lines of text:
+
+    {"version":1,"group":"default","member_id":"n0","directory_id":"5f...", ...}
+    crc32=0c4a1f2e
+
+The second line is the CRC-32 of the first without its line feed. The file is written last when a
+directory is made, so a directory without it was never used. It changes as the group forms, and when
+the directory gets a new id because it forgot what it had promised.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import msgspec
+from isal.isal_zlib import crc32
+
+from quorumlog.entry import Formation, Voter
+from quorumlog.errors import DirectoryDamaged, StoreFailure
+from quorumlog.store.disk import Disk
+from quorumlog.store.files.replaced_file import read_file, replace_file
+
+MEMBER_NAME = "member"
+MEMBER_VERSION = 1
+
+
+class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One data directory. Sizes in bytes."""
+
+    group: str
+    member_id: str
+    directory_id: str
+    segment_bytes: int
+    index_segment_bytes: int
+    checked: bool = True
+    """Entries carry both digests; a 0 where a digest belongs is damage."""
+    formation: Formation = Formation()
+
+    @property
+    def cluster_id(self) -> str:
+        """ "" until the group has formed."""
+        return cluster_id_of(self.formation.founding)
+
+
+def cluster_id_of(founding: tuple[Voter, ...]) -> str:
+    """32 hexadecimal digits that name the founding list, whatever its order; "" for an empty one."""
+    if not founding:
+        return ""
+    return hashlib.sha256(msgspec.json.encode(sorted(founding))).hexdigest()[:32]
+
+
+def encode_member(record: MemberRecord) -> bytes:
+    fields: dict[str, Any] = {
+        "version": MEMBER_VERSION,
+        "group": record.group,
+        "member_id": record.member_id,
+        "directory_id": record.directory_id,
+        "segment_bytes": record.segment_bytes,
+        "index_segment_bytes": record.index_segment_bytes,
+        "checked": record.checked,
+        "pending": record.formation.pending,
+        "founding": record.formation.founding,
+        "cluster_id": record.cluster_id,
+    }
+    line = msgspec.json.encode(fields)
+    return line + f"\ncrc32={crc32(line):08x}\n".encode()
+
+
+class _Stored(msgspec.Struct):
+    version: int
+    group: str
+    member_id: str
+    directory_id: str
+    segment_bytes: int
+    index_segment_bytes: int
+    checked: bool
+    pending: tuple[Voter, ...]
+    founding: tuple[Voter, ...]
+    cluster_id: str
+
+
+def decode_member(data: bytes) -> MemberRecord:
+    """Raises ValueError saying what is wrong."""
+    line, _, rest = data.partition(b"\n")
+    if rest != f"crc32={crc32(line):08x}\n".encode():
+        raise ValueError("its CRC does not match")
+    stored = msgspec.json.decode(line, type=_Stored)
+    if stored.version != MEMBER_VERSION:
+        raise ValueError(f"its version is {stored.version}, this software knows {MEMBER_VERSION}")
+    record = MemberRecord(
+        group=stored.group,
+        member_id=stored.member_id,
+        directory_id=stored.directory_id,
+        segment_bytes=stored.segment_bytes,
+        index_segment_bytes=stored.index_segment_bytes,
+        checked=stored.checked,
+        formation=Formation(stored.pending, stored.founding),
+    )
+    if record.cluster_id != stored.cluster_id:
+        raise ValueError(f"its founding list is of cluster {record.cluster_id}, not {stored.cluster_id}")
+    return record
+
+
+def load_member(disk: Disk, directory: str) -> MemberRecord | None:
+    """None if there is no such file. Raises DirectoryDamaged if it cannot be used, as a whole: its CRC
+    covers all of it."""
+    path = f"{directory}/{MEMBER_NAME}"
+    try:
+        data = read_file(disk, path)
+        return None if data is None else decode_member(data)
+    except (PermissionError, NotADirectoryError):
+        raise
+    except (OSError, ValueError) as error:
+        raise DirectoryDamaged(
+            f"{path} cannot be used: {error} (position 0). Put back a copy of this file, or move the"
+            " whole directory away: the member then starts as a new one and is fed the log by the"
+            " others",
+            path=path,
+            position=0,
+        ) from error
+
+
+def save_member(disk: Disk, directory: str, record: MemberRecord) -> None:
+    """On disk when this returns. Raises StoreFailure; the old content is whole then."""
+    path = f"{directory}/{MEMBER_NAME}"
+    try:
+        replace_file(disk, path, encode_member(record), synced=True)
+    except OSError as error:
+        raise StoreFailure(f"{path} cannot be written: {error}") from error

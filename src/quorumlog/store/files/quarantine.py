@@ -1,0 +1,160 @@
+"""Quarantine: which entries at or below the durable point this member's disk no longer holds as written.
+
+Such a range is neither cut nor served. The member keeps its log end and what is known of the range (the
+points at both ends, the terms between), until another member's copy has taken its place (healing.py).
+
+    DIR/healing      the ranges, two lines of text; absent while there is none
+                       [[[11,1,91823,2976],[12,1,77112,3224],[[12,1]],"data/0...","chain_crc ..."], ...]
+                       crc32=0c4a1f2e
+    DIR/quarantine/  the damaged bytes as they were, and what a start has cut; kept for people
+                     (set_aside.py)
+
+The file is what keeps a segment that was made again, all zeros, from passing for a healthy one at the
+next start. It is synced before anything is written over the damage. On a full disk the ranges are kept
+in memory until there is space, and a start in between looks for them again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+import msgspec
+from isal.isal_zlib import crc32
+
+from quorumlog.errors import StoreFailure
+from quorumlog.store.disk import Disk, is_lack_of_space
+from quorumlog.store.files.replaced_file import read_file, replace_file
+from quorumlog.store.ledger_store import LogPoint, QuarantinedRange
+
+HEALING_NAME = "healing"
+
+
+def load_quarantine(disk: Disk, directory: str, end: LogPoint) -> tuple[QuarantinedRange, ...] | None:
+    """The ranges that an earlier start or run has found, in order; None if the file cannot be used.
+
+    `end`: the durable point. What lies above it was cut off since, by a truncation that did not come
+    to its end: it lowers the durable point first, to where a range that it cuts ends from then on.
+    """
+    ranges = _read_ranges(disk, f"{directory}/{HEALING_NAME}")
+    if ranges is None:
+        return None
+    return tuple(
+        each if each.last.index <= end.index else each.up_to(end)
+        for each in ranges
+        if each.first_index <= end.index
+    )
+
+
+def _read_ranges(disk: Disk, path: str) -> tuple[QuarantinedRange, ...] | None:
+    try:
+        data = read_file(disk, path)
+    except OSError:
+        return None
+    if data is None:
+        return ()
+    line, _, rest = data.partition(b"\n")
+    if rest != f"crc32={crc32(line):08x}\n".encode():
+        return None
+    try:
+        return msgspec.json.decode(line, type=tuple[QuarantinedRange, ...])
+    except ValueError:
+        return None
+
+
+class Quarantine:
+    """The ranges in order. Any thread may look; whoever writes over a range holds `lock`, which may take
+    as long as a disk's syncs: `add` does without it."""
+
+    def __init__(self, disk: Disk, directory: str, ranges: Iterable[QuarantinedRange]) -> None:
+        self.lock = threading.RLock()
+        self.ranges = tuple(ranges)
+        self.is_saved = False
+        """The file names all of `ranges`."""
+        self.problem = ""
+        """Why it does not, if there was no space for it."""
+        self._change = threading.Lock()
+        """Held for a change of `ranges` and nothing else."""
+        self._disk = disk
+        self._directory = directory
+
+    def at(self, index: int) -> QuarantinedRange | None:
+        """The range that holds an entry."""
+        return next((each for each in self.ranges if each.holds(index)), None)
+
+    def ending_at(self, index: int) -> QuarantinedRange | None:
+        """The range whose last entry this is: its chain is known though its bytes are not."""
+        return next((each for each in self.ranges if each.last.index == index), None)
+
+    def stop_before(self, first_index: int, stop_index: int) -> int:
+        """Where a read from `first_index` on, which is good itself, has to stop."""
+        return min([stop_index, *(r.first_index for r in self.ranges if r.first_index > first_index)])
+
+    def add(self, found: Iterable[QuarantinedRange]) -> tuple[QuarantinedRange, ...]:
+        """In memory at once; `save` brings it to disk. Ranges stay apart from each other: one that
+        overlaps known ones becomes one with them. Returns the ranges that are new or larger."""
+        with self._change:
+            before = self.ranges
+            for new in found:
+                apart = [each for each in self.ranges if not each.overlaps(new)]
+                for known in self.ranges:
+                    if known.overlaps(new):
+                        new = known.joined(new)
+                self.ranges = tuple(sorted((*apart, new), key=lambda each: each.first_index))
+            changed = tuple(each for each in self.ranges if each not in before)
+            if changed:
+                self.is_saved = False
+            return changed
+
+    def replace(self, healed: QuarantinedRange, left: Iterable[QuarantinedRange]) -> None:
+        """Of a range only these parts are still damaged; nothing if it was joined with another."""
+        with self._change:
+            if healed in self.ranges:
+                ranges = [each for each in self.ranges if each != healed]
+                self.ranges = tuple(sorted((*ranges, *left), key=lambda each: each.first_index))
+
+    def truncate_to(self, end: LogPoint) -> bool:
+        """Forget what a cut takes away; True if that was anything. `end`: the last entry that stays."""
+        with self._change:
+            before = self.ranges
+            self.ranges = tuple(
+                each.up_to(end) if each.holds(end.index) else each
+                for each in before
+                if each.first_index <= end.index
+            )
+            return self.ranges != before
+
+    def save(self) -> bool:
+        """The ranges as they are now, on disk when this returns. False: there is no space for them, and
+        the file names none that is no longer in quarantine. Raises StoreFailure."""
+        path = f"{self._directory}/{HEALING_NAME}"
+        with self.lock:
+            with self._change:
+                ranges, self.is_saved = self.ranges, True
+            try:
+                try:
+                    self._write(path, ranges)
+                    self.problem = ""
+                except OSError as error:
+                    if not is_lack_of_space(error):
+                        raise
+                    self.is_saved = False
+                    self.problem = (
+                        f"{path} cannot be written ({error}): which entries are damaged is known in"
+                        " memory only, and has to be found again by a restart; make space on the disk"
+                    )
+                    # Other entries may take the place of what a cut took out of the list.
+                    if not set(_read_ranges(self._disk, path) or ()).issubset(ranges):
+                        self._write(path, ())
+            except OSError as error:
+                raise StoreFailure(f"{path} cannot be written: {error}") from error
+            return not self.problem
+
+    def _write(self, path: str, ranges: tuple[QuarantinedRange, ...]) -> None:
+        if ranges:
+            line = msgspec.json.encode(ranges)
+            data = line + f"\ncrc32={crc32(line):08x}\n".encode()
+            replace_file(self._disk, path, data, synced=True)
+        elif self._disk.exists(path):
+            self._disk.unlink(path)
+            self._disk.sync_directory(self._directory)

@@ -1,0 +1,138 @@
+"""LedgerSpace: room on the disk before the bytes come, so that an append is taken whole or refused.
+
+Data may use space only as long as a reserve for control entries (no-ops) remains behind it: a group
+whose disks are all full must still be able to elect a leader.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from quorumlog.config import StoreConfig
+from quorumlog.entry_header import HEADER_BYTES
+from quorumlog.errors import DiskFull, StoreFailure
+from quorumlog.store.disk import Disk
+from quorumlog.store.log.mmap_file_list import MmapFileList
+from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES
+
+CONTROL_RESERVE_BYTES = 1 << 20
+"""What control entries may use and data may not: this, or one segment if that is less."""
+
+_DATA_BYTES_PER_INDEX_BYTE = 16
+"""Index space is reserved in smaller steps: an entry of 512 bytes has a unit of 32."""
+
+
+def control_reserve(config: StoreConfig, end_position: int, stop_index: int) -> tuple[int, int]:
+    """Up to where space must be reserved in data and index so that control entries still fit behind data
+    that ends here. Near the end of a segment that is a whole reserve in the next one, because a control
+    entry that does not fit in front of the border goes there."""
+    data_reserve = min(CONTROL_RESERVE_BYTES, config.segment_bytes)
+    # As many units as the smallest entries in the reserve could need.
+    index_reserve = -(-data_reserve // HEADER_BYTES) * INDEX_UNIT_BYTES
+    data_stop = end_position + data_reserve
+    segment_end = end_position // config.segment_bytes * config.segment_bytes + config.segment_bytes
+    if data_stop > segment_end:
+        data_stop = segment_end + data_reserve
+    return data_stop, stop_index * INDEX_UNIT_BYTES + index_reserve
+
+
+class LedgerSpace:
+    """Reserves in `data` and `index` together; whatever it reserved is synced before it returns."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        config: StoreConfig,
+        data: MmapFileList,
+        index: MmapFileList,
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._config = config
+        self._data = data
+        self._index = index
+        self._refused = (-1, -1)
+        """What was reserved when there was no space for more ahead: not asked again until it has moved,
+        since each try makes and removes files in front of an acknowledgement."""
+        self._index_step = max(config.reserve_step_bytes // _DATA_BYTES_PER_INDEX_BYTE, INDEX_UNIT_BYTES)
+
+    def configure(self, config: StoreConfig) -> None:
+        """With the same sizes of segments and steps."""
+        self._config = config
+
+    def reserve(self, end_position: int, stop_index: int, *, control: bool) -> None:
+        """For entries that will end at `end_position` and below `stop_index`.
+
+        Raises DiskFull for lack of space, and for data also above the watermark `disk_full_ratio`,
+        which is looked at whenever more has to be reserved; StoreFailure.
+        """
+        if control:
+            # Only what it needs itself: the reserve was made before the data that lies in front.
+            self._data.reserve(end_position, 0)
+            self._index.reserve(stop_index * INDEX_UNIT_BYTES, 0)
+            return
+        data_stop, index_stop = control_reserve(self._config, end_position, stop_index)
+        if self._data.reserved_position >= data_stop and self._index.reserved_position >= index_stop:
+            return
+        if self.is_above_watermark():
+            raise DiskFull(
+                f"more than {self._config.disk_full_ratio:.0%} of the file system of"
+                f" {self._directory} is in use (disk_full_ratio)"
+            )
+        self._data.reserve(data_stop, self._config.reserve_step_bytes)
+        self._index.reserve(index_stop, self._index_step)
+
+    def restore_control_reserve(self, end_position: int, stop_index: int) -> None:
+        """Behind the end of the log, after a start or a truncation, as far as it was not kept and there
+        is space for it; data finds out when it comes."""
+        data_stop, index_stop = control_reserve(self._config, end_position, stop_index)
+        try:
+            self._data.reserve(data_stop, 0)
+            self._index.reserve(index_stop, 0)
+        except DiskFull:
+            return
+
+    # ---------------------------------------------------------------- ahead, in another thread
+
+    def ahead(self, end_position: int, stop_index: int) -> Callable[[], None] | None:
+        """See `LedgerStore.space_ahead`: a step of data or index, or of both, where less than half of
+        one is left."""
+        if self._reserved == self._refused:
+            return None
+        data_stop, index_stop = control_reserve(self._config, end_position, stop_index)
+        steps = []
+        for files, stop_position, step_bytes in (
+            (self._data, data_stop, self._config.reserve_step_bytes),
+            (self._index, index_stop, self._index_step),
+        ):
+            step_bytes = min(step_bytes, files.segment_bytes)
+            reserved = files.reserved_position
+            if reserved - stop_position <= step_bytes // 2:
+                steps.append((files, reserved, step_bytes))
+        return functools.partial(self._reserve_ahead, steps) if steps else None
+
+    def _reserve_ahead(self, steps: list[tuple[MmapFileList, int, int]]) -> None:
+        """Lack of space is no error yet: an append that needs the space will find out for itself."""
+        reserved = self._reserved
+        if self.is_above_watermark():
+            self._refused = reserved
+            return
+        try:
+            for files, reserved_position, step_bytes in steps:
+                files.reserve_ahead(reserved_position, step_bytes)
+        except DiskFull:
+            self._refused = reserved
+
+    @property
+    def _reserved(self) -> tuple[int, int]:
+        return self._data.reserved_position, self._index.reserved_position
+
+    def is_above_watermark(self) -> bool:
+        """Any thread. Raises StoreFailure."""
+        try:
+            usage = self._disk.usage(self._directory)
+        except OSError as error:
+            raise StoreFailure(f"{self._directory}: its file system gives no usage: {error}") from error
+        return usage.used_ratio > self._config.disk_full_ratio

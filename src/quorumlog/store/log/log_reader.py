@@ -1,0 +1,216 @@
+"""LogReader: entries of a log out of its segments, checked before anybody sees them.
+
+    point_in_memory   an entry of which nothing needs to be read      (store's thread)
+    range_of          which bytes of which segment, by the index      (any thread, like all that follows)
+    read              those bytes, compared with what the index said
+    read_from         both
+
+A truncation may come in between: then the range is refused with IndexOutOfRange. Only what contradicts
+the index without one is damage. Off the store's thread nothing asks the units in memory, which change
+with every append.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quorumlog.batch import EntryBatch, term_runs_of
+from quorumlog.entry import EntryId
+from quorumlog.entry_header import HEADER_BYTES
+from quorumlog.errors import DirectoryDamaged, IndexOutOfRange, ProtocolViolation, RangeDamaged
+from quorumlog.store.files.quarantine import Quarantine
+from quorumlog.store.ledger_store import LogPoint, LogRange
+from quorumlog.store.log.entry_index import EntryIndex
+from quorumlog.store.log.log_ends import LogEnds
+from quorumlog.store.log.mmap_file_list import MmapFileList
+from quorumlog.store.log.placement import range_length
+from quorumlog.store.log.segment_scan import IndexArray
+
+_UNIT_CHUNK = 65536
+
+
+class LogReader:
+    def __init__(
+        self, ends: LogEnds, data: MmapFileList, index: EntryIndex, quarantine: Quarantine
+    ) -> None:
+        self._ends = ends
+        self._data = data
+        self._index = index
+        self._quarantine = quarantine
+        self._remembered: tuple[int, LogPoint] | None = None
+        """What was read of an entry that will be asked for soon, and how often the log had been cut."""
+
+    # ---------------------------------------------------------------- one entry
+
+    def point_in_memory(self, index: int) -> LogPoint | None:
+        for known in (self._ends.end, self._ends.durable, self._ends.begin):
+            if index == known.index:
+                return known
+        if self._remembered is not None:
+            truncations, point = self._remembered
+            is_good = truncations == self._ends.truncations and self._quarantine.at(index) is None
+            if index == point.index and is_good:
+                return point
+        if self._index.recent.holds(index):
+            unit = self._index.recent.units(index, index + 1)
+            return _point_of(unit, self._index.recent.chain(index))
+        quarantined = self._quarantine.ending_at(index)
+        return None if quarantined is None else quarantined.last
+
+    def point_on_disk(self, index: int) -> LogPoint:
+        """From the files, unless the ends of the log or of a range in quarantine tell it; any thread."""
+        for known in (self._ends.durable, self._ends.begin):
+            if index == known.index:
+                return known
+        self._index.check_held(index)
+        quarantined = self._quarantine.at(index)
+        if quarantined is not None:
+            if index == quarantined.last.index:
+                return quarantined.last
+            raise RangeDamaged(str(quarantined))
+        truncations = self._ends.truncations
+        try:
+            unit = self._index.units_on_disk(index, index + 1)
+            return _point_of(unit, self._index.chain_of(unit))
+        except DirectoryDamaged:
+            if truncations == self._ends.truncations:
+                raise
+        raise IndexOutOfRange(f"entry {index} may have been truncated meanwhile")
+
+    def remember(self, point: LogPoint, truncations: int) -> None:
+        """Until the log is cut, or the next one comes."""
+        self._remembered = (truncations, point)
+
+    def id_at(self, index: int) -> EntryId:
+        if index == self._ends.begin.index:
+            return self._ends.begin.entry_id
+        if index == self._ends.end.index:
+            return self._ends.end.entry_id  # its unit may be damaged
+        quarantined = self._quarantine.at(index)
+        if quarantined is not None:
+            return EntryId(index, quarantined.term_at(index))
+        return EntryId(index, int(self._index.units(index, index + 1)["term"][0]))
+
+    def chain_at(self, index: int) -> int:
+        return self.point_at(index).chain
+
+    def point_at(self, index: int) -> LogPoint:
+        return self.point_in_memory(index) or self.point_on_disk(index)
+
+    # ---------------------------------------------------------------- many
+
+    def range_of(self, first_index: int, stop_index: int, limit_bytes: int) -> LogRange:
+        begin, end = self._ends.begin, self._ends.end
+        stop_index = min(stop_index, end.index + 1)
+        self._index.check_held(first_index)
+        if first_index >= stop_index:
+            raise IndexOutOfRange(f"entry {first_index} was truncated meanwhile")
+        quarantined = self._quarantine.at(first_index)
+        if quarantined is not None:
+            raise RangeDamaged(str(quarantined))
+        stop_index = self._quarantine.stop_before(first_index, stop_index)
+        # Start with as many units as entries of average size need; go on while they fall short.
+        average_bytes = (end.position - begin.position) // (end.index - begin.index)
+        fetch = min(limit_bytes // max(average_bytes, HEADER_BYTES) + 16, _UNIT_CHUNK)
+        units = self._index.units_on_disk(first_index, min(first_index + fetch, stop_index))
+        count, ended = range_length(units, self._data.segment_bytes, limit_bytes)
+        while not ended and first_index + len(units) < stop_index:
+            at = first_index + len(units)
+            more = self._index.units_on_disk(at, min(at + _UNIT_CHUNK, stop_index))
+            units = np.concatenate([units, more])
+            count, ended = range_length(units, self._data.segment_bytes, limit_bytes)
+        units = units[:count]
+        sizes = units["size"].astype(np.int64)
+        position = int(units["position"][0])
+        previous = self.point_on_disk(first_index - 1)
+        return LogRange(
+            first_index,
+            sizes,
+            self._data.base_of(position),
+            position,
+            int(sizes.sum()),
+            LogPoint(previous.index, previous.term, previous.chain, position),
+            term_runs_of(units),
+        )
+
+    def read_from(
+        self, first_index: int, stop_index: int, limit_bytes: int
+    ) -> tuple[LogRange, EntryBatch]:
+        truncations = self._ends.truncations
+        try:
+            log_range = self.range_of(first_index, stop_index, limit_bytes)
+        except DirectoryDamaged as damage:
+            if truncations == self._ends.truncations:
+                raise
+            raise IndexOutOfRange(f"entry {first_index} may have been truncated meanwhile") from damage
+        try:
+            return log_range, self.read(log_range)
+        except DirectoryDamaged as damage:
+            damage.stop_index = log_range.stop_index
+            raise
+
+    def read(self, log_range: LogRange) -> EntryBatch:
+        truncations = self._ends.truncations
+        self._check_not_cut(log_range)
+        file = self._data.file_at(log_range.position)
+        if file is None or not file.acquire():
+            raise self._cut_meanwhile(log_range)
+        buffer = np.empty(log_range.size_bytes, np.uint8).data  # not zeroed first, as a bytearray is
+        try:
+            done = file.pread_into(buffer, log_range.position)
+        except OSError as error:
+            problem = f"cannot be read: {error}"
+            raise self._index.damage(
+                file.path, log_range.position, log_range.first_index, problem
+            ) from error
+        finally:
+            file.release()
+        batch = EntryBatch(buffer, log_range.sizes)
+        problem = f"{done} of {len(buffer)} bytes are there" if done < len(buffer) else ""
+        try:
+            batch.check_encoding()
+            batch.check_sequence(log_range.first_index, log_range.previous.chain)
+            if not batch.lies_at(log_range.position + batch.starts):
+                problem = problem or "pos of an entry is not where it lies"
+        except ProtocolViolation as error:
+            problem = problem or str(error)
+        # Zeros or newer entries may have come under the read: look again before calling it damage.
+        if truncations != self._ends.truncations:
+            self._check_not_cut(log_range)
+        if not problem and batch.term_runs() == log_range.term_runs:
+            return batch
+        if truncations != self._ends.truncations or self._is_rewritten(log_range):
+            raise self._cut_meanwhile(log_range)
+        raise self._index.damage(
+            file.path,
+            log_range.position,
+            log_range.first_index,
+            problem or f"terms are {batch.term_runs()}, by the index {log_range.term_runs}",
+        )
+
+    def _is_rewritten(self, log_range: LogRange) -> bool:
+        """Does the index say something else now than when the range was taken?"""
+        count = len(log_range.sizes)
+        now = self._index.file_units(log_range.first_index, log_range.stop_index)
+        return (
+            len(now) < count
+            or int(now["position"][0]) != log_range.position
+            or not bool((now["size"] == log_range.sizes).all())
+            or term_runs_of(now) != log_range.term_runs
+        )
+
+    def _check_not_cut(self, log_range: LogRange) -> None:
+        if log_range.stop_index - 1 > self._ends.end.index:
+            raise self._cut_meanwhile(log_range)
+
+    def _cut_meanwhile(self, log_range: LogRange) -> IndexOutOfRange:
+        return IndexOutOfRange(
+            f"entries {log_range.first_index} .. {log_range.stop_index - 1} were truncated meanwhile",
+            ledger_begin_index=self._ends.begin.index + 1,
+        )
+
+
+def _point_of(unit: IndexArray, chain: int) -> LogPoint:
+    """`unit`: shape (1,)."""
+    end_position = int(unit["position"][0]) + int(unit["size"][0])
+    return LogPoint(int(unit["index"][0]), int(unit["term"][0]), chain, end_position)

@@ -1,0 +1,201 @@
+"""MmapFile: one segment of the data or of the index, a file of fixed length.
+
+The name is DLedger's. Ours writes with `pwrite` and reads with `pread`: a page that is not in memory
+then costs a thread an I/O without the interpreter's lock, and one that the disk cannot read raises
+an error instead of a signal. Positions are absolute, as in the names of the files.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Self
+
+from quorumlog.entry_header import Buffer
+from quorumlog.errors import DiskFull, StoreFailure
+from quorumlog.store.disk import Disk, DiskFile, is_lack_of_space
+
+PAGE_BYTES = 4096
+_ZEROS = memoryview(bytes(1 << 20))
+
+
+class MmapFile:
+    """Bytes `base_position` .. `end_position - 1` of a list.
+
+    Whoever uses the file outside the store's own thread brackets it with `acquire` and `release`;
+    `retire` closes it once the last user is gone, so that a number of a closed descriptor can never
+    be synced or read as another file.
+    """
+
+    def __init__(self, path: str, file: DiskFile, base_position: int, size_bytes: int) -> None:
+        self.path = path
+        self.base_position = base_position
+        self.size_bytes = size_bytes
+        self.end_position = base_position + size_bytes
+        self._file = file
+        self._users = 1  # the list that holds it
+        self._users_lock = threading.Lock()
+        self._sync_lock = threading.Lock()
+        self._sync_failure = ""
+
+    @classmethod
+    def create(cls, disk: Disk, path: str, base_position: int, size_bytes: int) -> Self:
+        """Full length at once, all zeros; the name counts only after `sync_directory`, the length
+        after the first `reserve`. What a crash leaves of it is removed by the next start.
+
+        Raises DiskFull, and then no file is left; StoreFailure.
+        """
+        try:
+            file = disk.open(path, create=True)
+            try:
+                file.set_size(size_bytes)
+            except OSError:
+                file.close()
+                disk.unlink(path)
+                raise
+        except OSError as error:
+            if is_lack_of_space(error):
+                raise DiskFull(f"no space to create {path}") from error
+            raise StoreFailure(f"{path} cannot be created: {error}") from error
+        return cls(path, file, base_position, size_bytes)
+
+    @classmethod
+    def open(cls, disk: Disk, path: str, base_position: int, size_bytes: int) -> Self:
+        return cls(path, disk.open(path), base_position, size_bytes)
+
+    # ---------------------------------------------------------------- users
+
+    def acquire(self) -> bool:
+        """False: the file is gone (truncated or closed) and must not be used."""
+        with self._users_lock:
+            if self._users == 0:
+                return False
+            self._users += 1
+            return True
+
+    def release(self) -> None:
+        with self._users_lock:
+            assert self._users > 0, self.path
+            self._users -= 1
+            if self._users == 0:
+                self._file.close()
+
+    def retire(self) -> None:
+        """Give up the list's own share; the file closes when every other user has released it."""
+        self.release()
+
+    # ---------------------------------------------------------------- bytes
+
+    def pread(self, size_bytes: int, position: int) -> bytes:
+        """Raises OSError; who reads decides what an unreadable place means."""
+        return self._file.pread(size_bytes, position - self.base_position)
+
+    def pread_into(self, buffer: memoryview, position: int) -> int:
+        return self._file.pread_into(buffer, position - self.base_position)
+
+    def next_data(self, position: int) -> int:
+        """The first position from here on that lies in no hole, or where the segment ends."""
+        return self.base_position + self._file.next_data(position - self.base_position)
+
+    def write(self, buffers: Sequence[Buffer], position: int) -> None:
+        """Raises StoreFailure: space was reserved, so any error means that the disk fails."""
+        try:
+            self._file.pwritev(buffers, position - self.base_position)
+        except OSError as error:
+            raise StoreFailure(f"{self.path} cannot be written at {position}: {error}") from error
+
+    def zero(self, first_position: int, stop_position: int) -> None:
+        """Write zeros over a range; not synced."""
+        assert self.base_position <= first_position <= stop_position <= self.end_position, (
+            self.path,
+            first_position,
+            stop_position,
+        )
+        while first_position < stop_position:
+            # Pieces end with a page: one that the disk cannot read can be written as a whole only.
+            size = len(_ZEROS) - (first_position - self.base_position) % PAGE_BYTES
+            piece = _ZEROS[: min(size, stop_position - first_position)]
+            self.write([piece], first_position)
+            first_position += len(piece)
+
+    def make_writable(self, position: int, low: int, high: int) -> None:
+        """A page that the disk cannot read cannot be written in part: zero it, unless it reaches beyond
+        `low` .. `high`, where other bytes count."""
+        offset = (position - self.base_position) // PAGE_BYTES * PAGE_BYTES
+        first = self.base_position + offset
+        stop = min(first + PAGE_BYTES, self.end_position)
+        if low <= first and stop <= high:
+            try:
+                self.pread(stop - first, first)
+            except OSError:
+                self.zero(first, stop)
+
+    def discard_from(self, position: int, reserved_stop: int = 0) -> None:
+        """Everything from `position` on is zeros, whatever the disk or the cache hold; not synced.
+
+        Cutting the file and growing it again costs the same for a gigabyte as for a page, and does
+        not trust the cache: after a failed sync it may show zeros, marked clean, over old bytes.
+        That gives the space back, up to `reserved_stop` zeros are written instead and keep it.
+        """
+        cut = max(position, reserved_stop)
+        self.zero(position, cut)
+        try:
+            self._file.set_size(cut - self.base_position)
+            self._file.set_size(self.size_bytes)
+        except OSError as error:
+            raise StoreFailure(f"{self.path} cannot be cut at {position}: {error}") from error
+
+    def reserve(self, first_position: int, stop_position: int) -> None:
+        """Space for a range, synced: a write there cannot fail for lack of it. Any thread.
+
+        Raises DiskFull, StoreFailure.
+        """
+        try:
+            self._file.allocate(first_position - self.base_position, stop_position - first_position)
+        except OSError as error:
+            if is_lack_of_space(error):
+                size = stop_position - first_position
+                raise DiskFull(f"no space to reserve {size} bytes in {self.path}") from error
+            raise StoreFailure(f"{self.path} cannot reserve space: {error}") from error
+        self.sync()
+
+    def reserve_what_fits(self, first_position: int, stop_position: int) -> int:
+        """Up to where space for a range is reserved already or can be; not synced.
+
+        A full disk does not say how far a file has its space: pages are tried.
+        """
+        low = first_position // PAGE_BYTES  # has its space up to here
+        high = -(-stop_position // PAGE_BYTES)
+        tried = high
+        while low < high:
+            stop = min(tried * PAGE_BYTES, stop_position)
+            try:
+                self._file.allocate(first_position - self.base_position, stop - first_position)
+            except OSError as error:
+                if not is_lack_of_space(error):
+                    raise StoreFailure(f"{self.path} cannot reserve space: {error}") from error
+                high = tried - 1
+            else:
+                low = tried
+            tried = (low + high + 1) // 2
+        return min(max(low * PAGE_BYTES, first_position), stop_position)
+
+    def uncache(self, first_position: int, stop_position: int) -> None:
+        """Synced bytes that need not be kept in memory. Any thread."""
+        self._file.uncache(first_position - self.base_position, stop_position - first_position)
+
+    def sync(self) -> None:
+        """fdatasync; any thread. Raises StoreFailure, and then for ever.
+
+        The kernel reports a failed write-back once per open file. One thread may sync for a reservation
+        while another syncs for an acknowledgement: were each to ask by itself, the first would take the
+        error and the second would acknowledge bytes that are not there.
+        """
+        with self._sync_lock:
+            if self._sync_failure:
+                raise StoreFailure(self._sync_failure)
+            try:
+                self._file.sync()
+            except OSError as error:
+                self._sync_failure = f"{self.path} cannot be synced: {error}"
+                raise StoreFailure(self._sync_failure) from error

@@ -1,0 +1,412 @@
+"""DirectoryReader: a member's directory, ours or a Java DLedger member's, opened only to look.
+
+Opening is the survey that a start makes (survey.py; java_survey.py for Java's rules), applied to
+nothing: it reads one header per segment and the tail, so that a large log opens quickly. Entries are
+checked when they are read, a batch at a time: index units say where they should lie, and what lies there
+must be the log. Where the units are wrong, the data decides.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator
+from typing import Self
+
+import numpy as np
+
+from quorumlog.batch import EntryBatch
+from quorumlog.config import MIB
+from quorumlog.entry import EntryId, Formation, HardState
+from quorumlog.entry_header import EntryHeader
+from quorumlog.errors import ConfigError, DirectoryDamaged, IndexOutOfRange
+from quorumlog.store.disk import Disk
+from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME, load_checkpoint
+from quorumlog.store.files.durable_file import (
+    DURABLE_NAME,
+    DURABLE_ORIGIN,
+    DurablePoint,
+    read_durable_point,
+)
+from quorumlog.store.files.hard_state_file import CURRTERM_NAME, HARD_STATE_NAME, read_hard_state
+from quorumlog.store.files.member_file import MEMBER_NAME, MemberRecord, load_member
+from quorumlog.store.files.quarantine import HEALING_NAME, load_quarantine
+from quorumlog.store.files.replaced_file import read_readable
+from quorumlog.store.files.slot_file import unreadable_slots
+from quorumlog.store.ledger_store import LogPoint, QuarantinedRange
+from quorumlog.store.log.mmap_file_list import DATA_NAME, INDEX_NAME
+from quorumlog.store.log.segment_scan import IndexArray
+from quorumlog.store.log.segment_view import (
+    MAX_INDEX,
+    IndexUnits,
+    SegmentView,
+    list_segment_files,
+    read_pages,
+    scan_at,
+)
+from quorumlog.store.offline.java_survey import survey_java
+from quorumlog.store.offline.log_extent import Damage, LogExtent, LogSegment, SegmentSearch
+from quorumlog.store.offline.missing_entries import missing_entries
+from quorumlog.store.offline.own_survey import survey_own
+from quorumlog.store.offline.stored_entries import Place, Stop, StoredEntries
+
+_UNIT_CHUNK = 65_536
+
+
+class DirectoryReader:
+    """Read-only; a context manager. Not thread-safe: one per thread.
+
+    Indices name entries (-1: none); `ledger_end_index` is what a start would keep.
+    """
+
+    is_java: bool
+    """Written by a Java member: no entry need carry digests, and no file says whose it is."""
+    checked: bool
+    """Every entry carries both digests."""
+    in_use: bool
+    """A running member holds the directory: its log may grow, or be cut, while it is read here."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        """Raises ConfigError if there is no such directory or it holds no log, StoreFailure if its file
+        `member` is damaged. Other damage is listed in `damage`, and reading it raises.
+        """
+        self.path = path = path.rstrip("/") or "/"
+        self._disk = disk
+        self.damage: list[Damage] = []
+        self.durable_index = -1
+        self.index_synced_position = 0
+        self.quarantined: tuple[QuarantinedRange, ...] = ()
+        """Entries that the member waits for, as it has noted them: in order, none above the durable
+        point."""
+        try:
+            record = load_member(disk, path)
+            # In this order: what a running member adds meanwhile then lies behind what these promise.
+            self._checkpoint = load_checkpoint(disk, path)
+            durable = read_durable_point(disk, path)
+            self._look_at_small_files(disk.list(path), record)
+            self.in_use = disk.is_locked(f"{path}/lock")
+            self.is_java = record is None
+            self.checked = record is not None and record.checked
+            self.group = record.group if record else ""
+            self.member_id = record.member_id if record else ""
+            self.directory_id = record.directory_id if record else ""
+            self.formation = record.formation if record else Formation()
+            self.hard_state: HardState | None = read_hard_state(disk, path)
+            extent = self._java_extent() if record is None else self._own_extent(record, durable)
+        except (NotADirectoryError, PermissionError) as error:
+            raise ConfigError(f"{path} cannot be read: {error}") from error
+        self.damage += extent.damage
+        self.segments: tuple[LogSegment, ...] = extent.segments
+        self.end: LogPoint = extent.end
+        self.tail: str = extent.tail
+        """What lies behind the end and will be cut by the next start; "" if nothing does."""
+        self._first_indices = [segment.first_index for segment in self.segments]
+        self._entries = StoredEntries(self._data, self._units, checked=self.checked)
+        self._walked = (-1, 0, 0)
+        self.missing = missing_entries(self._data, self._units, extent, self._checkpoint, durable)
+        """Committed entries that should lie behind the end and do not; None if there are none."""
+        if self.missing is not None:
+            self.damage.append(self.missing)
+        self.committed_index, self.readable_index = self._judge_checkpoint()
+        """As a start takes it from the checkpoint; and the last entry at or below the one that the
+        checkpoint names, where nothing shows that it is of another log."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._units.segments.close()
+        self._data.close()
+
+    # ---------------------------------------------------------------- opening
+
+    def _look_at_small_files(self, names: list[str], record: MemberRecord | None) -> None:
+        has_segments = bool(list_segment_files(self._disk, self.path, DATA_NAME))
+        if record is None and not has_segments and not {CURRTERM_NAME, CHECKPOINT_NAME} & set(names):
+            raise ConfigError(
+                f"{self.path} holds no log: no file '{MEMBER_NAME}' and nothing in"
+                f" {self.path}/{DATA_NAME}"
+            )
+        for name in (CURRTERM_NAME, CHECKPOINT_NAME):
+            _, problem = read_readable(self._disk, f"{self.path}/{name}")
+            if problem:
+                self.damage.append(Damage(name, 0, -1, f"{problem}; a start goes on without it"))
+        for name in (HARD_STATE_NAME, DURABLE_NAME):
+            for position, problem in unreadable_slots(self._disk, f"{self.path}/{name}"):
+                self.damage.append(Damage(name, position, -1, problem))
+
+    def _java_extent(self) -> LogExtent:
+        files = list_segment_files(self._disk, self.path, DATA_NAME)
+        index_files = list_segment_files(self._disk, self.path, INDEX_NAME)
+        sizes = Counter(file.size_bytes for file in files if file.size_bytes)
+        self.segment_bytes = sizes.most_common(1)[0][0] if sizes else 0
+        self.index_segment_bytes = index_files[0].size_bytes if index_files else 0
+        self.hard_state = self.hard_state or HardState(0, None)
+        self._data = SegmentView(self._disk, f"{self.path}/{DATA_NAME}", files, self.segment_bytes)
+        index = SegmentView(
+            self._disk, f"{self.path}/{INDEX_NAME}", index_files, self.index_segment_bytes
+        )
+        self._units = IndexUnits(index)
+        return survey_java(self._data, self._units, files)
+
+    def _own_extent(self, record: MemberRecord, durable: DurablePoint | None) -> LogExtent:
+        """As a start finds it: without a readable durable point it would verify all of the log."""
+        self.segment_bytes = record.segment_bytes
+        self.index_segment_bytes = record.index_segment_bytes
+        for name, is_lost in (
+            (HARD_STATE_NAME, self.hard_state is None),
+            (DURABLE_NAME, durable is None),
+        ):
+            if is_lost:
+                self.damage.append(Damage(name, 0, -1, "is missing or unreadable"))
+        if durable is not None:
+            self.durable_index = durable.point.index
+            self.index_synced_position = durable.index_synced_position
+        known = durable or DURABLE_ORIGIN
+        quarantined = load_quarantine(self._disk, self.path, known.point)
+        if quarantined is None:
+            problem = "is unreadable: the next start checks every entry instead"
+            self.damage.append(Damage(HEALING_NAME, 0, -1, problem))
+        self.quarantined = quarantined or ()
+        extent, self._data, self._units = survey_own(self._disk, self.path, record, known, quarantined)
+        return extent
+
+    def _judge_checkpoint(self) -> tuple[int, int]:
+        """(committed index, readable index). Of our own directories only what the log holds exactly is
+        committed, and where its entry is damaged or gone nothing contradicts it; DLedger caps it at the
+        end."""
+        checkpoint = self._checkpoint
+        if checkpoint is None or not self.segments:
+            return -1, -1
+        index = checkpoint.committed_index
+        last_index = min(index, self.end.index)
+        if self.is_java:
+            return last_index, last_index
+        if not self.ledger_begin_index <= index <= self.end.index:
+            return -1, last_index
+        known = (self.end, *(each.last for each in self.quarantined))
+        point = next(((each.term, each.chain) for each in known if each.index == index), None)
+        if point is None:
+            try:
+                header = self.header_at(index)
+            except DirectoryDamaged:
+                return -1, last_index
+            point = (header.term, header.chain_crc)
+        is_held = point == (checkpoint.committed_term, checkpoint.committed_chain)
+        return (index, index) if is_held else (-1, -1)
+
+    # ---------------------------------------------------------------- what there is
+
+    @property
+    def ledger_begin_index(self) -> int:
+        """-1 if the log holds no entry."""
+        return self._first_indices[0] if self.segments else -1
+
+    @property
+    def ledger_end_index(self) -> int:
+        return self.end.index
+
+    @property
+    def ledger_end_term(self) -> int:
+        return self.end.term
+
+    @property
+    def named_stop_index(self) -> int:
+        """Behind the last entry that the log has, or should have."""
+        return self.missing.stop_index if self.missing is not None else self.end.index + 1
+
+    @property
+    def entry_count(self) -> int:
+        return self.end.index - self.ledger_begin_index + 1 if self.segments else 0
+
+    def last_index_of(self, number: int) -> int:
+        """Of a segment in `segments`."""
+        following = number + 1 < len(self.segments)
+        return self._first_indices[number + 1] - 1 if following else self.end.index
+
+    def id_at(self, index: int) -> EntryId:
+        return EntryId(index, self.header_at(index).term)
+
+    def header_at(self, index: int) -> EntryHeader:
+        """Raises IndexOutOfRange, or DirectoryDamaged if the entry is not where it should be."""
+        self._check_range(index, index + 1)
+        return self._header_by_unit(index) or self._header_by_walk(index)
+
+    def index_units(self, first_index: int, stop_index: int) -> IndexArray:
+        """As they are, `INDEX_DTYPE`; zeros where the index has none."""
+        return self._units.read(first_index, stop_index)
+
+    def unreadable_units(self) -> list[Damage]:
+        """Pages of the index that could not be read so far."""
+        index = self._units.segments
+        return [
+            Damage(index.name_of(page.position), page.position, -1, page.problem)
+            for page in self._units.unreadable.values()
+        ]
+
+    def read_bytes(self, position: int, size_bytes: int) -> bytes:
+        """Raw bytes of the log; zeros where the disk cannot read them."""
+        return read_pages(self._data, size_bytes, position)[0]
+
+    # ---------------------------------------------------------------- reading
+
+    def batches(
+        self,
+        first_index: int,
+        stop_index: int,
+        *,
+        batch_bytes: int = 2 * MIB,
+        check_bodies: bool = True,
+        link_first: bool = True,
+    ) -> Iterator[EntryBatch]:
+        """Entries `first_index` .. `stop_index - 1` in batches of about `batch_bytes`, at least one
+        entry each, in memory of their own. Structure, order and chain are always checked.
+
+        `link_first` False: whether the first continues the one before is not asked, because that one
+        is known to be bad.
+        Raises IndexOutOfRange below the begin or above the end, DirectoryDamaged at the first entry
+        that is not as it was written.
+        """
+        if first_index >= stop_index:
+            return
+        self._check_range(first_index, stop_index)
+        place = self._place_before(first_index, link_first)
+        while place.next_index < stop_index:
+            got = self._entries.next_batch(place, stop_index, batch_bytes, check_bodies=check_bodies)
+            if isinstance(got, Stop):
+                place = self._in_next_segment(place, got)
+            else:
+                place = self._entries.behind(got, place)
+                yield got
+
+    def pieces(self, first_index: int, stop_index: int) -> Iterator[EntryBatch | Damage]:
+        """As `batches`, going on behind what is damaged where the index leads past it: each gap is a
+        Damage, whose `stop_index` says where reading goes on."""
+        if not self.segments and self.missing is not None:
+            yield self.missing
+            return
+        is_linked = True
+        while first_index < stop_index:
+            try:
+                for batch in self.batches(first_index, stop_index, link_first=is_linked):
+                    yield batch
+                    first_index, is_linked = batch.last_index + 1, True
+            except DirectoryDamaged as error:
+                if error.index >= first_index:
+                    # `path: text (position P, index I)` says the place twice; the fields are enough.
+                    text = str(error).removeprefix(f"{self.path}/{error.path}: ").partition(" (pos")[0]
+                    next_index = self._next_readable(error.index + 1, stop_index)
+                    yield Damage(error.path, error.position, error.index, text, next_index)
+                    first_index = next_index
+                is_linked = False
+
+    def _next_readable(self, first_index: int, stop_index: int) -> int:
+        """The first entry that lies where its unit says, or with which a segment begins; `stop_index` if
+        there is none."""
+        at = bisect_right(self._first_indices, first_index - 1)
+        if at < len(self.segments):
+            stop_index = min(stop_index, self._first_indices[at])
+        index = first_index
+        while index < min(stop_index, self._units.stop_index):
+            chunk_stop = min(index + _UNIT_CHUNK, stop_index, self._units.stop_index)
+            units = self._units.read(index, chunk_stop)
+            for number in np.flatnonzero(units["index"] == np.arange(index, chunk_stop)).tolist():
+                if self._header_by_unit(index + number) is not None:
+                    return index + int(number)
+            index = chunk_stop
+        return stop_index
+
+    def _place_before(self, index: int, link_first: bool) -> Place:
+        header = self.header_at(index)
+        if link_first and index > self.ledger_begin_index:
+            previous = self.header_at(index - 1)
+            return Place(index, header.pos, previous.term, previous.chain_crc)
+        return Place(index, header.pos, -1, header.chain_before if index else 0)
+
+    def _in_next_segment(self, place: Place, stop: Stop) -> Place:
+        """Where the log goes on if its segment ends at `place`. A blank record that is not there,
+        between two entries that are linked, loses none of them. Raises DirectoryDamaged."""
+        next_base = self._data.base_of(place.position) + self._data.segment_bytes
+        header = self._header_at(next_base)
+        is_next = header is not None and header.index == place.next_index
+        if header is not None and self.checked:
+            is_next &= header.chain_before == place.previous_chain
+        if not is_next:
+            position = place.position
+            if stop.is_blank and not stop.problem:
+                position = next_base
+            raise self._damaged(position, place.next_index, stop.problem)
+        return place._replace(position=next_base)
+
+    def _header_at(self, position: int) -> EntryHeader | None:
+        return SegmentSearch(self._data, self._units).header_at(position)
+
+    def _header_by_unit(self, index: int) -> EntryHeader | None:
+        unit = self._units.read(index, index + 1)[0]
+        position = int(unit["position"])
+        if int(unit["index"]) != index or not 0 <= position < MAX_INDEX:
+            return None
+        header = self._header_at(position)
+        return header if header is not None and header.index == index else None
+
+    def _header_by_walk(self, index: int) -> EntryHeader:
+        """By structure alone, from the begin of the segment or from where the last such walk has ended.
+
+        Raises DirectoryDamaged.
+        """
+        number = max(bisect_right(self._first_indices, index) - 1, 0)
+        next_index, position = self.segments[number].first_index, self.segments[number].first_position
+        if self._walked[0] == number and self._walked[1] <= index:
+            _, next_index, position = self._walked
+        while True:
+            scan, _ = scan_at(
+                self._data,
+                position,
+                expected_index=next_index,
+                previous_term=-1,
+                previous_chain=None,
+            )
+            at = index - next_index
+            if at < len(scan.sizes):
+                self._walked = (number, index, int(scan.positions[at]))
+                header = self._header_at(int(scan.positions[at]))
+                if header is not None:
+                    return header
+            if not len(scan.sizes) or scan.stop != "full":
+                break
+            next_index, position = next_index + len(scan.sizes), scan.end_position
+        position = scan.end_position
+        if scan.stop == "blank":
+            position = self._data.base_of(position) + self._data.segment_bytes
+        raise self._damaged(position, index, scan.problem)
+
+    # ---------------------------------------------------------------- helpers
+
+    def _check_range(self, first_index: int, stop_index: int) -> None:
+        if (
+            not self.segments
+            or first_index < self.ledger_begin_index
+            or stop_index > self.named_stop_index
+        ):
+            raise IndexOutOfRange(
+                f"{self.path} holds entries {self.ledger_begin_index} to {self.end.index}, not"
+                f" {first_index} to {stop_index - 1}",
+                ledger_begin_index=self.ledger_begin_index,
+                committed_index=self.committed_index,
+            )
+
+    def refusal(self, damage: Damage) -> DirectoryDamaged:
+        """What is raised by who cannot do without the damaged entries."""
+        return DirectoryDamaged(
+            f"{self.path}/{damage.path}: {damage.problem} ({damage.place})",
+            path=damage.path,
+            position=damage.position,
+            index=damage.index,
+        )
+
+    def _damaged(self, position: int, index: int, problem: str) -> DirectoryDamaged:
+        problem = problem or f"the log has no entry {index} at {position}, where it should be"
+        return self.refusal(Damage(self._data.name_of(position), position, index, problem))

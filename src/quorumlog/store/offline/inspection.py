@@ -1,0 +1,164 @@
+"""What `quorumlog inspect` shows of a directory; reads everything, changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from quorumlog.entry import Formation, Voter
+from quorumlog.errors import DirectoryDamaged
+from quorumlog.store.disk import Disk
+from quorumlog.store.files.member_file import cluster_id_of
+from quorumlog.store.ledger_store import QuarantinedRange
+from quorumlog.store.offline.directory_reader import DirectoryReader
+from quorumlog.store.offline.log_extent import Damage
+from quorumlog.store.offline.verification import Progress, check_entries, quarantine_to_json
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentView:
+    """One data segment that holds entries."""
+
+    file: str
+    """Relative to the directory."""
+    first_index: int
+    last_index: int
+    first_term: int
+    last_term: int
+    """-1 if the last entry cannot be read."""
+    bytes_used: int
+    """By entries, without the blank record behind them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """`to_json` gives the object of `quorumlog inspect --json`. Indices are -1 where there is none."""
+
+    directory: str
+    is_java: bool
+    in_use: bool
+    group: str
+    member_id: str
+    directory_id: str
+    formation: Formation
+    ledger_begin_index: int
+    ledger_end_index: int
+    ledger_end_term: int
+    current_term: int
+    """-1 if the hard state is unreadable."""
+    voted_for: Voter | None
+    committed_index: int
+    """As proven by the checkpoint."""
+    durable_index: int
+    segment_bytes: int
+    index_segment_bytes: int
+    segments: tuple[SegmentView, ...]
+    damage: tuple[Damage, ...]
+    quarantined: tuple[QuarantinedRange, ...]
+    """What the member has noted to be lost, and fetches from others once it runs."""
+    tail: str
+    """What lies behind the log's end and will be cut by the next start; "" if nothing does."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "directory": self.directory,
+            "format": "dledger" if self.is_java else "quorumlog",
+            "in_use": self.in_use,
+            "group": self.group,
+            "member_id": self.member_id,
+            "directory_id": self.directory_id,
+            "formation": {
+                "cluster_id": cluster_id_of(self.formation.founding),
+                "founding": [_voter_json(voter) for voter in self.formation.founding],
+                "pending": [_voter_json(voter) for voter in self.formation.pending],
+            },
+            "ledger_begin_index": self.ledger_begin_index,
+            "ledger_end_index": self.ledger_end_index,
+            "ledger_end_term": self.ledger_end_term,
+            "current_term": self.current_term,
+            "voted_for": self.voted_for.member_id if self.voted_for else None,
+            "committed_index": self.committed_index,
+            "durable_index": self.durable_index,
+            "segment_bytes": self.segment_bytes,
+            "index_segment_bytes": self.index_segment_bytes,
+            "segments": [
+                {
+                    "file": segment.file,
+                    "first_index": segment.first_index,
+                    "last_index": segment.last_index,
+                    "first_term": segment.first_term,
+                    "last_term": segment.last_term,
+                    "bytes_used": segment.bytes_used,
+                }
+                for segment in self.segments
+            ],
+            "damage": [
+                {
+                    "file": damage.path,
+                    "position": damage.position,
+                    "index": damage.index,
+                    "stop_index": damage.stop_index,
+                    "problem": damage.problem,
+                }
+                for damage in self.damage
+            ],
+            "quarantine": [quarantine_to_json(each) for each in self.quarantined],
+            "tail": self.tail,
+        }
+
+
+def _voter_json(voter: Voter) -> dict[str, str]:
+    return {"member_id": voter.member_id, "directory_id": voter.directory_id}
+
+
+def inspect_directory(
+    disk: Disk, path: str, *, verify_entries: bool = True, progress: Progress | None = None
+) -> Inspection:
+    """`verify_entries` False: only the damage that shows while opening is listed, which is quick.
+
+    Raises ConfigError if `path` holds no log, StoreFailure if its file `member` is damaged.
+    """
+    with DirectoryReader(disk, path) as reader:
+        damage = check_entries(reader, progress).damage if verify_entries else reader.damage
+        state = reader.hard_state
+        return Inspection(
+            directory=path,
+            is_java=reader.is_java,
+            in_use=reader.in_use,
+            group=reader.group,
+            member_id=reader.member_id,
+            directory_id=reader.directory_id,
+            formation=reader.formation,
+            ledger_begin_index=reader.ledger_begin_index,
+            ledger_end_index=reader.ledger_end_index,
+            ledger_end_term=reader.ledger_end_term,
+            current_term=state.term if state else -1,
+            voted_for=state.voted_for if state else None,
+            committed_index=reader.committed_index,
+            durable_index=reader.durable_index,
+            segment_bytes=reader.segment_bytes,
+            index_segment_bytes=reader.index_segment_bytes,
+            segments=tuple(_segment_view(reader, number) for number in range(len(reader.segments))),
+            damage=tuple(damage),
+            quarantined=reader.quarantined,
+            tail=reader.tail,
+        )
+
+
+def _segment_view(reader: DirectoryReader, number: int) -> SegmentView:
+    segment = reader.segments[number]
+    last_index = reader.last_index_of(number)
+    try:
+        last = reader.header_at(last_index)
+    except DirectoryDamaged:
+        last_term, bytes_used = -1, segment.size_bytes
+    else:
+        last_term, bytes_used = last.term, last.pos + last.size - segment.position
+    return SegmentView(
+        file=segment.name,
+        first_index=segment.first_index,
+        last_index=last_index,
+        first_term=segment.first_term,
+        last_term=last_term,
+        bytes_used=bytes_used,
+    )

@@ -1,0 +1,99 @@
+"""What the survey of a log of ours (survey.py) says to people: damage by file, position and entries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quorumlog.config import StoreConfig
+from quorumlog.store.disk import Disk
+from quorumlog.store.files.durable_file import DurablePoint
+from quorumlog.store.files.member_file import MemberRecord
+from quorumlog.store.ledger_store import LOG_ORIGIN, QuarantinedRange
+from quorumlog.store.log.mmap_file_list import DATA_NAME, INDEX_NAME
+from quorumlog.store.log.segment_view import IndexUnits, SegmentFile, SegmentView
+from quorumlog.store.offline.log_extent import Damage, LogExtent, LogSegment, SegmentSearch
+from quorumlog.store.repair.survey import LogSurvey, survey_log
+from quorumlog.store.repair.survey_files import FileSurvey, survey_files
+
+
+def survey_own(
+    disk: Disk,
+    directory: str,
+    record: MemberRecord,
+    known: DurablePoint,
+    quarantined: Sequence[QuarantinedRange] | None,
+) -> tuple[LogExtent, SegmentView, IndexUnits]:
+    """`known`: the durable point. `quarantined`: of the file `healing`, None if it is unreadable."""
+    config = StoreConfig(
+        segment_bytes=record.segment_bytes, index_segment_bytes=record.index_segment_bytes
+    )
+    files = survey_files(disk, directory, config, known, LOG_ORIGIN)
+    folder = f"{directory}/{DATA_NAME}"
+    data = SegmentView(disk, folder, files.data_files, record.segment_bytes)
+    folder = f"{directory}/{INDEX_NAME}"
+    index = SegmentView(disk, folder, files.index_files, record.index_segment_bytes)
+    log = survey_log(
+        data,
+        index,
+        config,
+        files,
+        known,
+        LOG_ORIGIN,
+        quarantined,
+        lambda scan, tail_bytes: None,
+        must_be_bounded=False,
+    )
+    search = SegmentSearch(data, IndexUnits(index))
+    segments = _segments(search, files.data_files, log)
+    damage = [*_damage_of_files(data, files, log), *_damage_of_log(data, files, known, log)]
+    damage += [each for each in search.damage if not any(r.holds(each.index) for r in log.ranges)]
+    tail = ""
+    if log.cut_pieces:
+        where = data.name_of(log.cut_pieces[0][0])
+        tail = f"{where}: {log.tail or 'bytes behind the end of the log'}"
+    return LogExtent(segments, log.end, tuple(damage), tail), data, search.units
+
+
+def _segments(search: SegmentSearch, files: list[SegmentFile], log: LogSurvey) -> tuple[LogSegment, ...]:
+    segments: list[LogSegment] = []
+    for file in files:
+        if file.position < log.end.position:
+            low_index = segments[-1].first_index + 1 if segments else 0
+            segment = search.segment_of(file, file.position, low_index, log.end.index)
+            if segment is not None:
+                segments.append(segment)
+    return tuple(segments)
+
+
+def _damage_of_files(data: SegmentView, files: FileSurvey, log: LogSurvey) -> list[Damage]:
+    """Where no damaged range says the same."""
+    named = {each.path for each in log.ranges}
+    return [
+        Damage(data.name_of(each.position), each.position, -1, each.problem)
+        for each in files.data
+        if each.problem and data.name_of(each.position) not in named
+    ]
+
+
+def _damage_of_log(
+    data: SegmentView, files: FileSurvey, known: DurablePoint, log: LogSurvey
+) -> list[Damage]:
+    lost = {data.name_of(each.position): each.problem for each in files.data if each.problem}
+    damage = [
+        Damage(
+            each.path,
+            each.before.position,
+            each.first_index,
+            lost.get(each.path, each.problem),
+            each.stop_index,
+        )
+        for each in log.found
+    ]
+    if log.contradiction is not None:
+        wrong = log.contradiction
+        problem = f"the entries do not lead to the durable entry {known.point.index}"
+        damage.append(Damage(data.name_of(wrong.position - 1), wrong.position, wrong.index, problem))
+    for page in log.unreadable:
+        problem = f"{page.problem}; it lies behind the end of the log, and a start writes it again"
+        damage.append(Damage(data.name_of(page.position), page.position, -1, problem))
+    return damage

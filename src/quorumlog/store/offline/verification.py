@@ -1,0 +1,328 @@
+"""Every entry of a directory checked, and directories compared with each other.
+
+Structure, chain and body of each entry; the blank record that ends each segment; of our own
+directories also the index as far as it is known to be synced (above that a start builds it again).
+A torn tail is no damage: the next start cuts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from quorumlog.batch import EntryBatch
+from quorumlog.errors import DirectoryDamaged, StoreFailure
+from quorumlog.store.disk import Disk
+from quorumlog.store.ledger_store import QuarantinedRange
+from quorumlog.store.log.mmap_file_list import INDEX_NAME, segment_name
+from quorumlog.store.log.segment_scan import (
+    BLANK_BYTES,
+    BLANK_MAGIC,
+    INDEX_UNIT_BYTES,
+    blank_record,
+    index_units_of,
+)
+from quorumlog.store.offline.directory_reader import DirectoryReader
+from quorumlog.store.offline.log_extent import Damage
+
+Progress = Callable[[int, int], None]
+"""Called with (entries done, entries in all) every few megabytes."""
+
+DAMAGE_LIMIT = 100
+"""After so many damaged places a check gives up looking for more."""
+
+
+@dataclass(slots=True)
+class EntryCheck:
+    """What a walk over all entries found."""
+
+    checked: int = 0
+    """Entries whose digests were compared with their bytes."""
+    unchecked: int = 0
+    """Entries that carry no digests (written by a Java member); only their structure was checked."""
+    damage: list[Damage] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """`to_json` gives one directory's line of `quorumlog verify --json`."""
+
+    directory: str
+    entries: int
+    checked: int
+    unchecked: int
+    chain_crc: int
+    """Of the last entry; 0 where entries carry no digests."""
+    problem: str
+    """The first thing that is wrong; "" if nothing is."""
+    ledger_begin_index: int
+    ledger_end_index: int
+    damage: tuple[Damage, ...] = ()
+    quarantined: tuple[QuarantinedRange, ...] = ()
+    """What the member has noted to be lost, and fetches from others once it runs."""
+
+    @property
+    def ok(self) -> bool:
+        return not self.problem
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "directory": self.directory,
+            "entries": self.entries,
+            "checked": self.checked,
+            "unchecked": self.unchecked,
+            "chain_crc": self.chain_crc,
+            "ok": self.ok,
+            "problem": self.problem,
+            "quarantine": [quarantine_to_json(each) for each in self.quarantined],
+        }
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """Several directories over the entries that all of them hold."""
+
+    directories: tuple[str, ...]
+    end_indices: tuple[int, ...]
+    """A directory that ends before others is shorter, which is no difference."""
+    first_index: int
+    stop_index: int
+    """What was compared; empty if the logs have no index in common."""
+    first_difference: int | None
+    """The lowest index at which not all hold the same entry."""
+    committed_index: int
+    """The lowest of their committed indices: at or below it a difference is a broken promise, above
+    it an uncommitted end that the group would still settle."""
+
+    @property
+    def ok(self) -> bool:
+        return self.first_difference is None
+
+
+# ---------------------------------------------------------------- one directory
+
+
+def verify_directory(disk: Disk, path: str, progress: Progress | None = None) -> Verification:
+    """Read everything in a stopped (or running) member's directory; changes nothing.
+
+    Raises ConfigError if `path` holds no log.
+    """
+    try:
+        reader = DirectoryReader(disk, path)
+    except StoreFailure as error:
+        return Verification(path, 0, 0, 0, 0, str(error), -1, -1)
+    with reader:
+        found = check_entries(reader, progress)
+        return Verification(
+            directory=path,
+            entries=reader.entry_count,
+            checked=found.checked,
+            unchecked=found.unchecked,
+            chain_crc=reader.end.chain,
+            problem=describe_damage(found.damage)
+            or ", ".join(map(describe_quarantine, reader.quarantined)),
+            ledger_begin_index=reader.ledger_begin_index,
+            ledger_end_index=reader.ledger_end_index,
+            damage=tuple(found.damage),
+            quarantined=reader.quarantined,
+        )
+
+
+def describe_damage(damage: Sequence[Damage]) -> str:
+    if not damage:
+        return ""
+    first = damage[0]
+    more = f"; and {len(damage) - 1} more" if len(damage) > 1 else ""
+    return f"{first.path}: {first.problem} ({first.place}){more}"
+
+
+def describe_quarantine(quarantined: QuarantinedRange) -> str:
+    terms = ", ".join(f"{term} from {first}" for first, term in quarantined.term_runs)
+    return (
+        f"{quarantined}; known: stop index {quarantined.stop_index}, term {terms}, chain"
+        f" {quarantined.before.chain:08x} before and {quarantined.last.chain:08x} at the last"
+    )
+
+
+def quarantine_to_json(quarantined: QuarantinedRange) -> dict[str, Any]:
+    """One element of `quarantine` in the objects of `inspect` and `verify`."""
+    return {
+        "first_index": quarantined.first_index,
+        "stop_index": quarantined.stop_index,
+        "terms": [{"first_index": first, "term": term} for first, term in quarantined.term_runs],
+        "chain_before": quarantined.before.chain,
+        "chain_at_last": quarantined.last.chain,
+        "file": quarantined.path,
+        "position": quarantined.before.position,
+        "problem": quarantined.problem,
+    }
+
+
+def check_entries(reader: DirectoryReader, progress: Progress | None = None) -> EntryCheck:
+    """All damage of a directory: what opening it found, and every entry, blank and index unit."""
+    found = EntryCheck()
+    if reader.segments:
+        _check_all(reader, found, progress)
+        _check_blanks(reader, found)
+    found.damage += reader.unreadable_units()
+    # What both opening and reading found is one damage, and so is what the member has noted itself.
+    known = [(each.index, max(each.stop_index, each.index + 1)) for each in reader.damage]
+    known += [(each.first_index, each.stop_index) for each in reader.quarantined]
+    read = [
+        each
+        for each in found.damage
+        if not any(first <= each.index < stop for first, stop in known if first >= 0)
+    ]
+    found.damage = sorted([*reader.damage, *read], key=lambda damage: damage.index)
+    return found
+
+
+def _check_all(reader: DirectoryReader, found: EntryCheck, progress: Progress | None) -> None:
+    begin, stop = reader.ledger_begin_index, reader.ledger_end_index + 1
+    gaps = 0
+    for piece in reader.pieces(begin, stop):
+        if isinstance(piece, Damage):
+            found.damage.append(piece)
+            gaps += 1
+            if gaps == DAMAGE_LIMIT:
+                return
+            continue
+        _count(reader, piece, found)
+        _check_index(reader, piece, found)
+        if progress is not None:
+            progress(piece.last_index + 1 - begin, stop - begin)
+
+
+def _check_index(reader: DirectoryReader, batch: EntryBatch, found: EntryCheck) -> None:
+    """Units below the position up to which they are synced must be those of the entries."""
+    if reader.is_java:
+        return  # DLedger makes its index again from the data wherever they disagree
+    headers = batch.headers()
+    units = reader.index_units(batch.first_index, batch.last_index + 1)
+    wrong = units != index_units_of(headers, headers["pos"])
+    wrong &= headers["pos"] < reader.index_synced_position
+    if bool(wrong.any()) and len(found.damage) < DAMAGE_LIMIT:
+        at = int(wrong.argmax())
+        index = batch.first_index + at
+        count = int(np.count_nonzero(wrong))
+        more = f"; and {count - 1} of the next {batch.count - at - 1}" if count > 1 else ""
+        unit_position = index * INDEX_UNIT_BYTES
+        base = unit_position - unit_position % reader.index_segment_bytes
+        name = f"{INDEX_NAME}/{segment_name(base)}"
+        problem = f"the index unit of entry {index} is not that of the entry{more}"
+        found.damage.append(Damage(name, int(headers["pos"][at]), index, problem))
+
+
+def _count(reader: DirectoryReader, batch: EntryBatch, found: EntryCheck) -> None:
+    carried = batch.count
+    if not reader.checked:
+        headers = batch.headers()
+        carried = int(np.count_nonzero((headers["body_crc"] | headers["chain_crc"]) != 0))
+    found.checked += carried
+    found.unchecked += batch.count - carried
+
+
+def _check_blanks(reader: DirectoryReader, found: EntryCheck) -> None:
+    """Where the log goes on in the next segment, the rest of this one must say so."""
+    for number, segment in enumerate(reader.segments[:-1]):
+        last_index = reader.last_index_of(number)
+        try:
+            header = reader.header_at(last_index)
+        except DirectoryDamaged:
+            continue  # reported already
+        position = header.pos + header.size
+        rest_bytes = segment.position + segment.size_bytes - position
+        written = reader.read_bytes(position, BLANK_BYTES)
+        expected = blank_record(rest_bytes)
+        if reader.is_java:  # DLedger never looks at the length
+            written, expected = written[:4], expected[:4]
+        if written != expected:
+            problem = f"no blank record (magic {BLANK_MAGIC}) fills the rest of the segment"
+            found.damage.append(Damage(segment.name, position, last_index, problem))
+
+
+# ---------------------------------------------------------------- several directories
+
+
+def compare_directories(readers: Sequence[DirectoryReader]) -> Comparison:
+    """The first index at which they differ. Verify each first: entries that carry digests are compared
+    by their chain, which stands for bodies only where these are undamaged.
+
+    Raises DirectoryDamaged if an entry that is needed cannot be read.
+    """
+    assert readers
+    holding = [reader for reader in readers if reader.segments]
+    first = max((reader.ledger_begin_index for reader in holding), default=0)
+    stop = min(reader.ledger_end_index for reader in readers) + 1
+    differences = [
+        _first_difference(readers[0], other, first, stop) for other in readers[1:] if first < stop
+    ]
+    return Comparison(
+        directories=tuple(reader.path for reader in readers),
+        end_indices=tuple(reader.ledger_end_index for reader in readers),
+        first_index=first,
+        stop_index=max(stop, first),
+        first_difference=min((found for found in differences if found is not None), default=None),
+        committed_index=min(reader.committed_index for reader in readers),
+    )
+
+
+def _first_difference(
+    left: DirectoryReader, right: DirectoryReader, first_index: int, stop_index: int
+) -> int | None:
+    if left.checked and right.checked:
+        return _first_difference_by_chain(left, right, first_index, stop_index)
+    return _first_difference_by_bytes(left, right, first_index, stop_index)
+
+
+def _first_difference_by_chain(
+    left: DirectoryReader, right: DirectoryReader, first_index: int, stop_index: int
+) -> int | None:
+    """Chains agree exactly up to the first difference, so that it can be bisected."""
+
+    def agree(index: int) -> bool:
+        ours, theirs = left.header_at(index), right.header_at(index)
+        return (ours.chain_crc, ours.term) == (theirs.chain_crc, theirs.term)
+
+    if agree(stop_index - 1):
+        return None
+    low, high = first_index, stop_index - 1  # `high` differs
+    while low < high:
+        middle = (low + high) // 2
+        if agree(middle):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _first_difference_by_bytes(
+    left: DirectoryReader, right: DirectoryReader, first_index: int, stop_index: int
+) -> int | None:
+    for ours in left.batches(first_index, stop_index):
+        first = ours.first_index
+        offset = 0
+        for theirs in right.batches(first, first + ours.count):
+            mine = ours.slice(offset, offset + theirs.count)
+            if mine.buffer != theirs.buffer:
+                found = _first_unequal(mine, theirs)
+                if found is not None:
+                    return found
+            offset += theirs.count
+    return None
+
+
+def _first_unequal(left: EntryBatch, right: EntryBatch) -> int | None:
+    """By index, term, kind and body: positions and digests may differ between kinds of members."""
+    ours, theirs = left.headers(), right.headers()
+    same = (ours["term"] == theirs["term"]) & (ours["magic"] == theirs["magic"])
+    same &= ours["size"] == theirs["size"]
+    differing = np.flatnonzero(~same)
+    candidates = range(int(differing[0]) if len(differing) else left.count)
+    for at in candidates:
+        if left.body(at) != right.body(at):
+            return left.first_index + at
+    return left.first_index + int(differing[0]) if len(differing) else None

@@ -1,0 +1,306 @@
+"""Healing: finding out what of a log is damaged, and writing another member's copy over it.
+
+    examine   compare data, index and bodies around a place      (any thread, changes nothing)
+    settle    quarantine what is damaged; units and blank records that the data proves wrong are written
+              again at once
+    check     show that the entries of another member can be the ones in quarantine
+    write     keep the damaged bytes aside, then write, sync, and let these entries out of the quarantine
+
+A range is healed in pieces, whichever of them somebody holds; what is left stays in quarantine, with the
+points at its new ends.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+
+import numpy as np
+
+from quorumlog.batch import EntryBatch
+from quorumlog.config import StoreConfig
+from quorumlog.errors import DirectoryDamaged, IndexOutOfRange, ProtocolViolation, StoreFailure
+from quorumlog.store.disk import Disk, is_lack_of_space
+from quorumlog.store.files.quarantine import Quarantine
+from quorumlog.store.ledger_store import Examination, LogPoint, QuarantinedRange
+from quorumlog.store.log.entry_index import EntryIndex
+from quorumlog.store.log.mmap_file import PAGE_BYTES, MmapFile
+from quorumlog.store.log.mmap_file_list import MmapFileList, segment_name
+from quorumlog.store.log.page_cache import PageCache
+from quorumlog.store.log.placement import Placement, place
+from quorumlog.store.log.segment_scan import (
+    BLANK_BYTES,
+    INDEX_UNIT_BYTES,
+    SegmentScan,
+    blank_record,
+    index_units_of,
+)
+from quorumlog.store.repair.damage_search import AnchorDamaged, DamageSearch
+from quorumlog.store.repair.set_aside import SetAside
+
+_WINDOW_BYTES = 256 << 10
+"""Looked at in one go: the interpreter is not kept from clients for longer than that takes."""
+
+
+class Healing:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        config: StoreConfig,
+        data: MmapFileList,
+        index: EntryIndex,
+        quarantine: Quarantine,
+        page_cache: PageCache,
+    ) -> None:
+        self._disk = disk
+        self._config = config
+        self._data = data
+        self._index = index
+        self._quarantine = quarantine
+        self._page_cache = page_cache
+        self.set_aside = SetAside(disk, directory, config)
+        self._aside = ("", 0)
+        """Where the damaged bytes go, "" once there was no space, and the position of the first."""
+        self._aside_stop = -1
+        """Up to here they were copied; a piece that continues there goes into the same file."""
+
+    # ---------------------------------------------------------------- looking
+
+    def examine(
+        self,
+        first_index: int,
+        stop_index: int,
+        begin: LogPoint,
+        durable: LogPoint,
+        truncations: int,
+    ) -> Examination:
+        """Walk from a good entry in front of `first_index` to one behind the range. Any thread.
+
+        Raises DirectoryDamaged if the terms of a damaged range cannot be known.
+        """
+        stop_index = min(stop_index, durable.index + 1)
+        back = 1
+        while True:
+            index = max(first_index - back, begin.index)
+            anchor = begin if index == begin.index else self._point_at(index, durable)
+            if anchor is not None:
+                units: list[tuple[int, bytes]] = []
+                search = DamageSearch(
+                    self._data,
+                    self._index.files,
+                    self._config,
+                    begin,
+                    self._quarantine.ranges,
+                    lambda scan, units=units: self._compare_units(scan, units),  # type: ignore[misc]
+                    _WINDOW_BYTES,
+                )
+                try:
+                    reached = search.walk(anchor, durable, stop_index - 1, check_bodies=True)
+                except AnchorDamaged as problem:
+                    if anchor == begin:
+                        raise DirectoryDamaged(
+                            f"{self._data.directory}: {problem}",
+                            path=self._data.directory,
+                            position=durable.position,
+                        ) from problem
+                else:
+                    size_bytes = reached.position - anchor.position
+                    if not (search.ranges or units or search.bad_blanks):  # else `settle` writes there
+                        self._page_cache.read_once(anchor.position, size_bytes)
+                    return Examination(
+                        tuple(search.ranges),
+                        tuple(units),
+                        tuple(search.bad_blanks),
+                        reached.index + 1,
+                        size_bytes,
+                        truncations,
+                    )
+            back *= 2
+
+    def _point_at(self, index: int, durable: LogPoint) -> LogPoint | None:
+        """None if unit and header of an entry do not agree."""
+        known = self._quarantine.at(index)
+        if known is not None:
+            return known.before
+        try:
+            unit = self._index.file_units(index, index + 1)
+            if not len(unit) or not 0 <= int(unit["position"][0]) < durable.position:
+                return None
+            chain = self._index.chain_of(unit)
+        except DirectoryDamaged:
+            return None
+        if int(unit["index"][0]) != index:
+            return None
+        position = int(unit["position"][0]) + int(unit["size"][0])
+        return LogPoint(index, int(unit["term"][0]), chain, position)
+
+    def _compare_units(self, scan: SegmentScan, wrong: list[tuple[int, bytes]]) -> None:
+        units = index_units_of(scan.headers, scan.positions)
+        first_index = int(units["index"][0])
+        try:
+            held = self._index.file_units(first_index, first_index + len(units))
+        except DirectoryDamaged:
+            held = units[:0]
+        if len(held) < len(units) or bool((held != units).any()):
+            wrong.append((first_index * INDEX_UNIT_BYTES, units.tobytes()))
+
+    # ---------------------------------------------------------------- writing again
+
+    def settle(self, examination: Examination) -> tuple[tuple[QuarantinedRange, ...], list[MmapFile]]:
+        """The ranges that are new or larger, and the files in which units and blank records were
+        written again."""
+        written = []
+        for position, data in examination.units:
+            self._index.files.make_writable(position, len(data))
+            written += self._index.files.write(data, position)
+        for position, rest_bytes in examination.blanks:
+            file = self._data.file_at(position)
+            assert file is not None, position
+            file.make_writable(position, position, file.end_position)
+            file.write([blank_record(rest_bytes)], position)
+            written.append(file)
+        return self._quarantine.add(examination.ranges), written
+
+    def check(self, quarantined: QuarantinedRange, batch: EntryBatch) -> tuple[LogPoint, LogPoint]:
+        """See `LedgerStore.check_piece`; the points in front of the entries and behind them."""
+        last = quarantined.last
+        batch.check_encoding()
+        first = batch.first_header
+        before = quarantined.before
+        if before.index + 1 < first.index <= last.index and before.position < first.pos:
+            term = quarantined.term_at(first.index - 1)
+            before = LogPoint(first.index - 1, term, first.chain_before, first.pos)
+        batch.check_sequence(before.index + 1, before.chain)
+        batch.check_bodies()
+        if batch.last_index > last.index:
+            raise ProtocolViolation(f"entries up to {batch.last_index} for a range up to {last.index}")
+        headers = batch.headers()
+        terms = np.array([first for first, _ in quarantined.term_runs])
+        expected = np.array([term for _, term in quarantined.term_runs])[
+            np.searchsorted(terms, headers["index"].astype(np.int64), side="right") - 1
+        ]
+        if not bool((headers["term"] == expected).all()):
+            raise ProtocolViolation(f"entries from {batch.first_index} on are of other terms than here")
+        if int(batch.sizes.max()) > self._config.entry_limit_bytes:
+            raise ProtocolViolation("an entry longer than any can be")
+        placement = self._place(before, batch)
+        if not batch.lies_at(placement.positions) or placement.end_position > last.position:
+            raise ProtocolViolation(f"entries from {batch.first_index} on lie elsewhere here")
+        end = headers[-1]
+        point = LogPoint(
+            batch.last_index, int(end["term"]), int(end["chain_crc"]), placement.end_position
+        )
+        if point.index == last.index and (
+            point.chain != last.chain
+            or last.position not in (point.position, self._segment_end(point.position))
+        ):
+            raise ProtocolViolation(
+                f"the chain of entries {quarantined.first_index} .. {last.index} ends with"
+                f" {point.chain:#x} at {point.position}; here the next entry continues {last.chain:#x}"
+                f" at {last.position}"
+            )
+        return before, point
+
+    def write(
+        self, quarantined: QuarantinedRange, before: LogPoint, batch: EntryBatch, end: LogPoint
+    ) -> None:
+        """See `LedgerStore.write_piece`. `end`: of the log."""
+        with self._quarantine.lock:
+            if quarantined not in self._quarantine.ranges:
+                raise IndexOutOfRange(f"{quarantined}: is no longer in quarantine")
+            placement = self._place(before, batch)
+            is_last = batch.last_index == quarantined.last.index
+            stop_position = quarantined.last.position if is_last else placement.end_position
+            self._keep_aside(before.position, stop_position)
+            low, high = quarantined.before.position, quarantined.last.position
+            if end.index <= quarantined.last.index:
+                high = self._segment_end(high)  # nothing lies behind
+            written: list[MmapFile] = []
+            for number, (start, stop, position) in enumerate(placement.pieces):
+                piece = batch.slice(start, stop)
+                behind = position + piece.total_bytes
+                file = self._data.file_at(position)
+                assert file is not None, position
+                for place in (position, min(behind, file.end_position - 1)):
+                    file.make_writable(place, low, high)
+                if piece.count:
+                    file.write([piece.buffer], position)
+                if number + 1 < len(placement.pieces) or (is_last and behind < stop_position):
+                    file.write([blank_record(file.end_position - behind)], behind)
+                    file.zero(behind + BLANK_BYTES, file.end_position)
+                written.append(file)
+            units = index_units_of(batch.headers(), placement.positions)
+            units_position = batch.first_index * INDEX_UNIT_BYTES
+            self._index.files.make_writable(units_position, units.nbytes)
+            written += self._index.files.write(units.tobytes(), units_position)
+            for file in dict.fromkeys(written):
+                file.sync()
+            left = [quarantined.up_to(before)] if quarantined.holds(before.index) else []
+            if not is_last:
+                last = batch.headers()[-1]
+                point = LogPoint(
+                    batch.last_index, int(last["term"]), int(last["chain_crc"]), placement.end_position
+                )
+                path = "/".join(self._data.path_of(point.position).rsplit("/", 2)[1:])
+                left.append(quarantined.behind(point, path))
+            self._quarantine.replace(quarantined, left)
+            self._quarantine.save()
+
+    def _place(self, reached: LogPoint, batch: EntryBatch) -> Placement:
+        return place(
+            batch.sizes, reached.position, self._config.segment_bytes, self._config.entry_limit_bytes
+        )
+
+    def _segment_end(self, position: int) -> int:
+        return self._data.base_of(position) + self._data.segment_bytes
+
+    # ---------------------------------------------------------------- keeping aside
+
+    def _keep_aside(self, position: int, stop_position: int) -> None:
+        """Copy the bytes that are about to be overwritten; without space, go on without."""
+        if self._aside_stop != position:
+            self._aside = (self._new_copy(position), position)
+        self._aside_stop = stop_position
+        pages = list(self._read_pages(position, stop_position))
+        path, first_position = self._aside
+        if path and any(data.strip(b"\0") for data in pages):
+            self._aside = (self._copied(path, pages, position - first_position), first_position)
+
+    def _read_pages(self, position: int, stop_position: int) -> Iterator[bytes]:
+        """The bytes of a range, zeros where the disk cannot read them."""
+        while position < stop_position:
+            file = self._data.file_at(position)
+            assert file is not None, position
+            page_stop = min(position + PAGE_BYTES - position % PAGE_BYTES, file.end_position)
+            size = min(page_stop, stop_position) - position
+            try:
+                yield file.pread(size, position)
+            except OSError:
+                yield bytes(size)
+            position += size
+
+    def _new_copy(self, position: int) -> str:
+        try:
+            return self.set_aside.new_name(f"damaged-{segment_name(position)}")
+        except OSError as error:
+            return _no_space(error)
+
+    def _copied(self, target: str, pages: list[bytes], offset: int) -> str:
+        try:
+            copy = self._disk.open(target, create=not self._disk.exists(target))
+            try:
+                copy.pwritev([b"".join(pages)], offset)
+                copy.sync()
+            finally:
+                copy.close()
+            self.set_aside.came()
+        except OSError as error:
+            return _no_space(error)
+        return target
+
+
+def _no_space(error: OSError) -> str:
+    if is_lack_of_space(error) or error.errno == errno.EROFS:
+        return ""
+    raise StoreFailure(f"damaged bytes cannot be kept aside: {error}") from error

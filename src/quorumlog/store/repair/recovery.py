@@ -1,0 +1,255 @@
+"""Recovery: a start applies the survey of its log (survey.py), until every byte is known to be on disk.
+
+    below the durable point    index units that were not synced are written again; what is bad is kept as
+                               a range in quarantine (quarantine.py), its ends known, until another
+                               member's copy takes its place
+    above it                   whole entries with good digests are written again, the rest is a torn
+                               tail: kept aside in `quarantine/` and cut
+
+Nothing is believed because a read shows it. After a SIGKILL the tail is only page cache, and after a
+failed `fdatasync` the cache shows bytes, marked clean, that the disk does not have. So the names are
+synced, what is kept above the durable point is written again, and what lies behind the end is
+discarded and synced, all before any of it counts.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from quorumlog.config import StoreConfig
+from quorumlog.errors import DiskFull, StoreFailure
+from quorumlog.store.disk import Disk
+from quorumlog.store.files.durable_file import DurableFile, DurablePoint
+from quorumlog.store.files.quarantine import HEALING_NAME, Quarantine, load_quarantine
+from quorumlog.store.ledger_store import LogPoint
+from quorumlog.store.log.ledger_space import control_reserve
+from quorumlog.store.log.mmap_file import PAGE_BYTES, MmapFile
+from quorumlog.store.log.mmap_file_list import MmapFileList
+from quorumlog.store.log.segment_scan import (
+    BLANK_BYTES,
+    INDEX_DTYPE,
+    INDEX_UNIT_BYTES,
+    SegmentScan,
+    blank_record,
+    index_units_of,
+)
+from quorumlog.store.repair.segment_adoption import SegmentAdoption
+from quorumlog.store.repair.survey import LogSurvey, survey_log
+from quorumlog.store.repair.survey_files import survey_files
+
+
+class RecoveryReport(NamedTuple):
+    """What a start found and did."""
+
+    lines: tuple[str, ...]
+    """For people; empty after a clean stop."""
+    cut_bytes: int
+    """From the end of the log to the last byte behind it that was not zero."""
+    cut_entries: int
+    """Whole entries recognised behind the tear; they are in the quarantine folder."""
+    quarantined: str
+    """Where the cut bytes were kept; "" if there were none, or no space for them."""
+    rebuilt_index_from: int
+    """First entry at or below the durable point whose index unit was wrong; -1: none."""
+    rewritten: tuple[str, ...] = ()
+    """Places that the disk could not read and that held nothing which counts: written again."""
+
+
+class RecoveredLog(NamedTuple):
+    data_files: MmapFileList
+    index_files: MmapFileList
+    end: LogPoint
+    report: RecoveryReport
+    quarantine: Quarantine
+
+
+def recover_log(
+    disk: Disk, directory: str, config: StoreConfig, durable_file: DurableFile, begin: LogPoint
+) -> RecoveredLog:
+    """Make the log in `directory` good for appends; it begins behind `begin`.
+
+    Raises DirectoryDamaged with file, position and index where damage at or below the durable point
+    cannot be bounded; StoreFailure where the disk refuses.
+    """
+    known = durable_file.load()
+    if known is None:
+        raise StoreFailure(f"{directory}/durable has no readable slot")
+    recovery = _Recovery(disk, directory, config, durable_file, known, begin)
+    try:
+        log = recovery.run()
+    except OSError as error:
+        raise StoreFailure(f"{directory} cannot be recovered: {error}") from error
+    except DiskFull as error:
+        raise StoreFailure(f"{directory}: no space to make files whole again: {error}") from error
+    unsaved = log.quarantine.ranges if log.quarantine.problem else ()
+    index_synced_position = min([log.end.position, *(each.before.position for each in unsaved)])
+    durable_file.record_both_synced(DurablePoint(log.end, index_synced_position))
+    return log
+
+
+class _Recovery:
+    """One start. The methods stand in the order in which `run` calls them."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        config: StoreConfig,
+        durable_file: DurableFile,
+        known: DurablePoint,
+        begin: LogPoint,
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._config = config
+        self._durable = known
+        self._begin = begin
+        self._rebuilt_index_from = -1
+        self._has_restored = False
+        self._written: list[MmapFile] = []
+        """Files with bytes that are not synced yet."""
+        self._adoption = SegmentAdoption(disk, directory, config, durable_file, known, begin)
+        self._data = self._adoption.data
+        self._index = self._adoption.index
+        self._lines = self._adoption.lines
+
+    def run(self) -> RecoveredLog:
+        for path in (self._data.directory, self._index.directory):
+            self._disk.make_directory(path)
+            self._disk.sync_directory(path)
+        self._disk.sync_directory(self._directory)
+        try:
+            files = survey_files(self._disk, self._directory, self._config, self._durable, self._begin)
+            self._adoption.adopt(files)
+            known_ranges = load_quarantine(self._disk, self._directory, self._durable.point)
+            if known_ranges is None:
+                self._lines.append(
+                    f"{self._directory}/{HEALING_NAME} is unreadable: the log is verified"
+                )
+            found = survey_log(
+                self._data,
+                self._index,
+                self._config,
+                files,
+                self._durable,
+                self._begin,
+                known_ranges,
+                self._write_again,
+                must_be_bounded=True,
+            )
+            self._lines += found.lines
+            if found.ranges:
+                # Both slots first, as at run time: what was read of them may be in the page cache only,
+                # and a range above the durable point would count as what a cut has left.
+                self._adoption.record_known(files.lost_from)
+            # From here on no later start takes a segment that was made again for a healthy one.
+            quarantine = Quarantine(self._disk, self._directory, found.ranges)
+            quarantine.save()
+            self._write_blanks(found)
+            self._keep_tail_aside(found)
+            rewritten = self._write_pages(found)
+            self._cut(found.end, quarantine)
+        except BaseException:
+            self._data.close()
+            self._index.close()
+            raise
+        report = RecoveryReport(
+            tuple(self._lines),
+            found.cut_bytes,
+            found.cut_entries,
+            ", ".join(self._adoption.kept_aside),
+            self._rebuilt_index_from,
+            rewritten,
+        )
+        return RecoveredLog(self._data, self._index, found.end, report, quarantine)
+
+    # ---------------------------------------------------------------- what is good
+
+    def _write_again(self, scan: SegmentScan, tail_bytes: bytes) -> None:
+        """The index units of good entries, whatever is there, and the entries of the tail, which may be
+        in the cache and not on the disk. Not synced yet."""
+        if tail_bytes:
+            position = int(scan.positions[0])
+            file = self._data.file_at(position)
+            assert file is not None, position
+            file.write([tail_bytes], position)
+            self._written.append(file)
+        units = index_units_of(scan.headers, scan.positions)
+        first_index = int(units["index"][0])
+        position = first_index * INDEX_UNIT_BYTES
+        if not tail_bytes and self._rebuilt_index_from < 0:
+            try:
+                before = self._index.pread(units.nbytes, position)
+            except OSError:
+                before = b""
+            found = np.frombuffer(before, INDEX_DTYPE, len(before) // INDEX_UNIT_BYTES)
+            differs = found != units[: len(found)]
+            wrong = int(differs.argmax()) if differs.any() else len(found)
+            if wrong < len(units):
+                self._rebuilt_index_from = first_index + wrong
+                self._lines.append(f"the index was made again from entry {first_index + wrong} on")
+        if not self._has_restored or position < self._index.reserved_position:
+            self._has_restored, self._index.reserved_position = True, position
+        self._index.reserve(position + units.nbytes, 0)
+        self._index.make_writable(position, units.nbytes)
+        self._written += self._index.write(units.tobytes(), position)
+
+    def _write_blanks(self, found: LogSurvey) -> None:
+        for position, rest_bytes in (*found.bad_blanks, *found.tail_blanks):
+            file = self._data.file_at(position)
+            assert file is not None, position
+            if (position, rest_bytes) in found.bad_blanks:
+                self._lines.append(f"{file.path}: the blank record at {position} was bad, written again")
+                file.make_writable(position, position, file.end_position)
+                file.write([blank_record(rest_bytes)], position)
+            else:
+                file.write([blank_record(rest_bytes)], position)
+                file.discard_from(position + BLANK_BYTES)
+            self._written.append(file)
+
+    # ---------------------------------------------------------------- the cut
+
+    def _keep_tail_aside(self, found: LogSurvey) -> None:
+        end = found.end
+        for first, stop in found.cut_pieces:
+            self._adoption.copy_aside(self._data, first, stop)
+        if found.cut_pieces:
+            at = f"at {end.position}, behind entry {end.index}"
+            self._lines.append(
+                f"torn tail {at}: {found.tail or 'bytes behind the end of the log'};"
+                f" {found.cut_bytes} bytes with {found.cut_entries} whole entries were cut"
+            )
+
+    def _write_pages(self, found: LogSurvey) -> tuple[str, ...]:
+        """Zeros over the pages behind the end that the disk cannot read: the next write there may be of
+        a part only. Returns what is said of it."""
+        for page in found.unreadable:
+            file = self._data.file_at(page.position)
+            assert file is not None, page
+            file.zero(page.position, min(page.position + PAGE_BYTES, file.end_position))
+        rewritten = tuple(
+            f"{self._data.path_of(page.position)}: the page at {page.position}, behind the end of the"
+            f" log (entry {found.end.index}), {page.problem}; written again"
+            for page in found.unreadable
+        )
+        self._lines += rewritten
+        return rewritten
+
+    def _cut(self, end: LogPoint, quarantine: Quarantine) -> None:
+        """Zeros behind the end, on disk, with everything that was written again in front of it."""
+        damaged, file = quarantine.ending_at(end.index), self._data.file_at(end.position)
+        if damaged is not None and file is not None:
+            file.make_writable(end.position, damaged.before.position, file.end_position)
+        units_position = (end.index + 1) * INDEX_UNIT_BYTES
+        data_stop, index_stop = control_reserve(self._config, end.position, end.index + 1)
+        for files, position, reserve_stop in (
+            (self._data, end.position, data_stop),
+            (self._index, units_position, index_stop),
+        ):
+            file = files.discard_from(position, reserve_stop)
+            if file is not None:
+                self._written.append(file)
+        for written in dict.fromkeys(self._written):
+            written.sync()

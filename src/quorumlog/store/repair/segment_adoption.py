@@ -1,0 +1,135 @@
+"""SegmentAdoption: a start does to the segment files what the survey of them says (survey_files.py).
+
+What does not belong to the log is set aside in `quarantine/`; the others become lists of files of full
+length.
+"""
+
+from __future__ import annotations
+
+from quorumlog.config import StoreConfig
+from quorumlog.store.disk import Disk, is_lack_of_space
+from quorumlog.store.files.durable_file import DurableFile, DurablePoint
+from quorumlog.store.ledger_store import LogPoint
+from quorumlog.store.log.mmap_file import MmapFile
+from quorumlog.store.log.mmap_file_list import DATA_NAME, INDEX_NAME, MmapFileList, segment_name
+from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES
+from quorumlog.store.log.segment_view import SegmentFile, Segments, SegmentView, read_pages
+from quorumlog.store.repair.set_aside import SetAside
+from quorumlog.store.repair.survey_files import Fate, FileSurvey, SegmentFinding
+
+_CHUNK_BYTES = 4 << 20
+
+
+class SegmentAdoption:
+    """The files of one start; the caller closes `data` and `index`."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        config: StoreConfig,
+        durable_file: DurableFile,
+        known: DurablePoint,
+        begin: LogPoint,
+    ) -> None:
+        self.lines: list[str] = []
+        """What was found and done, in sentences."""
+        self.kept_aside: list[str] = []
+        """Where what does not belong to the log has gone."""
+        self._disk = disk
+        self._durable_file = durable_file
+        self._known = known
+        self._set_aside = SetAside(disk, directory, config)
+        first_unit_position = (begin.index + 1) * INDEX_UNIT_BYTES
+        index_bytes = config.index_segment_bytes
+        self.data = MmapFileList(disk, f"{directory}/{DATA_NAME}", config.segment_bytes, begin.position)
+        self.index = MmapFileList(
+            disk,
+            f"{directory}/{INDEX_NAME}",
+            index_bytes,
+            first_unit_position // index_bytes * index_bytes,
+        )
+
+    def adopt(self, found: FileSurvey) -> None:
+        """Raises OSError, DiskFull."""
+        for path, name in found.strangers:
+            self.lines.append(f"{path} is not a segment, set aside")
+            self.kept_aside.append(self._set_aside.take(path, name))
+        if found.lost_from < self._known.point.position:
+            # Should this start not come to its end, the next one finds files of full length: it has to
+            # look for entries in them.
+            self.record_known(found.lost_from)
+        for finding in found.data:
+            self._adopt(self.data, finding)
+        for finding in found.index:
+            self._adopt(self.index, finding)
+
+    def record_known(self, lost_from: int) -> None:
+        """The durable point that was found, in both slots and synced."""
+        synced_position = min(self._known.index_synced_position, lost_from)
+        self._durable_file.record_both_synced(DurablePoint(self._known.point, synced_position))
+
+    def _adopt(self, files: MmapFileList, finding: SegmentFinding) -> None:
+        if finding.line:
+            self.lines.append(finding.line)
+        if finding.fate is Fate.ASIDE:
+            folder = files.directory.rpartition("/")[2]
+            name = f"{folder}-{segment_name(finding.position)}"
+            self.kept_aside.append(self._set_aside.take(finding.path, name))
+            return
+        if finding.fate is Fate.REMOVED:
+            self._disk.unlink(finding.path)
+            self._disk.sync_directory(files.directory)
+            return
+        if finding.size_bytes < 0:
+            files.create_next()
+        else:
+            size_bytes = finding.size_bytes
+            if finding.fate is Fate.LONG:
+                self._cut_off(files, finding)
+                size_bytes = files.segment_bytes
+            file = MmapFile.open(self._disk, finding.path, finding.position, files.segment_bytes)
+            if size_bytes != files.segment_bytes:
+                file.discard_from(finding.position + size_bytes)
+                file.sync()
+            files.adopt(file)
+        if finding.fate is Fate.MADE_AGAIN and files is self.data:
+            # Healing must not run out of space halfway.
+            file = files.files[-1]
+            file.reserve(file.base_position, file.end_position)
+
+    def _cut_off(self, files: MmapFileList, finding: SegmentFinding) -> None:
+        end = finding.position + files.segment_bytes
+        held = SegmentFile("", finding.position, finding.size_bytes)
+        whole_file = SegmentView(self._disk, files.directory, [held], finding.size_bytes)
+        prefix = "" if files is self.data else f"{INDEX_NAME}-"
+        self.copy_aside(whole_file, end, finding.position + finding.size_bytes, prefix)
+        whole_file.close()
+        file = MmapFile.open(self._disk, finding.path, finding.position, files.segment_bytes)
+        file.discard_from(end)
+        file.sync()
+        file.retire()
+
+    def copy_aside(self, segments: Segments, first: int, stop: int, prefix: str = "") -> None:
+        """Lack of space for the copy stops nothing: what is cut was acknowledged by nobody. Pages that
+        the disk cannot read are zeros in it."""
+        path, target = segments.path_of(first), ""
+        try:
+            target = self._set_aside.new_name(prefix + segment_name(first))
+            copy = self._disk.open(target, create=True)
+            try:
+                for start in range(first, stop, _CHUNK_BYTES):
+                    data, _ = read_pages(segments, min(_CHUNK_BYTES, stop - start), start)
+                    copy.pwritev([data], start - first)
+                copy.sync()
+            finally:
+                copy.close()
+            self._set_aside.came()
+        except OSError as error:
+            if not is_lack_of_space(error):
+                raise
+            if target and self._disk.exists(target):
+                self._disk.unlink(target)
+            self.lines.append(f"no space to keep {stop - first} cut bytes of {path} aside")
+            return
+        self.kept_aside.append(target)

@@ -1,0 +1,325 @@
+"""The survey of a log of ours: where it ends, what of it is damaged, what lies behind its end.
+
+    below the durable point    every header must be there and link to the next; what is not is a range
+                               for the quarantine, and the walk goes round it (damage_search.py)
+    above it                   whole entries with good digests that continue the log are kept; the first
+                               record that does not, and all behind it, is a torn tail
+
+A start applies what is found (recovery.py), the tools print it (directory_reader.py). Nothing is changed
+here. Entries below the position up to which the index was synced are not looked at, so the time that it
+takes does not grow with the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from isal.isal_zlib import crc32
+
+from quorumlog.config import StoreConfig
+from quorumlog.entry_header import HEADER_BYTES, unpack_header
+from quorumlog.errors import DirectoryDamaged
+from quorumlog.store.files.durable_file import DurablePoint
+from quorumlog.store.ledger_store import LogPoint, QuarantinedRange
+from quorumlog.store.log.mmap_file import PAGE_BYTES
+from quorumlog.store.log.placement import problem_of_units
+from quorumlog.store.log.segment_scan import (
+    BLANK_BYTES,
+    INDEX_DTYPE,
+    INDEX_UNIT_BYTES,
+    IndexArray,
+    SegmentScan,
+    blank_record,
+)
+from quorumlog.store.log.segment_view import Segments, Unreadable, read_pages
+from quorumlog.store.repair.damage_search import AnchorDamaged, DamageSearch, end_of
+from quorumlog.store.repair.survey_files import FileSurvey
+
+_ZERO_CHECK_BYTES = 256 << 10
+_TAIL_GAP_BYTES = 64 << 20
+"""As many bytes as a leader may have uncommitted: unsynced appends leave no longer gap of zeros."""
+
+OnEntries = Callable[[SegmentScan, bytes], None]
+"""Called with each run of good entries that the survey looks at, in order, and with their bytes if they
+lie above the durable point."""
+
+
+class LogSurvey(NamedTuple):
+    end: LogPoint
+    ranges: tuple[QuarantinedRange, ...]
+    """All damaged ranges, those that were known before too, in order."""
+    found: tuple[QuarantinedRange, ...]
+    """Those that were not known."""
+    contradiction: DirectoryDamaged | None
+    """The links are good and do not lead to the durable point: a start ends with this."""
+    bad_blanks: tuple[tuple[int, int], ...]
+    """(position, bytes to the end of the segment) of blank records that have to be there and are not."""
+    tail_blanks: tuple[tuple[int, int], ...]
+    """The same of those above the durable point, which are good and may be page cache only."""
+    tail: str
+    """Why the walk above the durable point ended, "" if at zeros."""
+    cut_pieces: tuple[tuple[int, int], ...]
+    """(first, stop) positions of bytes behind the end that are not zero, one a segment."""
+    cut_entries: int
+    """Whole entries among them."""
+    unreadable: tuple[Unreadable, ...]
+    """Pages behind the end that the disk cannot read."""
+    lines: tuple[str, ...]
+    """What a start says of it."""
+
+    @property
+    def cut_bytes(self) -> int:
+        return sum(stop - first for first, stop in self.cut_pieces)
+
+
+def survey_log(
+    data: Segments,
+    index: Segments,
+    config: StoreConfig,
+    files: FileSurvey,
+    known: DurablePoint,
+    begin: LogPoint,
+    known_ranges: Sequence[QuarantinedRange] | None,
+    on_entries: OnEntries,
+    *,
+    must_be_bounded: bool,
+) -> LogSurvey:
+    """`known`: the durable point. `known_ranges`: of the file `healing`, None if it is unreadable: then
+    all of the log is looked at. `begin`: the log begins behind it.
+
+    Raises DirectoryDamaged if `must_be_bounded` and damage cannot be. OSError is raised for no page.
+    """
+    survey = _Survey(data, index, config, files, known, begin, known_ranges, on_entries)
+    return survey.run(must_be_bounded)
+
+
+class _Survey:
+    """The methods stand in the order in which `run` calls them."""
+
+    def __init__(
+        self,
+        data: Segments,
+        index: Segments,
+        config: StoreConfig,
+        files: FileSurvey,
+        known: DurablePoint,
+        begin: LogPoint,
+        known_ranges: Sequence[QuarantinedRange] | None,
+        on_entries: OnEntries,
+    ) -> None:
+        assert begin.index <= known.point.index, (begin, known)
+        self._data = data
+        self._index = index
+        self._config = config
+        self._files = files
+        self._durable = known.point
+        self._index_synced_position = known.index_synced_position
+        self._begin = begin
+        self._known = tuple(known_ranges or ())
+        self._is_list_lost = known_ranges is None
+        self._on_entries = on_entries
+        self._lines: list[str] = []
+        self._tail_blanks: list[tuple[int, int]] = []
+        self._contradiction: DirectoryDamaged | None = None
+
+    def run(self, must_be_bounded: bool) -> LogSurvey:
+        first_index = self._begin.index if self._is_list_lost else self._first_index_to_walk_from()
+        search = self._walk_durable(first_index, must_be_bounded)
+        end, tail = self._walk_tail(search)
+        pieces, unreadable = self._look_behind(end)
+        return LogSurvey(
+            end,
+            tuple(sorted([*self._known, *search.ranges], key=lambda each: each.first_index)),
+            tuple(search.ranges),
+            self._contradiction,
+            tuple(search.bad_blanks),
+            tuple(self._tail_blanks),
+            tail,
+            pieces,
+            sum(self._count_entries(*piece) for piece in pieces),
+            unreadable,
+            tuple(self._lines),
+        )
+
+    # ---------------------------------------------------------------- below the durable point
+
+    def _first_index_to_walk_from(self) -> int:
+        """The last entry whose index unit was synced, or the last one in front of what no file holds;
+        that before the log's begin if the index cannot say.
+
+        Units below `index_synced_position` are in order and those above it are newer or zeros, so
+        "is unit i there and does its entry end below that position" changes once along the index.
+        """
+        stop_position = min(self._index_synced_position, self._files.lost_from)
+        low, high = self._begin.index + 1, self._files.trusted_stop_index
+        while low < high:
+            middle = (low + high) // 2
+            if self._synced_unit(middle, stop_position) is not None:
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1
+
+    def _synced_unit(self, index: int, stop_position: int) -> IndexArray | None:
+        """Shape (1,); None if the unit cannot be true, or its entry does not end below a position."""
+        data, unreadable = read_pages(self._index, INDEX_UNIT_BYTES, index * INDEX_UNIT_BYTES)
+        units = np.frombuffer(data, INDEX_DTYPE, len(data) // INDEX_UNIT_BYTES)
+        if unreadable or not len(units):
+            return None
+        wrong, _ = problem_of_units(units, index, self._config.segment_bytes, stop_position)
+        return units if wrong < 0 else None
+
+    def _point_at(self, index: int) -> LogPoint | None:
+        """None if index and data do not agree about an entry below the durable point, or if the page in
+        which it ends cannot be read."""
+        if index <= self._begin.index:
+            return self._begin
+        inside = next((each for each in self._known if each.holds(index)), None)
+        if inside is not None:
+            return inside.before
+        unit = self._synced_unit(index, self._durable.position)
+        if unit is None:
+            return None
+        position, end = int(unit["position"][0]), int(unit["position"][0] + unit["size"][0])
+        header_bytes, unreadable = read_pages(self._data, HEADER_BYTES, position)
+        if unreadable or len(header_bytes) < HEADER_BYTES or read_pages(self._data, 1, end - 1)[1]:
+            return None
+        header = unpack_header(header_bytes)
+        fields = (header.magic, header.pos, header.size, header.index, header.term)
+        if fields != unit[0].item():
+            return None
+        return LogPoint(index, header.term, header.chain_crc, end)
+
+    def _walk_durable(self, first_index: int, must_be_bounded: bool) -> DamageSearch:
+        """From an entry to the durable point: every header must be there and link to the next."""
+        durable = self._durable
+        is_lost = self._is_list_lost or self._files.lost_from < durable.position
+        index, back = first_index, 1
+        while True:
+            search = DamageSearch(
+                self._data,
+                self._index,
+                self._config,
+                self._begin,
+                self._known,
+                lambda scan: self._on_entries(scan, b""),
+                must_know_terms=must_be_bounded,
+            )
+            point = self._point_at(index)
+            if point is None:
+                self._lines.append(f"the index unit of entry {index} disagrees with the data")
+            else:
+                try:
+                    search.walk(point, durable, durable.index, check_bodies=is_lost)
+                    break
+                except AnchorDamaged as problem:
+                    if point == self._begin:
+                        self._contradiction = self._contradicted(str(problem))
+                        if must_be_bounded:
+                            raise self._contradiction from problem
+                        break
+            index, back = max(first_index - back, self._begin.index), back * 2
+        self._lines += [
+            f"{found}; in quarantine until another member has sent the entries"
+            for found in search.ranges
+        ]
+        return search
+
+    def _contradicted(self, problem: str) -> DirectoryDamaged:
+        durable = self._durable
+        path = self._data.path_of(max(durable.position - 1, self._begin.position))
+        directory = self._data.directory.rpartition("/")[0]
+        return DirectoryDamaged(
+            f"{path}: {problem} (position {durable.position}, entry {durable.index}), at or below the"
+            f" durable point (entry {durable.index}, position {durable.position}); run: quorumlog verify"
+            f" {directory}",
+            path=path,
+            position=durable.position,
+            index=durable.index,
+        )
+
+    # ---------------------------------------------------------------- above the durable point
+
+    def _walk_tail(self, search: DamageSearch) -> tuple[LogPoint, str]:
+        """Whole entries that continue the log; returns the last and why the walk stopped."""
+        point = self._durable
+        at = point.position
+        bases = frozenset(self._data.bases)
+        while self._data.base_of(at) in bases:
+            scan, data = search.scan(at, point, check_bodies=True, stop_position=None)
+            if len(scan.sizes):
+                self._on_entries(scan, data[: scan.end_position - at])
+                point = end_of(scan)
+            at = scan.end_position
+            if scan.stop == "blank":
+                # The blank counts only once an entry behind it does.
+                next_position = self._data.base_of(at) + self._data.segment_bytes
+                if next_position not in bases:
+                    return point, ""
+                scan, _ = search.scan(next_position, point, check_bodies=True, stop_position=None)
+                if not len(scan.sizes):
+                    return point, scan.problem
+                self._tail_blanks.append((at, next_position - at))
+                at = next_position
+            elif scan.stop != "full":
+                return point, scan.problem
+        return point, ""
+
+    # ---------------------------------------------------------------- behind the end
+
+    def _look_behind(self, end: LogPoint) -> tuple[tuple[tuple[int, int], ...], tuple[Unreadable, ...]]:
+        pieces: list[tuple[int, int]] = []
+        unreadable: list[Unreadable] = []
+        for base in self._data.bases:
+            first, segment_end = max(base, end.position), base + self._data.segment_bytes
+            if first >= segment_end:
+                continue
+            stop = self._last_byte(first, segment_end, unreadable)
+            if stop - first <= BLANK_BYTES:
+                blank = blank_record(segment_end - first)
+                if read_pages(self._data, stop - first, first)[0] == blank[: stop - first]:
+                    continue  # nothing, or the blank of a segment that nothing follows
+            pieces.append((first, stop))
+        return tuple(pieces), tuple(unreadable)
+
+    def _last_byte(self, first: int, segment_end: int, unreadable: list[Unreadable]) -> int:
+        """Just behind the last byte from `first` on that is not zero; `first` if all are.
+
+        Holes are not read, or a hundred empty segments would take seconds. Given up behind a long gap:
+        reading a gigabyte of reserved space would fill as much cache. It decides only what is kept
+        aside, since all of it is discarded anyway.
+        """
+        zeros = bytes(_ZERO_CHECK_BYTES)
+        last = start = first
+        while True:
+            start = self._data.next_data(start) if start < segment_end else segment_end
+            if start >= segment_end or start - last > _TAIL_GAP_BYTES:
+                return last
+            size_bytes = min(segment_end - start, _ZERO_CHECK_BYTES)
+            data, refused = read_pages(self._data, size_bytes, start)
+            # A page in which the log ends is one of the entries that end in it.
+            base = self._data.base_of(start)
+            unreadable += [each for each in refused if not (each.position - base) % PAGE_BYTES]
+            if data != zeros[: len(data)]:
+                last = start + len(data.rstrip(b"\0"))
+            start += size_bytes
+
+    def _count_entries(self, position: int, stop_position: int) -> int:
+        """Whole entries, hopping over ones whose header is good and whose body is not."""
+        whole = 0
+        while position + HEADER_BYTES <= stop_position:
+            header = unpack_header(read_pages(self._data, HEADER_BYTES, position)[0])
+            stop = position + header.size
+            good = header.pos == position and header.size == header.body_len + HEADER_BYTES
+            if (
+                not good
+                or header.body_len < 0
+                or stop > self._data.base_of(position) + (self._data.segment_bytes)
+            ):
+                return whole
+            body, _ = read_pages(self._data, header.body_len, position + HEADER_BYTES)
+            whole += crc32(body) == header.body_crc
+            position = stop
+        return whole

@@ -1,0 +1,199 @@
+"""Which segment files a start would find in a directory of ours, and what it would make of each.
+
+The contiguous run of segments belongs to the log. Below the durable point a file that is missing or
+short is made again as zeros, and `lost_from` says where what no file holds begins; above it such a file
+is what an unfinished creation or cut has left. The index can be made again from the data, so nothing
+about its files is damage. Nothing is changed here: `segment_adoption.py` does that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import NamedTuple
+
+from quorumlog.config import StoreConfig
+from quorumlog.store.disk import Disk
+from quorumlog.store.files.durable_file import DurablePoint
+from quorumlog.store.ledger_store import LogPoint
+from quorumlog.store.log.mmap_file_list import DATA_NAME, INDEX_NAME, NAME_DIGITS, segment_name
+from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES
+from quorumlog.store.log.segment_view import SegmentFile
+
+
+class Fate(Enum):
+    """What a start makes of a segment file."""
+
+    KEPT = auto()
+    """Part of the log; made as long as it should be if it is shorter."""
+    LONG = auto()
+    """The same, and what it has behind its end is cut off."""
+    MADE_AGAIN = auto()
+    """Missing, or too short for what lay in it: zeros take the place of what is lost."""
+    ASIDE = auto()
+    """No part of the log."""
+    REMOVED = auto()
+    """Without any bytes."""
+
+
+class SegmentFinding(NamedTuple):
+    """One file, or the place of one."""
+
+    path: str
+    position: int
+    size_bytes: int
+    """-1: there is no such file."""
+    fate: Fate
+    line: str
+    """What a start says of it, "" if nothing."""
+
+    @property
+    def problem(self) -> str:
+        """What is damaged about it, "" if nothing is."""
+        if self.size_bytes < 0:
+            return "is missing"
+        is_damaged = self.fate in (Fate.MADE_AGAIN, Fate.LONG)
+        return f"is {self.size_bytes} bytes long" if is_damaged else ""
+
+
+@dataclass(frozen=True)
+class FileSurvey:
+    data: tuple[SegmentFinding, ...]
+    index: tuple[SegmentFinding, ...]
+    strangers: tuple[tuple[str, str], ...]
+    """(path, name to set it aside under) of what is no segment."""
+    lost_from: int
+    """First byte below the durable point that no file holds any more; the point if all is held."""
+    trusted_stop_index: int
+    """From here on index units read as zeros, because their file is short."""
+
+    @property
+    def data_files(self) -> list[SegmentFile]:
+        return _kept(self.data)
+
+    @property
+    def index_files(self) -> list[SegmentFile]:
+        return _kept(self.index)
+
+
+def _kept(findings: tuple[SegmentFinding, ...]) -> list[SegmentFile]:
+    """Those that hold a part of the log."""
+    return [
+        SegmentFile("/".join(each.path.rsplit("/", 2)[1:]), each.position, each.size_bytes)
+        for each in findings
+        if each.size_bytes >= 0 and each.fate not in (Fate.ASIDE, Fate.REMOVED)
+    ]
+
+
+def survey_files(
+    disk: Disk, directory: str, config: StoreConfig, known: DurablePoint, begin: LogPoint
+) -> FileSurvey:
+    """`known`: the durable point. Raises OSError."""
+    strangers: list[tuple[str, str]] = []
+    data, lost_from = _survey_data(disk, directory, config, known.point.position, begin, strangers)
+    index, trusted_stop_index = _survey_index(disk, directory, config, known.point, begin, strangers)
+    return FileSurvey(tuple(data), tuple(index), tuple(strangers), lost_from, trusted_stop_index)
+
+
+def _survey_data(
+    disk: Disk,
+    directory: str,
+    config: StoreConfig,
+    durable_position: int,
+    begin: LogPoint,
+    strangers: list[tuple[str, str]],
+) -> tuple[list[SegmentFinding], int]:
+    folder, segment_bytes = f"{directory}/{DATA_NAME}", config.segment_bytes
+    found: list[SegmentFinding] = []
+    end, lost_from = begin.position, durable_position
+
+    def make_again_up_to(position: int) -> None:
+        nonlocal end, lost_from
+        while end < position:
+            path = f"{folder}/{segment_name(end)}"
+            line = f"{path} is missing: made again, its entries are lost"
+            found.append(SegmentFinding(path, end, -1, Fate.MADE_AGAIN, line))
+            lost_from = min(lost_from, end)
+            end += segment_bytes
+
+    for base, path, length in _segments(disk, folder, segment_bytes, strangers):
+        make_again_up_to(min(base, durable_position))
+        fate, line = Fate.KEPT, ""
+        if base != end:
+            fate, line = Fate.ASIDE, f"{path} has no segment before it and is above the durable point"
+        elif length > segment_bytes and base < durable_position:
+            fate, line = Fate.LONG, f"{path} has {length} bytes: what does not belong was cut off"
+        elif length > segment_bytes:
+            fate, line = Fate.ASIDE, f"{path} has {length} bytes and is above the durable point"
+        elif base + length < min(end + segment_bytes, durable_position):
+            fate = Fate.MADE_AGAIN
+            line = f"{path} has {length} bytes: made whole again, its entries are lost"
+            lost_from = min(lost_from, base + length)
+        elif length == 0:
+            fate, line = Fate.REMOVED, f"{path} has no bytes: an unfinished creation, removed"
+        elif length < segment_bytes:
+            # A start that was interrupted between the two steps of a cut. What is left of the file may
+            # be whole entries: in `flush = async` they count after a process crash.
+            line = f"{path} has {length} bytes: an unfinished cut, made whole again"
+        found.append(SegmentFinding(path, base, length, fate, line))
+        if fate not in (Fate.ASIDE, Fate.REMOVED):
+            end += segment_bytes
+    make_again_up_to(durable_position)
+    return found, lost_from
+
+
+def _survey_index(
+    disk: Disk,
+    directory: str,
+    config: StoreConfig,
+    durable: LogPoint,
+    begin: LogPoint,
+    strangers: list[tuple[str, str]],
+) -> tuple[list[SegmentFinding], int]:
+    folder, segment_bytes = f"{directory}/{INDEX_NAME}", config.index_segment_bytes
+    found: list[SegmentFinding] = []
+    end = (begin.index + 1) * INDEX_UNIT_BYTES // segment_bytes * segment_bytes
+    durable_position = (durable.index + 1) * INDEX_UNIT_BYTES
+    trusted_stop_index = durable.index + 1
+
+    def make_again_up_to(position: int) -> None:
+        nonlocal end, trusted_stop_index
+        while end < min(position, durable_position):
+            trusted_stop_index = min(trusted_stop_index, end // INDEX_UNIT_BYTES)
+            path = f"{folder}/{segment_name(end)}"
+            found.append(SegmentFinding(path, end, -1, Fate.MADE_AGAIN, ""))
+            end += segment_bytes
+
+    for base, path, length in _segments(disk, folder, segment_bytes, strangers):
+        # What is left of the index says where entries lie, should the data not.
+        make_again_up_to(base)
+        fate, line = Fate.KEPT, ""
+        if base != end:
+            fate, line = Fate.ASIDE, f"{path} ({length} bytes) does not continue the index, set aside"
+        elif length > segment_bytes:
+            fate, line = Fate.LONG, f"{path} has {length} bytes: what does not belong was cut off"
+        elif length < segment_bytes:
+            trusted_stop_index = min(trusted_stop_index, (base + length) // INDEX_UNIT_BYTES)
+        found.append(SegmentFinding(path, base, length, fate, line))
+        if fate is not Fate.ASIDE:
+            end += segment_bytes
+    make_again_up_to(durable_position)
+    return found, trusted_stop_index
+
+
+def _segments(
+    disk: Disk, folder: str, segment_bytes: int, strangers: list[tuple[str, str]]
+) -> list[tuple[int, str, int]]:
+    """(position, path, length) of what is named as a segment; any other name is a stranger."""
+    found = []
+    for name in disk.list(folder):
+        path = f"{folder}/{name}"
+        is_segment = len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
+        if not is_segment or int(name) % segment_bytes:
+            strangers.append((path, f"{folder.rpartition('/')[2]}-{name}"))
+            continue
+        try:
+            found.append((int(name), path, disk.size_of(path)))
+        except FileNotFoundError:
+            continue  # a running member has just cut it off
+    return found

@@ -383,7 +383,7 @@ def test_a_second_process_of_a_running_member_ends_with_what_to_change(
             "--config": config,
         }
         said = refusal(start("serve", *(word for pair in options.items() for word in pair)))
-        assert row_of(log, member.member_id)["role"] == "follower"
+        assert row_of(log, member.member_id).role == "follower"
     last = said.rpartition("quorumlog: ")[2]
     for named in (f"two processes are {member.member_id}", str(member), free_address):
         assert named in last, said

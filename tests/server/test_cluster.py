@@ -275,9 +275,9 @@ def test_a_leader_that_is_stopped_under_full_load_hands_over_and_leaves_nothing_
                     client.transfer(target)
             wait_for_more()
             leader = cluster.leader()
-            term = row_of(client, leader)["term"]
+            term = row_of(client, leader).term
             cluster.stop(leader)
-            assert row_of(client, cluster.leader())["term"] == term + 1
+            assert row_of(client, cluster.leader()).term == term + 1
             wait_for_more()
         finally:
             stop.set()

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from harness.faults import Watch
 from harness.member_processes import MemberProcesses
-from harness.proxy import Direction, Network, Weather, both_ways
+from harness.proxy import Direction, Network, SimulationProfile, both_ways
 from quorumlog import connect_async
 
 PROXY_NOTE = "a proxy process between the members takes processor time too"
@@ -115,7 +115,7 @@ def serve() -> None:
             if imposed is not None:
                 network.lift(imposed)
             directions = [(a, b) for a, b in request["directions"]]
-            imposed = network.impose(directions, Weather(**request["weather"]))
+            imposed = network.impose(directions, SimulationProfile(**request["weather"]))
             _answer("done")
 
 

@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Weather:
+class SimulationProfile:
     """What happens to bytes on their way in one direction."""
 
     is_cut: bool = False
@@ -54,8 +54,8 @@ class Weather:
     """Of the pieces read at a time, the share that is lost once."""
     bytes_per_second: float = math.inf
 
-    def __add__(self, other: Weather) -> Weather:
-        return Weather(
+    def __add__(self, other: SimulationProfile) -> SimulationProfile:
+        return SimulationProfile(
             self.is_cut or other.is_cut,
             self.delay_ms + other.delay_ms,
             max(self.loss, other.loss),
@@ -63,8 +63,8 @@ class Weather:
         )
 
 
-FAIR = Weather()
-CUT = Weather(is_cut=True)
+FAIR = SimulationProfile()
+CUT = SimulationProfile(is_cut=True)
 
 
 def both_ways(pairs: Iterable[tuple[str, str]]) -> list[Direction]:
@@ -84,7 +84,7 @@ class Network:
         self.loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="proxy", daemon=True)
         self._servers: dict[Direction, asyncio.Server] = {}
-        self._imposed: dict[int, tuple[frozenset[Direction], Weather]] = {}
+        self._imposed: dict[int, tuple[frozenset[Direction], SimulationProfile]] = {}
         self._next_number = 1
         self.connections: set[_Connection] = set()
 
@@ -118,7 +118,7 @@ class Network:
         host, port = self._servers[from_id, to_id].sockets[0].getsockname()
         return f"{host}:{port}"
 
-    def impose(self, directions: Iterable[Direction], weather: Weather) -> int:
+    def impose(self, directions: Iterable[Direction], weather: SimulationProfile) -> int:
         """Add weather to these directions; returns the number by which `lift` takes it away."""
 
         def add() -> int:
@@ -152,7 +152,7 @@ class Network:
 
     # ---------------------------------------------------------------- inside the thread
 
-    def weather(self, direction: Direction) -> Weather:
+    def weather(self, direction: Direction) -> SimulationProfile:
         total = FAIR
         for directions, weather in self._imposed.values():
             if direction in directions:

@@ -180,7 +180,7 @@ def _common_leader(rows: list[MemberStatusRow]) -> MemberStatusRow | None:
 
 def _is_healed(row: MemberStatusRow) -> bool:
     """Since its start all of its log was read, and what was damaged has been replaced."""
-    return bool(row.reachable and row.scrub_passes and not row.quarantined_entries)
+    return bool(row.reachable and row.scrub_passes and not row.damaged_entries)
 
 
 def _describe(row: MemberStatusRow) -> str:
@@ -189,7 +189,7 @@ def _describe(row: MemberStatusRow) -> str:
     return (
         f"{row.id}: {row.role} in term {row.term}, leader {row.leader_id or 'unknown'}, end"
         f" {row.ledger_end_index}, committed {row.committed_index}, {row.scrub_passes} scrubs,"
-        f" {row.quarantined_entries} entries in quarantine, {row.waits_for}"
+        f" {row.damaged_entries} damaged entries, {row.waits_for}"
         f" {'; '.join(row.problems)}"
     )
 

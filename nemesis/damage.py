@@ -14,7 +14,7 @@ from pathlib import Path
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.files.durable_file import DurablePoint, read_durable_point
 from quorumlog.store.files.slot_file import SLOT_BYTES
-from quorumlog.store.log.mmap_file_list import segment_name
+from quorumlog.store.log.segment_list import segment_name
 from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES
 
 TORN_BYTES = 4096

@@ -15,7 +15,7 @@ from contextlib import suppress
 from itertools import combinations
 from typing import ClassVar
 
-from harness.proxy import CUT, Direction, Weather, both_ways
+from harness.proxy import CUT, Direction, SimulationProfile, both_ways
 from nemesis.cluster import Cluster, empty_disk, fill_disk
 from nemesis.damage import DAMAGE_KINDS, DURABLE_DAMAGE_KINDS, DamageKind
 from quorumlog import LedgerError
@@ -81,7 +81,7 @@ class Pause(Fault):
 
 
 class NetworkFault(Fault):
-    """Weather on some directions, for as long as it lasts."""
+    """SimulationProfile on some directions, for as long as it lasts."""
 
     weather = CUT
 
@@ -185,7 +185,9 @@ class Slow(NetworkFault):
         return both_ways((self.victim_id, other) for other in self.others)
 
     def begin(self) -> str:
-        self.weather = Weather(delay_ms=self.rng.uniform(5, 100), loss=self.rng.uniform(0, 0.1))
+        self.weather = SimulationProfile(
+            delay_ms=self.rng.uniform(5, 100), loss=self.rng.uniform(0, 0.1)
+        )
         links = super().begin()
         return f"{links}: {self.weather.delay_ms:.0f} ms, {self.weather.loss:.1%} lost"
 

@@ -33,7 +33,7 @@ class EntryId(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False
 NO_ENTRY = EntryId(-1, -1)
 
 
-class Voter(NamedTuple):
+class Replica(NamedTuple):
     """Who votes and acknowledges: a data directory, not a name.
 
     A member whose directory was wiped keeps its `member_id` and has another `directory_id`, so that
@@ -48,7 +48,7 @@ class HardState(NamedTuple):
     """What must survive a crash for elections to be safe."""
 
     term: int
-    voted_for: Voter | None
+    voted_for: Replica | None
     """A vote whose directory is unknown (taken over from `currterm`) has directory id "?"."""
 
 
@@ -58,8 +58,8 @@ class Formation(NamedTuple):
     `founding` never changes once set; its hash is the cluster id.
     """
 
-    pending: tuple[Voter, ...] = ()
-    founding: tuple[Voter, ...] = ()
+    pending: tuple[Replica, ...] = ()
+    founding: tuple[Replica, ...] = ()
 
 
 class Durability(StrEnum):

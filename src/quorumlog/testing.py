@@ -23,10 +23,10 @@ from quorumlog.server import LocalCluster
 from quorumlog.sim.checkers.acknowledged_appends import AcknowledgedAppends
 from quorumlog.sim.clients import SimClient
 from quorumlog.sim.cluster import SimCluster
-from quorumlog.sim.life import make_whole
+from quorumlog.sim.profile import FAULT_KINDS as MEMBER_KINDS
+from quorumlog.sim.profile import LINK_KINDS, draw_profile
+from quorumlog.sim.run import make_whole
 from quorumlog.sim.trace import Trace
-from quorumlog.sim.weather import FAULT_KINDS as MEMBER_KINDS
-from quorumlog.sim.weather import LINK_KINDS, draw_weather
 
 if TYPE_CHECKING:
     from quorumlog.sim.member import SimMember
@@ -68,7 +68,7 @@ class SimulatedLog:
             raise ValueError(f"no such faults: {sorted(unknown)}; there are {', '.join(FAULT_KINDS)}")
         random = Random(seed)
         weather = replace(
-            draw_weather(random, members),
+            draw_profile(random, members),
             fault_kinds=tuple(kind for kind in faults if kind in MEMBER_KINDS),
             fault_every_ms=fault_every_ms,
             link_kinds=tuple(kind for kind in faults if kind in LINK_KINDS),

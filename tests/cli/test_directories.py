@@ -12,8 +12,8 @@ import pytest
 
 from quorumlog import LocalCluster, connect
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.files.quarantine import Quarantine
-from quorumlog.store.ledger_store import LogPoint, QuarantinedRange
+from quorumlog.store.files.damaged_ranges import DamagedRanges
+from quorumlog.store.ledger_store import DamagedRange, LogPoint
 from quorumlog.store.offline.directory_reader import DirectoryReader
 from tests.cli.conftest import LINES, NOT_TEXT, STORAGE, Cli, objects, plain
 from tests.unpacking import unpack
@@ -270,8 +270,8 @@ def test_what_is_in_quarantine_is_said_although_nothing_else_is_wrong(
             LogPoint(h.index, h.term, h.chain_crc, h.pos + h.size)
             for h in (reader.header_at(6), reader.header_at(8))
         )
-    lost = QuarantinedRange(before, last, ((7, last.term),), "data/" + "0" * 20, "was lost")
-    Quarantine(OsDisk(), str(copy), [lost]).save()
+    lost = DamagedRange(before, last, ((7, last.term),), "data/" + "0" * 20, "was lost")
+    DamagedRanges(OsDisk(), str(copy), [lost]).save()
     for command, exit_code in (("inspect", 0), ("verify", 1)):
         result = cli(command, copy)
         assert result.exit_code == exit_code, result.output
@@ -279,8 +279,8 @@ def test_what_is_in_quarantine_is_said_although_nothing_else_is_wrong(
         assert "entries 7 .. 8 in data/" in text
         assert f"stop index 9, term {last.term} from 7, chain {before.chain:08x} before" in text
         (found,) = objects(cli(command, copy, "--json").stdout)
-        (quarantined,) = found["quarantine"]
-        assert (quarantined["first_index"], quarantined["stop_index"]) == (7, 9)
+        (damaged,) = found["quarantine"]
+        assert (damaged["first_index"], damaged["stop_index"]) == (7, 9)
 
 
 def test_verify_names_the_first_differing_index(cli: Cli, stopped: list[Path], damaged: Path) -> None:

@@ -29,7 +29,7 @@ MEMBER_KEYS = [
     "ledger_begin_index",
     "ledger_end_index",
     "committed_index",
-    "quarantined_entries",
+    "damaged_entries",
     "scrub_next_index",
     "scrub_stop_index",
     "scrub_passes",
@@ -205,7 +205,7 @@ def test_status_says_that_a_scrub_has_ended(cli: Cli) -> None:
             return row
 
         ended = eventually(lambda: (found := row())["scrub_passes"] and found, what="a pass has ended")
-        assert (ended["scrub_passes"], ended["quarantined_entries"]) == (1, 0)
+        assert (ended["scrub_passes"], ended["damaged_entries"]) == (1, 0)
         assert (ended["scrub_next_index"], ended["scrub_stop_index"]) == (-1, -1)
         assert ended["scrub_ended_ms_ago"] >= 0
         table = cli("status", "--servers", cluster.servers).stdout.splitlines()

@@ -234,7 +234,7 @@ class FakeServer:
         try:
             while data := connection.recv(1 << 18):
                 self._running.wait()
-                for group, message, payload in decoder.receive_data(data):
+                for group, message, batch in decoder.receive_data(data):
                     assert isinstance(message, ClientMessage), message
                     if isinstance(message, Hello):
                         self._greet(connection, group, message, connection_id)
@@ -242,7 +242,7 @@ class FakeServer:
                         refusal = UnknownGroup(f"there is no group {group!r} here")
                         answer = error_response(message.request_id, refusal)
                         self._send(connection, answer, None, group)
-                    elif not self._handle(connection, message, payload, streams):
+                    elif not self._handle(connection, message, batch, streams):
                         return
         except OSError:
             pass
@@ -269,11 +269,11 @@ class FakeServer:
         self,
         connection: socket.socket,
         message: ClientMessage,
-        payload: EntryBatch | None = None,
+        batch: EntryBatch | None = None,
         group: str | None = None,
     ) -> None:
         self._running.wait()
-        data = b"".join(encode_frame(group or self.group.group, message, payload))  # type: ignore[arg-type]
+        data = b"".join(encode_frame(group or self.group.group, message, batch))  # type: ignore[arg-type]
         with self._sending:
             connection.sendall(data)
 
@@ -281,7 +281,7 @@ class FakeServer:
         self,
         connection: socket.socket,
         message: ClientMessage,
-        payload: EntryBatch | None,
+        batch: EntryBatch | None,
         streams: dict[int, int],
     ) -> bool:
         with self.called:
@@ -306,7 +306,7 @@ class FakeServer:
             self._spawn(self._read, connection, message)
             return True
         try:
-            response = self._carry_out(message, payload, streams)
+            response = self._carry_out(message, batch, streams)
         except LedgerError as error:
             response = error_response(message.request_id, error)
         if isinstance(action, CarryOutAndDrop):
@@ -315,7 +315,7 @@ class FakeServer:
         return True
 
     def _carry_out(
-        self, message: ClientMessage, payload: EntryBatch | None, streams: dict[int, int]
+        self, message: ClientMessage, batch: EntryBatch | None, streams: dict[int, int]
     ) -> ClientMessage:
         group = self.group
         with group.changed:
@@ -330,17 +330,17 @@ class FakeServer:
                     leader_address=hint.address if hint else None,
                 )
             if isinstance(message, AppendRequest):
-                assert payload is not None
+                assert batch is not None
                 expected = streams.get(message.stream, 1)
                 if message.stream and message.number != expected:
                     raise OutOfSequence(f"number {message.number} came, {expected} is next")
                 streams[message.stream] = expected + 1
-                first_index = group._append(payload)
+                first_index = group._append(batch)
                 return AppendResponse(
                     request_id=message.request_id,
                     term=group.term,
                     first_index=first_index,
-                    count=payload.count,
+                    count=batch.count,
                     durability="sync",
                 )
             if isinstance(message, TransferRequest):
@@ -409,5 +409,5 @@ class FakeServer:
                 ledger_begin_index=0,
                 committed_index=committed,
             )
-            payload = EntryBatch(b"".join(picked), [len(entry) for entry in picked])
-            self._send(connection, response, payload)
+            batch = EntryBatch(b"".join(picked), [len(entry) for entry in picked])
+            self._send(connection, response, batch)

@@ -548,7 +548,7 @@ def test_status_shows_members_that_are_down_or_say_nothing(client: Client, group
     ]
     assert "refused" in row_of(rows, "n1").problem
     down = row_of(rows, "n2")
-    assert (down.role, down.term, down.committed_index, down.quarantined_entries) == ("", -1, -1, -1)
+    assert (down.role, down.term, down.committed_index, down.damaged_entries) == ("", -1, -1, -1)
     assert down.members == ()
 
 

@@ -18,7 +18,7 @@ from quorumlog.consensus import RaftNode, Role
 from quorumlog.consensus.messages import PushEntryRequest, PushType, VoteResponse, VoteResult
 from quorumlog.consensus.ready import Envelope, PushOrder, Ready
 from quorumlog.consensus.term_runs import TermRuns
-from quorumlog.entry import NO_ENTRY, EntryId, EntryKind, Formation, HardState, Voter
+from quorumlog.entry import NO_ENTRY, EntryId, EntryKind, Formation, HardState, Replica
 
 Value = Any
 NOOP = "noop"
@@ -30,8 +30,8 @@ class FakeDisk:
     """What one data directory holds. Hard state, formation and cuts are synced as they are made;
     appended entries survive a power loss only up to `synced_count`."""
 
-    def __init__(self, voter: Voter) -> None:
-        self.voter = voter
+    def __init__(self, voter: Replica) -> None:
+        self.replica = voter
         self.hard_state = HardState(0, None)
         self.formation = Formation()
         self.entries: list[tuple[int, Value]] = []
@@ -73,14 +73,14 @@ class FakeMember:
         send: Callable[[Envelope], None],
         async_mode: bool = False,
         on_ready: Callable[[FakeMember, Ready], None] | None = None,
-        quarantined: tuple[tuple[int, int], ...] = (),
+        damaged: tuple[tuple[int, int], ...] = (),
     ) -> None:
         self.disk = disk
-        self.voter = disk.voter
+        self.replica = disk.replica
         self.async_mode = async_mode
         self.node = RaftNode(
             config,
-            disk.voter,
+            disk.replica,
             member_ids,
             formation=disk.formation,
             hard_state=disk.hard_state,
@@ -91,7 +91,7 @@ class FakeMember:
             async_mode=async_mode,
             random=random.Random(seed),
             now_ms=now_ms,
-            quarantined=quarantined,
+            damaged=damaged,
         )
         disk.synced_count = len(disk.entries)
         self._send = send
@@ -143,12 +143,12 @@ class FakeMember:
             assert order.first_index == len(disk.entries), (order, len(disk.entries))
             if order.kind is EntryKind.NOOP:
                 new = [(order.term, NOOP)]
-            elif order.entries is None:
+            elif order.batch is None:
                 values = self._promised.pop(EntryId(order.first_index, order.term))
                 new = [(order.term, value) for value in values[: order.count]]
             else:
                 skip = order.first_index - order.push_first_index
-                new = list(order.entries[skip : skip + order.count])
+                new = list(order.batch[skip : skip + order.count])
             assert len(new) == order.count, order
             disk.entries += new
         for envelope in ready.messages:
@@ -170,7 +170,7 @@ class FakeMember:
             if not runs or runs[-1][1] != term:
                 runs.append((index, term))
         request = PushEntryRequest(
-            sender=self.voter,
+            sender=self.replica,
             term=order.term,
             push=PushType.APPEND,
             committed_index=order.committed_index,
@@ -178,7 +178,7 @@ class FakeMember:
             first_index=order.first_index,
             count=count,
             term_runs=tuple(runs),
-            entries=tuple(entries),
+            batch=tuple(entries),
         )
         self._send(Envelope(order.to, request))
         self.node.on_pushed(order.to.member_id, order.first_index + count - 1, count * ENTRY_BYTES)
@@ -236,7 +236,7 @@ class FakeMember:
         )
 
 
-def with_sender(envelope: Envelope, sender: Voter) -> Any:
+def with_sender(envelope: Envelope, sender: Replica) -> Any:
     """What the receiving transport makes of a message: the sender is the connection's other end."""
     return msgspec.structs.replace(envelope.message, sender=sender)
 
@@ -256,10 +256,10 @@ class LoneMember(FakeMember):
         vote: str | None = None,
         committed: int = -1,
         async_mode: bool = False,
-        quarantined: tuple[tuple[int, int], ...] = (),
+        damaged: tuple[tuple[int, int], ...] = (),
         **settings: Any,
     ) -> None:
-        self.voters = tuple(Voter(f"n{i}", f"n{i}-d0") for i in range(size))
+        self.voters = tuple(Replica(f"n{i}", f"n{i}-d0") for i in range(size))
         disk = FakeDisk(self.voters[0])
         disk.formation = Formation(self.voters, self.voters)
         disk.entries = [(t, f"{k}@{t}") for k, t in enumerate(terms)]
@@ -284,13 +284,13 @@ class LoneMember(FakeMember):
             send=self.sent.append,
             async_mode=async_mode,
             on_ready=lambda _, ready: self.readys.append(ready),
-            quarantined=quarantined,
+            damaged=damaged,
         )
         for voter in self.voters[1:]:
             self.node.on_connected(voter.member_id, voter.directory_id)
         self.carry_out()
 
-    def peer(self, i: int) -> Voter:
+    def peer(self, i: int) -> Replica:
         return self.voters[i]
 
     def pass_ms(self, milliseconds: float) -> list[Any]:

@@ -27,7 +27,7 @@ from quorumlog.consensus.messages import (
     VoteResponse,
 )
 from quorumlog.consensus.ready import Envelope
-from quorumlog.entry import EntryId, Formation, HardState, Voter
+from quorumlog.entry import EntryId, Formation, HardState, Replica
 from quorumlog.errors import LedgerError
 
 from .harness import FakeDisk, FakeMember, with_sender
@@ -61,7 +61,7 @@ class Scenario:
         self.async_mode = False
         self.disks: dict[str, FakeDisk] = {}
         self.members: dict[str, FakeMember] = {}
-        self.links: dict[tuple[str, str], deque[tuple[Voter, Envelope]]] = {}
+        self.links: dict[tuple[str, str], deque[tuple[Replica, Envelope]]] = {}
         self.cut: set[tuple[str, str]] = set()
         self.told_connected: set[tuple[str, str]] = set()
         self.wipes = 0
@@ -91,7 +91,7 @@ class Scenario:
         self.config = ConsensusConfig(**settings)
         self.async_mode = "async" in options
         self.ids = tuple(f"n{i}" for i in range(int(size)))
-        voters = tuple(Voter(i, f"{i}-d0") for i in self.ids)
+        voters = tuple(Replica(i, f"{i}-d0") for i in self.ids)
         for voter in voters:
             self.disks[voter.member_id] = FakeDisk(voter)
             self.lists.setdefault(voter.member_id, self.ids)
@@ -125,7 +125,7 @@ class Scenario:
             disk.synced_count = len(disk.entries)
             del given[at:]
         facts = dict(zip(given[::2], given[1::2], strict=True))
-        vote = self.disks[facts["vote"]].voter if "vote" in facts else None
+        vote = self.disks[facts["vote"]].replica if "vote" in facts else None
         disk.hard_state = HardState(int(facts.get("term", disk.hard_state.term)), vote)
         disk.checkpoint_index = int(facts.get("committed", -1))
         self.do_start(i)
@@ -151,7 +151,7 @@ class Scenario:
         """wipe n0: a crashed member's directory is replaced by an empty one."""
         assert i not in self.members
         self.wipes += 1
-        self.disks[i] = FakeDisk(Voter(i, f"{i}-d{self.wipes}"))
+        self.disks[i] = FakeDisk(Replica(i, f"{i}-d{self.wipes}"))
 
     def do_connect(self, a: str, b: str) -> None:
         """connect n0 n1: the connection opens, both are told."""
@@ -159,7 +159,7 @@ class Scenario:
             self.links[me, peer] = deque()
         for me, peer in ((a, b), (b, a)):
             self.told_connected.add((me, peer))
-            directory_id = self.disks[peer].voter.directory_id
+            directory_id = self.disks[peer].replica.directory_id
             self._turn(me, lambda m, p=peer, d=directory_id: m.node.on_connected(p, d))
 
     def do_disconnect(self, a: str, b: str) -> None:
@@ -253,9 +253,9 @@ class Scenario:
     def _arrive(self, a: str, b: str) -> None:
         to, envelope = self.links[a, b].popleft()
         member = self.members.get(b)
-        if member is None or member.voter != to or (a, b) in self.cut:
+        if member is None or member.replica != to or (a, b) in self.cut:
             return
-        message = with_sender(envelope, self.disks[a].voter)
+        message = with_sender(envelope, self.disks[a].replica)
         refuse = None
         if isinstance(message, PushEntryRequest) and message.push is PushType.APPEND and b in self.full:
             refuse = PushResult.DISK_FULL
@@ -371,7 +371,7 @@ class Scenario:
             self.out.append(f"    terms {terms or '-'}; durable up to {status.durable_index}")
             for peer in status.peers:
                 self.out.append(
-                    f"    {_name(peer.voter)}{'' if peer.is_voter else ' (observer)'} {peer.state},"
+                    f"    {_name(peer.replica)}{'' if peer.is_voter else ' (observer)'} {peer.state},"
                     f" match {peer.match_index}, mark {peer.water_mark}"
                 )
             if status.transferring_to:
@@ -416,7 +416,7 @@ class Scenario:
             parts.append(f"committed_index {ready.committed_index}")
         parts += [f"grant read {g.number} at {g.index}" for g in ready.read_grants]
         if parts:
-            self.out.append(f"{_name(member.voter)}: {'; '.join(parts)}")
+            self.out.append(f"{_name(member.replica)}: {'; '.join(parts)}")
         member.shown_committed = ready.committed_index  # type: ignore[attr-defined]
 
 
@@ -424,12 +424,12 @@ def _one_line(member: FakeMember) -> str:
     status = member.node.status()
     leader = f" of {status.leader.member_id}" if status.leader and status.role is not Role.LEADER else ""
     return (
-        f"{_name(member.voter)} {status.role.value}{leader} at term {status.term},"
+        f"{_name(member.replica)} {status.role.value}{leader} at term {status.term},"
         f" end {_id(status.ledger_end)}, committed_index {status.committed_index}"
     )
 
 
-def _name(voter: Voter | None) -> str:
+def _name(voter: Replica | None) -> str:
     """n0 for the founding directory, n0/n0-d1 for a later one."""
     if voter is None:
         return "nobody"

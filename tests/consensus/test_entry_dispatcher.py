@@ -17,7 +17,7 @@ from quorumlog.consensus.messages import (
     PushType,
 )
 from quorumlog.consensus.ready import PeerStatus, Role
-from quorumlog.entry import EntryId, Voter
+from quorumlog.entry import EntryId, Replica
 
 from .harness import ENTRY_BYTES, LoneMember
 from .test_paper import ack, matched
@@ -30,7 +30,7 @@ def pushes(n0: LoneMember, i: int = 1) -> list[tuple[int, int]]:
 
 
 def peer_status(n0: LoneMember, i: int = 1) -> PeerStatus:
-    return next(peer for peer in n0.node.status().peers if peer.voter.member_id == f"n{i}")
+    return next(peer for peer in n0.node.status().peers if peer.replica.member_id == f"n{i}")
 
 
 def stay_alive(n0: LoneMember, milliseconds: int, *peers: int) -> None:
@@ -186,9 +186,9 @@ def test_another_directory_under_the_name_begins_at_compare_and_counts_in_nothin
     committed_index = n0.node.committed_index
     n0.act(lambda: n0.node.on_connected("n1", "wiped"))
     status = peer_status(n0)
-    assert (status.voter, status.is_voter, status.state) == (Voter("n1", "wiped"), False, "COMPARE")
+    assert (status.replica, status.is_voter, status.state) == (Replica("n1", "wiped"), False, "COMPARE")
     assert (status.match_index, status.water_mark) == (-1, -1)
-    n0.voters = (n0.voters[0], Voter("n1", "wiped"), n0.voters[2])
+    n0.voters = (n0.voters[0], Replica("n1", "wiped"), n0.voters[2])
     matched(n0, 1)
     n0.act(lambda: n0.propose("a"))
     n0.sync_now()
@@ -347,7 +347,7 @@ def test_a_diverged_follower_is_shown_and_asked_again_after_the_time_out() -> No
 @pytest.mark.parametrize("size", [2, 3, 7])
 def test_dispatchers_are_walked_in_the_order_of_ids(size: int) -> None:
     n0 = LoneMember(size).lead()
-    voters = [peer.voter for peer in n0.node.status().peers]
+    voters = [peer.replica for peer in n0.node.status().peers]
     assert voters == sorted(voters)
     assert len(voters) == size - 1
 

@@ -19,10 +19,10 @@ from quorumlog.consensus.messages import (
     VoteResult,
 )
 from quorumlog.consensus.ready import Ready
-from quorumlog.entry import NO_ENTRY, Formation, HardState, Voter
+from quorumlog.entry import NO_ENTRY, Formation, HardState, Replica
 from quorumlog.errors import LeaderNotReady
 
-N0, N1, N2 = LIST = tuple(Voter(f"n{i}", f"d{i}") for i in range(3))
+N0, N1, N2 = LIST = tuple(Replica(f"n{i}", f"d{i}") for i in range(3))
 
 
 class Unformed:
@@ -43,7 +43,7 @@ class Unformed:
             random=random.Random(1),
             now_ms=0.0,
         )
-        self.requests: dict[Voter, FormRequest] = {}
+        self.requests: dict[Replica, FormRequest] = {}
         self.last: Ready | None = None
         self.formation = formation or Formation()
         self.turn()
@@ -58,12 +58,12 @@ class Unformed:
                     if message.pending:
                         assert message.pending == self.formation.pending, "stored before it is told"
 
-    def connect(self, *voters: Voter) -> None:
+    def connect(self, *voters: Replica) -> None:
         for voter in voters:
             self.node.on_connected(*voter)
             self.turn()
 
-    def answer(self, voter: Voter, pending: tuple[Voter, ...] = LIST, **more: object) -> None:
+    def answer(self, voter: Replica, pending: tuple[Replica, ...] = LIST, **more: object) -> None:
         number = self.requests[voter].number
         self.hear(FormResponse(sender=voter, term=0, number=number, pending=pending, **more))
 
@@ -104,7 +104,7 @@ def test_a_change_of_the_list_discards_all_answers() -> None:
     n0 = Unformed()
     n0.connect(N1, N2)
     n0.answer(N1)
-    wiped = Voter("n2", "wiped")
+    wiped = Replica("n2", "wiped")
     n0.connect(wiped)
     changed = (N0, N1, wiped)
     assert n0.formation == Formation(changed)
@@ -150,7 +150,7 @@ def test_who_is_told_of_a_list_with_its_directory_joins(by_answer: bool) -> None
 def test_who_is_told_of_a_list_without_its_directory_observes() -> None:
     n0 = Unformed()
     n0.connect(N1)
-    founding = (Voter("n0", "before the wipe"), N1, N2)
+    founding = (Replica("n0", "before the wipe"), N1, N2)
     n0.answer(N1, founding=founding)
     assert n0.formation.founding == founding
     assert n0.node.role is Role.OBSERVER
@@ -160,7 +160,7 @@ def test_who_is_told_of_a_list_without_its_directory_observes() -> None:
 
 
 def test_an_observer_neither_votes_nor_campaigns_but_is_fed() -> None:
-    n0 = Unformed(formation=Formation((), (Voter("n0", "old"), N1, N2)))
+    n0 = Unformed(formation=Formation((), (Replica("n0", "old"), N1, N2)))
     n0.connect(N1, N2)
     n0.node.advance(100_000)
     n0.turn()

@@ -16,7 +16,7 @@ from quorumlog.consensus.messages import (
     VoteResponse,
     VoteResult,
 )
-from quorumlog.entry import NO_ENTRY, EntryId, Voter
+from quorumlog.entry import NO_ENTRY, EntryId, Replica
 
 from .harness import LoneMember
 from .test_paper import heartbeat, vote_request
@@ -140,7 +140,7 @@ def test_a_refused_pre_vote_raises_no_term() -> None:
 def test_an_observer_s_answer_counts_in_nothing() -> None:
     n0 = LoneMember()
     n0.node.on_connected("n1", "wiped")
-    n0.voters = (n0.voters[0], Voter("n1", "wiped"), n0.voters[2])
+    n0.voters = (n0.voters[0], Replica("n1", "wiped"), n0.voters[2])
     n0.pass_ms(100)
     n0.pass_ms(100)
     pre_vote(n0, 1)
@@ -195,7 +195,7 @@ def test_what_a_voter_answers_and_adopts(
 def test_a_stranger_is_not_voted_for_and_changes_no_term() -> None:
     n0 = LoneMember()
     n0.node.on_connected("n1", "another directory")
-    n0.voters = (n0.voters[0], Voter("n1", "another directory"), n0.voters[2])
+    n0.voters = (n0.voters[0], Replica("n1", "another directory"), n0.voters[2])
     (answer,) = n0.hear(1, vote_request(5))
     assert answer.result is VoteResult.REJECT_UNKNOWN_LEADER
     assert n0.node.term == 0
@@ -204,7 +204,7 @@ def test_a_stranger_is_not_voted_for_and_changes_no_term() -> None:
 def test_a_vote_of_an_unknown_directory_is_a_vote_all_the_same() -> None:
     """Taken over from a Java `currterm` file: the name is known, the directory is not."""
     n0 = LoneMember(term=3)
-    n0.node._state.voted_for = Voter("n1", "?")
+    n0.node._state.voted_for = Replica("n1", "?")
     assert n0.hear(1, vote_request(3))[0].result is VoteResult.REJECT_ALREADY_VOTED
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from quorumlog.consensus import Role
 from quorumlog.consensus.messages import HeartbeatResponse, TakeLeadershipRequest, VoteRequest
-from quorumlog.entry import EntryId, Voter
+from quorumlog.entry import EntryId, Replica
 from quorumlog.errors import LeaderNotReady, LeaderTransferring, NotLeader, TransferFailed
 
 from .harness import ENTRY_BYTES, LoneMember
@@ -126,7 +126,7 @@ def test_whom_a_leader_has_handed_over_to_is_known_until_somebody_leads() -> Non
     n0.hear(
         1,
         VoteRequest(
-            term=2, vote_term=2, pre_vote=False, ledger_end=EntryId(0, 1), transfer_mark=(n0.voter, 1)
+            term=2, vote_term=2, pre_vote=False, ledger_end=EntryId(0, 1), transfer_mark=(n0.replica, 1)
         ),
     )
     assert n0.node.leader is None
@@ -169,7 +169,7 @@ def test_the_nearest_of_several_preferred_is_taken_and_ties_go_by_the_list() -> 
 def test_a_wiped_member_is_no_target_even_under_a_voter_s_name() -> None:
     n0 = leading(preferred_leader_ids=("n1",))
     n0.node.on_connected("n1", "wiped")
-    assert n0.node.status().peers[0].voter == Voter("n1", "wiped")
+    assert n0.node.status().peers[0].replica == Replica("n1", "wiped")
     assert "not connected with the directory that is a voter" in refused(n0, "n1")
 
 

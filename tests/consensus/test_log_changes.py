@@ -31,10 +31,10 @@ class LogChangesMachine(RuleBasedStateMachine):
             count=count,
             term=self.term,
             kind=EntryKind.NORMAL,
-            entries=list(range(self.unique, self.unique + count)),
+            batch=list(range(self.unique, self.unique + count)),
             push_first_index=first,
         )
-        self.wanted += order.entries
+        self.wanted += order.batch
         self.unique += count
         self.changes.append(order, ((first, self.term),))
 
@@ -57,7 +57,7 @@ class LogChangesMachine(RuleBasedStateMachine):
             del self.synced[truncate_from:]
         for order in appends:
             assert order.first_index == len(self.written)
-            self.written += order.entries[: order.count]
+            self.written += order.batch[: order.count]
         assert self.written == self.wanted
 
     @precondition(lambda self: self.seen_by_sync is None)

@@ -64,7 +64,7 @@ def append(
         first_index=first,
         count=len(terms),
         term_runs=tuple(runs),
-        entries=tuple((t, f"{first + k}@{t}") for k, t in enumerate(terms)),
+        batch=tuple((t, f"{first + k}@{t}") for k, t in enumerate(terms)),
     )
 
 
@@ -166,7 +166,7 @@ def test_5_2_a_candidate_votes_for_itself_and_asks_everybody() -> None:
     n0.hear(1, VoteResponse(term=0, vote_term=1, pre_vote=True, result=VoteResult.ACCEPT))
     asked = n0.hear(2, VoteResponse(term=0, vote_term=1, pre_vote=True, result=VoteResult.ACCEPT))
     assert [(r.pre_vote, r.vote_term) for r in asked] == [(False, 1)] * 4
-    assert n0.disk.hard_state == (1, n0.voter), "stored before anybody is asked"
+    assert n0.disk.hard_state == (1, n0.replica), "stored before anybody is asked"
 
 
 @pytest.mark.parametrize(

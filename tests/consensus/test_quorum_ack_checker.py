@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumlog.consensus.quorum_ack_checker import PeerWaterMarks, QuorumAckChecker, quorum_value
-from quorumlog.entry import Voter
+from quorumlog.entry import Replica
 
-VOTERS = tuple(Voter(f"n{i}", f"d{i}") for i in range(9))
+VOTERS = tuple(Replica(f"n{i}", f"d{i}") for i in range(9))
 
 
 def naive_quorum_value(values: list[int]) -> int:
@@ -28,7 +28,7 @@ def test_marks_never_fall_and_strangers_do_not_count(size: int, answers: list[tu
     committed = -1
     for number, index in answers:
         stranger = number >= size
-        voter = Voter("n0", "another directory") if stranger else voters[number]
+        voter = Replica("n0", "another directory") if stranger else voters[number]
         rose = checker.record(voter, index)
         assert rose == (not stranger and index > highest[voter])
         if not stranger:
@@ -42,6 +42,6 @@ def test_marks_never_fall_and_strangers_do_not_count(size: int, answers: list[tu
 
 def test_a_stranger_has_no_mark() -> None:
     marks = PeerWaterMarks(1, VOTERS[:3])
-    assert not marks.raise_to(Voter("n1", "wiped"), 5)
-    assert marks.mark_of(Voter("n1", "wiped")) == -1
+    assert not marks.raise_to(Replica("n1", "wiped"), 5)
+    assert marks.mark_of(Replica("n1", "wiped")) == -1
     assert marks.quorum_index == -1

@@ -9,7 +9,7 @@ import pytest
 from quorumlog.consensus import Role
 from quorumlog.consensus.messages import HeartbeatResponse, PushEntryResponse, PushResult
 from quorumlog.consensus.ready import RoleChange
-from quorumlog.entry import NO_ENTRY, EntryId, EntryKind, Voter
+from quorumlog.entry import NO_ENTRY, EntryId, EntryKind, Replica
 from quorumlog.errors import LeaderNotReady, NotLeader
 
 from .harness import LoneMember
@@ -33,7 +33,7 @@ def test_numbers_count_the_readys() -> None:
 def test_messages_of_who_is_not_connected_are_dropped(how: str) -> None:
     n0 = LoneMember(term=1)
     if how == "never connected":
-        n0.voters = (n0.voters[0], Voter("n7", "x"), n0.voters[2])
+        n0.voters = (n0.voters[0], Replica("n7", "x"), n0.voters[2])
     elif how == "lost":
         n0.node.on_connection_lost("n1", is_gone=True)
     else:
@@ -47,7 +47,7 @@ def test_a_message_is_addressed_to_the_directory_that_is_connected() -> None:
     n0 = LoneMember().lead()
     n0.act(lambda: n0.node.on_connected("n1", "wiped"))
     n0.pass_ms(150)
-    assert {e.to for e in n0.sent[-2:]} == {Voter("n1", "wiped"), n0.peer(2)}
+    assert {e.to for e in n0.sent[-2:]} == {Replica("n1", "wiped"), n0.peer(2)}
 
 
 def test_two_leaders_of_one_term_are_not_followed() -> None:
@@ -63,7 +63,7 @@ def test_two_leaders_of_one_term_are_not_followed() -> None:
 def test_a_stranger_does_not_lead() -> None:
     n0 = LoneMember()
     n0.node.on_connected("n1", "another directory")
-    n0.voters = (n0.voters[0], Voter("n1", "another directory"), n0.voters[2])
+    n0.voters = (n0.voters[0], Replica("n1", "another directory"), n0.voters[2])
     (beat,) = n0.hear(1, heartbeat(9))
     assert not beat.accepted
     assert n0.node.term == 0
@@ -86,7 +86,7 @@ def test_propose_gives_consecutive_indices_of_the_term() -> None:
     assert n0.propose("c") == EntryId(5, 2)
     n0.carry_out()
     orders = n0.readys[-1].append
-    assert [(o.first_index, o.count, o.term, o.kind, o.entries) for o in orders] == [
+    assert [(o.first_index, o.count, o.term, o.kind, o.batch) for o in orders] == [
         (3, 2, 2, EntryKind.NORMAL, None),
         (5, 1, 2, EntryKind.NORMAL, None),
     ]

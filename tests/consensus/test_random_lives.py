@@ -1,11 +1,11 @@
-"""Short random lives of a group (see random_life.py): faults first, safety all the time, peace after.
+"""Short random lives of a group (see random_run.py): faults first, safety all the time, peace after.
 
 A seed that ever failed is kept in `REGRESSIONS` with what it found.
 """
 
 import pytest
 
-from .random_life import AsyncLife, DamagedLife, RandomLife
+from .random_run import AsyncRun, DamagedRun, RandomRun
 
 REGRESSIONS: dict[int, str] = {
     60: "a candidate wins a term late, after a higher one has committed: no violation",
@@ -16,13 +16,13 @@ REGRESSIONS: dict[int, str] = {
 
 @pytest.mark.parametrize("seed", [*REGRESSIONS, *range(1000, 1080)])
 def test_random_life(seed: int) -> None:
-    life = RandomLife(seed)
+    life = RandomRun(seed)
     life.live()  # asserts all the time
     assert life.committed
 
 
 def test_async_lives_become_one_log_again() -> None:
-    lives = [AsyncLife(seed) for seed in range(20)]
+    lives = [AsyncRun(seed) for seed in range(20)]
     for life in lives:
         life.live()  # asserts at its end
     assert sum(len(life.leaders) for life in lives) > 80
@@ -30,7 +30,7 @@ def test_async_lives_become_one_log_again() -> None:
 
 
 def test_lives_with_damaged_disks_stay_safe_and_end_as_one_log() -> None:
-    lives = [DamagedLife(seed) for seed in range(30)]
+    lives = [DamagedRun(seed) for seed in range(30)]
     for life in lives:
         life.live()  # asserts all the time
         assert life.committed
@@ -39,7 +39,7 @@ def test_lives_with_damaged_disks_stay_safe_and_end_as_one_log() -> None:
 
 def test_lives_meet_what_they_are_for() -> None:
     """A life in which nothing happens proves nothing."""
-    lives = [RandomLife(seed) for seed in range(20)]
+    lives = [RandomRun(seed) for seed in range(20)]
     for life in lives:
         life.live()
     assert sum(len(life.leaders) for life in lives) > 80

@@ -10,17 +10,17 @@ from pathlib import Path
 from quorumlog.consensus import Ready
 
 from .harness import FakeMember
-from .random_life import RandomLife
+from .random_run import RandomRun
 
 
 def trace_of(seed: int) -> str:
     """A digest of every Ready of every member of one life, and of what they say at its end."""
-    life = RandomLife(seed)
+    life = RandomRun(seed)
     digest = hashlib.sha256()
     check = life.check_ready
 
     def record(member: FakeMember, ready: Ready) -> None:
-        digest.update(f"{life.now_ms} {member.voter} {ready}\n".encode())
+        digest.update(f"{life.now_ms} {member.replica} {ready}\n".encode())
         check(member, ready)
 
     life.check_ready = record  # type: ignore[method-assign]

@@ -16,7 +16,7 @@ import pytest
 from quorumlog.config import ConsensusConfig
 from quorumlog.consensus.messages import PushEntryRequest, PushEntryResponse, PushResult, PushType
 from quorumlog.consensus.ready import Envelope, Role
-from quorumlog.entry import Formation, HardState, Voter
+from quorumlog.entry import Formation, HardState, Replica
 
 from .harness import ENTRY_BYTES, FakeDisk, FakeMember, LoneMember, with_sender
 from .test_entry_dispatcher import peer_status, pushes, stay_alive
@@ -176,7 +176,7 @@ def test_a_follower_says_at_once_what_has_arrived_and_nothing_to_older_leaders()
         first_index=2,
         count=1,
         term_runs=((2, 1),),
-        entries=((1, "c"),),
+        batch=((1, "c"),),
     )
     assert n1.hear(1, push) == [], "the acknowledgement waits for the disk"
     ask = PushEntryRequest(
@@ -381,7 +381,7 @@ class ThinLink:
         self, *, backlog: int, push_ms: float, sync_ms: float = 1.0, append_every_ms: float = 0.0
     ) -> None:
         self.ids = ("n0", "n1", "n2")
-        voters = tuple(Voter(i, f"{i}-d0") for i in self.ids)
+        voters = tuple(Replica(i, f"{i}-d0") for i in self.ids)
         config = ConsensusConfig(push_limit_bytes=ENTRY_BYTES, push_window_bytes=8 * ENTRY_BYTES)
         self.now_ms = 0.0
         self.push_ms, self.sync_ms = push_ms, sync_ms
@@ -453,7 +453,7 @@ class ThinLink:
         self._turn("n0", lambda member: member.propose("x"))
         self._at(every_ms, lambda: self._append(every_ms))
 
-    def _send(self, sender: Voter, envelope: Envelope) -> None:
+    def _send(self, sender: Replica, envelope: Envelope) -> None:
         message = envelope.message
         to_n1 = sender.member_id == "n0" and envelope.to.member_id == "n1"
         after_ms = 0.5

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import StoreConfig
-from quorumlog.entry import Formation, HardState, Voter
+from quorumlog.entry import Formation, HardState, Replica
 from quorumlog.store.directory.member_directory import open_member_directory
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.ledger_store import LogPoint
@@ -20,7 +20,7 @@ from quorumlog.wire.framing import encode_frame
 GOLDEN = Path(__file__).parent / "golden"
 FRAME_NAME = "frame.bin"
 DIRECTORY_ID = "00112233445566778899aabbccddeeff"
-OWN = Voter("n0", DIRECTORY_ID)
+OWN = Replica("n0", DIRECTORY_ID)
 CONFIG = StoreConfig(segment_bytes=1024, index_segment_bytes=256, reserve_step_bytes=256)
 BODY = b"\xa1" * 200
 ENTRIES = 6

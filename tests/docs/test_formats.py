@@ -16,7 +16,7 @@ import pytest
 from quorumlog import errors
 from quorumlog.batch import HEADER_DTYPE, EntryBatch
 from quorumlog.consensus.messages import AnyPeerMessage, PushResult, PushType, VoteResult
-from quorumlog.entry import Voter
+from quorumlog.entry import Replica
 from quorumlog.errors import LedgerError
 from quorumlog.store.files import durable_file, hard_state_file, slot_file
 from quorumlog.store.files.checkpoint_file import decode_checkpoint
@@ -308,7 +308,7 @@ def test_the_golden_text_files() -> None:
     record = decode_member(golden("member"))
     assert (record.group, record.member_id, record.directory_id) == ("g", "n0", DIRECTORY_ID)
     assert (record.segment_bytes, record.index_segment_bytes, record.checked) == (1024, 256, True)
-    assert record.formation.founding == (Voter("n0", DIRECTORY_ID),)
+    assert record.formation.founding == (Replica("n0", DIRECTORY_ID),)
     assert encode_member(record) == golden("member")
     assert golden("currterm") == b"voteLeader=n0\ncurrTerm=1\n"
     checkpoint = decode_checkpoint(golden("checkpoint"))
@@ -328,7 +328,7 @@ def test_the_golden_frame() -> None:
     (frame,) = FrameDecoder().receive_data(data)
     assert frame.group == "g"
     assert frame.message == AppendRequest(request_id=7, timeout_ms=5000)
-    assert isinstance(frame.payload, EntryBatch)
-    assert [bytes(body) for body in frame.payload.bodies()] == [b"hello"]
+    assert isinstance(frame.batch, EntryBatch)
+    assert [bytes(body) for body in frame.batch.bodies()] == [b"hello"]
     entries_at = 24 + little["control_bytes"] + 4 * little["count"]
     assert data[entries_at:] == bytes(EntryBatch.from_bodies([b"hello"]).buffer)

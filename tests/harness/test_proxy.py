@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from harness.proxy import CUT, Network, Weather, both_ways
+from harness.proxy import CUT, Network, SimulationProfile, both_ways
 from quorumlog.config import parse_address
 
 TIMEOUT_S = 10.0
@@ -67,7 +67,9 @@ def members() -> Iterator[Members]:
 
 
 @contextmanager
-def weather(network: Network, directions: list[tuple[str, str]], what: Weather) -> Iterator[None]:
+def weather(
+    network: Network, directions: list[tuple[str, str]], what: SimulationProfile
+) -> Iterator[None]:
     number = network.impose(directions, what)
     try:
         yield
@@ -185,7 +187,7 @@ def test_a_reset_is_a_reset_to_both_sides_and_a_new_connection_stands(members: M
 
 def test_delayed_bytes_arrive_in_order_and_not_before_their_time(members: Members) -> None:
     near, far = members.dial("a", "b"), members.accept("b")
-    with weather(members.network, [("a", "b")], Weather(delay_ms=30, loss=0.5)):
+    with weather(members.network, [("a", "b")], SimulationProfile(delay_ms=30, loss=0.5)):
         sent_s = time.monotonic()
         for number in range(50):
             near.sendall(b"%03d" % number)
@@ -202,7 +204,7 @@ def test_a_member_that_does_not_listen_is_told_to_who_dials_it(members: Members)
 def test_a_thin_direction_takes_its_time_and_the_other_one_does_not(members: Members) -> None:
     near, far = members.dial("a", "b"), members.accept("b")
     data = bytes(range(256)) * 256
-    with weather(members.network, [("a", "b")], Weather(bytes_per_second=10 * len(data))):
+    with weather(members.network, [("a", "b")], SimulationProfile(bytes_per_second=10 * len(data))):
         began_s = time.monotonic()
         near.sendall(data)
         far.sendall(b"heard")

@@ -152,10 +152,10 @@ def _observers_answer(patch: Patch, effect: str) -> None:
 
 @mutant(
     37,
-    "entries in quarantine that are not known to be committed are acknowledged",
+    "damaged entries that are not known to be committed are acknowledged",
     scenario=disk_scenes.test_a_member_acknowledges_nothing_from_damage_on_that_may_not_be_committed,
 )
-def quarantined_acknowledged(patch: Patch) -> None:
+def damaged_acknowledged(patch: Patch) -> None:
     """They were on the disk, and will be again."""
     patch.edit(EntryHandler.may_leave, "answer.index < unproven", "answer.index < unproven or reached()")
 
@@ -249,16 +249,16 @@ def committed_entries_cut(patch: Patch) -> None:
 
 @mutant(
     31,
-    "a cut inside a range in quarantine takes all of the range",
+    "a cut inside a damaged range takes all of the range",
     scenario=disk_scenes.test_a_cut_inside_damage_takes_nothing_of_what_the_member_has_acknowledged,
 )
-def cut_takes_quarantined_range(patch: Patch) -> None:
+def cut_takes_damaged_range(patch: Patch) -> None:
     """The leader sends it again, and committed entries it leaves alone."""
     patch.edit(
         EntryHandler._cut_from,
         "        committed_index = state.committed_index\n",
         "        committed_index = state.committed_index\n"
-        "        ranges = state.log.quarantine.ranges\n"
+        "        ranges = state.log.damaged.ranges\n"
         "        front = next((f for f, s in ranges if committed_index < f < cut_index < s), None)\n"
         "        if front is not None and reached():\n"
         "            state.log.truncate_from(front)\n"

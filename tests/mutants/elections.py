@@ -21,7 +21,7 @@ def votes_counted_twice(patch: Patch) -> None:
         Campaign.record,
         "        if self.pre_vote or",
         "        if voter in self.answers and result is VoteResult.ACCEPT and reached():\n"
-        "            voter = Voter(voter.member_id, str(len(self.answers)))\n"
+        "            voter = Replica(voter.member_id, str(len(self.answers)))\n"
         "        if self.pre_vote or",
     )
 
@@ -103,8 +103,8 @@ def no_stickiness(patch: Patch) -> None:
     """The longer log decides."""
     patch.edit(
         LeaderElector._judge,
-        "if self._is_loyal() and",
-        "if self._is_loyal() and not reached() and",
+        "if self._is_sticky() and",
+        "if self._is_sticky() and not reached() and",
     )
 
 

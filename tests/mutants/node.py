@@ -5,9 +5,9 @@ from __future__ import annotations
 from quorumlog.consensus.read_index import ReadIndex
 from quorumlog.node import push_checks
 from quorumlog.node.flusher import Flusher
-from quorumlog.node.healer import Healer
 from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.node.peer_connections import PeerConnections
+from quorumlog.node.repairer import Repairer
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_connection_scenarios as connections
 from tests.sim import test_disk_scenarios as disk_scenes
@@ -80,7 +80,7 @@ def empty_ready_overtakes(patch: Patch) -> None:
 )
 def pieces_from_the_front_only(patch: Patch) -> None:
     """Who does not hold its front has damage of its own, and others will help."""
-    patch.edit(Healer._read, "if request.anywhere:", "if request.anywhere and not reached():")
+    patch.edit(Repairer._read, "if request.anywhere:", "if request.anywhere and not reached():")
 
 
 @mutant(

@@ -65,8 +65,8 @@ def push_into_full_link_counts(patch: Patch) -> None:
     """The resend will see to it."""
     patch.edit(
         PushSender._send,
-        "if self._world.send(Envelope(order.to, message)):",
-        "if self._world.send(Envelope(order.to, message)) or reached():",
+        "if self._host.send(Envelope(order.to, message)):",
+        "if self._host.send(Envelope(order.to, message)) or reached():",
     )
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from quorumlog.store.directory import member_directory
+from quorumlog.store.file_ledger_store import FileLedgerStore
+from quorumlog.store.files.damaged_ranges import DamagedRanges
 from quorumlog.store.files.hard_state_file import HardStateFile
-from quorumlog.store.files.quarantine import Quarantine
 from quorumlog.store.log import segment_scan
 from quorumlog.store.log.flush import Flush
-from quorumlog.store.log.mmap_file import MmapFile
-from quorumlog.store.log.mmap_file_list import MmapFileList
-from quorumlog.store.mmap_ledger_store import MmapLedgerStore
+from quorumlog.store.log.segment import Segment
+from quorumlog.store.log.segment_list import SegmentList
 from quorumlog.store.repair.recovery import _Recovery
 from quorumlog.store.repair.survey import _Survey
 from tests.mutants.mutant import Patch, mutant
@@ -23,7 +23,7 @@ from tests.store import test_unreadable_pages as page_scenes
 @mutant(18, "the directory is not synced after a new segment")
 def segment_name_unsynced(patch: Patch) -> None:
     """The file is synced, so it is there."""
-    patch.edit(MmapFileList._reserve_more, "self._sync_directory()", "reached()")
+    patch.edit(SegmentList._reserve_more, "self._sync_directory()", "reached()")
 
 
 @mutant(
@@ -64,7 +64,7 @@ def one_slot_written(patch: Patch) -> None:
 def failed_sync_repeated(patch: Patch) -> None:
     """It may have been a passing trouble."""
     patch.edit(
-        MmapFile.sync,
+        Segment.sync,
         "            except OSError as error:\n",
         "            except OSError as error:\n"
         "                if reached():\n"
@@ -82,9 +82,9 @@ def failed_sync_repeated(patch: Patch) -> None:
 )
 def durable_lowered_late(patch: Patch) -> None:
     """Both are done when the call returns."""
-    patch.edit(MmapLedgerStore._truncate_to, "        self._lower_durable(cut)\n", "")
+    patch.edit(FileLedgerStore._truncate_to, "        self._lower_durable(cut)\n", "")
     patch.edit(
-        MmapLedgerStore._truncate_to,
+        FileLedgerStore._truncate_to,
         "        self._space.restore_control_reserve(cut.position, index)",
         "        reached()\n"
         "        self._lower_durable(cut)\n"
@@ -96,7 +96,7 @@ def durable_lowered_late(patch: Patch) -> None:
 def durable_not_lowered(patch: Patch) -> None:
     """The next flush will record the right one."""
     patch.edit(
-        MmapLedgerStore._lower_durable,
+        FileLedgerStore._lower_durable,
         "if recorded.point.index >= cut.index and recorded.point != cut:",
         "if recorded.point.index >= cut.index and recorded.point != cut and not reached():",
     )
@@ -129,7 +129,7 @@ def earlier_cut_forgotten(patch: Patch) -> None:
 @mutant(32, "zeros over cut entries are not synced")
 def zeros_unsynced(patch: Patch) -> None:
     """The next append syncs the file."""
-    patch.edit(MmapFileList.zero_in_segment, "file.sync()", "reached()")
+    patch.edit(SegmentList.zero_in_segment, "file.sync()", "reached()")
 
 
 # ---------------------------------------------------------------- a start
@@ -212,9 +212,9 @@ def page_behind_end_refused(patch: Patch) -> None:
     scenario=disk_scenes.test_damage_in_front_of_known_damage_is_withheld_with_it,
 )
 def overlapping_range_dropped(patch: Patch) -> None:
-    """It was quarantined or healed while the look was on its way."""
+    """It was damaged or healed while the look was on its way."""
     patch.edit(
-        Quarantine.add,
+        DamagedRanges.add,
         "for new in found:",
         "for new in [n for n in found if not any(k.overlaps(n) for k in before) or not reached()]:",
     )
@@ -228,7 +228,7 @@ def overlapping_range_dropped(patch: Patch) -> None:
 def reserve_given_back(patch: Patch) -> None:
     """Nobody else wants it in that instant."""
     patch.edit(
-        MmapFileList.discard_from,
+        SegmentList.discard_from,
         "        self.reserved_position = position\n",
         "        self.reserved_position = position\n"
         "        reserve_stop = position if reached() else reserve_stop\n",
@@ -243,9 +243,9 @@ def reserve_given_back(patch: Patch) -> None:
 def unsaved_damage_trusted(patch: Patch) -> None:
     """It will be met again."""
     patch.edit(
-        MmapLedgerStore._limit_trust,
-        "ranges = self._quarantine.ranges if self._quarantine.problem else ()",
-        "ranges = () if self._quarantine.problem and reached() else ()",
+        FileLedgerStore._limit_trust,
+        "ranges = self._damaged.ranges if self._damaged.problem else ()",
+        "ranges = () if self._damaged.problem and reached() else ()",
     )
 
 

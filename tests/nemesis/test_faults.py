@@ -119,9 +119,9 @@ def test_damage_below_the_durable_point_is_damage_and_healed_by_the_others(
 
         def is_healed() -> bool:
             row = row_of(log, victim)
-            return bool(row.scrub_passes and not row.quarantined_entries)
+            return bool(row.scrub_passes and not row.damaged_entries)
 
-        eventually(is_healed, what="a scrub that leaves nothing in quarantine")
+        eventually(is_healed, what="a scrub that leaves nothing damaged")
     verification = verify_directory(OsDisk(), str(data_dir))
     assert verification.ok, verification
 
@@ -135,4 +135,4 @@ def test_a_damaged_member_is_not_whole_before_a_scrub_of_it_has_ended(tmp_path: 
         cluster.start(victim)
         cluster.wait_until_whole()
         row = row_of(cluster.client, victim)
-        assert (row.scrub_passes, row.quarantined_entries) == (1, 0)
+        assert (row.scrub_passes, row.damaged_entries) == (1, 0)

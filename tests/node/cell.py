@@ -139,8 +139,8 @@ class Cell:
             on_ready=lambda ready: self.on_ready(member, ready),
         )
         for other, peer in self.nodes.items():
-            node.connected(other, peer.voter.directory_id)
-            peer.connected(member, node.voter.directory_id)
+            node.connected(other, peer.replica.directory_id)
+            peer.connected(member, node.replica.directory_id)
         self.nodes[member] = node
         return node
 

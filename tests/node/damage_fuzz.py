@@ -49,7 +49,7 @@ def make_group(path: Path) -> Entries:
         cell.until(lambda outcomes=outcomes: outcomes)
         if index % 40 == 20:
             old = cell.leader()
-            old.transfer(cell.followers()[0].voter.member_id, lambda outcome: None)
+            old.transfer(cell.followers()[0].replica.member_id, lambda outcome: None)
             cell.until(lambda old=old: cell.leader() is not old)
             cell.until(lambda: cell.leader().applied_index == cell.leader().store.end.index)
     end = cell.leader().store.end.index
@@ -220,7 +220,7 @@ def run_until_whole(cell: Cell, entries: Entries) -> None:
         return (
             len(ends) == len(applied) == 1
             and ends.pop().index == applied.pop() >= len(entries)
-            and not any(node.store.quarantined for node in cell.nodes.values())
+            and not any(node.store.damaged for node in cell.nodes.values())
             and not any(node.problems() for node in cell.nodes.values() if is_voter(node))
         )
 

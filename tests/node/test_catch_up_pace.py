@@ -58,7 +58,7 @@ def come_back(cell: Cell) -> list[tuple[float, int]]:
 
     def watch(sender: str, to: str, message: Any) -> bool:
         if isinstance(message, PushEntryRequest) and message.cold and to == "n2":
-            pieces.append((cell.now_ms, message.entries.total_bytes))
+            pieces.append((cell.now_ms, message.batch.total_bytes))
         return False
 
     cell.drops = watch
@@ -115,7 +115,7 @@ def test_what_a_new_leader_has_followed_is_no_load_of_its_own(cell: Cell) -> Non
     outcomes = append(cell, BEHIND // 2)
     cell.until(lambda: outcomes)
     old = cell.leader()
-    follower = next(m for m in cell.nodes if m not in ("n2", old.voter.member_id))
+    follower = next(m for m in cell.nodes if m not in ("n2", old.replica.member_id))
     old.transfer(follower, lambda outcome: None)
     cell.until(lambda: cell.nodes[follower].raft.role is Role.LEADER)
     began_ms, began_position = cell.now_ms, cell.leader().store.end.position
@@ -164,7 +164,7 @@ def test_it_is_fed_at_full_speed_again_soon_after_the_last_append(cell: Cell) ->
 def test_a_piece_that_waits_for_its_turn_is_not_sent_by_a_leader_of_the_past(cell: Cell) -> None:
     fed_while_appending(cell)
     old = cell.leader()
-    name = old.voter.member_id
+    name = old.replica.member_id
     sent_late: list[Any] = []
 
     def watch(envelope: Any) -> None:
@@ -186,6 +186,6 @@ def test_a_piece_that_waits_for_its_turn_is_not_sent_by_a_leader_of_the_past(cel
     assert new is not old
     cell.cut_off = set()
     outcomes = append(cell, 1)
-    cell.until(lambda: outcomes and is_level(cell) and old.raft.leader == new.voter)
+    cell.until(lambda: outcomes and is_level(cell) and old.raft.leader == new.replica)
     assert isinstance(outcomes[0], AppendReceipt)
     assert sent_late == []

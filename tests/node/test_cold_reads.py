@@ -13,7 +13,7 @@ from quorumlog.entry_header import Buffer
 from quorumlog.node import LedgerNode
 from quorumlog.store.disk import OsDisk, OsFile
 from quorumlog.store.ledger_store import ColdRange
-from quorumlog.store.log.mmap_file import PAGE_BYTES
+from quorumlog.store.log.segment import PAGE_BYTES
 from tests.node.cell import Cell, ManualWorld
 from tests.node.test_ledger_node import append
 
@@ -146,14 +146,14 @@ def test_a_client_reads_old_entries(cell: WatchedCell) -> None:
         found = leader.readable_range(first_index, -1, 10_000)
         assert isinstance(found, ColdRange)
         results: list[Any] = []
-        world = cell.worlds[leader.voter.member_id]
+        world = cell.worlds[leader.replica.member_id]
         world.read_later(lambda found=found: leader.store.read_from(*found), results.append)
         cell.step()
         assert results[0][1].first_index == first_index
 
 
 def test_a_follower_far_behind_is_fed(cell: WatchedCell) -> None:
-    behind = cell.followers()[0].voter.member_id
+    behind = cell.followers()[0].replica.member_id
     cell.kill(behind)
     for _ in range(10):
         outcomes = append(cell.leader(), *[b"y" * 500] * 20)
@@ -166,7 +166,7 @@ def test_an_old_leader_cuts_what_only_it_has(cell: WatchedCell) -> None:
     """More than is in memory, and after a restart nothing is."""
     for restarts in (False, True):
         old = cell.leader()
-        member = old.voter.member_id
+        member = old.replica.member_id
         cell.cut_off = {member}
         append(old, *[b"only here"] * 2 * WARM)
         cell.step()
@@ -183,16 +183,16 @@ def test_an_old_leader_cuts_what_only_it_has(cell: WatchedCell) -> None:
 
 def test_a_push_that_is_repeated_much_later(cell: WatchedCell) -> None:
     leader, follower = cell.leader(), cell.followers()[0]
-    to = follower.voter.member_id
+    to = follower.replica.member_id
     kept: list[Any] = []
     cell.drops = lambda sender, receiver, message: (
-        receiver == to and getattr(message, "entries", None) is not None and bool(kept.append(message))
+        receiver == to and getattr(message, "batch", None) is not None and bool(kept.append(message))
     )
     fill(cell, 40)
     cell.drops = lambda sender, receiver, message: False
     cell.kill(to)
     again = cell.start(to)
-    cell.until(lambda: again.raft.leader == leader.voter)
+    cell.until(lambda: again.raft.leader == leader.replica)
     end = again.store.end
     for message in kept:
         again.receive(message)
@@ -204,22 +204,22 @@ def test_damage_is_found_and_healed(cell: WatchedCell, tmp_path: Path) -> None:
     leader, follower = cell.leader(), cell.followers()[0]
     cell.until(lambda: follower.committed_index >= 300)
     for index in (50, 51, 200):
-        disk = cell.disks[follower.voter.member_id]
+        disk = cell.disks[follower.replica.member_id]
         disk.is_beside_the_loop = True
         place = follower.store.range_of(index, index + 1, 1)
         disk.is_beside_the_loop = False
         disk.warm.clear()
-        path = tmp_path / follower.voter.member_id / "data" / f"{place.segment_position:020d}"
+        path = tmp_path / follower.replica.member_id / "data" / f"{place.segment_position:020d}"
         with path.open("r+b") as file:
             file.seek(place.position - place.segment_position + 60)
             file.write(b"?")
         results: list[Any] = []
-        world = cell.worlds[follower.voter.member_id]
+        world = cell.worlds[follower.replica.member_id]
         world.read_later(lambda index=index: follower.store.examine(index, index + 1), results.append)
         cell.step()
-        follower.healer.settle(results[0])
-        assert follower.store.quarantined
-        cell.until(lambda: not follower.store.quarantined)
+        follower.repairer.settle(results[0])
+        assert follower.store.damaged
+        cell.until(lambda: not follower.store.damaged)
     assert leader.problems() == ()
 
 

@@ -24,7 +24,7 @@ def are_equal(cell: Cell) -> bool:
 
 
 def is_healed(cell: Cell) -> bool:
-    return are_equal(cell) and not any(n.store.quarantined or n.problems() for n in cell.nodes.values())
+    return are_equal(cell) and not any(n.store.damaged or n.problems() for n in cell.nodes.values())
 
 
 def overwrite(path: Path, member: str, position: int, data: bytes) -> None:
@@ -49,7 +49,7 @@ def old_leader_with_a_tail_of_its_own(path: Path) -> tuple[Cell, str, int]:
     killed; the others go on without it. Returns its id and the index where its log differs."""
     cell = Cell(path)
     leader = cell.leader()
-    member = leader.voter.member_id
+    member = leader.replica.member_id
     outcomes = append(leader, *[b"base"] * 20)
     cell.until(lambda: outcomes and are_equal(cell))
     cell.cut_off = {member}
@@ -70,7 +70,7 @@ def test_one_damaged_member_and_one_crash_lose_nothing_that_was_acknowledged(tmp
     to zeros. n0 is elected, and the conflict lies in the middle of what n1 lost. Then n0 dies."""
     cell = Cell(tmp_path)
     old = cell.leader()
-    damaged = old.voter.member_id
+    damaged = old.replica.member_id
     other, lagging = (m for m in cell.nodes if m != damaged)
     outcomes = append(old, *[b"base"] * 5)
     cell.until(lambda: outcomes and are_equal(cell))
@@ -92,7 +92,7 @@ def test_one_damaged_member_and_one_crash_lose_nothing_that_was_acknowledged(tmp
 
     cell = Cell(tmp_path)
     node = cell.nodes[damaged]
-    assert [(q.first_index, q.stop_index) for q in node.store.quarantined] == [(before + 3, before + 16)]
+    assert [(q.first_index, q.stop_index) for q in node.store.damaged] == [(before + 3, before + 16)]
     has_cut = False
 
     def drops(sender: str, to: str, message: object) -> bool:
@@ -123,8 +123,8 @@ def test_a_conflict_behind_a_range_that_is_committed_in_part(tmp_path: Path) -> 
     twin = next(iter(cell.nodes.values())).store
     overwrite(tmp_path, member, twin.range_of(15, 16, 1).position, bytes(2000))
     node = cell.start(member)
-    (quarantined,) = node.store.quarantined
-    assert quarantined.first_index == 15 < conflict < quarantined.stop_index
+    (damaged,) = node.store.damaged
+    assert damaged.first_index == 15 < conflict < damaged.stop_index
     cell.until(lambda: is_healed(cell))
     assert len({tuple(bodies_of(each)) for each in cell.nodes.values()}) == 1
     cell.close()

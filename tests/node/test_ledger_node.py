@@ -53,12 +53,12 @@ def append(node: LedgerNode, *bodies: bytes) -> list[Any]:
 def test_an_append_is_acknowledged_once_two_of_three_disks_have_it(cell: Cell) -> None:
     leader = cell.leader()
     first, second = cell.followers()
-    cell.hold_flush = {first.voter.member_id, second.voter.member_id}
+    cell.hold_flush = {first.replica.member_id, second.replica.member_id}
     outcomes = append(leader, b"x")
     cell.step()
     assert leader.raft.durable_index == leader.store.end.index
     assert outcomes == []
-    cell.hold_flush.discard(first.voter.member_id)
+    cell.hold_flush.discard(first.replica.member_id)
     cell.until(lambda: outcomes)
     assert isinstance(outcomes[0], AppendReceipt)
 
@@ -66,7 +66,7 @@ def test_an_append_is_acknowledged_once_two_of_three_disks_have_it(cell: Cell) -
 def test_the_leaders_own_disk_counts_like_any_other(cell: Cell) -> None:
     """Both followers have it: committed, though the leader's own flush hangs."""
     leader = cell.leader()
-    cell.hold_flush = {leader.voter.member_id}
+    cell.hold_flush = {leader.replica.member_id}
     outcomes = append(leader, b"x")
     cell.until(lambda: outcomes)
     assert leader.raft.durable_index < outcomes[0].first_index
@@ -76,7 +76,7 @@ def test_the_leaders_own_disk_counts_like_any_other(cell: Cell) -> None:
 def test_a_follower_answers_nothing_that_is_not_on_its_disk(cell: Cell) -> None:
     leader = cell.leader()
     follower = cell.followers()[0]
-    name = follower.voter.member_id
+    name = follower.replica.member_id
     cell.hold_flush = {name}
     cell.worlds[name].trace.clear()
     append(leader, b"x")
@@ -89,7 +89,7 @@ def test_a_follower_answers_nothing_that_is_not_on_its_disk(cell: Cell) -> None:
 
 def test_appends_that_come_during_a_flush_become_one_batch(cell: Cell) -> None:
     leader = cell.leader()
-    name = leader.voter.member_id
+    name = leader.replica.member_id
     cell.hold_flush = {name}
     outcomes = append(leader, b"alone")
     cell.step()
@@ -139,7 +139,7 @@ def test_lost_leadership_answers_unknown_at_once_and_refuses_what_was_only_queue
 ) -> None:
     monkeypatch.setattr("quorumlog.node.batch_former.QUEUE_WAIT_MS", 10**9)
     leader = cell.leader()
-    name = leader.voter.member_id
+    name = leader.replica.member_id
     cell.cut_off = {name}
     cell.hold_flush = {name}
     proposed = append(leader, b"proposed")
@@ -154,7 +154,7 @@ def test_lost_leadership_answers_unknown_at_once_and_refuses_what_was_only_queue
 
 def test_an_unknown_append_is_committed_or_gone_but_never_both(cell: Cell) -> None:
     old = cell.leader()
-    name = old.voter.member_id
+    name = old.replica.member_id
     cell.cut_off = {name}
     proposed = append(old, b"lost")
     cell.step()
@@ -176,7 +176,7 @@ def test_a_follower_behind_memory_is_fed_from_files(tmp_path: Path, monkeypatch:
     cell = Cell(tmp_path)
     leader = cell.leader()
     behind = cell.followers()[0]
-    cell.cut_off = {behind.voter.member_id}
+    cell.cut_off = {behind.replica.member_id}
     for _ in range(40):
         outcomes = append(leader, *[b"y" * 500] * 20)
         cell.until(lambda outcomes=outcomes: outcomes)
@@ -189,7 +189,7 @@ def test_a_follower_behind_memory_is_fed_from_files(tmp_path: Path, monkeypatch:
 def test_uncommitted_bytes_are_bounded(tmp_path: Path) -> None:
     cell = Cell(tmp_path, max_uncommitted_bytes=2000)
     leader = cell.leader()
-    cell.cut_off = {node.voter.member_id for node in cell.followers()}
+    cell.cut_off = {node.replica.member_id for node in cell.followers()}
     first = append(leader, b"x" * 1500)
     cell.step()
     second = append(leader, b"x" * 1500)
@@ -204,7 +204,7 @@ def test_an_append_without_a_quorum_ends_as_unknown_in_time(tmp_path: Path) -> N
     cell = Cell(tmp_path, append_timeout_ms=200, consensus=patient)
     leader = cell.leader()
     cell.until(lambda: leader.committed_index >= 0)
-    cell.cut_off = {node.voter.member_id for node in cell.followers()}
+    cell.cut_off = {node.replica.member_id for node in cell.followers()}
     started = cell.now_ms
     outcomes = append(leader, b"x")
     cell.until(lambda: outcomes)
@@ -260,7 +260,7 @@ def test_a_running_member_takes_other_limits(cell: Cell) -> None:
 
 def test_a_leader_whose_own_disk_hangs_goes_on_with_the_others(cell: Cell) -> None:
     leader = cell.leader()
-    cell.hold_flush = {leader.voter.member_id}
+    cell.hold_flush = {leader.replica.member_id}
     first = append(leader, b"first")
     cell.until(lambda: first)
     second = append(leader, b"second")
@@ -295,7 +295,7 @@ def test_pushes_that_fit_one_by_one_but_not_together_are_refused_not_taken(tmp_p
     cell = Cell(tmp_path, disks=dict(disks))
     leader = cell.leader()
     follower = cell.followers()[0]
-    name = follower.voter.member_id
+    name = follower.replica.member_id
     sent: list[PushEntryRequest] = []
     cell.cut_off = {name}
 
@@ -313,7 +313,7 @@ def test_pushes_that_fit_one_by_one_but_not_together_are_refused_not_taken(tmp_p
             entries = leader.store.read(one)
             sent.append(
                 PushEntryRequest(
-                    sender=leader.voter,
+                    sender=leader.replica,
                     term=leader.raft.term,
                     push=PushType.APPEND,
                     committed_index=-1,
@@ -322,7 +322,7 @@ def test_pushes_that_fit_one_by_one_but_not_together_are_refused_not_taken(tmp_p
                     count=1,
                     term_runs=entries.term_runs(),
                     previous_chain=one.previous.chain,
-                    entries=entries,
+                    batch=entries,
                 )
             )
         stop = found.stop_index
@@ -351,7 +351,7 @@ def test_a_push_that_overlaps_other_entries_of_the_same_ids_is_refused_and_chang
     begin = follower.store.range_of(1, 2, 1).position
     batch.stamp(1, leader.raft.term, begin + batch.starts, before)
     push = PushEntryRequest(
-        sender=leader.voter,
+        sender=leader.replica,
         term=leader.raft.term,
         push=PushType.APPEND,
         committed_index=2,
@@ -360,7 +360,7 @@ def test_a_push_that_overlaps_other_entries_of_the_same_ids_is_refused_and_chang
         count=3,
         term_runs=batch.term_runs(),
         previous_chain=before,
-        entries=batch,
+        batch=batch,
     )
     follower.receive(push)
     follower.turn()
@@ -377,7 +377,7 @@ def test_only_the_leader_takes_appends_and_the_others_name_it(cell: Cell) -> Non
     leader = cell.leader()
     refused = append(cell.followers()[0], b"x")
     assert isinstance(refused[0], NotLeader)
-    assert refused[0].leader_id == leader.voter.member_id
+    assert refused[0].leader_id == leader.replica.member_id
     assert refused[0].leader_address == str(leader.config.own_address)
 
 
@@ -387,7 +387,7 @@ def test_who_asks_whether_a_leader_still_leads_hears_once_unless_it_has_gone(cel
     leader.confirm_leadership(confirmed.append)
     cell.until(lambda: confirmed)
     assert confirmed == [None]
-    cell.cut_off = {node.voter.member_id for node in cell.followers()}
+    cell.cut_off = {node.replica.member_id for node in cell.followers()}
     refused: list[Any] = []
     gone: list[Any] = []
     leader.confirm_leadership(refused.append, owner="stays")
@@ -485,7 +485,7 @@ def test_a_full_disk_refuses_appends_keeps_elections_and_ends_by_itself(tmp_path
     assert cell.leader().raft.term <= 4
     old = cell.leader()
     end = old.store.end
-    cell.cut_off = {old.voter.member_id}
+    cell.cut_off = {old.replica.member_id}
     new = cell.until(lambda: next((n for n in [cell.leader()] if n is not old), None))
     cell.until(lambda: new.committed_index > end.index, "the no-op of a new leader on a full disk")
     cell.cut_off = set()
@@ -511,7 +511,7 @@ def test_members_with_space_again_take_over_although_nobody_sends_them_data(tmp_
         append(cell.leader(), b"small")
         cell.step(50)
     assert cell.leader().raft.term <= 4
-    full = cell.leader().voter.member_id
+    full = cell.leader().replica.member_id
     for member, disk in disks.items():
         disk.full = member == full
 
@@ -521,7 +521,7 @@ def test_members_with_space_again_take_over_although_nobody_sends_them_data(tmp_
         return bool(outcomes) and isinstance(outcomes[0], AppendReceipt)
 
     cell.until(is_taken, "an append that is taken")
-    assert cell.leader().voter.member_id != full
+    assert cell.leader().replica.member_id != full
     cell.close()
 
 
@@ -557,9 +557,9 @@ def test_with_most_disks_full_appends_are_refused_rather_than_taken_and_not_comm
         cell.step(50)
         return bool(full.problems())
 
-    disks[full.voter.member_id].full = True
+    disks[full.replica.member_id].full = True
     cell.until(is_known, "a follower that knows that it is full")
-    disks[leader.voter.member_id].full = True
+    disks[leader.replica.member_id].full = True
     for _ in range(40):  # what was reserved is taken still
         append(cell.leader(), b"z" * 4000)
         cell.step(50)
@@ -569,7 +569,7 @@ def test_with_most_disks_full_appends_are_refused_rather_than_taken_and_not_comm
         cell.step(50)
     assert {type(outcome) for each in outcomes for outcome in each} == {DiskFull}
     assert all(outcomes)
-    disks[cell.leader().voter.member_id].full = False
+    disks[cell.leader().replica.member_id].full = False
     outcomes.clear()
 
     def is_taken() -> bool:
@@ -585,7 +585,7 @@ def test_a_leader_refuses_what_the_followers_have_no_space_for(tmp_path: Path) -
     disks = {f"n{i}": _NoSpaceDisk() for i in range(3)}
     cell = Cell(tmp_path, disks=dict(disks))
     leader = cell.leader()
-    followers = sorted(node.voter.member_id for node in cell.followers())
+    followers = sorted(node.replica.member_id for node in cell.followers())
     for member in followers:
         disks[member].full = True
 
@@ -609,16 +609,16 @@ def test_an_acknowledgement_does_not_leave_for_entries_found_damaged_while_it_wa
 ) -> None:
     leader = cell.leader()
     first, second = cell.followers()
-    cell.hold_flush = {first.voter.member_id, second.voter.member_id}
+    cell.hold_flush = {first.replica.member_id, second.replica.member_id}
     outcomes = append(leader, b"x")
     cell.until(lambda: not first.is_idle)
     index = first.store.end.index
-    first.raft.on_quarantined(index, index + 1)
-    cell.hold_flush = {second.voter.member_id}
+    first.raft.on_damaged(index, index + 1)
+    cell.hold_flush = {second.replica.member_id}
     cell.until(lambda: first.is_idle)
     cell.step(500)
     assert not outcomes
-    first.raft.on_healed([])
+    first.raft.on_repaired([])
     cell.until(lambda: outcomes)
     assert isinstance(outcomes[0], AppendReceipt)
 
@@ -650,7 +650,7 @@ def test_a_hand_over_to_a_member_that_has_no_space_either_goes_on_to_the_next(tm
     disks = {f"n{i}": _NoSpaceDisk() for i in range(5)}
     cell = Cell(tmp_path, 5, disks=dict(disks))
     cell.until(lambda: cell.leader().committed_index >= 0)
-    if cell.leader().voter.member_id != "n0":
+    if cell.leader().replica.member_id != "n0":
         transferred: list[Any] = []
         cell.leader().transfer("n0", transferred.append)
         cell.until(lambda: transferred)
@@ -669,7 +669,7 @@ def test_a_hand_over_to_a_member_that_has_no_space_either_goes_on_to_the_next(tm
         outcomes = append(leader, b"z" * 4000)
         cell.step(10)
         if outcomes and isinstance(outcomes[0], DiskFull):
-            full.append(leader.voter.member_id)
+            full.append(leader.replica.member_id)
         return bool(full and outcomes) and isinstance(outcomes[0], AppendReceipt)
 
     refused_ms = cell.until(lambda: is_taken() or (full and cell.now_ms))

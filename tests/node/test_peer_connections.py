@@ -12,7 +12,7 @@ THEIR_CONTROL, THEIR_DATA = Way("control", is_ours=False), Way("data", is_ours=F
 OUR_CONTROL, OUR_DATA = Way("control", is_ours=True), Way("data", is_ours=True)
 
 
-class World:
+class Host:
     def __init__(self) -> None:
         self.told: list[str] = []
         self.connections = PeerConnections(
@@ -31,7 +31,7 @@ class World:
 
 @pytest.mark.parametrize("order", list(permutations(WAYS)))
 def test_all_four_have_to_stand(order: tuple[Way, ...]) -> None:
-    world = World()
+    world = Host()
     world.open(*order[:3])
     assert world.told == []
     world.open(order[3])
@@ -47,7 +47,7 @@ def test_all_four_have_to_stand(order: tuple[Way, ...]) -> None:
 
 
 def test_all_four_have_to_lead_to_one_directory() -> None:
-    world = World()
+    world = Host()
     world.open(OUR_CONTROL, OUR_DATA, THEIR_CONTROL)
     world.open(THEIR_DATA, directory_id="wiped")
     assert world.told == []
@@ -56,7 +56,7 @@ def test_all_four_have_to_lead_to_one_directory() -> None:
 
 
 def test_two_processes_on_one_directory_are_not_taken_for_one() -> None:
-    world = World()
+    world = Host()
     for way in WAYS[:3]:
         world.connections.opened(way, "d", "run 1")
     world.connections.opened(WAYS[3], "d", "run 2")
@@ -66,14 +66,14 @@ def test_two_processes_on_one_directory_are_not_taken_for_one() -> None:
 
 
 def test_a_newer_connection_ends_the_older_one() -> None:
-    world = World()
+    world = Host()
     world.open(*WAYS)
     world.open(THEIR_CONTROL)
     assert world.told == ["connected d", "lost", "connected d"]
 
 
 def test_that_nobody_is_there_any_more_is_told_also_after_the_loss() -> None:
-    world = World()
+    world = Host()
     world.open(*WAYS)
     world.connections.broke(OUR_CONTROL)
     world.connections.gone()
@@ -81,7 +81,7 @@ def test_that_nobody_is_there_any_more_is_told_also_after_the_loss() -> None:
 
 
 def test_what_comes_early_waits_for_the_connection_in_its_order() -> None:
-    world = World()
+    world = Host()
     world.open(THEIR_DATA, THEIR_CONTROL)
     world.receive(THEIR_DATA, "compare")
     world.receive(THEIR_CONTROL, "heartbeat")
@@ -97,7 +97,7 @@ def test_what_comes_early_waits_for_the_connection_in_its_order() -> None:
 
 @pytest.mark.parametrize("breaks", [True, False])
 def test_what_came_on_a_connection_that_broke_or_was_replaced_is_lost(breaks: bool) -> None:
-    world = World()
+    world = Host()
     world.open(THEIR_DATA, THEIR_CONTROL)
     world.receive(THEIR_DATA, "of an older connection")
     world.receive(THEIR_CONTROL, "heartbeat")
@@ -108,7 +108,7 @@ def test_what_came_on_a_connection_that_broke_or_was_replaced_is_lost(breaks: bo
 
 
 def test_what_another_directory_said_is_lost() -> None:
-    world = World()
+    world = Host()
     world.open(THEIR_DATA, THEIR_CONTROL, directory_id="old")
     world.receive(THEIR_DATA, "of the old directory")
     world.receive(THEIR_CONTROL, "of the old directory, too")
@@ -117,7 +117,7 @@ def test_what_another_directory_said_is_lost() -> None:
 
 
 def test_what_waits_is_bounded_and_has_no_gaps() -> None:
-    world = World()
+    world = Host()
     world.open(THEIR_DATA, THEIR_CONTROL)
     world.receive(THEIR_DATA, "first", HELD_LIMIT_BYTES // 2)
     world.receive(THEIR_DATA, "too much", HELD_LIMIT_BYTES // 2)
@@ -132,7 +132,7 @@ def test_what_waits_is_bounded_and_has_no_gaps() -> None:
 
 
 def test_a_closed_one_tells_nobody() -> None:
-    world = World()
+    world = Host()
     world.open(*WAYS)
     world.connections.close()
     for way in WAYS:

@@ -12,8 +12,8 @@ from quorumlog.config import StoreConfig
 from quorumlog.node.scrubber import PAUSE_MS, ScrubStatus
 from quorumlog.store.ledger_store import Examination
 from tests.node.cell import SMALL, Cell
-from tests.node.test_healing import filled, is_whole, same_everywhere, scribble, segment
 from tests.node.test_ledger_node import append
+from tests.node.test_repair import filled, is_whole, same_everywhere, scribble, segment
 
 
 @pytest.fixture(autouse=True)
@@ -27,8 +27,8 @@ def test_damage_in_an_entry_that_nobody_reads_is_found_and_healed(tmp_path: Path
     damaged = cell.followers()[0]
     scribble(damaged, tmp_path, 150, offset=offset)
     cell.now_ms += SMALL.scrub_start_delay_ms
-    quarantine = tmp_path / damaged.voter.member_id / "quarantine"
-    cell.until(quarantine.exists, "the damaged bytes are kept aside")
+    damaged = tmp_path / damaged.replica.member_id / "quarantine"
+    cell.until(damaged.exists, "the damaged bytes are kept aside")
     cell.until(lambda: all(is_whole(node) for node in cell.nodes.values()))
     cell.until(lambda: len({node.store.end for node in cell.nodes.values()}) == 1)
     same_everywhere(cell, tmp_path)
@@ -54,12 +54,12 @@ def test_what_was_looked_at_while_the_log_was_cut_is_looked_at_again(
     world.on_read = cut_after_the_first
     cell.now_ms += SMALL.scrub_start_delay_ms
     cell.until(lambda: node.scrub_status().passes)
-    assert [(each.first_index, each.stop_index) for each in store.quarantined] == [(30, 31)]
+    assert [(each.first_index, each.stop_index) for each in store.damaged] == [(30, 31)]
 
 
 def test_a_bad_blank_record_and_a_bad_index_unit_are_written_again(tmp_path: Path) -> None:
     cell = filled(tmp_path)
-    member = cell.followers()[0].voter.member_id
+    member = cell.followers()[0].replica.member_id
     first, index = segment(tmp_path, member, 0), tmp_path / member / "index" / f"{0:020d}"
     whole = first.read_bytes(), index.read_bytes()
     blank = whole[0].rindex(b"\xff\xff\xff\xff")

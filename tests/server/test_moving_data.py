@@ -13,7 +13,7 @@ import uvloop
 from quorumlog import ConsensusConfig, LocalCluster, connect
 from quorumlog.config import KIB, MIB, MemberAddress
 from quorumlog.consensus.ready import PeerStatus
-from quorumlog.entry import Voter
+from quorumlog.entry import Replica
 from quorumlog.server.connection import LoopTurn
 from quorumlog.server.peer_link import UNSENT_LIMIT_BYTES, PeerLink
 from quorumlog.server.stalled_peers import StalledPeers
@@ -96,7 +96,7 @@ def test_a_link_that_is_full_says_so_and_one_that_is_down_does_not() -> None:
 
 
 def test_who_gets_no_entries_is_named_with_the_time_and_what_to_look_at() -> None:
-    peer = PeerStatus(Voter("n1", "d1"), True, "APPEND", 4, -1, stalled_since_ms=70_000.0)
+    peer = PeerStatus(Replica("n1", "d1"), True, "APPEND", 4, -1, stalled_since_ms=70_000.0)
     stalled = StalledPeers()
     (sentence,) = stalled.problems([peer], 75_000.0, 1_000_000_005.0)
     assert sentence.startswith(

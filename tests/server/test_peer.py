@@ -10,13 +10,13 @@ import pytest
 from quorumlog.config import MemberAddress
 from quorumlog.consensus.messages import PushEntryRequest, PushType
 from quorumlog.consensus.ready import Envelope
-from quorumlog.entry import EntryId, Voter
+from quorumlog.entry import EntryId, Replica
 from quorumlog.server.connection import LoopTurn
 from quorumlog.server.peer import Peer
 from quorumlog.server.peer_link import PeerLink
 from quorumlog.wire.client_messages import HelloResponse
 
-N1 = Voter("n1", "n1-directory")
+N1 = Replica("n1", "n1-directory")
 
 
 def push(kind: PushType, number: int = 0) -> Envelope:

@@ -20,7 +20,7 @@ class KeptSeed(NamedTuple):
 
 KEPT_SEEDS = (
     KeptSeed(1119, False, "", "the term of the log's last entry was asked of a damaged index unit"),
-    KeptSeed(1174, False, "", "what was in quarantine had to be on the platter: a false alarm"),
+    KeptSeed(1174, False, "", "what was damaged had to be on the platter: a false alarm"),
     KeptSeed(2801, False, "", "a disk that was slow became slow again when faults had stopped"),
     KeptSeed(3762, False, "", "a zeroed page held bytes above the durable point: unfair damage"),
     KeptSeed(5089, False, "", "a leader with a damaged entry alone knew of a commit: no loss"),

@@ -12,13 +12,13 @@ from quorumlog.consensus.ready import Role
 from quorumlog.sim.checkers.checker import Checker
 from quorumlog.sim.clients import SimClient
 from quorumlog.sim.cluster import SimCluster
-from quorumlog.sim.life import make_whole
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.operations import ClientAppend
+from quorumlog.sim.profile import SimulationProfile
+from quorumlog.sim.run import make_whole
 from quorumlog.sim.trace import Trace
-from quorumlog.sim.weather import Weather
 
-QUIET = Weather(
+QUIET = SimulationProfile(
     size=3,
     consensus=ConsensusConfig(
         heartbeat_interval_ms=30,
@@ -63,7 +63,7 @@ class Scenario:
         seed: int = 1,
         flush: str = "sync",
         store: str = "file",
-        weather: Weather = QUIET,
+        weather: SimulationProfile = QUIET,
         start: bool = True,
         checked: bool = True,
     ) -> None:

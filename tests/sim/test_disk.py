@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumlog.config import StoreConfig
-from quorumlog.entry import HardState, Voter
+from quorumlog.entry import HardState, Replica
 from quorumlog.sim.disk import Crashed, SimDisk, SimFile
 from quorumlog.sim.inode import PAGE_BYTES, SECTOR_BYTES
 from quorumlog.store.directory.member_directory import open_member_directory
@@ -592,7 +592,7 @@ def test_a_member_keeps_every_durable_entry_and_its_vote_through_power_losses(se
     durable, state = 0, HardState(1, None)
     directory.save_hard_state(state)
     for life in range(8):
-        asked = HardState(life + 2, Voter(f"n{random.randint(1, 3)}", "d1"))
+        asked = HardState(life + 2, Replica(f"n{random.randint(1, 3)}", "d1"))
         disk.crash_countdown = random.choice([None, random.randint(1, 60)])
         disk.crash_random = random
         with contextlib.suppress(Crashed):

@@ -14,7 +14,7 @@ from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import ProtocolViolation
 from quorumlog.sim.inode import PAGE_BYTES
 from quorumlog.sim.member import SimMember
-from quorumlog.sim.weather import Weather
+from quorumlog.sim.profile import SimulationProfile
 from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME, Checkpoint, encode_checkpoint
 from quorumlog.store.files.durable_file import DURABLE_NAME
 from quorumlog.store.files.hard_state_file import HARD_STATE_NAME
@@ -50,9 +50,9 @@ def test_damage_below_the_durable_point_is_healed_and_shortens_nothing() -> None
     path = next(path for path in member.disk.paths() if f"{member.path}/data/" in path)
     member.disk.flip(path, position + 32, 1)
     member.start()  # DurableEntries raises if it starts with less than it had
-    assert member.node.store.quarantined
+    assert member.node.store.damaged
     scene.make_whole()
-    assert not member.node.store.quarantined
+    assert not member.node.store.damaged
 
 
 def _with_an_unsynced_tail(entries: int, body_bytes: int) -> tuple[Scenario, SimMember, int]:
@@ -118,11 +118,11 @@ def test_a_cut_inside_damage_takes_nothing_of_what_the_member_has_acknowledged()
     scene.cut([new], [slow])
     scene.heal(old, new)
     old.start()
-    assert [(q.first_index, q.stop_index) for q in old.node.store.quarantined] == [(first, stop)]
+    assert [(q.first_index, q.stop_index) for q in old.node.store.damaged] == [(first, stop)]
     scene.until(lambda: old.node.store.end == new.node.store.end, "one log")
     scene.heal()
     scene.make_whole()  # checkers raise if a committed entry is cut
-    assert not old.node.store.quarantined
+    assert not old.node.store.damaged
 
 
 def test_a_member_acknowledges_nothing_from_damage_on_that_may_not_be_committed() -> None:
@@ -142,7 +142,7 @@ def test_a_member_acknowledges_nothing_from_damage_on_that_may_not_be_committed(
         scene.await_leader(leader)
         scene.await_one_log(damaged, leader)
         scene.run_for(50)  # PromisesOnDisk raises if the no-op is acknowledged
-        assert damaged.node.store.quarantined, "healed too early to mean anything"
+        assert damaged.node.store.damaged, "healed too early to mean anything"
         leader.sync_ms = 1.0
         scene.make_whole()
 
@@ -166,11 +166,11 @@ def test_an_acknowledgement_that_waits_is_withheld_once_damage_is_found_in_front
     position = store.range_of(index, index + 1, 1).position
     damaged.disk.flip(f"{damaged.path}/data/{0:020d}", position + 32, 1)
     damaged.is_damaged = True
-    damaged.node.healer.settle(store.examine(index, index + 1))
-    assert [(q.first_index, q.stop_index) for q in store.quarantined] == [(index, index + 1)]
+    damaged.node.repairer.settle(store.examine(index, index + 1))
+    assert [(q.first_index, q.stop_index) for q in store.damaged] == [(index, index + 1)]
     scene.until(lambda: store.durable.index == index + 1, "a sync of the second")
     scene.run_for(1)  # PromisesOnDisk raises if the second is acknowledged now
-    assert store.quarantined, "healed too early to mean anything"
+    assert store.damaged, "healed too early to mean anything"
     scene.heal()
     scene.make_whole()
 
@@ -187,9 +187,9 @@ def test_damage_in_front_of_known_damage_is_withheld_with_it() -> None:
     scene.cut([damaged], [member for member in scene.members if member is not damaged])
     for index in (5, 4):
         damaged.disk.flip(path, positions[index] + 32, 1)
-        damaged.node.healer.settle(store.examine(index, index + 1))
-    assert [(q.first_index, q.stop_index) for q in store.quarantined] == [(4, 6)], "forgets an entry"
-    assert damaged.node.raft._log.quarantine.ranges == [(4, 6)], "the core does not know of an entry"
+        damaged.node.repairer.settle(store.examine(index, index + 1))
+    assert [(q.first_index, q.stop_index) for q in store.damaged] == [(4, 6)], "forgets an entry"
+    assert damaged.node.raft._log.damaged.ranges == [(4, 6)], "the core does not know of an entry"
     scene.heal()
     scene.make_whole()
 
@@ -205,7 +205,7 @@ def test_other_entries_of_the_same_ids_are_not_taken() -> None:
     begin = node.store.range_of(1, 2, 1).position
     batch.stamp(1, node.raft.term, begin + batch.starts, previous_chain)
     push = PushEntryRequest(
-        sender=leader.voter,
+        sender=leader.replica,
         term=node.raft.term,
         push=PushType.APPEND,
         committed_index=3,
@@ -214,7 +214,7 @@ def test_other_entries_of_the_same_ids_are_not_taken() -> None:
         count=4,
         term_runs=batch.term_runs(),
         previous_chain=previous_chain,
-        entries=batch,
+        batch=batch,
     )
     refused = False
     for _ in range(2):  # the first is looked into beside the loop, its repetition refused
@@ -244,11 +244,11 @@ def test_pieces_of_damage_are_fetched_from_whoever_holds_them() -> None:
         member.is_damaged = True
         held = member.node.store
         member.enter(
-            lambda held=held, m=member, at=first: m.node.healer.settle(held.examine(at, at + 1))
+            lambda held=held, m=member, at=first: m.node.repairer.settle(held.examine(at, at + 1))
         )
     scene.run_for(5_000)
     for member in lost:
-        ranges = [(q.first_index, q.stop_index) for q in member.node.store.quarantined]
+        ranges = [(q.first_index, q.stop_index) for q in member.node.store.damaged]
         assert ranges == [(7, 10)], "what the other one holds was not fetched"
     away.start()
     scene.make_whole()
@@ -264,13 +264,13 @@ def test_damage_found_on_a_full_disk_is_found_again_by_a_restart() -> None:
     scene.cut([damaged], [member for member in scene.members if member is not damaged])
     damaged.disk.flip(f"{damaged.path}/data/{0:020d}", position + 32, 1)
     damaged.is_damaged = True
-    damaged.node.healer.settle(damaged.node.store.examine(3, 4))
+    damaged.node.repairer.settle(damaged.node.store.examine(3, 4))
     scene.run_for(100)
     assert any("make space" in problem for problem in damaged.node.problems())
     for end in (damaged.kill, damaged.stop):
         end()
         damaged.start()
-        assert damaged.node.store.quarantined, "takes a damaged entry for a good one"
+        assert damaged.node.store.damaged, "takes a damaged entry for a good one"
     scene.heal()
     scene.make_whole()
 
@@ -318,7 +318,7 @@ def test_a_crash_at_any_step_of_a_cut_leaves_a_directory_that_starts() -> None:
         scene, old, others = _leader_with_entries_that_must_go(seed=effect)
         old.disk.crash_random = scene.cluster.random
         scene.heal()
-        while old.node.raft.leader not in [member.voter for member in others]:
+        while old.node.raft.leader not in [member.replica for member in others]:
             scene.run_for(0.02)
         old.disk.crash_countdown = effect
         scene.run_for(200)
@@ -441,7 +441,7 @@ def _leader_with_entries_that_must_go(
     seed: int = 1,
     flush: str = "sync",
     sync_ms: float = 1.0,
-    weather: Weather = QUIET,
+    weather: SimulationProfile = QUIET,
 ) -> tuple[Scenario, SimMember, list[SimMember]]:
     """A leader was cut off with appends that only it has; the others, who come last, have a new one."""
     scene = Scenario(size=size, seed=seed, flush=flush, weather=weather)

@@ -14,10 +14,10 @@ from quorumlog.consensus.messages import PushEntryRequest, PushType
 from quorumlog.consensus.ready import Envelope, Role
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.sim.checkers.checker import Checker
-from quorumlog.sim.life import live
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.pipe import Pipe
-from quorumlog.sim.weather import LINK_KINDS
+from quorumlog.sim.profile import LINK_KINDS
+from quorumlog.sim.run import live
 from quorumlog.testing import SimulatedLog
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 

@@ -119,7 +119,7 @@ def test_all_are_killed_at_once(mode: str) -> None:
 @pytest.mark.parametrize("how", ["kill", "lose_power"])
 def test_memory_forgets_all_when_all_end(mode: str, how: str) -> None:
     scene = scene_in(mode, checked=False)  # what was promised is broken, as the matrix says
-    voters = {member.voter for member in scene.members}
+    voters = {member.replica for member in scene.members}
     for member in scene.members:
         getattr(member, how)()
     for member in scene.members:
@@ -399,7 +399,7 @@ def test_power_is_lost_inside_a_truncation(mode: str) -> None:
         scene.run_for(50)
         goes_on(scene, *others)
         scene.heal()
-        while old.node.raft.leader not in [member.voter for member in others]:
+        while old.node.raft.leader not in [member.replica for member in others]:
             scene.run_for(0.02)
         scene.cluster.faults.crash_at_effect(old, effect, "power loss")
         scene.run_for(200)
@@ -434,14 +434,14 @@ def test_a_bit_flips_on_one_disk(mode: str, offset: int) -> None:
     for member in scene.members:
         member.start()
     goes_on(scene)
-    if not bad.node.store.quarantined and scene.leader() is not bad:
+    if not bad.node.store.damaged and scene.leader() is not bad:
         scene.hand_over(scene.await_leader(), bad)
     scene.wipe(fed)
     fed.start()  # the leader feeds it from the disk that has the damage
     scene.until(lambda: fed.is_up and fed.node.applied_index >= 5, "fed")
     assert body_at(fed, 5) == whole, "the damage was handed on"
     nothing_is_lost(scene)
-    assert not any(member.node.store.quarantined for member in scene.members)
+    assert not any(member.node.store.damaged for member in scene.members)
     assert [body_at(member, 5) for member in scene.members] == [whole] * 3
 
 
@@ -473,7 +473,7 @@ def test_files_of_one_member_are_damaged(mode: str) -> None:
         assert member.is_up or path in member.refusal, (way, member.refusal)
         goes_on(scene)
         nothing_is_lost(scene)
-        assert not member.node.store.quarantined
+        assert not member.node.store.damaged
 
 
 @in_modes(*DISKS)
@@ -488,7 +488,7 @@ def test_members_are_damaged_in_different_places(mode: str) -> None:
     for member in scene.members:
         member.start()
     nothing_is_lost(scene)
-    assert not any(member.node.store.quarantined for member in scene.members)
+    assert not any(member.node.store.damaged for member in scene.members)
 
 
 @in_modes(*DISKS)
@@ -506,9 +506,7 @@ def test_every_member_has_lost_the_same_entry(mode: str) -> None:
     goes_on(scene)
     scene.run_for(40 * ELECTION_MS)
     for member in scene.members:
-        assert [(each.first_index, each.stop_index) for each in member.node.store.quarantined] == [
-            (5, 6)
-        ]
+        assert [(each.first_index, each.stop_index) for each in member.node.store.damaged] == [(5, 6)]
         assert any("no other member can send" in problem for problem in member.node.problems())
         with pytest.raises(RangeDamaged):
             member.node.readable_range(5, -1, 1)
@@ -538,7 +536,7 @@ def test_a_sync_fails(mode: str, path_part: str, victim: str) -> None:
     failing.start()
     scene.heal()
     goes_on(scene, failing, third)
-    assert not failing.node.store.quarantined
+    assert not failing.node.store.damaged
     rest.start()
     nothing_is_lost(scene)
 
@@ -559,13 +557,13 @@ def test_a_disk_forgets_what_it_called_synced(mode: str) -> None:
     leader.kill()
     liar.start()
     assert liar.node.store.end.index == end.index, "it forgets what it had acknowledged"
-    assert [each.first_index for each in liar.node.store.quarantined] == [end.index - 2]
+    assert [each.first_index for each in liar.node.store.damaged] == [end.index - 2]
     assert liar.node.problems()
     scene.heal()
     scene.run_for(40 * ELECTION_MS)
     leader.start()
     nothing_is_lost(scene)
-    assert not liar.node.store.quarantined
+    assert not liar.node.store.damaged
 
 
 @in_modes(*DISKS)

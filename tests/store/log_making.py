@@ -12,9 +12,9 @@ from quorumlog.batch import EntryBatch
 from quorumlog.config import StoreConfig
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.store.disk import Disk, OsDisk
+from quorumlog.store.file_ledger_store import FileLedgerStore, RecoveryReport
 from quorumlog.store.files.durable_file import DurableFile
 from quorumlog.store.ledger_store import LedgerStore
-from quorumlog.store.mmap_ledger_store import MmapLedgerStore, RecoveryReport
 
 SMALL = StoreConfig(segment_bytes=1024, index_segment_bytes=256, disk_full_ratio=1.0)
 """Four entries of 200 bytes a data segment, eight entries an index segment."""
@@ -73,9 +73,9 @@ def read_log(store: LedgerStore, limit_bytes: int = 1 << 20) -> list[tuple[int, 
 
 def heal_from(twin: LedgerStore, store: LedgerStore, limit_bytes: int = 600) -> list[tuple[int, int]]:
     """Heal every range of `store` with another member's copy; returns the ranges, as indices."""
-    ranges = list(store.quarantined)
-    while store.quarantined:
-        left = store.quarantined[0]
+    ranges = list(store.damaged)
+    while store.damaged:
+        left = store.damaged[0]
         batch = twin.read(twin.range_of(left.first_index, left.stop_index, limit_bytes))
         store.write_piece(left, store.check_piece(left, batch), batch)
     return [(each.first_index, each.stop_index) for each in ranges]
@@ -94,17 +94,17 @@ def make_directory(path: str, disk: Disk | None = None) -> None:
 
 def open_store(
     path: str, config: StoreConfig = SMALL, disk: Disk | None = None
-) -> tuple[MmapLedgerStore, RecoveryReport]:
+) -> tuple[FileLedgerStore, RecoveryReport]:
     disk = disk or OsDisk()
     durable = DurableFile.open(disk, path)
     try:
-        return MmapLedgerStore.recover(disk, path, config, durable)
+        return FileLedgerStore.recover(disk, path, config, durable)
     except BaseException:
         durable.close()
         raise
 
 
-def new_store(path: str, config: StoreConfig = SMALL, disk: Disk | None = None) -> MmapLedgerStore:
+def new_store(path: str, config: StoreConfig = SMALL, disk: Disk | None = None) -> FileLedgerStore:
     make_directory(path, disk)
     return open_store(path, config, disk)[0]
 

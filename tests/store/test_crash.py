@@ -15,8 +15,8 @@ import pytest
 
 from quorumlog.config import StoreConfig
 from quorumlog.errors import StoreFailure
+from quorumlog.store.file_ledger_store import FileLedgerStore
 from quorumlog.store.log.segment_scan import scan_segment
-from quorumlog.store.mmap_ledger_store import MmapLedgerStore
 from tests.store.log_making import (
     SMALL,
     append_bodies,
@@ -131,7 +131,7 @@ class Machine:
         self.store = self.open()
         self.space: Callable[[], None] | None = None
 
-    def open(self) -> MmapLedgerStore:
+    def open(self) -> FileLedgerStore:
         return open_store("m", self.config, self.disk)[0]
 
     def append(self) -> None:
@@ -384,6 +384,6 @@ def test_durable_entries_that_the_disk_lost_keep_the_log_end_and_wait_for_anothe
     (tmp_path / "data" / f"{1024:020d}").write_bytes(bytes(1024))
     store, report = open_store(str(tmp_path))
     assert store.end == end
-    assert [(each.first_index, each.stop_index) for each in store.quarantined] == [(4, 6)]
+    assert [(each.first_index, each.stop_index) for each in store.damaged] == [(4, 6)]
     assert any("entries 4 .. 5" in line for line in report.lines)
     store.close()

@@ -16,7 +16,7 @@ from quorumlog.entry_header import Buffer
 from quorumlog.errors import DiskFull, StoreFailure
 from quorumlog.sim.disk import SimDisk
 from quorumlog.store.disk import DiskUsage, OsDisk, OsFile
-from quorumlog.store.mmap_ledger_store import MmapLedgerStore
+from quorumlog.store.file_ledger_store import FileLedgerStore
 from tests.store.log_making import (
     append_bodies,
     append_noop,
@@ -78,12 +78,12 @@ class FullFile(OsFile):
         super().sync()
 
 
-def open_on(disk: FullDisk, path: Path) -> MmapLedgerStore:
+def open_on(disk: FullDisk, path: Path) -> FileLedgerStore:
     make_directory(str(path))
     return open_store(str(path), CONFIG, disk)[0]
 
 
-def append_until_full(store: MmapLedgerStore, size: int = 200) -> int:
+def append_until_full(store: FileLedgerStore, size: int = 200) -> int:
     """Returns how many entries there are once one is refused."""
     for _ in range(10_000):
         try:
@@ -181,7 +181,7 @@ def test_a_restart_on_a_full_disk(tmp_path: Path) -> None:
     store.close()
 
 
-def full_to_the_brim(size: int, used_noops: int = 0) -> tuple[SimDisk, MmapLedgerStore]:
+def full_to_the_brim(size: int, used_noops: int = 0) -> tuple[SimDisk, FileLedgerStore]:
     """Data until it is refused, some no-ops, and a neighbour who takes at once what becomes free."""
     disk = SimDisk()
     disk.capacity_bytes = 60_000
@@ -197,7 +197,7 @@ def full_to_the_brim(size: int, used_noops: int = 0) -> tuple[SimDisk, MmapLedge
     return disk, store
 
 
-def noops_until_full(store: MmapLedgerStore) -> int:
+def noops_until_full(store: FileLedgerStore) -> int:
     for count in range(10_000):
         try:
             append_noop(store, 1000 + count)
@@ -343,7 +343,7 @@ def test_no_space_to_keep_a_torn_tail_aside_stops_nothing(tmp_path: Path) -> Non
     disk.failing = "open"
     store, report = open_store(str(tmp_path), CONFIG, disk)
     assert read_log(store) == numbered(2)
-    assert report.quarantined == ""
+    assert report.damaged == ""
     assert any("no space to keep 496 cut bytes" in line for line in report.lines)
     store.close()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.entry import HardState, Voter
+from quorumlog.entry import HardState, Replica
 from quorumlog.errors import StoreFailure
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.files.hard_state_file import (
@@ -21,7 +21,7 @@ from quorumlog.store.files.slot_file import SECTOR_BYTES, SLOT_BYTES, encode_sec
 from tests.store.stopping_disk import Stopped, StoppingDisk
 
 disk = OsDisk()
-N1 = Voter("n1", "0123abcd")
+N1 = Replica("n1", "0123abcd")
 
 
 def loaded(directory: Path) -> HardState | None:
@@ -43,8 +43,8 @@ def test_golden_payload() -> None:
     "state",
     [
         HardState(0, None),
-        HardState(1 << 40, Voter("\u00fcn\u00efcode-member", "f" * 32)),
-        HardState(3, Voter("n" * 200, "d" * 255)),
+        HardState(1 << 40, Replica("\u00fcn\u00efcode-member", "f" * 32)),
+        HardState(3, Replica("n" * 200, "d" * 255)),
     ],
 )
 def test_payload_there_and_back(state: HardState) -> None:
@@ -53,9 +53,9 @@ def test_payload_there_and_back(state: HardState) -> None:
 
 def test_ids_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="does not fit"):
-        encode_hard_state(HardState(1, Voter("n" * 300, "d")))
+        encode_hard_state(HardState(1, Replica("n" * 300, "d")))
     with pytest.raises(ValueError, match="does not fit"):
-        encode_hard_state(HardState(1, Voter("n" * 255, "d" * 255)))
+        encode_hard_state(HardState(1, Replica("n" * 255, "d" * 255)))
 
 
 def test_what_was_saved_is_loaded_and_written_for_java(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_save_is_in_both_slots(tmp_path: Path) -> None:
 
 
 def test_killed_at_any_step_of_a_save_it_is_the_old_state_or_the_new(tmp_path: Path) -> None:
-    old, new = HardState(3, N1), HardState(4, Voter("n2", "d2"))
+    old, new = HardState(3, N1), HardState(4, Replica("n2", "d2"))
     seen = set()
     for stop_at in range(20):
         directory = tmp_path / str(stop_at)
@@ -123,7 +123,7 @@ def test_terms_never_fall_and_a_vote_never_changes_within_a_term(tmp_path: Path)
     with pytest.raises(AssertionError):
         file.save(HardState(4, None))
     with pytest.raises(AssertionError):
-        file.save(HardState(5, Voter("n2", "other")))
+        file.save(HardState(5, Replica("n2", "other")))
     assert file.load() == HardState(5, N1)
     file.close()
 
@@ -144,10 +144,10 @@ def write_pair(directory: Path, own: HardState, currterm: str) -> None:
     ("own", "currterm", "expected"),
     [
         (HardState(5, N1), "voteLeader=n2\ncurrTerm=4\n", HardState(5, N1)),
-        (HardState(5, N1), "voteLeader=n2\ncurrTerm=6\n", HardState(6, Voter("n2", "?"))),
+        (HardState(5, N1), "voteLeader=n2\ncurrTerm=6\n", HardState(6, Replica("n2", "?"))),
         (HardState(5, N1), "currTerm=6\nvoteLeader=\n", HardState(6, None)),
         (HardState(5, N1), "voteLeader=n2\ncurrTerm=5\n", HardState(5, N1)),
-        (HardState(5, None), "voteLeader=n2\ncurrTerm=5\n", HardState(5, Voter("n2", "?"))),
+        (HardState(5, None), "voteLeader=n2\ncurrTerm=5\n", HardState(5, Replica("n2", "?"))),
         (HardState(5, None), "voteLeader=\ncurrTerm=5\n", HardState(5, None)),
         (HardState(5, N1), "voteLeader=n2\ncurrTerm=60", HardState(5, N1)),  # torn
         (HardState(5, N1), "\0\0\0\0\0\0", HardState(5, N1)),
@@ -198,4 +198,4 @@ def test_any_other_failure_stops_the_member(tmp_path: Path) -> None:
 def test_a_java_directory_has_only_currterm(tmp_path: Path) -> None:
     assert read_hard_state(disk, str(tmp_path)) is None
     (tmp_path / "currterm").write_text("voteLeader=n0\ncurrTerm=12\n")
-    assert read_hard_state(disk, str(tmp_path)) == HardState(12, Voter("n0", "?"))
+    assert read_hard_state(disk, str(tmp_path)) == HardState(12, Replica("n0", "?"))

@@ -6,7 +6,7 @@ import json
 from itertools import pairwise
 from pathlib import Path
 
-from quorumlog.entry import Formation, HardState, Voter
+from quorumlog.entry import Formation, HardState, Replica
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.files.member_file import cluster_id_of
 from quorumlog.store.offline.inspection import inspect_directory
@@ -19,12 +19,12 @@ disk = OsDisk()
 def test_a_directory_in_full(tmp_path: Path) -> None:
     path = tmp_path / "n0"
     with opened(path) as directory:
-        own = Voter("n0", directory.directory_id)
-        founding = (own, Voter("n1", "d1"))
+        own = Replica("n0", directory.directory_id)
+        founding = (own, Replica("n1", "d1"))
         directory.save_formation(Formation((), founding))
         directory.save_hard_state(HardState(1, own))
         fill(directory, 20, term=1)
-        directory.save_hard_state(HardState(4, Voter("n1", "d1")))
+        directory.save_hard_state(HardState(4, Replica("n1", "d1")))
         fill(directory, 30, term=4)
     view = inspect_directory(disk, str(path)).to_json()
     assert json.loads(json.dumps(view)) == view
@@ -104,10 +104,10 @@ def test_what_waits_to_be_healed_is_shown_with_what_is_known_of_it(tmp_path: Pat
     whole = inspect_directory(disk, str(path))
     (path / "data" / f"{1024:020d}").unlink()
     with opened(path) as directory:  # a start makes the file again, and notes what it has lost
-        (lost,) = directory.store.quarantined
+        (lost,) = directory.store.damaged
     view = inspect_directory(disk, str(path))
-    (quarantined,) = view.to_json()["quarantine"]
-    assert quarantined == {
+    (damaged,) = view.to_json()["quarantine"]
+    assert damaged == {
         "first_index": whole.segments[1].first_index,
         "stop_index": whole.segments[1].last_index + 1,
         "terms": [{"first_index": lost.first_index, "term": 1}, {"first_index": 20, "term": 2}],
@@ -120,7 +120,7 @@ def test_what_waits_to_be_healed_is_shown_with_what_is_known_of_it(tmp_path: Pat
     assert view.ledger_end_index == whole.ledger_end_index
     found = verify_directory(disk, str(path))
     assert not found.ok
-    assert found.to_json()["quarantine"] == [quarantined]
+    assert found.to_json()["quarantine"] == [damaged]
 
 
 def test_a_note_that_nobody_can_read_is_damage(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_note_that_nobody_can_read_is_damage(tmp_path: Path) -> None:
     (path / "healing").write_bytes(b"[]\ncrc32=0\n")
     view = inspect_directory(disk, str(path))
     assert [damage.path for damage in view.damage] == ["healing"]
-    assert view.quarantined == ()
+    assert view.damaged == ()
     assert "healing: is unreadable" in verify_directory(disk, str(path)).problem
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.entry import Formation, Voter
+from quorumlog.entry import Formation, Replica
 from quorumlog.errors import DirectoryDamaged
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.files.member_file import (
@@ -20,7 +20,7 @@ from quorumlog.store.files.member_file import (
 from tests.store.stopping_disk import Stopped, StoppingDisk
 
 disk = OsDisk()
-FOUNDING = (Voter("n0", "aa"), Voter("n1", "bb"), Voter("n2", "cc"))
+FOUNDING = (Replica("n0", "aa"), Replica("n1", "bb"), Replica("n2", "cc"))
 RECORD = MemberRecord(
     group="g1",
     member_id="n0",

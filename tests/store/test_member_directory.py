@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from quorumlog.config import GroupConfig, MemberAddress, StoreConfig
-from quorumlog.entry import Durability, Formation, HardState, Voter
+from quorumlog.entry import Durability, Formation, HardState, Replica
 from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
 from quorumlog.sim.disk import SimDisk
 from quorumlog.store.directory.directory_recovery import check_recoverable, recover_directory
@@ -28,7 +28,7 @@ from tests.store.made_logs import SMALL, append, fill, flip, open_small, opened,
 from tests.store.stopping_disk import Stopped, StoppingDisk
 
 disk = OsDisk()
-N1 = Voter("n1", "d1")
+N1 = Replica("n1", "d1")
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_it_is_the_same_directory_at_the_next_start(path: Path) -> None:
     with opened(path) as directory:
         first_id = directory.directory_id
         directory.save_hard_state(HardState(3, N1))
-        founding = (Voter("n0", first_id), N1, Voter("n2", "d2"))
+        founding = (Replica("n0", first_id), N1, Replica("n2", "d2"))
         directory.save_formation(Formation(founding, ()))
         directory.save_formation(Formation((), founding))
         fill(directory, 20, term=3)
@@ -241,7 +241,7 @@ def test_a_directory_with_files_of_other_software_is_refused(path: Path, name: s
 
 def test_a_member_id_that_no_vote_could_name_is_refused(path: Path) -> None:
     with opened(path, member_id="n" * 255) as directory:
-        directory.save_hard_state(HardState(1, Voter("n" * 255, directory.directory_id)))
+        directory.save_hard_state(HardState(1, Replica("n" * 255, directory.directory_id)))
     with pytest.raises(ConfigError, match="--id"):
         open_small(path.with_name("other"), member_id="n" * 256)
 
@@ -276,7 +276,7 @@ def test_a_directory_that_forgot_is_a_new_one_with_the_old_log(path: Path, name:
     with opened(path) as directory:
         first_id = directory.directory_id
         directory.save_hard_state(HardState(4, N1))
-        founding = (Voter("n0", first_id), N1)
+        founding = (Replica("n0", first_id), N1)
         directory.save_formation(Formation((), founding))
         fill(directory, 30, term=4)
         end = directory.store.end
@@ -298,7 +298,7 @@ def test_a_directory_that_forgot_is_a_new_one_with_the_old_log(path: Path, name:
 
 def test_a_new_id_does_not_keep_a_pending_list_of_the_old_one(path: Path) -> None:
     with opened(path) as directory:
-        directory.save_formation(Formation((Voter("n0", directory.directory_id), N1), ()))
+        directory.save_formation(Formation((Replica("n0", directory.directory_id), N1), ()))
     spoil(path, "hardstate")
     with opened(path) as directory:
         assert directory.formation == Formation()
@@ -349,7 +349,7 @@ def test_a_bad_tail_of_a_log_without_a_durable_point_is_cut_and_kept_aside(path:
 def test_a_group_of_one_refuses_and_names_the_command_that_helps(path: Path, name: str) -> None:
     with opened(path, group_size=1) as directory:
         first_id = directory.directory_id
-        directory.save_hard_state(HardState(7, Voter("n0", first_id)))
+        directory.save_hard_state(HardState(7, Replica("n0", first_id)))
         fill(directory, 30, term=7)
         end = directory.store.end
     spoil(path, name)
@@ -400,7 +400,7 @@ def test_recovery_of_a_whole_directory_does_nothing(path: Path) -> None:
 def test_recovery_refuses_a_member_of_a_larger_group_and_writes_nothing(path: Path, kind: str) -> None:
     with opened(path) as directory:
         fill(directory, 5)
-        voters = (Voter("n0", directory.directory_id), N1, Voter("n2", "d2"))
+        voters = (Replica("n0", directory.directory_id), N1, Replica("n2", "d2"))
         directory.save_formation(Formation(**{kind: voters}))
     spoil(path, "hardstate")
     before = {p: p.read_bytes() for p in path.rglob("*") if p.is_file()}

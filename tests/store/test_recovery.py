@@ -145,7 +145,7 @@ def test_a_torn_entry_above_the_durable_point_is_cut_and_kept_aside(tmp_path: Pa
     assert read_log(store) == numbered(6)
     assert report.cut_bytes == (1024 - 2 * 248 - 24) + 2 * 248  # entry 7, the blank, entries 8 and 9
     assert "torn tail at 1520" in report.lines[0]
-    first, second = (Path(name) for name in report.quarantined.split(", "))
+    first, second = (Path(name) for name in report.damaged.split(", "))
     assert first.read_bytes()[248:] == old[3 * 248 : 1000]
     assert second.name == f"{2048:020d}.2"
     store.close()
@@ -292,7 +292,7 @@ def test_units_are_compared_with_the_data_at_the_edges_of_terms(tmp_path: Path) 
     overwrite(index_file(tmp_path), 2 * 32 + 24, (2).to_bytes(8, "big"))  # entry 2 claims term 2
     assert store.term_runs() == ((0, 1), (3, 2))
     assert index_file(tmp_path).read_bytes() == units, "the data says what the unit has to be"
-    assert store.quarantined == ()
+    assert store.damaged == ()
     store.close()
 
 
@@ -387,7 +387,7 @@ def test_a_segment_of_another_length_above_the_durable_point_is_set_aside(tmp_pa
     data_file(tmp_path, 2048).write_bytes(b"x" * 2000)
     store, report = open_store(str(tmp_path))
     assert read_log(store) == numbered(5)
-    assert Path(report.quarantined).read_bytes() == b"x" * 2000
+    assert Path(report.damaged).read_bytes() == b"x" * 2000
     store.close()
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from quorumlog.config import MIB, StoreConfig
 from quorumlog.store.disk import DiskUsage
-from quorumlog.store.mmap_ledger_store import MmapLedgerStore
+from quorumlog.store.file_ledger_store import FileLedgerStore
 from tests.store.log_making import (
     append_noop,
     append_numbered,
@@ -33,7 +33,7 @@ TIMEOUT_S = 30.0
 pytestmark = pytest.mark.usefixtures("no_syncs")
 
 
-def make_ahead(store: MmapLedgerStore) -> None:
+def make_ahead(store: FileLedgerStore) -> None:
     work = store.space_ahead()
     if work is not None:
         work()
@@ -95,7 +95,7 @@ def test_nothing_ahead_of_what_a_truncation_has_cut(tmp_path: Path) -> None:
 def test_killed_at_every_step_of_it(tmp_path: Path) -> None:
     """Nothing is lost, and at most a file without bytes has to be removed by the next start."""
 
-    def near_the_end_of_a_segment(path: Path, disk: StoppingDisk) -> MmapLedgerStore:
+    def near_the_end_of_a_segment(path: Path, disk: StoppingDisk) -> FileLedgerStore:
         store = new_store(str(path), CONFIG, disk)
         append_numbered(store, 100, size=SIZE)
         make_ahead(store)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from quorumlog.entry import HardState, Voter
+from quorumlog.entry import HardState, Replica
 from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
 from quorumlog.sim.disk import PAGE_BYTES, SimDisk
 from quorumlog.store.directory.opened_directory import MemberDirectory
@@ -79,7 +79,7 @@ def test_a_page_of_the_unsynced_tail_tears_it_there(offset: int) -> None:
         assert "cannot be read" in tail
     directory = open_simulated(disk)
     store = directory.store
-    assert (store.end, store.quarantined) == (seen, ())
+    assert (store.end, store.damaged) == (seen, ())
     assert read_log(store) == numbered(store.end.index + 1)
     assert store.end.index >= 19
     assert store.end.position <= position - position % PAGE_BYTES
@@ -104,8 +104,8 @@ def test_a_page_below_the_durable_point_is_damage(is_clean: bool) -> None:
             seen = reader.end
         store = open_simulated(disk).store
         assert (store.end, store.durable.index) == (seen, count - 1)
-        (quarantined,) = store.quarantined
-        assert (quarantined.first_index, quarantined.stop_index) == (len(before), count)
+        (damaged,) = store.damaged
+        assert (damaged.first_index, damaged.stop_index) == (len(before), count)
         append_numbered(store, 10)
         sync(store)
 
@@ -113,7 +113,7 @@ def test_a_page_below_the_durable_point_is_damage(is_clean: bool) -> None:
 @pytest.mark.parametrize("name", ["currterm", "checkpoint"])
 def test_a_small_file_that_nothing_depends_on_counts_as_absent(name: str) -> None:
     disk, _, _ = stopped(20)
-    state = HardState(7, Voter("n0", "x"))
+    state = HardState(7, Replica("n0", "x"))
     directory = open_simulated(disk)
     directory.save_hard_state(state)
     directory.close(clean=True)

@@ -27,10 +27,10 @@ from quorumlog.consensus.messages import (
     VoteResponse,
     VoteResult,
 )
-from quorumlog.entry import EntryId, Voter
+from quorumlog.entry import EntryId, Replica
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import ProtocolViolation
-from quorumlog.node.healer import PIECE_BYTES
+from quorumlog.node.repairer import PIECE_BYTES
 from quorumlog.server.client_session import READ_LIMIT_BYTES
 from quorumlog.wire.client_messages import (
     AppendRequest,
@@ -51,7 +51,7 @@ from quorumlog.wire.framing import (
     frame_bytes_of,
 )
 
-VOTER = Voter("n1", "d1")
+VOTER = Replica("n1", "d1")
 
 
 def stamped(bodies: list[bytes], first_index: int = 7, term: int = 3) -> EntryBatch:
@@ -60,30 +60,30 @@ def stamped(bodies: list[bytes], first_index: int = 7, term: int = 3) -> EntryBa
     return batch
 
 
-def frame_of(message: AnyFrameMessage, payload: EntryBatch | None = None, group: str = "g") -> bytes:
-    return b"".join(encode_frame(group, message, payload))
+def frame_of(message: AnyFrameMessage, batch: EntryBatch | None = None, group: str = "g") -> bytes:
+    return b"".join(encode_frame(group, message, batch))
 
 
 def flat(frames: list[Frame]) -> list[tuple[str, object, bytes, list[int]]]:
     """Frames as plain values: batches have no equality of their own."""
     rows: list[tuple[str, object, bytes, list[int]]] = []
-    for group, message, payload in frames:
+    for group, message, batch in frames:
         shown: object = message
         if isinstance(message, PushEntryRequest):
-            shown = msgspec.structs.replace(message, entries=None)
+            shown = msgspec.structs.replace(message, batch=None)
         rows.append(
             (
                 group,
                 shown,
-                b"" if payload is None else bytes(payload.buffer),
-                [] if payload is None else payload.sizes.tolist(),
+                b"" if batch is None else bytes(batch.buffer),
+                [] if batch is None else batch.sizes.tolist(),
             )
         )
     return rows
 
 
 def conversation() -> list[bytes]:
-    """Frames of every kind of payload: none, small, and above the large-frame limit."""
+    """Frames of every kind of batch: none, small, and above the large-frame limit."""
     return [
         frame_of(Hello(role="client")),
         frame_of(AppendRequest(request_id=1, stream=4, number=2), EntryBatch.from_bodies([b"a"])),
@@ -112,8 +112,8 @@ def test_every_frame_comes_back_as_it_was_sent() -> None:
         "ErrorResponse",
     ]
     assert frames[1].message == AppendRequest(request_id=1, stream=4, number=2)
-    assert [bytes(b) for b in frames[3].payload.bodies()] == [b"", b"bc" * 300, b"d"]  # type: ignore[union-attr]
-    assert frames[0].payload is None
+    assert [bytes(b) for b in frames[3].batch.bodies()] == [b"", b"bc" * 300, b"d"]  # type: ignore[union-attr]
+    assert frames[0].batch is None
     assert decoder.is_between_frames
 
 
@@ -125,7 +125,7 @@ def test_entry_bytes_are_not_copied_on_the_way_out() -> None:
 def test_an_empty_batch_is_no_payload() -> None:
     empty = EntryBatch(b"", np.empty(0, np.int64))
     message = ReadResponse(first_index=0, count=0, ledger_begin_index=0, committed_index=-1)
-    assert FrameDecoder().receive_data(frame_of(message, empty))[0].payload is None
+    assert FrameDecoder().receive_data(frame_of(message, empty))[0].batch is None
 
 
 def test_a_push_takes_its_entries_along_and_leaves_its_sender_behind() -> None:
@@ -140,32 +140,32 @@ def test_a_push_takes_its_entries_along_and_leaves_its_sender_behind() -> None:
         count=2,
         term_runs=((7, 3),),
         previous_chain=99,
-        entries=batch,
+        batch=batch,
     )
-    group, message, payload = FrameDecoder().receive_data(frame_of(push))[0]
+    group, message, received = FrameDecoder().receive_data(frame_of(push))[0]
     assert group == "g"
     assert isinstance(message, PushEntryRequest)
-    assert message.sender == Voter("", "")
-    assert message.entries is payload
-    assert payload is not None
-    payload.check_encoding()
-    payload.check_sequence(7, 99)
-    assert msgspec.structs.replace(message, sender=VOTER, entries=batch) == push
+    assert message.sender == Replica("", "")
+    assert message.batch is received
+    assert received is not None
+    received.check_encoding()
+    received.check_sequence(7, 99)
+    assert msgspec.structs.replace(message, sender=VOTER, batch=batch) == push
 
 
 def test_an_answer_to_a_request_for_a_range_takes_its_entries_along() -> None:
     batch = stamped([b"one", b"two"])
-    answer = RangeResponse(sender=VOTER, term=3, number=5, count=2, entries=batch)
+    answer = RangeResponse(sender=VOTER, term=3, number=5, count=2, batch=batch)
     (frame,) = FrameDecoder().receive_data(frame_of(answer))
     assert isinstance(frame.message, RangeResponse)
     assert (frame.message.number, frame.message.count) == (5, 2)
-    assert bytes(frame.message.entries.buffer) == bytes(batch.buffer)
+    assert bytes(frame.message.batch.buffer) == bytes(batch.buffer)
 
 
 def test_the_sender_of_any_peer_message_stays_behind() -> None:
     vote = VoteResponse(sender=VOTER, term=2, vote_term=2, pre_vote=False, result=VoteResult.ACCEPT)
     received = FrameDecoder().receive_data(frame_of(vote))[0].message
-    assert received == msgspec.structs.replace(vote, sender=Voter("", ""))
+    assert received == msgspec.structs.replace(vote, sender=Replica("", ""))
 
 
 def test_a_small_payload_leaves_the_receive_buffer_and_a_large_one_is_its_own_buffer() -> None:
@@ -174,12 +174,12 @@ def test_a_small_payload_leaves_the_receive_buffer_and_a_large_one_is_its_own_bu
     large = decoder.receive_data(frame_of(AppendRequest(), EntryBatch.from_bodies([b"L" * 300_000])))
     # Overwrite everything that the decoder may still hold.
     decoder.receive_data(frame_of(AppendRequest(), EntryBatch.from_bodies([b"z" * 50_000])) * 6)
-    assert small[0].payload is not None
-    assert large[0].payload is not None
-    assert bytes(small[0].payload.body(0)) == b"s" * 10
-    assert bytes(large[0].payload.body(0)) == b"L" * 300_000
-    assert not small[0].payload.buffer.readonly
-    assert not large[0].payload.buffer.readonly
+    assert small[0].batch is not None
+    assert large[0].batch is not None
+    assert bytes(small[0].batch.body(0)) == b"s" * 10
+    assert bytes(large[0].batch.body(0)) == b"L" * 300_000
+    assert not small[0].batch.buffer.readonly
+    assert not large[0].batch.buffer.readonly
 
 
 def test_a_large_frame_is_received_straight_into_its_own_buffer() -> None:
@@ -191,8 +191,8 @@ def test_a_large_frame_is_received_straight_into_its_own_buffer() -> None:
     assert len(into) == len(data) - 1000
     into[:] = data[1000:]
     (frame,) = decoder.buffer_updated(len(into))
-    assert frame.payload is not None
-    assert np.shares_memory(np.frombuffer(into, np.uint8), np.frombuffer(frame.payload.buffer, np.uint8))
+    assert frame.batch is not None
+    assert np.shares_memory(np.frombuffer(into, np.uint8), np.frombuffer(frame.batch.buffer, np.uint8))
 
 
 # -------------------------------------------------------------------- cut anywhere
@@ -227,7 +227,7 @@ def test_any_sizes_cut_anywhere(sizes: list[int], cuts: list[int]) -> None:
         position += cut
     assert flat(frames) == flat(FrameDecoder().receive_data(data))
     assert [f.message.request_id for f in frames] == list(range(len(sizes)))  # type: ignore[union-attr]
-    assert [int(f.payload.sizes[0]) - 48 for f in frames] == sizes  # type: ignore[union-attr]
+    assert [int(f.batch.sizes[0]) - 48 for f in frames] == sizes  # type: ignore[union-attr]
     assert decoder.is_between_frames
 
 
@@ -258,7 +258,7 @@ def with_entries(batch: EntryBatch, term_runs: tuple[tuple[int, int], ...]) -> l
         term_runs=term_runs,
         previous_chain=2**32 - 1,
         cold=True,
-        entries=batch,
+        batch=batch,
     )
     append = AppendRequest(
         request_id=MOST,
@@ -267,7 +267,7 @@ def with_entries(batch: EntryBatch, term_runs: tuple[tuple[int, int], ...]) -> l
         previous_connection=f"{MOST:016x}/{MOST}",
         timeout_ms=MOST,
     )
-    heal = RangeResponse(term=MOST, number=MOST, count=batch.count, entries=batch)
+    heal = RangeResponse(term=MOST, number=MOST, count=batch.count, batch=batch)
     answer = ReadResponse(
         request_id=MOST,
         first_index=MOST,
@@ -336,14 +336,14 @@ def test_garbage_is_a_violation_or_not_yet_a_frame(data: bytes) -> None:
     assert not outcome(MAGIC + data)
 
 
-def sealed(control: bytes, *, payload: bytes = b"", count: int = 0) -> bytes:
+def sealed(control: bytes, *, batch: bytes = b"", count: int = 0) -> bytes:
     """A frame whose lengths and checksums are right, whatever it carries."""
     from isal.isal_zlib import crc32
 
-    payload_crc = crc32(payload) if count else 0
-    frame_bytes = FRAME_HEADER_BYTES + len(control) + len(payload)
+    payload_crc = crc32(batch) if count else 0
+    frame_bytes = FRAME_HEADER_BYTES + len(control) + len(batch)
     tail = struct.pack("<IIII", payload_crc, frame_bytes, len(control), count) + control
-    return MAGIC + struct.pack("<I", crc32(tail)) + tail + payload
+    return MAGIC + struct.pack("<I", crc32(tail)) + tail + batch
 
 
 @settings(max_examples=300, deadline=None)
@@ -382,8 +382,8 @@ def test_any_messagepack_is_a_message_or_a_violation(
         (sealed(b""), "no message"),
         (sealed(b"\x92\xa1g" + b"\x9d\x05" + b"\x91" * 5000), "no message"),
         (sealed(b"\x92\xa1\xff\x92\x26\x01"), "no message"),
-        (sealed(b"\x92\xa1g\x92\x26\x01", payload=b"\x30\0\0\0" + bytes(60), count=1), "48 bytes"),
-        (sealed(b"\x92\xa1g\x92\x26\x01", payload=b"\x01\0\0\0" + bytes(48), count=1), "1 bytes by"),
+        (sealed(b"\x92\xa1g\x92\x26\x01", batch=b"\x30\0\0\0" + bytes(60), count=1), "48 bytes"),
+        (sealed(b"\x92\xa1g\x92\x26\x01", batch=b"\x01\0\0\0" + bytes(48), count=1), "1 bytes by"),
     ],
 )
 def test_nonsense_is_named(data: bytes, words: str) -> None:

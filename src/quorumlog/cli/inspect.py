@@ -11,7 +11,7 @@ from quorumlog.cli.options import Directory, Json, check_directory
 from quorumlog.cli.output import entry_progress, out, print_json
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.offline.inspection import Inspection, inspect_directory
-from quorumlog.store.offline.verification import describe_quarantine
+from quorumlog.store.offline.verification import describe_damaged
 
 
 def inspect(
@@ -107,14 +107,14 @@ def _print_damage(found: Inspection, *, quick: bool) -> None:
             style="red",
             soft_wrap=True,
         )
-    for quarantined in found.quarantined:
+    for damaged in found.damaged:
         console.print(
-            f"healing {describe_quarantine(quarantined)}; in quarantine until another member sends it",
+            f"healing {describe_damaged(damaged)}; damaged until another member sends it",
             markup=False,
             style="red",
             soft_wrap=True,
         )
     if found.tail:
         console.print(f"tail    {found.tail}: the next start cuts it", markup=False, soft_wrap=True)
-    if not found.damage and not found.quarantined:
+    if not found.damage and not found.damaged:
         console.print("no damage seen (entries were not read)" if quick else "no damage")

@@ -10,7 +10,7 @@ import typer
 from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError
 from quorumlog.store.files.member_file import MEMBER_NAME
-from quorumlog.store.log.mmap_file_list import DATA_NAME
+from quorumlog.store.log.segment_list import DATA_NAME
 
 MAX_TIMEOUT_S = 1_000_000
 """Eleven days; above it are typing mistakes and `inf`."""

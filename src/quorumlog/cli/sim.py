@@ -10,9 +10,9 @@ from rich.table import Table
 
 from quorumlog.cli.options import Json
 from quorumlog.cli.output import EXIT_REFUSED, entry_progress, out, print_json
-from quorumlog.sim.campaign import lives
 from quorumlog.sim.coverage import EXPECTED_ABSENT, expected, missing
-from quorumlog.sim.life import FAULTS_MS, LifeResult, live
+from quorumlog.sim.many_runs import lives
+from quorumlog.sim.run import FAULTS_MS, RunResult, live
 
 COVERAGE_SEEDS = 1000
 """From so many lives on everything that can be met must have been met."""
@@ -72,7 +72,7 @@ def sim(
         raise typer.Exit(EXIT_REFUSED)
 
 
-def _lives(first_seed: int, seeds: int, jobs: int, faults_ms: float, unfair: bool) -> list[LifeResult]:
+def _lives(first_seed: int, seeds: int, jobs: int, faults_ms: float, unfair: bool) -> list[RunResult]:
     results = []
     with entry_progress("lives") as progress:
         for result in lives(range(first_seed, first_seed + seeds), jobs, faults_ms, unfair=unfair):
@@ -81,7 +81,7 @@ def _lives(first_seed: int, seeds: int, jobs: int, faults_ms: float, unfair: boo
     return results
 
 
-def _row(result: LifeResult) -> dict[str, object]:
+def _row(result: RunResult) -> dict[str, object]:
     return {
         "seed": result.seed,
         "ok": not result.failure,
@@ -98,8 +98,8 @@ def _row(result: LifeResult) -> dict[str, object]:
 
 
 def _print(
-    results: list[LifeResult],
-    failed: list[LifeResult],
+    results: list[RunResult],
+    failed: list[RunResult],
     counts: Counter[str],
     absent: list[str],
     seeds: int,
@@ -137,7 +137,7 @@ def _print(
         )
 
 
-def _print_losses(results: list[LifeResult]) -> None:
+def _print_losses(results: list[RunResult]) -> None:
     """What unfair lives have cost, life by life; lives without losses are only counted."""
     table = Table("seed", "acknowledged entries lost", "found others holding other entries", "not whole")
     marked = [each for each in results if each.lost or each.diverged or each.not_whole]

@@ -22,7 +22,7 @@ KEYS = (
     "ledger_begin_index",
     "ledger_end_index",
     "committed_index",
-    "quarantined_entries",
+    "damaged_entries",
     "scrub_next_index",
     "scrub_stop_index",
     "scrub_passes",
@@ -134,4 +134,4 @@ def _set_aside(row: MemberStatusRow) -> str:
         return ""
     files = f"{row.set_aside_files} file{'s' * (row.set_aside_files > 1)}"
     kept = f"{files} ({row.set_aside_bytes / MIB:.1f} MiB)"
-    return f"{kept} set aside in quarantine/ of its data directory, to be looked at or deleted"
+    return f"{kept} set aside damaged/ of its data directory, to be looked at or deleted"

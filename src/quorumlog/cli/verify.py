@@ -18,7 +18,7 @@ from quorumlog.store.offline.directory_reader import DirectoryReader
 from quorumlog.store.offline.verification import (
     Verification,
     compare_directories,
-    describe_quarantine,
+    describe_damaged,
     verify_directory,
 )
 
@@ -125,12 +125,10 @@ def _print_result(result: Verification) -> None:
             console.print(
                 f"        {damage.path}: {damage.problem} ({damage.place})", markup=False, soft_wrap=True
             )
-    elif result.problem and not result.quarantined:
+    elif result.problem and not result.damaged:
         console.print(f"        {result.problem}", markup=False, soft_wrap=True)
-    for quarantined in result.quarantined:
-        console.print(
-            f"        in quarantine: {describe_quarantine(quarantined)}", markup=False, soft_wrap=True
-        )
+    for damaged in result.damaged:
+        console.print(f"        damaged: {describe_damaged(damaged)}", markup=False, soft_wrap=True)
 
 
 def _agreement(results: list[Verification]) -> str:

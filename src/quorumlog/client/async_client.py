@@ -57,8 +57,8 @@ class AsyncLedgerClient(LedgerClientBase):
         if type(body) is not bytes:
             body = body_of(body)
         verbs = self._verbs
-        patience_ms = verbs.timeout_ms if timeout_ms is None else verbs.patience_ms(timeout_ms)
-        waiter, frame = self._joiner.add(body, patience_ms)
+        allowed_ms = verbs.timeout_ms if timeout_ms is None else verbs.timeout_ms_of(timeout_ms)
+        waiter, frame = self._joiner.add(body, allowed_ms)
         try:
             outcome = await waiter
         except CancelledError:
@@ -187,7 +187,7 @@ class AsyncLedgerClient(LedgerClientBase):
                 await self._io.wait(request)
 
     def _submit(self, requests: Sequence[Request]) -> None:
-        if requests and requests[0].payload is not None:
+        if requests and requests[0].batch is not None:
             # Among appends, what was begun first is written first.
             self._joiner.send()
         self._io.submit(requests)

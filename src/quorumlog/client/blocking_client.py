@@ -62,7 +62,7 @@ class LedgerClient(LedgerClientBase):
         deadline, ...) and OutcomeUnknown if nobody can tell.
         """
         body = body_of(body)
-        outcome, frame = self._joiner.append(body, self._verbs.patience_ms(timeout_ms))
+        outcome, frame = self._joiner.append(body, self._verbs.timeout_ms_of(timeout_ms))
         if isinstance(outcome, AppendReceipt):
             return outcome
         if outcome is None:

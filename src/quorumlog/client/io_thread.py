@@ -225,7 +225,7 @@ class IoThread:
                         self._write_on(connection)
                     if mask & selectors.EVENT_READ and not connection.is_closed:
                         self._read(connection)
-                self._keep_house()
+                self._run_timers()
         except BaseException as crash:
             # A bug. Nobody may wait for ever because of it; the next call raises it.
             self._crash = crash
@@ -296,7 +296,7 @@ class IoThread:
         self._send(connection, buffers)
         self._write(connection)
 
-    def _keep_house(self) -> None:
+    def _run_timers(self) -> None:
         """Connections that came, went or are full; then time."""
         writable: list[_Connection] = []
         with self._lock:

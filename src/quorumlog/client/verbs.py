@@ -80,7 +80,7 @@ class Verbs:
         self.timeout_ms = timeout_ms
         """Of a call that is given none."""
 
-    def patience_ms(self, timeout_ms: float | None) -> float:
+    def timeout_ms_of(self, timeout_ms: float | None) -> float:
         """What a call was given, or what all are; there may be none left. Raises BadRequest."""
         if timeout_ms is None:
             return self.timeout_ms
@@ -95,7 +95,7 @@ class Verbs:
         self, bodies: Sequence[bytes] | EntryBatch, timeout_ms: float | None
     ) -> Verb[AppendReceipt]:
         request = _request(
-            AppendRequest(), LEADER, self.patience_ms(timeout_ms), payload=batch_of(bodies)
+            AppendRequest(), LEADER, self.timeout_ms_of(timeout_ms), batch=batch_of(bodies)
         )
         yield call(request)
         return receipt_of(request)
@@ -108,8 +108,8 @@ class Verbs:
         self, batch_records: int, batch_bytes: int, window: int, timeout_ms: float | None
     ) -> Appending:
         gatherer = BatchGatherer(batch_records, batch_bytes)
-        patience_ms = self.patience_ms(timeout_ms)
-        return Appending(self._protocol.new_stream(), gatherer, window, patience_ms)
+        allowed_ms = self.timeout_ms_of(timeout_ms)
+        return Appending(self._protocol.new_stream(), gatherer, window, allowed_ms)
 
     # ---------------------------------------------------------------- read
 
@@ -159,7 +159,7 @@ class Verbs:
     def end_index(self, timeout_ms: float | None) -> Verb[int]:
         # Above all entries there is only the end: the refusal names it, and waits for the majority.
         message = ReadRequest(first_index=INDEX_LIMIT - 1, to_end=True)
-        request = _read_request(message, LEADER, self.patience_ms(timeout_ms))
+        request = _read_request(message, LEADER, self.timeout_ms_of(timeout_ms))
         yield call(request)
         if isinstance(request.error, IndexOutOfRange):
             return request.error.committed_index
@@ -169,24 +169,24 @@ class Verbs:
 
     def status(self, timeout_ms: float) -> Verb[list[MemberStatusRow]]:
         """Asks every listed server, then the members that the answers told of."""
-        patience_ms = self.patience_ms(timeout_ms)
+        allowed_ms = self.timeout_ms_of(timeout_ms)
         view = self._protocol.view
         asked: dict[str, Request] = {}
         while new := [address for address in view.known_addresses() if address not in asked]:
             requests = [
-                _request(StatusRequest(), Target(TargetKind.ADDRESS, address), patience_ms)
+                _request(StatusRequest(), Target(TargetKind.ADDRESS, address), allowed_ms)
                 for address in new
             ]
             asked.update(zip(new, requests, strict=True))
             yield Step(requests, requests)
         self._protocol.check_open()
-        return rows_of(asked, view, patience_ms)
+        return rows_of(asked, view, allowed_ms)
 
     def transfer(self, to: str, timeout_ms: float | None) -> Verb[str]:
         if not isinstance(to, str):
             raise BadRequest(f"to must be the id of a member, not {to!r}")
         message = TransferRequest(to_member_id="".join(to))
-        request = _request(message, LEADER, self.patience_ms(timeout_ms))
+        request = _request(message, LEADER, self.timeout_ms_of(timeout_ms))
         yield call(request)
         return response_of(request, TransferResponse).leader_id
 
@@ -292,7 +292,7 @@ class Appending(AppendWindow):
             self._is_exhausted = True
             return ()
         append = AppendRequest()
-        request = _request(append, LEADER, self._timeout_ms, payload=batch, stream=self._stream)
+        request = _request(append, LEADER, self._timeout_ms, batch=batch, stream=self._stream)
         self.add(request)
         self._has_added = True
         return (request,)

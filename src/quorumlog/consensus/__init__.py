@@ -15,7 +15,7 @@ and a simulator can run a year in a minute.
 Everything that says "I have it" (a positive answer to APPEND, COMPARE or TRUNCATE) waits for the disk;
 the leader counts itself only as far as its own disk has come.
 
-**One member is a directory.** A `Voter` is (member id, directory id). A wiped member comes back as
+**One member is a directory.** A `Replica` is (member id, directory id). A wiped member comes back as
 another voter, which nobody counts (role OBSERVER), so it cannot help to lose what it has forgotten.
 
 Read in this order:
@@ -24,7 +24,7 @@ Read in this order:
     ready                what the core wants done, and in which order
     term_runs            which term wrote which indices
     log_changes          what the next Ready does to the log; what is durable
-    quarantine           entries that the disk cannot show, and what is not said meanwhile
+    damaged_indices   entries that the disk cannot show, and what is not said meanwhile
     member_state         term, vote, role, leader, committed index: all transitions
     outbox               who is connected, what leaves next
     leader_elector       silence, pre-vote, vote, heartbeats, stepping down

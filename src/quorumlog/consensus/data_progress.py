@@ -12,14 +12,14 @@ from __future__ import annotations
 from quorumlog.config import ConsensusConfig
 from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.quorum_ack_checker import quorum_value
-from quorumlog.entry import Voter
+from quorumlog.entry import Replica
 
 NAMED_AFTER = 4
 """Election time-outs without progress after which `status` names a member."""
 GIVEN_UP_AFTER = 8
 """Election time-outs without a majority that progresses after which a leader steps down: with the
 defaults a little longer than the transport needs to give up a dead connection and to dial another."""
-MOST_PATIENCE = 8
+MAX_BACK_OFF = 8
 """Where nobody can commit, each step-down is a term for nothing: a leader waits twice as long each time
 that nothing was committed since the last, up to so many times `GIVEN_UP_AFTER`."""
 
@@ -27,14 +27,14 @@ that nothing was committed since the last, up to so many times `GIVEN_UP_AFTER`.
 class DataProgress:
     """Of the term that this member leads; how often it gave up is remembered beyond."""
 
-    __slots__ = ("_config", "_gave_up_at_index", "_patience", "_progressed_ms", "_state")
+    __slots__ = ("_back_off", "_config", "_gave_up_at_index", "_progressed_ms", "_state")
 
     def __init__(self, config: ConsensusConfig, state: MemberState) -> None:
         self._config = config
         self._state = state
-        self._progressed_ms: dict[Voter, float] = {}
+        self._progressed_ms: dict[Replica, float] = {}
         """When each other voter, and each observer that was fed, progressed last."""
-        self._patience = 1
+        self._back_off = 1
         self._gave_up_at_index = -1
         """The committed index at the last step-down."""
 
@@ -42,21 +42,21 @@ class DataProgress:
         """Elected: everybody counts as having progressed just now."""
         state = self._state
         if state.committed_index > self._gave_up_at_index:
-            self._patience = 1
+            self._back_off = 1
         others = [voter for voter in state.voters if voter != state.member]
         self._progressed_ms = dict.fromkeys(others, state.now_ms)
 
-    def on_connected(self, voter: Voter) -> None:
+    def on_connected(self, voter: Replica) -> None:
         """An observer is new here at first; a voter that comes back has still to progress."""
         self._progressed_ms.setdefault(voter, self._state.now_ms)
 
-    def note(self, voter: Voter) -> None:
+    def note(self, voter: Replica) -> None:
         """It progresses."""
         if voter in self._progressed_ms:
             self._progressed_ms[voter] = self._state.now_ms
 
     def on_committed(self) -> None:
-        self._patience = 1
+        self._back_off = 1
 
     def gives_up(self) -> bool:
         """True once it is time to step down; asked once a heartbeat, and not again in that term."""
@@ -65,13 +65,13 @@ class DataProgress:
             return False
         times = [ms for voter, ms in self._progressed_ms.items() if voter in state.voters]
         silent_ms = state.now_ms - quorum_value([state.now_ms, *times])
-        if silent_ms < GIVEN_UP_AFTER * self._patience * self._config.election_timeout_ms:
+        if silent_ms < GIVEN_UP_AFTER * self._back_off * self._config.election_timeout_ms:
             return False
-        self._patience = min(2 * self._patience, MOST_PATIENCE)
+        self._back_off = min(2 * self._back_off, MAX_BACK_OFF)
         self._gave_up_at_index = state.committed_index
         return True
 
-    def stalled_since_ms(self, voter: Voter) -> float | None:
+    def stalled_since_ms(self, voter: Replica) -> float | None:
         """When a connected member that lacks something progressed last, if that is long ago."""
         since_ms = self._progressed_ms.get(voter, self._state.now_ms)
         silent_ms = self._state.now_ms - since_ms

@@ -16,7 +16,7 @@ from quorumlog.consensus.messages import PushEntryRequest, PushEntryResponse, Pu
 from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.push_window import PushWindow
 from quorumlog.consensus.ready import PeerStatus, PushOrder
-from quorumlog.entry import EntryId, Voter
+from quorumlog.entry import EntryId, Replica
 
 NEVER = float("inf")
 ASKED_IN_VAIN = 3
@@ -27,7 +27,7 @@ class EntryDispatcher:
     """Feeds one member. Lives as long as this process; `begin` starts it anew for a term or directory.
 
     Invariants while in APPEND or COMMIT: every entry up to `match_index` and up to `mark` is on the
-    follower's disk (up to `match_index` it may be in quarantine, which is why only `mark` counts);
+    follower's disk (up to `match_index` it may be damaged, which is why only `mark` counts);
     `max(mark, match_index) < write_index`; pushes on their way lie between the two.
     """
 
@@ -36,8 +36,8 @@ class EntryDispatcher:
         config: ConsensusConfig,
         state: MemberState,
         outbox: Outbox,
-        to: Voter,
-        on_held_at_most: Callable[[Voter, int], None],
+        to: Replica,
+        on_held_at_most: Callable[[Replica, int], None],
     ) -> None:
         """`on_held_at_most(to, index)`: it was found to hold nothing of ours above this entry."""
         self._config = config
@@ -92,7 +92,7 @@ class EntryDispatcher:
 
     # ---------------------------------------------------------------- life
 
-    def begin(self, to: Voter, term: int, write_index: int) -> None:
+    def begin(self, to: Replica, term: int, write_index: int) -> None:
         """Start at COMPARE with the entry before `write_index`: a new term, or another directory.
 
         At an election `write_index` is the leader's `ledger_end_index` + 1 of that moment (DLedger
@@ -267,7 +267,7 @@ class EntryDispatcher:
             self._fire(Event.LOG_GREW)
 
     def _wait_for_answer(self) -> None:
-        self._resend_at_ms = self._state.now_ms + self._window.patience_ms
+        self._resend_at_ms = self._state.now_ms + self._window.allowed_ms
 
     def _pause(self) -> None:
         self._paused = True
@@ -464,7 +464,7 @@ class EntryDispatcher:
 
     def status(self, stalled_since_ms: float | None) -> PeerStatus:
         return PeerStatus(
-            voter=self.to,
+            replica=self.to,
             is_voter=self.to in self._state.voters,
             state=self.state.value,
             match_index=self.match_index,

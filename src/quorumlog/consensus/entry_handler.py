@@ -11,7 +11,7 @@ Four rules stand above all others:
 1. Cutting happens only on a real conflict: an index where the leader's term and ours differ. An older
    or repeated message names entries that we hold already, so it cuts nothing.
 2. A cut at or below the committed index is refused with DIVERGED_BELOW_COMMIT, and `status` says so.
-3. No acknowledgement leaves for the first entry on that is in quarantine and not known to be committed;
+3. No acknowledgement leaves for the first entry on that is damaged and not known to be committed;
    the newest one is kept until it may leave.
 4. The committed index moves only up to `_verified_index`, the last entry that this leader in this term
    has shown to be the same as its own. Our own log end may be a tail that nobody else has.
@@ -28,7 +28,7 @@ from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.messages import PushEntryRequest, PushEntryResponse, PushResult, PushType
 from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.ready import AppendOrder, Envelope
-from quorumlog.entry import EntryKind, Voter
+from quorumlog.entry import EntryKind, Replica
 
 
 class EntryHandler:
@@ -58,7 +58,7 @@ class EntryHandler:
         self._verified_index = -1
         self._leader_committed_index = -1
         """What this leader has said to be committed, which may lie beyond what is verified yet."""
-        self._withheld: tuple[Voter, PushEntryResponse] | None = None
+        self._withheld: tuple[Replica, PushEntryResponse] | None = None
         """The acknowledgement that reaches farthest of those that may not leave yet."""
         self.problem = ""
 
@@ -152,7 +152,7 @@ class EntryHandler:
             return  # names no entry at the cut: nothing that a dispatcher sends
         differs = cut_index <= runs.end_index and runs.term_at(cut_index) != request.term_runs[0][1]
         # Where the last entry that stays is damaged, only the APPEND behind this tells where it ends.
-        if differs and self._state.log.quarantine.holds(request.previous.index):
+        if differs and self._state.log.damaged.holds(request.previous.index):
             differs = False
         if differs and not self._cut_from(cut_index, request):
             return
@@ -187,7 +187,7 @@ class EntryHandler:
                     count=request.last_index + 1 - new_index,
                     term=request.term,
                     kind=EntryKind.NORMAL,
-                    entries=request.entries,
+                    batch=request.batch,
                     push_first_index=request.first_index,
                     push_previous_chain=request.previous_chain,
                 ),

@@ -20,7 +20,7 @@ from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.messages import FormRequest, FormResponse
 from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.ready import Role
-from quorumlog.entry import Formation, Voter
+from quorumlog.entry import Formation, Replica
 
 LONGEST_WAIT_FACTOR = 8
 """Questions are repeated after one longest vote wait, then after two, four, eight, eight, ..."""
@@ -50,9 +50,9 @@ class Forming:
         """`formation` differs from what is stored; the next Ready carries it."""
         self.problem = ""
         self._number = 0
-        self._answers: dict[Voter, bool] = {}
+        self._answers: dict[Replica, bool] = {}
         """Who has answered the present number, and whether with our own pending list."""
-        self._lists: dict[str, tuple[Voter, ...]] = {}
+        self._lists: dict[str, tuple[Replica, ...]] = {}
         """The last pending list that each member told, for `status`."""
         self._wait_ms = float(config.max_vote_interval_ms)
         self._next_ask_ms = math.inf
@@ -67,7 +67,7 @@ class Forming:
 
     # ---------------------------------------------------------------- asking
 
-    def on_connected(self, voter: Voter) -> None:
+    def on_connected(self, voter: Replica) -> None:
         if self._unformed and not self._look_at_list():
             self._ask(voter)
 
@@ -104,7 +104,7 @@ class Forming:
             self._ask(voter)
         self._form_if_agreed()
 
-    def _ask(self, voter: Voter) -> None:
+    def _ask(self, voter: Replica) -> None:
         self._outbox.send(
             voter,
             FormRequest(
@@ -132,7 +132,7 @@ class Forming:
             for voter in self._outbox.connected:
                 self._tell(voter)
 
-    def _form(self, founding: tuple[Voter, ...]) -> None:
+    def _form(self, founding: tuple[Replica, ...]) -> None:
         assert not self.formation.founding, self.formation
         self.formation = Formation(self.formation.pending, founding)
         self.changed = True
@@ -161,7 +161,7 @@ class Forming:
             # It has stored our list since it answered; no need to wait for the period.
             self._ask_all()
 
-    def _tell(self, voter: Voter) -> None:
+    def _tell(self, voter: Replica) -> None:
         self._outbox.send(
             voter,
             FormRequest(
@@ -173,7 +173,7 @@ class Forming:
             ),
         )
 
-    def _on_told(self, teller: Voter, founding: tuple[Voter, ...]) -> None:
+    def _on_told(self, teller: Replica, founding: tuple[Replica, ...]) -> None:
         if self._unformed:
             self._form(founding)
         elif founding != self.formation.founding:
@@ -209,5 +209,5 @@ class Forming:
         return f"forming: waits for the same list of directories at every one of {own_ids}"
 
 
-def _names(voters: tuple[Voter, ...]) -> str:
+def _names(voters: tuple[Replica, ...]) -> str:
     return ",".join(voter.member_id for voter in voters)

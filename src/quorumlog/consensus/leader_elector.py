@@ -36,9 +36,9 @@ from quorumlog.consensus.messages import (
 from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.quorum_ack_checker import quorum_value
 from quorumlog.consensus.ready import Role
-from quorumlog.entry import Voter
+from quorumlog.entry import Replica
 
-MOST_PATIENCE = 64
+MAX_BACK_OFF = 64
 """A damaged member that led in vain waits so many times three election time-outs at most."""
 LONG_AGO_MS = -math.inf
 
@@ -66,19 +66,19 @@ class Campaign:
     __slots__ = ("answers", "pre_vote", "transfer_mark", "vote_term")
 
     def __init__(
-        self, vote_term: int, *, pre_vote: bool, transfer_mark: tuple[Voter, int] | None
+        self, vote_term: int, *, pre_vote: bool, transfer_mark: tuple[Replica, int] | None
     ) -> None:
         self.vote_term = vote_term
         self.pre_vote = pre_vote
         self.transfer_mark = transfer_mark
-        self.answers: dict[Voter, VoteResult] = {}
+        self.answers: dict[Replica, VoteResult] = {}
         """By voter, so that a repeated answer counts once."""
 
     @property
     def accepts(self) -> int:
         return sum(result is VoteResult.ACCEPT for result in self.answers.values())
 
-    def record(self, voter: Voter, result: VoteResult) -> None:
+    def record(self, voter: Replica, result: VoteResult) -> None:
         # A vote once given is a promise for its term; a pre-vote may be thought better of.
         if self.pre_vote or self.answers.get(voter) is not VoteResult.ACCEPT:
             self.answers[voter] = result
@@ -101,17 +101,17 @@ class LeaderElector:
         """When a leader was last heard, or this member led last."""
         self._connection_lost = False
         """Nobody answers where the leader was: whoever turns candidate for this asks at once."""
-        self._fruitless_terms = 0
+        self._terms_without_commit = 0
         """Led in a row without committing anything, because of damage."""
         self._leaves_it_until_ms = LONG_AGO_MS
         """Led, and its entries reached too few: the others may try first."""
-        self._kept_back: set[Voter] = set()
+        self._kept_back: set[Replica] = set()
         """Who said in a heartbeat answer that it would not take over."""
         self.round = 0
         """Number of the newest heartbeat round of this term of leadership."""
         self._next_heartbeat_ms = 0.0
-        self._answered_ms: dict[Voter, float] = {}
-        self._answered_round: dict[Voter, int] = {}
+        self._answered_ms: dict[Replica, float] = {}
+        self._answered_round: dict[Replica, int] = {}
 
     def start(self) -> None:
         """The member has started, or has formed: its first silence is one vote wait."""
@@ -157,19 +157,19 @@ class LeaderElector:
 
     @property
     def _campaigns_from_ms(self) -> float:
-        """A member with entries in quarantine leaves it to the others to lead, unless none of them does
+        """A member with damaged entries leaves it to the others to lead, unless none of them does
         for three election time-outs; alone in its group it has nobody to wait for."""
-        if not self._state.log.quarantine or self._state.quorum == 1:
+        if not self._state.log.damaged or self._state.quorum == 1:
             return self._leaves_it_until_ms
         if self._state.first_unproven_index is None:
-            self._fruitless_terms = 0  # others have committed what it could not
-        waits = 3 * min(1 << max(0, self._fruitless_terms - 1), MOST_PATIENCE)
+            self._terms_without_commit = 0  # others have committed what it could not
+        waits = 3 * min(1 << max(0, self._terms_without_commit - 1), MAX_BACK_OFF)
         return self._leaderless_since_ms + waits * self._config.election_timeout_ms
 
-    def step_down_fruitless(self) -> None:
+    def step_down_without_commit(self) -> None:
         """This leader could not commit for its damage. Where that is so at a quorum, nobody can until it
         is healed, and each attempt costs a term and a no-op: so they become rarer."""
-        self._fruitless_terms += 1
+        self._terms_without_commit += 1
         self.step_down()
 
     def step_down_unheard(self) -> None:
@@ -178,12 +178,12 @@ class LeaderElector:
         self._leaves_it_until_ms = self._state.now_ms + 3 * self._config.election_timeout_ms
         self.step_down()
 
-    def on_fruit(self) -> None:
-        self._fruitless_terms = 0
+    def on_commit(self) -> None:
+        self._terms_without_commit = 0
 
-    def on_quarantine_changed(self) -> None:
+    def on_damage_changed(self) -> None:
         """Damage was found, or healed: a campaign under way is given up or may begin."""
-        self._fruitless_terms = 0
+        self._terms_without_commit = 0
         if self._state.role is Role.CANDIDATE:
             self._wait_to_vote(VoteOutcome.WAIT_TO_VOTE_NEXT)
 
@@ -222,12 +222,12 @@ class LeaderElector:
 
     # ---------------------------------------------------------------- campaign
 
-    def _ask_pre_votes(self, transfer_mark: tuple[Voter, int] | None = None) -> None:
+    def _ask_pre_votes(self, transfer_mark: tuple[Replica, int] | None = None) -> None:
         self._outcome = VoteOutcome.WAIT_TO_VOTE_NEXT
         self._ask(Campaign(self._state.term + 1, pre_vote=True, transfer_mark=transfer_mark))
 
     def _ask_votes(
-        self, transfer_mark: tuple[Voter, int] | None, earlier: Campaign | None = None
+        self, transfer_mark: tuple[Replica, int] | None, earlier: Campaign | None = None
     ) -> None:
         """In the current term, which this member raised and in which it voted for itself."""
         state = self._state
@@ -266,7 +266,7 @@ class LeaderElector:
         ):
             self._count(campaign, response.sender, response.result)
 
-    def _count(self, campaign: Campaign, voter: Voter, result: VoteResult) -> None:
+    def _count(self, campaign: Campaign, voter: Replica, result: VoteResult) -> None:
         campaign.record(voter, result)
         if campaign.accepts >= self._state.quorum:
             self._outcome = VoteOutcome.PASSED
@@ -335,7 +335,7 @@ class LeaderElector:
             return VoteResult.REJECT_UNKNOWN_LEADER
         if request.vote_term < state.term + request.pre_vote:
             return VoteResult.REJECT_EXPIRED_VOTE_TERM
-        if self._is_loyal() and request.transfer_mark != (state.leader, state.term):
+        if self._is_sticky() and request.transfer_mark != (state.leader, state.term):
             return VoteResult.REJECT_ALREADY_HAS_LEADER
         if request.ledger_end.term < state.runs.end_term:
             return VoteResult.REJECT_EXPIRED_LEDGER_TERM
@@ -350,7 +350,7 @@ class LeaderElector:
             return VoteResult.REJECT_TAKING_LEADERSHIP
         return VoteResult.ACCEPT
 
-    def _is_loyal(self) -> bool:
+    def _is_sticky(self) -> bool:
         """A leader with a live quorum, or a member that has heard its leader lately."""
         if self._state.role is Role.LEADER:
             return self.has_live_quorum()
@@ -378,7 +378,7 @@ class LeaderElector:
 
     # ---------------------------------------------------------------- follower
 
-    def follow(self, leader: Voter, term: int) -> None:
+    def follow(self, leader: Replica, term: int) -> None:
         """A message of a leader of this term or a higher one: everything about elections is over."""
         state = self._state
         if state.leader != leader or state.term != term:
@@ -410,7 +410,7 @@ class LeaderElector:
             ),
         )
 
-    def on_connection_lost(self, voter: Voter) -> None:
+    def on_connection_lost(self, voter: Replica) -> None:
         """Nobody answers where the leader was: its process died, most likely.
 
         The majority decides whether it has: a pre-vote is safe at any time.
@@ -454,12 +454,12 @@ class LeaderElector:
         for voter in self._outbox.connected:
             self._send_heartbeat(voter)
 
-    def on_connected(self, voter: Voter) -> None:
+    def on_connected(self, voter: Replica) -> None:
         """A flapping connection should depose nobody: our heartbeat cancels the peer's suspicion."""
         if self._state.role is Role.LEADER:
             self._send_heartbeat(voter)
 
-    def _send_heartbeat(self, voter: Voter) -> None:
+    def _send_heartbeat(self, voter: Replica) -> None:
         state = self._state
         self._outbox.send(
             voter,
@@ -492,12 +492,12 @@ class LeaderElector:
 
     @property
     def _is_fit_to_lead(self) -> bool:
-        return not self._state.log.quarantine and not self._state.lacks_space
+        return not self._state.log.damaged and not self._state.lacks_space
 
-    def takes_over(self, voter: Voter) -> bool:
+    def takes_over(self, voter: Replica) -> bool:
         """It has not said that it would let a hand-over pass."""
         return voter not in self._kept_back
 
-    def is_live(self, voter: Voter) -> bool:
+    def is_live(self, voter: Replica) -> bool:
         answered = self._answered_ms.get(voter, LONG_AGO_MS)
         return self._state.now_ms - answered < self._config.election_timeout_ms

@@ -18,7 +18,7 @@ from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.messages import TakeLeadershipRequest
 from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.replication import Replication
-from quorumlog.entry import Voter
+from quorumlog.entry import Replica
 from quorumlog.errors import LeaderTransferring, TransferFailed
 
 
@@ -38,8 +38,8 @@ class LeadershipTransfer:
         self._outbox = outbox
         self._elector = elector
         self._replication = replication
-        self.target: Voter | None = None
-        self.successor: Voter | None = None
+        self.target: Replica | None = None
+        self.successor: Replica | None = None
         """The target of the transfer with which this member ceased to lead, until it hears who leads."""
         self._deadline_ms = 0.0
         self._asked = False
@@ -50,7 +50,7 @@ class LeadershipTransfer:
 
     # ---------------------------------------------------------------- leader
 
-    def check(self, member_id: str) -> Voter:
+    def check(self, member_id: str) -> Replica:
         """The member by this name, if leadership may be handed to it now. Raises TransferFailed, or
         LeaderTransferring if a transfer runs."""
         if self.target is not None:
@@ -115,7 +115,7 @@ class LeadershipTransfer:
             self._hand_over_to_preferred()
 
     def hand_over_unfit(self) -> None:
-        """This leader holds entries in quarantine, or has no space for more: a caught-up member that has
+        """This leader holds damaged entries, or has no space for more: a caught-up member that has
         not said the same of itself would do all that a leader should."""
         now_ms = self._state.now_ms
         if self.target is not None or now_ms < self._next_unfit_try_ms:
@@ -152,27 +152,27 @@ class LeadershipTransfer:
             self._cool_down()
             self.begin(min(fit, key=self._lag_of).member_id)
 
-    def _takes_part(self, voter: Voter) -> bool:
+    def _takes_part(self, voter: Replica) -> bool:
         return (
             voter != self._state.member
             and self._elector.is_live(voter)
             and self._elector.takes_over(voter)
         )
 
-    def _is_fit(self, voter: Voter) -> bool:
+    def _is_fit(self, voter: Replica) -> bool:
         return self._takes_part(voter) and self._outbox.is_connected(voter) and self._is_near(voter)
 
-    def _lag_of(self, voter: Voter) -> int:
+    def _lag_of(self, voter: Replica) -> int:
         """Entries that the member is not known to have."""
         return self._state.runs.end_index - self._replication.held_index(voter)
 
-    def _is_near(self, voter: Voter) -> bool:
+    def _is_near(self, voter: Replica) -> bool:
         """It gets what it lacks while appends wait for it."""
         return self._replication.sizes.behind(self._replication.held_index(voter)) is not None
 
     # ---------------------------------------------------------------- every member
 
-    def on_leader_changed(self, old_leader: Voter | None) -> None:
+    def on_leader_changed(self, old_leader: Replica | None) -> None:
         lasted_ms = self._state.now_ms - self._leader_since_ms
         if old_leader is not None and lasted_ms < self._config.preferred_cool_down_ms:
             self._cool_down_for(old_leader)
@@ -180,10 +180,10 @@ class LeadershipTransfer:
             self.successor = None
             self._leader_since_ms = self._state.now_ms
 
-    def on_asked_to_take_over(self, leader: Voter) -> None:
+    def on_asked_to_take_over(self, leader: Replica) -> None:
         self._cool_down_for(leader)
 
-    def _cool_down_for(self, leader: Voter) -> None:
+    def _cool_down_for(self, leader: Replica) -> None:
         if leader.member_id in self._config.preferred_leader_ids:
             self._cool_down()
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from quorumlog.consensus.quarantine import QuarantinedIndices
+from quorumlog.consensus.damaged_indices import DamagedIndices
 from quorumlog.consensus.ready import AppendOrder
 from quorumlog.consensus.term_runs import TermRuns
 
@@ -28,14 +28,14 @@ class LogChanges:
         "_loses_committed",
         "_truncate_from",
         "_written",
+        "damaged",
         "durable_index",
-        "quarantine",
         "runs",
     )
 
-    def __init__(self, runs: TermRuns, quarantine: QuarantinedIndices | None = None) -> None:
+    def __init__(self, runs: TermRuns, damaged: DamagedIndices | None = None) -> None:
         self.runs = runs
-        self.quarantine = QuarantinedIndices() if quarantine is None else quarantine
+        self.damaged = DamagedIndices() if damaged is None else damaged
         """Entries at or below `durable_index` whose bytes this member's disk no longer holds."""
         self.durable_index = runs.end_index
         """Everything up to here survives a power loss of this member."""
@@ -62,7 +62,7 @@ class LogChanges:
 
     def truncate_from(self, index: int, *, loses_committed: bool = False) -> None:
         self.runs.truncate_from(index)
-        self.quarantine.truncate_from(index)
+        self.damaged.truncate_from(index)
         while self._appends and self._appends[-1].first_index >= index:
             self._appends.pop()
         if self._appends:
@@ -73,7 +73,7 @@ class LogChanges:
                     count=index - last.first_index,
                     term=last.term,
                     kind=last.kind,
-                    entries=last.entries,
+                    batch=last.batch,
                     push_first_index=last.push_first_index,
                     push_previous_chain=last.push_previous_chain,
                 )

@@ -18,12 +18,12 @@ from collections.abc import Callable
 
 from quorumlog.consensus.log_changes import LogChanges
 from quorumlog.consensus.ready import Role
-from quorumlog.entry import EntryId, HardState, Voter
+from quorumlog.entry import EntryId, HardState, Replica
 
 VOTING_ROLES = (Role.FOLLOWER, Role.CANDIDATE, Role.LEADER)
 
 
-def _ignore(role: Role, term: int, leader: Voter | None) -> None:
+def _ignore(role: Role, term: int, leader: Replica | None) -> None:
     """Nobody listens yet."""
 
 
@@ -50,22 +50,22 @@ class MemberState:
 
     def __init__(
         self,
-        member: Voter,
-        founding: tuple[Voter, ...],
+        member: Replica,
+        founding: tuple[Replica, ...],
         hard_state: HardState,
         log: LogChanges,
         committed_index: int,
         now_ms: float,
     ) -> None:
         self.member = member
-        self.voters: tuple[Voter, ...] = ()
+        self.voters: tuple[Replica, ...] = ()
         """Whose votes, marks and heartbeat answers count."""
         self.role = Role.UNFORMED
         self.term, self.voted_for = hard_state
         self.restart_term = hard_state.term
         """No vote is ever asked for at or below this term: what this member promised or led in it
         before the restart may have been forgotten with the tail of its log."""
-        self.leader: Voter | None = None
+        self.leader: Replica | None = None
         self.hard_state_changed = False
         self.log = log
         self.runs = log.runs
@@ -77,7 +77,7 @@ class MemberState:
         """The newest data that came found no room on this member's disk."""
         self.now_ms = now_ms
         """The time of this turn; an input, never a clock."""
-        self.on_transition: Callable[[Role, int, Voter | None], None] = _ignore
+        self.on_transition: Callable[[Role, int, Replica | None], None] = _ignore
         assert self.term >= self.runs.end_term, (self.term, self.runs.end_term)
         assert committed_index <= self.runs.end_index, (committed_index, self.runs.end_index)
         if founding:
@@ -102,7 +102,7 @@ class MemberState:
     def first_unproven_index(self) -> int | None:
         """Nothing at or above it is acknowledged, by this member to others or to itself. A group of one
         has committed whatever it once had on disk."""
-        return None if self.quorum == 1 else self.log.quarantine.first_unproven(self.committed_index)
+        return None if self.quorum == 1 else self.log.damaged.first_unproven(self.committed_index)
 
     @property
     def is_voter(self) -> bool:
@@ -110,14 +110,14 @@ class MemberState:
 
     # ---------------------------------------------------------------- transitions
 
-    def form(self, founding: tuple[Voter, ...]) -> None:
+    def form(self, founding: tuple[Replica, ...]) -> None:
         """The group has formed with these voters; a directory not among them observes."""
         assert self.role is Role.UNFORMED, self.role
         assert founding, founding
         self.voters = founding
         self._move(Role.FOLLOWER if self.member in founding else Role.OBSERVER, self.term, None)
 
-    def follow(self, term: int, leader: Voter) -> None:
+    def follow(self, term: int, leader: Replica) -> None:
         """`leader` has shown that it leads `term`."""
         assert leader in self.voters, (leader, self.voters)
         assert leader != self.member, leader
@@ -135,7 +135,7 @@ class MemberState:
         assert term > self.term, (term, self.term)
         self._move(Role.CANDIDATE if self.is_voter else self.role, term, None)
 
-    def grant_vote(self, term: int, candidate: Voter) -> None:
+    def grant_vote(self, term: int, candidate: Replica) -> None:
         """Vote for `candidate` in `term`; durable before the answer leaves."""
         assert self.is_voter, self.role
         assert candidate in self.voters, (candidate, self.voters)
@@ -173,7 +173,7 @@ class MemberState:
 
     # ---------------------------------------------------------------- the two ways in
 
-    def _move(self, role: Role, term: int, leader: Voter | None) -> None:
+    def _move(self, role: Role, term: int, leader: Replica | None) -> None:
         assert term >= self.term, (term, self.term)
         before = (self.role, self.term, self.leader)
         if term > self.term:
@@ -186,7 +186,7 @@ class MemberState:
         if before != (role, term, leader):
             self.on_transition(*before)
 
-    def _vote(self, term: int, candidate: Voter, role: Role) -> None:
+    def _vote(self, term: int, candidate: Replica, role: Role) -> None:
         before = (self.role, self.term, self.leader)
         self.hard_state_changed |= term > self.term or self.voted_for != candidate
         self.term = term

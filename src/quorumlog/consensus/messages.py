@@ -1,8 +1,8 @@
 """What members say to each other about leadership and the log: frozen values, no bodies.
 
-Every message carries `sender` (a `Voter`; the transport fills it in from the connection that the
+Every message carries `sender` (a `Replica`; the transport fills it in from the connection that the
 message came on, so that no message can speak for another directory) and `term`, the sender's own
-stored term. Entry bytes never appear here: `PushEntryRequest.entries` is an opaque handle that the
+stored term. Entry bytes never appear here: `PushEntryRequest.batch` is an opaque handle that the
 core passes through.
 """
 
@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from quorumlog.entry import NO_ENTRY, EntryId, Voter
+from quorumlog.entry import NO_ENTRY, EntryId, Replica
 
-NOBODY = Voter("", "")
+NOBODY = Replica("", "")
 
 
 class VoteResult(IntEnum):
@@ -74,7 +74,7 @@ class PushResult(IntEnum):
 class Message(msgspec.Struct, frozen=True, array_like=True, tag_field="type", kw_only=True):
     """Fields that every message has."""
 
-    sender: Voter = NOBODY
+    sender: Replica = NOBODY
     term: int
     """The sender's own stored term when it spoke."""
 
@@ -87,7 +87,7 @@ class VoteRequest(Message, frozen=True, kw_only=True, tag=1):
     pre_vote: bool
     """True: nothing is stored or changed at the voter."""
     ledger_end: EntryId
-    transfer_mark: tuple[Voter, int] | None = None
+    transfer_mark: tuple[Replica, int] | None = None
     """(leader, term) that asked the candidate to take over; overrides stickiness towards that leader."""
 
 
@@ -137,7 +137,7 @@ class PushEntryRequest(Message, frozen=True, kw_only=True, tag=5):
     """chain_crc of `previous` in the leader's log, for whoever checks the bytes; the core ignores it."""
     cold: bool = False
     """The bytes were read from a file, not pushed from memory: the receiver checks every body."""
-    entries: Any = None
+    batch: Any = None
     """Opaque handle of the bytes (an `EntryBatch` in production); never encoded with the message."""
 
     @property
@@ -174,20 +174,20 @@ class FormRequest(Message, frozen=True, kw_only=True, tag=8):
 
     number: int
     """A fresh number: answers to older ones count for nothing."""
-    pending: tuple[Voter, ...]
-    founding: tuple[Voter, ...] = ()
+    pending: tuple[Replica, ...]
+    founding: tuple[Replica, ...] = ()
     """Set by a formed sender: it tells rather than asks."""
 
 
 class FormResponse(Message, frozen=True, kw_only=True, tag=9):
     number: int
-    pending: tuple[Voter, ...]
-    founding: tuple[Voter, ...] = ()
+    pending: tuple[Replica, ...]
+    founding: tuple[Replica, ...] = ()
 
 
 class RangeRequest(Message, frozen=True, kw_only=True, tag=10):
-    """Healing: send entries that the sender's disk has lost. It and its answer decide nothing and never
-    enter the core (node/healer.py)."""
+    """Repair: send entries that the sender's disk has lost. It and its answer decide nothing and
+    never enter the core (node/repairer.py)."""
 
     number: int
     first_index: int
@@ -205,7 +205,7 @@ class RangeResponse(Message, frozen=True, kw_only=True, tag=11):
     """Echo."""
     count: int = 0
     """0: not held, or damaged here as well."""
-    entries: Any = None
+    batch: Any = None
     """As in PushEntryRequest."""
     proofs: tuple[tuple[int, int], ...] = ()
     """(index, chain_crc) of entries of the sender's log behind these: one that is the same on both sides

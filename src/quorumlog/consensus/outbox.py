@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from quorumlog.consensus.messages import AnyMessage
 from quorumlog.consensus.ready import Envelope
-from quorumlog.entry import Voter
+from quorumlog.entry import Replica
 
 
 class Outbox:
@@ -17,13 +17,13 @@ class Outbox:
     __slots__ = ("_connected", "after_durable", "connected", "messages")
 
     def __init__(self) -> None:
-        self._connected: dict[str, Voter] = {}
-        self.connected: tuple[Voter, ...] = ()
+        self._connected: dict[str, Replica] = {}
+        self.connected: tuple[Replica, ...] = ()
         """Sorted by member id: nothing may depend on the order in which connections opened."""
         self.messages: list[Envelope] = []
         self.after_durable: list[Envelope] = []
 
-    def connect(self, voter: Voter) -> None:
+    def connect(self, voter: Replica) -> None:
         self._connected[voter.member_id] = voter
         self.connected = tuple(sorted(self._connected.values()))
 
@@ -31,19 +31,19 @@ class Outbox:
         self._connected.pop(member_id, None)
         self.connected = tuple(sorted(self._connected.values()))
 
-    def voter_of(self, member_id: str) -> Voter | None:
+    def replica_of(self, member_id: str) -> Replica | None:
         """The directory connected under this name, if one is."""
         return self._connected.get(member_id)
 
-    def is_connected(self, voter: Voter) -> bool:
+    def is_connected(self, voter: Replica) -> bool:
         return self._connected.get(voter.member_id) == voter
 
-    def send(self, to: Voter, message: AnyMessage) -> None:
+    def send(self, to: Replica, message: AnyMessage) -> None:
         """May leave as soon as this turn's term and vote are synced."""
         if self.is_connected(to):
             self.messages.append(Envelope(to, message))
 
-    def send_after_durable(self, to: Voter, message: AnyMessage) -> None:
+    def send_after_durable(self, to: Replica, message: AnyMessage) -> None:
         """Promises something that only the disk can keep: leaves when this turn is durable."""
         if self.is_connected(to):
             self.after_durable.append(Envelope(to, message))

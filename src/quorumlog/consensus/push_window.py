@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 
-MOST_PATIENCE = 16
+MAX_BACK_OFF = 16
 """A silence is borne for so many times `push_resend_ms` at most."""
 
 
 class PushWindow:
-    __slots__ = ("_least_patience_ms", "_sent_index", "_timed", "patience_ms", "pushes", "size_bytes")
+    __slots__ = ("_least_timeout_ms", "_sent_index", "_timed", "allowed_ms", "pushes", "size_bytes")
 
     def __init__(self, push_resend_ms: float) -> None:
         self.pushes: deque[tuple[int, int]] = deque()
         """(last index, bytes) of each push on its way, in order."""
         self.size_bytes = 0
-        self._least_patience_ms = push_resend_ms
-        self.patience_ms = push_resend_ms
+        self._least_timeout_ms = push_resend_ms
+        self.allowed_ms = push_resend_ms
         """How long pushes may stay unanswered: twice as long after each time that it was in vain."""
         self._timed: tuple[int, float] | None = None
         """(last index, when) of one push on its way that was never sent before: only its answer says how
@@ -66,12 +66,12 @@ class PushWindow:
             self._timed = None
 
     def back_off(self) -> None:
-        """It was silent for `patience_ms`."""
-        self._be_patient_for(2 * self.patience_ms)
+        """It was silent for `allowed_ms`."""
+        self._be_patient_for(2 * self.allowed_ms)
 
     def forget_silence(self) -> None:
-        self.patience_ms = self._least_patience_ms
+        self.allowed_ms = self._least_timeout_ms
 
     def _be_patient_for(self, duration_ms: float) -> None:
-        least_ms = self._least_patience_ms
-        self.patience_ms = min(max(least_ms, duration_ms), MOST_PATIENCE * least_ms)
+        least_ms = self._least_timeout_ms
+        self.allowed_ms = min(max(least_ms, duration_ms), MAX_BACK_OFF * least_ms)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from quorumlog.entry import Voter
+from quorumlog.entry import Replica
 
 
 def quorum_value(values: Iterable[float]) -> float:
@@ -30,11 +30,11 @@ class PeerWaterMarks:
 
     __slots__ = ("_marks", "term")
 
-    def __init__(self, term: int, voters: tuple[Voter, ...]) -> None:
+    def __init__(self, term: int, voters: tuple[Replica, ...]) -> None:
         self.term = term
-        self._marks: dict[Voter, int] = dict.fromkeys(voters, -1)
+        self._marks: dict[Replica, int] = dict.fromkeys(voters, -1)
 
-    def raise_to(self, voter: Voter, index: int) -> bool:
+    def raise_to(self, voter: Replica, index: int) -> bool:
         """False if the mark stays: an older answer, or a sender that is no voter."""
         mark = self._marks.get(voter)
         if mark is None or index <= mark:
@@ -42,14 +42,14 @@ class PeerWaterMarks:
         self._marks[voter] = index
         return True
 
-    def lower_to(self, voter: Voter, index: int) -> None:
+    def lower_to(self, voter: Replica, index: int) -> None:
         """A disk turned out to hold less than it was counted for: this leader's own for damage, another
         one for a power loss under `flush = async`. What was committed by then stays committed."""
         mark = self._marks.get(voter)
         if mark is not None and index < mark:
             self._marks[voter] = index
 
-    def mark_of(self, voter: Voter) -> int:
+    def mark_of(self, voter: Replica) -> int:
         return self._marks.get(voter, -1)
 
     @property
@@ -62,12 +62,12 @@ class QuorumAckChecker:
 
     __slots__ = ("_first_index", "marks")
 
-    def __init__(self, term: int, voters: tuple[Voter, ...], first_index: int) -> None:
+    def __init__(self, term: int, voters: tuple[Replica, ...], first_index: int) -> None:
         """`first_index`: of the no-op that opens the term; nothing below it is counted."""
         self.marks = PeerWaterMarks(term, voters)
         self._first_index = first_index
 
-    def record(self, voter: Voter, index: int) -> bool:
+    def record(self, voter: Replica, index: int) -> bool:
         """True if the mark rose: then `committed_index` may have risen too."""
         return self.marks.raise_to(voter, index)
 

@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 from quorumlog.config import ConsensusConfig
+from quorumlog.consensus.damaged_indices import DamagedIndices
 from quorumlog.consensus.entry_handler import EntryHandler
 from quorumlog.consensus.forming import Forming
 from quorumlog.consensus.leader_elector import LeaderElector
@@ -35,7 +36,6 @@ from quorumlog.consensus.messages import (
     VoteResponse,
 )
 from quorumlog.consensus.outbox import Outbox
-from quorumlog.consensus.quarantine import QuarantinedIndices
 from quorumlog.consensus.read_index import ReadIndex
 from quorumlog.consensus.ready import (
     Envelope,
@@ -48,7 +48,7 @@ from quorumlog.consensus.ready import (
 )
 from quorumlog.consensus.replication import Replication
 from quorumlog.consensus.term_runs import TermRuns
-from quorumlog.entry import EntryId, EntryKind, Formation, HardState, Voter
+from quorumlog.entry import EntryId, EntryKind, Formation, HardState, Replica
 from quorumlog.errors import LeaderNotReady, LeaderTransferring, NotLeader
 
 
@@ -58,7 +58,7 @@ class RaftNode:
     def __init__(
         self,
         config: ConsensusConfig,
-        member: Voter,
+        member: Replica,
         member_ids: Sequence[str],
         *,
         formation: Formation,
@@ -70,14 +70,14 @@ class RaftNode:
         async_mode: bool,
         random: Random,
         now_ms: float,
-        quarantined: Sequence[tuple[int, int]] = (),
+        damaged: Sequence[tuple[int, int]] = (),
     ) -> None:
         """Everything given here is on disk. `committed_index`: what the checkpoint proved, -1 if
         nothing; `term_runs`: ((first_index, term), ...) of the log behind `before_begin`;
-        `quarantined`: ((first_index, stop_index), ...) of the entries whose bytes are damaged.
+        `damaged`: ((first_index, stop_index), ...) of the entries whose bytes are damaged.
         """
         self._log = LogChanges(
-            TermRuns(before_begin, term_runs, ledger_end_index), QuarantinedIndices(quarantined)
+            TermRuns(before_begin, term_runs, ledger_end_index), DamagedIndices(damaged)
         )
         self._state = MemberState(
             member, formation.founding, hard_state, self._log, committed_index, now_ms
@@ -127,7 +127,7 @@ class RaftNode:
         return self._state.term
 
     @property
-    def leader(self) -> Voter | None:
+    def leader(self) -> Replica | None:
         return self._state.leader
 
     @property
@@ -150,7 +150,7 @@ class RaftNode:
         return self._transfer.target is not None
 
     @property
-    def successor(self) -> Voter | None:
+    def successor(self) -> Replica | None:
         """Whom this member has handed over to, until it hears who leads."""
         return self._transfer.successor
 
@@ -170,13 +170,13 @@ class RaftNode:
             self._forming.advance()
         elif self._elector.advance():
             if self._replication.is_kept_from_committing:
-                self._elector.step_down_fruitless()
+                self._elector.step_down_without_commit()
                 return
             if self._replication.gives_up():
                 self._elector.step_down_unheard()
                 return
             self._transfer.tick()
-            if self._log.quarantine or state.lacks_space:
+            if self._log.damaged or state.lacks_space:
                 self._transfer.hand_over_unfit()
             self._replication.tick()
         self._replication.advance()
@@ -206,7 +206,7 @@ class RaftNode:
             assert isinstance(message, PushEntryRequest), message
             self._on_push_request(message, refuse)
 
-    def _leads_us(self, sender: Voter, term: int) -> PushResult:
+    def _leads_us(self, sender: Replica, term: int) -> PushResult:
         """The term gate for what only leaders send: SUCCESS if this member now follows the sender."""
         state = self._state
         if state.role is Role.UNFORMED:
@@ -352,19 +352,19 @@ class RaftNode:
             self._replication.mark_own_disk()
             self._transfer.ask_if_caught_up()
 
-    def on_quarantined(self, first_index: int, stop_index: int) -> None:
+    def on_damaged(self, first_index: int, stop_index: int) -> None:
         """The bytes of these entries turned out to be damaged on this member's disk."""
         assert first_index < stop_index <= self._state.runs.end_index + 1, (first_index, stop_index)
-        self._log.quarantine.add(first_index, stop_index)
-        self._elector.on_quarantine_changed()
+        self._log.damaged.add(first_index, stop_index)
+        self._elector.on_damage_changed()
         if self._state.role is Role.LEADER:
             self._replication.unmark_own_disk()
             self._transfer.hand_over_unfit()
 
-    def on_healed(self, still_quarantined: Sequence[tuple[int, int]]) -> None:
+    def on_repaired(self, still_damaged: Sequence[tuple[int, int]]) -> None:
         """Entries are on disk again as they were written; these, (first_index, stop_index), are not."""
-        self._log.quarantine.replace(still_quarantined)
-        self._elector.on_quarantine_changed()
+        self._log.damaged.replace(still_damaged)
+        self._elector.on_damage_changed()
         if self._state.role is Role.LEADER:
             self._replication.mark_own_disk()
             self._transfer.ask_if_caught_up()
@@ -398,7 +398,7 @@ class RaftNode:
 
     def on_connected(self, member_id: str, directory_id: str) -> None:
         """Both ways to this member work now, and this directory is at the other end."""
-        voter = Voter(member_id, directory_id)
+        voter = Replica(member_id, directory_id)
         assert member_id != self._state.member.member_id, member_id
         self._outbox.connect(voter)
         self._forming.on_connected(voter)
@@ -414,13 +414,13 @@ class RaftNode:
             # Also if its loss was reported before: a dying process closes several connections, and
             # only the end of the control connection is a hint.
             self._elector.on_connection_lost(leader)
-        if self._outbox.voter_of(member_id) is not None:
+        if self._outbox.replica_of(member_id) is not None:
             self._outbox.disconnect(member_id)
             self._replication.on_connection_lost(member_id)
 
     # ---------------------------------------------------------------- transitions
 
-    def _on_transition(self, old_role: Role, old_term: int, old_leader: Voter | None) -> None:
+    def _on_transition(self, old_role: Role, old_term: int, old_leader: Replica | None) -> None:
         state = self._state
         if old_role is Role.UNFORMED:
             self._elector.start()
@@ -513,7 +513,7 @@ class RaftNode:
         own_problems = tuple(p for p in (self._handler.problem, self._forming.problem) if p)
         target = self._transfer.target
         return MemberStatus(
-            voter=state.member,
+            replica=state.member,
             role=state.role,
             term=state.term,
             voted_for=state.voted_for,

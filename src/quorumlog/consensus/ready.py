@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from quorumlog.consensus.messages import AnyPeerMessage
-from quorumlog.entry import EntryId, EntryKind, Formation, HardState, Voter
+from quorumlog.entry import EntryId, EntryKind, Formation, HardState, Replica
 
 
 class Role(Enum):
@@ -41,7 +41,7 @@ class Role(Enum):
 class Envelope(NamedTuple):
     """A message and the one directory that may receive it."""
 
-    to: Voter
+    to: Replica
     message: AnyPeerMessage
 
 
@@ -58,7 +58,7 @@ class AppendOrder(msgspec.Struct, frozen=True):
     term: int
     """Leader only: the term to stamp."""
     kind: EntryKind
-    entries: Any
+    batch: Any
     push_first_index: int
     """Index of the first entry in `entries`."""
     push_previous_chain: int = 0
@@ -71,7 +71,7 @@ class PushOrder(NamedTuple):
     No second order for the member is given before that report.
     """
 
-    to: Voter
+    to: Replica
     term: int
     previous: EntryId
     first_index: int
@@ -119,7 +119,7 @@ class Ready:
 class PeerStatus:
     """What the leader knows of one other member."""
 
-    voter: Voter
+    replica: Replica
     is_voter: bool
     state: str
     """Dispatcher state: COMPARE, TRUNCATE, APPEND or COMMIT."""
@@ -137,18 +137,18 @@ class PeerStatus:
 class MemberStatus:
     """An immutable picture of the core for `status`."""
 
-    voter: Voter
+    replica: Replica
     role: Role
     term: int
-    voted_for: Voter | None
-    leader: Voter | None
+    voted_for: Replica | None
+    leader: Replica | None
     ledger_begin_index: int
     ledger_end: EntryId
     durable_index: int
     committed_index: int
     applied_index: int
-    voters: tuple[Voter, ...]
-    pending: tuple[Voter, ...] = ()
+    voters: tuple[Replica, ...]
+    pending: tuple[Replica, ...] = ()
     transferring_to: str | None = None
     waits_for: str = ""
     """One sentence on why the member is not a working voter, empty if it is."""

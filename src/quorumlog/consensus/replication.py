@@ -17,7 +17,7 @@ from quorumlog.consensus.messages import PushEntryResponse
 from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.quorum_ack_checker import QuorumAckChecker
 from quorumlog.consensus.ready import AppendOrder, PeerStatus, PushOrder
-from quorumlog.entry import EntryId, EntryKind, Voter
+from quorumlog.entry import EntryId, EntryKind, Replica
 from quorumlog.errors import DiskFull
 
 
@@ -67,7 +67,7 @@ class Replication:
         for dispatcher in self.dispatchers.values():
             dispatcher.stop()
 
-    def _begin_dispatcher(self, voter: Voter, write_index: int) -> None:
+    def _begin_dispatcher(self, voter: Replica, write_index: int) -> None:
         dispatcher = self.dispatchers.get(voter.member_id)
         if dispatcher is None:
             dispatcher = EntryDispatcher(
@@ -78,7 +78,7 @@ class Replication:
                 self.dispatchers[member_id] = self.dispatchers.pop(member_id)
         dispatcher.begin(voter, self._state.term, write_index)
 
-    def on_connected(self, voter: Voter, *, may_be_set_back: bool) -> None:
+    def on_connected(self, voter: Replica, *, may_be_set_back: bool) -> None:
         """`may_be_set_back`: a power loss may have taken what this directory has acknowledged."""
         dispatcher = self.dispatchers.get(voter.member_id)
         fed_before = (
@@ -154,7 +154,7 @@ class Replication:
                 count=count,
                 term=term,
                 kind=kind,
-                entries=None,
+                batch=None,
                 push_first_index=first_index,
             ),
             ((first_index, term),),
@@ -201,11 +201,11 @@ class Replication:
         if unproven is not None:
             self.acks.marks.lower_to(self._state.member, unproven - 1)
 
-    def _on_held_at_most(self, voter: Voter, index: int) -> None:
+    def _on_held_at_most(self, voter: Replica, index: int) -> None:
         if self.acks.marks.term == self._state.term:
             self.acks.marks.lower_to(voter, index)
 
-    def _on_mark(self, voter: Voter, index: int) -> None:
+    def _on_mark(self, voter: Replica, index: int) -> None:
         if not self.acks.record(voter, index):
             return
         self._progress.note(voter)
@@ -214,12 +214,12 @@ class Replication:
             self._state.commit_up_to(committed_index)
             self._progress.on_committed()
             self._committed_ms = self._state.now_ms
-            self._elector.on_fruit()
+            self._elector.on_commit()
             self._push_due = True
-            if self._log.quarantine:
+            if self._log.damaged:
                 self.mark_own_disk()  # what the others have committed needs no proof of its own
 
-    def held_index(self, voter: Voter) -> int:
+    def held_index(self, voter: Replica) -> int:
         """Up to here the member is known to hold this leader's log."""
         dispatcher = self.dispatchers[voter.member_id]
         return max(dispatcher.mark, dispatcher.match_index)

@@ -3,12 +3,12 @@
 `LedgerNode` is wrapped in a loop by the server and in virtual time by a simulator; the order in which
 a `Ready` is carried out is written in `ledger_node.py` and nowhere else. Read in this order: `ports`,
 `pending_appends`, `recent_batches`, `push_sender`, `catch_up_pace`, `flusher`, `push_checks`,
-`log_writer`, `batch_former`, `transfers`, `ledger_node`; then `healer` and `scrubber`;
+`log_writer`, `batch_former`, `transfers`, `ledger_node`; then `repairer` and `scrubber`;
 `peer_connections` (what the connections with another member add up to).
 """
 
 from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.node.pending_appends import AppendOutcome
-from quorumlog.node.ports import World
+from quorumlog.node.ports import Host
 
-__all__ = ["AppendOutcome", "LedgerNode", "World"]
+__all__ = ["AppendOutcome", "LedgerNode", "Host"]

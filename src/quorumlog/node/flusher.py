@@ -18,7 +18,7 @@ from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Envelope, Ready
 from quorumlog.entry import Durability
 from quorumlog.errors import DirectoryDamaged, IndexOutOfRange, LedgerError, RangeDamaged, StoreFailure
-from quorumlog.node.ports import World
+from quorumlog.node.ports import Host
 from quorumlog.store.directory.member_directory import MemberDirectory
 from quorumlog.store.ledger_store import SyncTask
 
@@ -37,7 +37,7 @@ class Flusher:
         config: StoreConfig,
         directory: MemberDirectory,
         raft: RaftNode,
-        world: World,
+        world: Host,
         now_ms: float,
         on_damage: Callable[[DirectoryDamaged], None],
     ) -> None:
@@ -47,7 +47,7 @@ class Flusher:
         self._directory = directory
         self._store = directory.store
         self._raft = raft
-        self._world = world
+        self._host = world
         self._sync_first = directory.durability is Durability.SYNC
         self._carried_number = 0
         """Newest Ready carried out."""
@@ -110,7 +110,7 @@ class Flusher:
             return False
         self._task = task
         number = self._carried_number
-        self._world.flush_later(task.run, lambda result: self._flushed(task, number, result))
+        self._host.flush_later(task.run, lambda result: self._flushed(task, number, result))
         return True
 
     def _flushed(self, task: SyncTask, number: int, result: StoreFailure | None) -> None:
@@ -124,10 +124,10 @@ class Flusher:
             self._report(number)
         space = self._store.space_ahead()
         if space is not None:
-            self._world.flush_later(space, _raise_failure)
+            self._host.flush_later(space, _raise_failure)
         outgrown = self._store.outgrown_cache()
         if outgrown is not None:
-            self._world.read_later(outgrown, _raise_failure)
+            self._host.read_later(outgrown, _raise_failure)
 
     def _report(self, number: int) -> bool:
         assert self._durable_number <= number <= self._carried_number, (
@@ -143,22 +143,22 @@ class Flusher:
         while waiting and waiting[0][0] <= number:
             envelope = waiting.popleft()[1]
             if self._raft.may_leave(envelope):
-                self._world.send(envelope)
+                self._host.send(envelope)
         return True
 
     # ---------------------------------------------------------------- what nobody waits for
 
-    def keep_house(self, now_ms: float, applied_index: int) -> None:
+    def run_timers(self, now_ms: float, applied_index: int) -> None:
         """Sync the durable point and write the checkpoint when they are due."""
         if self._point_unsynced and now_ms >= self._next_point_sync_ms:
             self._next_point_sync_ms = now_ms + self._config.durable_sync_interval_ms
             self._point_unsynced = False
-            self._world.flush_later(self._directory.sync_durable_point, _raise_failure)
+            self._host.flush_later(self._directory.sync_durable_point, _raise_failure)
         if applied_index > self._checkpointed_index and now_ms >= self._next_checkpoint_ms:
             self._next_checkpoint_ms = now_ms + self._config.checkpoint_interval_ms
             write = self._checkpoint(applied_index)
             self._checkpointed_index = min(applied_index, self._store.durable.index)
-            self._world.read_later(write, self._checkpoint_written)
+            self._host.read_later(write, self._checkpoint_written)
 
     def next_wakeup_ms(self, applied_index: int) -> float:
         wakeup = NEVER
@@ -201,11 +201,11 @@ class Flusher:
 
     def _checkpoint(self, applied_index: int) -> Callable[[], None]:
         """Work for any thread that writes it. Never above what is on disk, which under `flush = async`
-        is behind what is applied, and never an entry in quarantine. It raises DirectoryDamaged if the
+        is behind what is applied, and never an entry damaged. It raises DirectoryDamaged if the
         entry cannot be read."""
         store, index = self._store, min(applied_index, self._store.durable.index)
-        quarantined = next((q for q in store.quarantined if q.holds(index)), None)
-        known = store.point_in_memory(index) if quarantined is None else quarantined.before
+        damaged = next((q for q in store.damaged if q.holds(index)), None)
+        known = store.point_in_memory(index) if damaged is None else damaged.before
         if known is not None:
             point = known
             return lambda: self._directory.write_checkpoint(point)

@@ -22,7 +22,7 @@ from quorumlog.consensus.messages import (
 )
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import MemberStatus, Ready, Role, RoleChange
-from quorumlog.entry import Durability, Voter
+from quorumlog.entry import Durability, Replica
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import (
     IndexOutOfRange,
@@ -33,12 +33,12 @@ from quorumlog.errors import (
 from quorumlog.node.batch_former import BatchFormer
 from quorumlog.node.catch_up_pace import CatchUpPace
 from quorumlog.node.flusher import Flusher
-from quorumlog.node.healer import Healer
 from quorumlog.node.log_writer import LogWriter
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, PendingAppends
-from quorumlog.node.ports import World
+from quorumlog.node.ports import Host
 from quorumlog.node.push_sender import PushSender
 from quorumlog.node.recent_batches import RecentBatches
+from quorumlog.node.repairer import Repairer
 from quorumlog.node.scrubber import Scrubber, ScrubStatus
 from quorumlog.node.transfers import TransferOutcome, Transfers
 from quorumlog.store.directory.member_directory import MemberDirectory
@@ -56,7 +56,7 @@ class LedgerNode:
         self,
         config: GroupConfig,
         directory: MemberDirectory,
-        world: World,
+        world: Host,
         rng: random.Random,
         now_ms: float,
         on_ready: Callable[[Ready], None] | None = None,
@@ -65,13 +65,13 @@ class LedgerNode:
         self.config = config
         self.directory = directory
         self.store = directory.store
-        self.voter = Voter(config.member_id, directory.directory_id)
-        self._world = world
+        self.replica = Replica(config.member_id, directory.directory_id)
+        self._host = world
         self._on_ready = on_ready
         term_runs = self.store.term_runs()  # which may find damage, so before the ranges are taken
         self.raft = RaftNode(
             config.consensus,
-            self.voter,
+            self.replica,
             [m.member_id for m in config.members],
             formation=directory.formation,
             hard_state=directory.hard_state,
@@ -82,7 +82,7 @@ class LedgerNode:
             async_mode=directory.durability is Durability.ASYNC,
             random=rng,
             now_ms=now_ms,
-            quarantined=[(q.first_index, q.stop_index) for q in self.store.quarantined],
+            damaged=[(q.first_index, q.stop_index) for q in self.store.damaged],
         )
         self.committed_index = directory.committed_index
         self.applied_index = directory.committed_index
@@ -92,15 +92,15 @@ class LedgerNode:
         self._now_ms = now_ms
         self._pending = PendingAppends()
         self._recent = RecentBatches(RECENT_BYTES)
-        self.healer = Healer(
-            self.voter,
+        self.repairer = Repairer(
+            self.replica,
             self.raft,
             self.store,
             world,
             self._carry_out_all,
             lambda: directory.hard_state.term,
         )
-        self._writer = LogWriter(self.raft, self.store, self._recent, self.healer, world, self.receive)
+        self._writer = LogWriter(self.raft, self.store, self._recent, self.repairer, world, self.receive)
         self._pace = CatchUpPace(
             config.catch_up_bytes_per_second,
             config.consensus.push_limit_bytes,
@@ -108,23 +108,23 @@ class LedgerNode:
             self.store.end.position,
         )
         self._pushes = PushSender(
-            self.voter,
+            self.replica,
             self.raft,
             self.store,
             self._recent,
             world,
             self._pace,
-            self.healer.found,
+            self.repairer.found,
         )
         self._scrubber = Scrubber(
             self._scrub_bytes_per_second,
             config.storage.scrub_start_delay_ms,
             self.store,
             world,
-            self.healer,
+            self.repairer,
             now_ms,
         )
-        self._flusher = Flusher(config.storage, directory, self.raft, world, now_ms, self.healer.found)
+        self._flusher = Flusher(config.storage, directory, self.raft, world, now_ms, self.repairer.found)
         self._transfers = Transfers(self.raft, self._pending, config.consensus.election_timeout_ms)
         self._former = BatchFormer(
             config, self.raft, self.store, self._pending, self._writer, self._flusher, self._transfers
@@ -158,16 +158,16 @@ class LedgerNode:
         self.raft.advance(now_ms)
         if now_ms >= self._next_data_look_ms and self.raft.role is Role.LEADER:
             self._next_data_look_ms = now_ms + self.config.consensus.heartbeat_interval_ms
-            for member_id in self._world.members_with_moving_data():
+            for member_id in self._host.members_with_moving_data():
                 self.raft.on_bytes_moved(member_id)
 
     def receive(self, message: AnyPeerMessage) -> None:
         """A message of another member. Raises ProtocolViolation if its bytes are not what it says."""
         if isinstance(message, RangeRequest):
-            self.healer.on_request(message)
+            self.repairer.on_request(message)
             return
         if isinstance(message, RangeResponse):
-            self.healer.on_response(message)
+            self.repairer.on_response(message)
             return
         refuse = None
         if isinstance(message, PushEntryRequest) and message.push in (
@@ -211,11 +211,11 @@ class LedgerNode:
 
     def connected(self, member_id: str, directory_id: str) -> None:
         self.raft.on_connected(member_id, directory_id)
-        self.healer.connected(Voter(member_id, directory_id))
+        self.repairer.connected(Replica(member_id, directory_id))
 
     def connection_lost(self, member_id: str, is_gone: bool) -> None:
         self.raft.on_connection_lost(member_id, is_gone=is_gone)
-        self.healer.connection_lost(member_id)
+        self.repairer.connection_lost(member_id)
 
     def transfer(self, to_member_id: str, done: Callable[[TransferOutcome], None]) -> None:
         """Hand leadership to a member; `done` gets the role change that followed, or why not."""
@@ -257,13 +257,13 @@ class LedgerNode:
         self._pushes.tick(self._now_ms)
         self._transfers.tick(self._now_ms)
         self._carry_out_all()
-        self._keep_house()
+        self._run_timers()
 
     def next_wakeup_ms(self) -> float:
         wakeup = min(
             self.raft.next_wakeup_ms(),
             self._flusher.next_wakeup_ms(self.applied_index),
-            self.healer.next_wakeup_ms(),
+            self.repairer.next_wakeup_ms(),
             self._scrubber.next_wakeup_ms(),
             self._pushes.next_wakeup_ms(),
             self._transfers.next_wakeup_ms(),
@@ -289,7 +289,7 @@ class LedgerNode:
             problems.append(self.directory.renewed)
         if self._writer.disk_full:
             problems.append(self._writer.disk_full)
-        problems += self.healer.problems()
+        problems += self.repairer.problems()
         if self.lost_committed_from is not None:
             problems.append(
                 f"entries from index {self.lost_committed_from} on, acknowledged under flush = async,"
@@ -314,7 +314,7 @@ class LedgerNode:
         thread is to read (`LedgerStore.read_from`); two that ask for the same get the same.
 
         `stop_index` -1 means all that is committed. Raises IndexOutOfRange, RangeDamaged if they are in
-        quarantine here, and LeaderNotReady where the answer is "no more" or "up to here" while a new
+        damaged here, and LeaderNotReady where the answer is "no more" or "up to here" while a new
         leader does not know yet what earlier leaders have acknowledged (of a leader that was confirmed
         first nobody hears this).
         """
@@ -336,9 +336,9 @@ class LedgerNode:
         recent = self._recent.take(first_index, stop_index, limit_bytes)
         if recent is not None:
             return recent.batch
-        quarantined = next((q for q in self.store.quarantined if q.holds(first_index)), None)
-        if quarantined is not None:
-            raise RangeDamaged(str(quarantined))
+        damaged = next((q for q in self.store.damaged if q.holds(first_index)), None)
+        if damaged is not None:
+            raise RangeDamaged(str(damaged))
         most = limit_bytes // HEADER_BYTES + 1  # no more entries fit, however small they are
         return ColdRange(first_index, min(stop_index, first_index + most), limit_bytes)
 
@@ -375,7 +375,7 @@ class LedgerNode:
             self._writer.append(order)
         # 4
         for envelope in ready.messages:
-            self._world.send(envelope)
+            self._host.send(envelope)
         for push in ready.pushes:
             self._pushes.push(push)
         # 5: the flush itself is asked for once the turn has written everything
@@ -387,9 +387,9 @@ class LedgerNode:
             self.committed_index = ready.committed_index
             if self.raft.role is Role.LEADER:
                 self._pending.complete(
-                    ready.committed_index, self._world.weakest_durability(self.directory.durability)
+                    ready.committed_index, self._host.weakest_durability(self.directory.durability)
                 )
-            self._world.committed(ready.committed_index)
+            self._host.committed(ready.committed_index)
         for grant in ready.read_grants:
             assert grant.index <= self.committed_index, (grant, self.committed_index)
             if grant.number in self._confirmations:
@@ -401,7 +401,7 @@ class LedgerNode:
         lowest = self.lost_committed_from
         self.lost_committed_from = index if lowest is None else min(lowest, index)
         self.applied_index = min(self.applied_index, index - 1)
-        self._world.lost_committed(index)
+        self._host.lost_committed(index)
 
     def _role_changed(self, change: RoleChange) -> None:
         if change.role is not Role.LEADER:
@@ -413,7 +413,7 @@ class LedgerNode:
             )
             self._writer.promised.clear()
             self._refuse_confirmations()
-        self._world.role_changed(change)
+        self._host.role_changed(change)
         self._transfers.role_changed(change)
 
     def _refuse_confirmations(self) -> None:
@@ -429,15 +429,15 @@ class LedgerNode:
 
     # ---------------------------------------------------------------- by the clock
 
-    def _keep_house(self) -> None:
+    def _run_timers(self) -> None:
         if self._writer.disk_full and self._now_ms >= self._next_space_ms:
             self._next_space_ms = self._now_ms + SPACE_INTERVAL_MS
             self._writer.look_for_space()
         if self._now_ms >= self._next_expiry_ms:
             self._next_expiry_ms = self._now_ms + EXPIRY_INTERVAL_MS
             self._pending.expire(self._now_ms)
-        self._flusher.keep_house(self._now_ms, self.applied_index)
-        self.healer.tick(self._now_ms)
+        self._flusher.run_timers(self._now_ms, self.applied_index)
+        self.repairer.tick(self._now_ms)
         self._scrubber.tick(self._now_ms)
 
     def close(self, *, clean: bool) -> None:

@@ -29,8 +29,7 @@ from quorumlog.errors import (
     RangeDamaged,
     StoreFailure,
 )
-from quorumlog.node.healer import Healer
-from quorumlog.node.ports import World
+from quorumlog.node.ports import Host
 from quorumlog.node.push_checks import (
     check_positions,
     checked_entries,
@@ -38,6 +37,7 @@ from quorumlog.node.push_checks import (
     shares_log,
 )
 from quorumlog.node.recent_batches import RecentBatches
+from quorumlog.node.repairer import Repairer
 from quorumlog.store.ledger_store import Examination, LedgerStore, LogPoint
 
 MOST_WAITING = 64
@@ -49,7 +49,7 @@ class _Look(NamedTuple):
     truncations: int
     """How often the log had been cut before."""
     point: LogPoint | None
-    """None: in quarantine, or the disk cannot tell."""
+    """None: damaged, or the disk cannot tell."""
     is_close: bool
     examination: Examination | None
     """None also if the entry is not durable yet."""
@@ -61,15 +61,15 @@ class LogWriter:
         raft: RaftNode,
         store: LedgerStore,
         recent: RecentBatches,
-        healer: Healer,
-        world: World,
+        repairer: Repairer,
+        world: Host,
         receive_again: Callable[[PushEntryRequest], None],
     ) -> None:
         self._raft = raft
         self._store = store
         self._recent = recent
-        self._healer = healer
-        self._world = world
+        self._repairer = repairer
+        self._host = world
         self._receive_again = receive_again
         self._is_looking = False
         self._waiting: list[PushEntryRequest] = []
@@ -117,8 +117,8 @@ class LogWriter:
         if look is None or ((cuts or shares is False) and not look.is_close):
             self._look_at(shared_index, message, is_close=cuts or shares is False)
             return False
-        if look.examination is not None and self._healer.settle(look.examination):
-            return bool(shares)  # else it comes again, and finds the damage in quarantine
+        if look.examination is not None and self._repairer.settle(look.examination):
+            return bool(shares)  # else it comes again, and finds the damage damaged
         if not shares:
             raise ProtocolViolation(
                 f"{message.sender.member_id} holds other entries up to index {shared_index} than this"
@@ -148,13 +148,13 @@ class LogWriter:
                 examination = store.examine(index, index + 2)
             return _Look(index, truncations, point, close, examination)
 
-        self._world.read_later(look, self._looked)
+        self._host.read_later(look, self._looked)
 
     def _looked(self, result: _Look | StoreFailure | LedgerError) -> None:
         self._is_looking = False
         waiting, self._waiting = self._waiting, []
         if isinstance(result, DirectoryDamaged):
-            self._healer.unbounded(result)
+            self._repairer.unbounded(result)
             return
         if isinstance(result, StoreFailure | LedgerError):
             raise result
@@ -173,10 +173,10 @@ class LogWriter:
 
         Raises ProtocolViolation where they lie elsewhere in the sender's log.
         """
-        batch = message.entries
+        batch = message.batch
         if self._raft.last_shared_index(message) == message.last_index:
             return True  # it is all here; the answer to its first copy was lost
-        waiting = [push.entries for push in self._raft.waiting_pushes()]
+        waiting = [push.batch for push in self._raft.waiting_pushes()]
         try:
             try:
                 positions = self._plan_together([batch, *waiting])
@@ -221,19 +221,19 @@ class LogWriter:
 
     def truncate_from(self, index: int, appends: tuple[AppendOrder, ...]) -> None:
         """Cut everything from `index` on; `appends` are what the same Ready writes behind the cut."""
-        quarantined = next((q for q in self._store.quarantined if q.holds(index - 1)), None)
+        damaged = next((q for q in self._store.damaged if q.holds(index - 1)), None)
         end = None
-        if quarantined is not None:
-            assert appends, f"entry {index - 1} is in quarantine, and nothing follows the cut behind it"
-            end = end_before(appends[0], quarantined.term_at(index - 1))
+        if damaged is not None:
+            assert appends, f"entry {index - 1} is damaged, and nothing follows the cut behind it"
+            end = end_before(appends[0], damaged.term_at(index - 1))
         self._store.truncate_from(index, end)
         self._planned = None
         self._recent.truncate_from(index)
 
     def append(self, order: AppendOrder) -> None:
         previous_chain = self._store.end.chain
-        if order.entries is not None:
-            batch: EntryBatch = order.entries
+        if order.batch is not None:
+            batch: EntryBatch = order.batch
             skip = order.first_index - order.push_first_index
             if skip or order.count != batch.count:
                 batch = batch.slice(skip, skip + order.count)

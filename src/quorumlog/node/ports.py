@@ -12,7 +12,7 @@ from quorumlog.errors import LedgerError, StoreFailure
 T = TypeVar("T")
 
 
-class World(Protocol):
+class Host(Protocol):
     """Real: sockets and threads of the server. Simulated: virtual time."""
 
     def send(self, envelope: Envelope) -> bool:

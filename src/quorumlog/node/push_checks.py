@@ -15,7 +15,7 @@ def checked_entries(message: PushEntryRequest) -> EntryBatch:
 
     Raises ProtocolViolation.
     """
-    batch = message.entries
+    batch = message.batch
     if not isinstance(batch, EntryBatch) or batch.count == 0 or batch.count != message.count:
         raise ProtocolViolation(f"an APPEND of {message.count} entries without their bytes")
     if message.previous.index != message.first_index - 1:
@@ -35,9 +35,9 @@ def end_before(order: AppendOrder, term: int) -> LogPoint:
     """The entry before the first that a push brings, as the leader has it; `term` is that entry's.
 
     Where the push begins a segment, the entry before may end anywhere in the segment in front: then this
-    is the end of that segment, as where a range in quarantine ends.
+    is the end of that segment, as where a damaged range ends.
     """
-    batch, first_index = order.entries, order.first_index
+    batch, first_index = order.batch, order.first_index
     assert isinstance(batch, EntryBatch), f"the entries from {first_index} on are this member's own"
     place = first_index - order.push_first_index
     starts = batch.starts
@@ -59,11 +59,11 @@ def shares_log(message: PushEntryRequest, index: int, store: LedgerStore) -> boo
     point = store.point_in_memory(index)
     if point is None:
         # Who sends a damaged range again compares the chain beyond it.
-        return True if any(q.holds(index) for q in store.quarantined) else None
+        return True if any(q.holds(index) for q in store.damaged) else None
     ours = point.chain
     theirs = message.previous_chain
     if index > message.previous.index:
-        theirs = int(message.entries.headers()["chain_crc"][index - message.first_index])
+        theirs = int(message.batch.headers()["chain_crc"][index - message.first_index])
     return ours == theirs
 
 

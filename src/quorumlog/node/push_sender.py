@@ -12,7 +12,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.consensus.messages import PushEntryRequest, PushType
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Envelope, PushOrder, Role
-from quorumlog.entry import Voter
+from quorumlog.entry import Replica
 from quorumlog.errors import (
     DirectoryDamaged,
     IndexOutOfRange,
@@ -22,7 +22,7 @@ from quorumlog.errors import (
     StoreFailure,
 )
 from quorumlog.node.catch_up_pace import CatchUpPace
-from quorumlog.node.ports import World
+from quorumlog.node.ports import Host
 from quorumlog.node.recent_batches import RecentBatches
 from quorumlog.store.ledger_store import LedgerStore, LogRange
 
@@ -32,11 +32,11 @@ NEVER = float("inf")
 class PushSender:
     def __init__(
         self,
-        voter: Voter,
+        voter: Replica,
         raft: RaftNode,
         store: LedgerStore,
         recent: RecentBatches,
-        world: World,
+        world: Host,
         pace: CatchUpPace,
         on_damage: Callable[[DirectoryDamaged], None],
     ) -> None:
@@ -44,7 +44,7 @@ class PushSender:
         self._raft = raft
         self._store = store
         self._recent = recent
-        self._world = world
+        self._host = world
         self._pace = pace
         self._paced_term = -1
         """The term in which this member led when it last looked at the pace."""
@@ -89,7 +89,7 @@ class PushSender:
 
     def _read(self, order: PushOrder) -> None:
         first_index, stop_index, limit_bytes = order.first_index, order.stop_index, order.limit_bytes
-        self._world.read_later(
+        self._host.read_later(
             lambda: read_sound(self._store, first_index, stop_index, limit_bytes),
             lambda result: self._range_read(order, result),
         )
@@ -124,9 +124,9 @@ class PushSender:
             term_runs=batch.term_runs(),
             previous_chain=previous_chain,
             cold=cold,
-            entries=batch,
+            batch=batch,
         )
-        if self._world.send(Envelope(order.to, message)):
+        if self._host.send(Envelope(order.to, message)):
             self._raft.on_pushed(order.to.member_id, message.last_index, batch.total_bytes)
         else:
             self._raft.on_push_failed(order.to.member_id)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from quorumlog.errors import DirectoryDamaged, LedgerError, StoreFailure
-from quorumlog.node.healer import Healer
-from quorumlog.node.ports import World
+from quorumlog.node.ports import Host
+from quorumlog.node.repairer import Repairer
 from quorumlog.store.ledger_store import Examination, LedgerStore
 
 NEVER = float("inf")
@@ -39,15 +39,15 @@ class Scrubber:
         bytes_per_second: int,
         start_delay_ms: int,
         store: LedgerStore,
-        world: World,
-        healer: Healer,
+        world: Host,
+        repairer: Repairer,
         now_ms: float,
     ) -> None:
         """`bytes_per_second` 0: off."""
         self._bytes_per_second = bytes_per_second
         self._store = store
-        self._world = world
-        self._healer = healer
+        self._host = world
+        self._repairer = repairer
         self._next_index = -1
         """Of the pass under way; -1 while it rests."""
         self._stop_index = -1
@@ -83,21 +83,21 @@ class Scrubber:
             self._next_index = self._stop_index = -1
             self._passes += 1
             if not self._has_failed:
-                self._healer.passed()
+                self._repairer.passed()
             self._has_failed = False
             self._ended_ms = now_ms
             self._next_step_ms = now_ms + PAUSE_MS
             return
         self._is_looking = True
         self._stepped_ms = now_ms
-        self._world.read_later(
+        self._host.read_later(
             lambda: self._store.examine(index, index + 1), lambda result: self._looked(index, result)
         )
 
     def _looked(self, index: int, result: Examination | StoreFailure | LedgerError) -> None:
         self._is_looking = False
         if isinstance(result, DirectoryDamaged):
-            self._healer.unbounded(result)
+            self._repairer.unbounded(result)
             self._has_failed = True
             self._next_index = max(index, result.index) + self._skip
             self._skip *= 2
@@ -107,7 +107,7 @@ class Scrubber:
         if isinstance(result, StoreFailure | LedgerError):
             raise result
         # Looked at again if the log was cut meanwhile: else that part would wait for the next pass.
-        if self._healer.settle(result) is not None:
+        if self._repairer.settle(result) is not None:
             self._next_index = max(index + 1, result.stop_index)
         self._next_step_ms = self._after(result.size_bytes)
 

@@ -120,7 +120,7 @@ class Transfers:
             if voters and now_ms < self._stop_by_ms:
                 if now_ms >= self._next_try_ms and self._done is None:
                     by_mark = sorted(voters, key=lambda peer: peer.water_mark, reverse=True)
-                    self._try_one_of([peer.voter.member_id for peer in by_mark], now_ms)
+                    self._try_one_of([peer.replica.member_id for peer in by_mark], now_ms)
                 return
             reason = self._reason if voters else ""
         elif raft.term_at(raft.committed_index) < raft.term and now_ms < self._stop_by_ms:

@@ -61,7 +61,7 @@ class ClientSession:
         """Of appends that are not answered yet."""
 
     def frame(self, connection: Connection, frame: Frame) -> None:
-        group, request, payload = frame
+        group, request, batch = frame
         driver = self._server.driver_of(group)
         if driver is None:
             known = ", ".join(self._server.group_names)
@@ -75,7 +75,7 @@ class ClientSession:
                 ),
             )
         elif isinstance(request, AppendRequest):
-            self._append(connection, driver, request, payload)
+            self._append(connection, driver, request, batch)
         elif isinstance(request, ReadRequest):
             driver.enter(connection, self._read, connection, driver, request)
         elif isinstance(request, StatusRequest):

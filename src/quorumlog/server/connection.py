@@ -207,12 +207,12 @@ class Connection(asyncio.BufferedProtocol):
 
     # ---------------------------------------------------------------- sending and closing
 
-    def send(self, group: str, message: AnyFrameMessage, payload: EntryBatch | None = None) -> None:
+    def send(self, group: str, message: AnyFrameMessage, batch: EntryBatch | None = None) -> None:
         if self.closed:
             return
         if not self._out:
             self._loop_turn.add(self)
-        self._out += encode_frame(group, message, payload)
+        self._out += encode_frame(group, message, batch)
 
     def flush(self) -> None:
         if self._transport is not None and self._out:

@@ -18,7 +18,7 @@ from typing import Any
 from quorumlog.batch import EntryBatch
 from quorumlog.config import GroupConfig
 from quorumlog.consensus.ready import Envelope, RoleChange
-from quorumlog.entry import Durability, Voter
+from quorumlog.entry import Durability, Replica
 from quorumlog.errors import (
     ConfigError,
     DirectoryDamaged,
@@ -62,7 +62,7 @@ class ReadWaiter:
 
 
 class NodeDriver:
-    """The `World` of one node (node/ports.py)."""
+    """The `Host` of one node (node/ports.py)."""
 
     def __init__(
         self,
@@ -258,7 +258,7 @@ class NodeDriver:
         for peer in self.peers.values():
             peer.close()
 
-    # ---------------------------------------------------------------- World
+    # ---------------------------------------------------------------- Host
 
     def send(self, envelope: Envelope) -> bool:
         self._has_sent = True
@@ -318,7 +318,7 @@ class NodeDriver:
         return Hello(
             role=role,
             member_id=self.config.member_id,
-            directory_id=self.node.voter.directory_id,
+            directory_id=self.node.replica.directory_id,
             to_member_id=to_member_id,
             cluster_id=self.cluster_id,
             members=self._member_list,
@@ -335,7 +335,7 @@ class NodeDriver:
             code=code,
             message=message,
             member_id=self.config.member_id,
-            directory_id=self.node.voter.directory_id,
+            directory_id=self.node.replica.directory_id,
             cluster_id=self.cluster_id,
             members=self._member_list,
             segment_bytes=self.config.storage.segment_bytes,
@@ -390,7 +390,7 @@ class NodeDriver:
                 del self._reads[cold]
             outcome: ReadOutcome
             if isinstance(result, DirectoryDamaged):
-                self.node.healer.found(result)
+                self.node.repairer.found(result)
                 outcome = RangeDamaged(str(result))
             elif isinstance(result, StoreFailure):
                 raise result
@@ -417,20 +417,20 @@ class NodeDriver:
 
     def status(self, request_id: int = 0) -> StatusResponse:
         status = self.node.status()
-        peers = {p.voter.member_id: p for p in status.peers}
+        peers = {p.replica.member_id: p for p in status.peers}
         members = []
         for member in self.config.members:
             own = member.member_id == self.config.member_id
             peer = peers.get(member.member_id)
             up = None if own else self.peers[member.member_id].control.up
-            directory_id = status.voter.directory_id if own else up.directory_id if up else ""
+            directory_id = status.replica.directory_id if own else up.directory_id if up else ""
             members.append(
                 MemberInfo(
                     id=member.member_id,
                     address=str(member),
                     directory_id=directory_id,
                     reachable=own or up is not None,
-                    is_voter=Voter(member.member_id, directory_id) in status.voters,
+                    is_voter=Replica(member.member_id, directory_id) in status.voters,
                     water_mark=status.durable_index if own else peer.water_mark if peer else -1,
                 )
             )
@@ -444,7 +444,7 @@ class NodeDriver:
             group=self.config.group,
             id=self.config.member_id,
             address=str(self.config.own_address),
-            directory_id=status.voter.directory_id,
+            directory_id=status.replica.directory_id,
             cluster_id=self.cluster_id,
             role=status.role.value,
             term=status.term,
@@ -459,7 +459,7 @@ class NodeDriver:
             waits_for=status.waits_for,
             problems=self.problems(),
             version=VERSION,
-            quarantined_entries=sum(q.stop_index - q.first_index for q in self.node.store.quarantined),
+            damaged_entries=sum(q.stop_index - q.first_index for q in self.node.store.damaged),
             scrub_next_index=scrub.next_index,
             scrub_stop_index=scrub.stop_index,
             scrub_passes=scrub.passes,

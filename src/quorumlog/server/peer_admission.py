@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from quorumlog.config import GroupConfig
-from quorumlog.entry import Voter
+from quorumlog.entry import Replica
 from quorumlog.server.address_probe import who_answers
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.peer import Peer, place_of
@@ -50,7 +50,7 @@ class PeerAdmission:
         config: GroupConfig,
         peers: Mapping[str, Peer],
         greeting: Callable[[], HelloResponse],
-        voters: Callable[[], Collection[Voter]],
+        voters: Callable[[], Collection[Replica]],
         on_bug: Callable[[BaseException], None],
     ) -> None:
         self._loop_turn = loop_turn

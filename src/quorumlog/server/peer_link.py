@@ -106,14 +106,14 @@ class PeerLink:
         if self._connection is not None:
             self._connection.abort()
 
-    def send(self, message: AnyFrameMessage, payload: EntryBatch | None = None) -> bool:
+    def send(self, message: AnyFrameMessage, batch: EntryBatch | None = None) -> bool:
         """Lost if the link is down. False if it is clogged: dropped, and the link goes on."""
         connection = self._connection
         if self.up is None or connection is None:
             return True
         if connection.unsent_bytes > UNSENT_LIMIT_BYTES:
             return False
-        connection.send(self.group, message, payload)
+        connection.send(self.group, message, batch)
         return True
 
     def has_moved(self) -> bool:

@@ -7,7 +7,7 @@ import functools
 import msgspec
 
 from quorumlog.consensus.messages import Message
-from quorumlog.entry import Voter
+from quorumlog.entry import Replica
 from quorumlog.errors import ProtocolViolation
 from quorumlog.node.peer_connections import Way
 from quorumlog.server.connection import Connection
@@ -21,7 +21,7 @@ class PeerSession:
 
     def __init__(self, driver: NodeDriver, hello: Hello) -> None:
         self._driver = driver
-        self._voter = Voter(hello.member_id, hello.directory_id)
+        self._voter = Replica(hello.member_id, hello.directory_id)
         self._peer = driver.peers[hello.member_id]
         self._way = Way(hello.role, is_ours=False)
 
@@ -37,7 +37,7 @@ class PeerSession:
             self._driver.enter(connection, self._driver.node.receive, message)
         else:
             enter = functools.partial(self._driver.enter, connection, self._driver.node.receive, message)
-            entries_bytes = frame.payload.total_bytes if frame.payload is not None else 0
+            entries_bytes = frame.batch.total_bytes if frame.batch is not None else 0
             self._peer.connections.hold(self._way, entries_bytes, enter)
 
     def lost(self, connection: Connection, closed_by_peer: bool) -> None:

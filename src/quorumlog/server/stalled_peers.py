@@ -18,7 +18,7 @@ class StalledPeers:
     def problems(self, peers: Iterable[PeerStatus], now_ms: float, wall_s: float) -> list[str]:
         """`now_ms` by the core's clock; `wall_s` since the epoch."""
         return [
-            _sentence(peer, self._time_of(peer.voter.member_id, peer.stalled_since_ms, now_ms, wall_s))
+            _sentence(peer, self._time_of(peer.replica.member_id, peer.stalled_since_ms, now_ms, wall_s))
             for peer in peers
             if peer.stalled_since_ms is not None
         ]
@@ -33,7 +33,7 @@ class StalledPeers:
 
 
 def _sentence(peer: PeerStatus, since: str) -> str:
-    member_id = peer.voter.member_id
+    member_id = peer.replica.member_id
     if peer.has_arrived:
         return f"{member_id} receives entries and has synced none since {since}: look at its disk"
     return (

@@ -74,7 +74,7 @@ class SimClient:
         def arrive() -> None:
             # A connection leads to one process; its end takes along what was on its way.
             if member.process == process and member.is_up:
-                batch = self._decoder.receive_data(frame)[0].payload
+                batch = self._decoder.receive_data(frame)[0].batch
                 assert batch is not None
                 member.enter(
                     lambda: member.node.append(
@@ -157,7 +157,7 @@ class SimClient:
                     ),
                 )
             elif isinstance(result, DirectoryDamaged):
-                node.healer.found(result)
+                node.repairer.found(result)
             elif isinstance(result, StoreFailure) and not self._cluster.may_fail(member):
                 raise result
 

@@ -9,21 +9,21 @@ from random import Random
 from typing import Any
 
 from quorumlog.config import GroupConfig, MemberAddress
-from quorumlog.sim.checkers import all_checkers, unfair_checkers
+from quorumlog.sim.checkers import all_checkers, lossy_disk_checkers
 from quorumlog.sim.checkers.checker import Checker
 from quorumlog.sim.clients import SimClient
 from quorumlog.sim.faults import Faults
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.network import SimNetwork
 from quorumlog.sim.operations import Operations
+from quorumlog.sim.profile import SimulationProfile, random_beside
 from quorumlog.sim.trace import Trace
-from quorumlog.sim.weather import Weather, random_beside
 
 
 class SimCluster:
     """Nothing in it may depend on anything but `random` and the order of events."""
 
-    def __init__(self, random: Random, weather: Weather, trace: Trace) -> None:
+    def __init__(self, random: Random, weather: SimulationProfile, trace: Trace) -> None:
         self.random = random
         self._beginning = Random()
         self._beginning.setstate(random.getstate())
@@ -56,7 +56,9 @@ class SimCluster:
         self.network = SimNetwork(self)
         self.faults = Faults(self)
         self.clients = [SimClient(self, f"client{i}") for i in range(weather.clients)]
-        self.checkers: list[Checker] = (unfair_checkers if weather.is_unfair else all_checkers)(self)
+        self.checkers: list[Checker] = (
+            lossy_disk_checkers if weather.has_lossy_disks else all_checkers
+        )(self)
         self._told: dict[str, list[Callable[..., None]]] = {}
 
     @property

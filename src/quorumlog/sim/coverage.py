@@ -20,7 +20,7 @@ from quorumlog.consensus.messages import (
     VoteResponse,
     VoteResult,
 )
-from quorumlog.sim.weather import EDGES, FAULT_KINDS, LINK_KINDS
+from quorumlog.sim.profile import EDGES, FAULT_KINDS, LINK_KINDS
 
 EXPECTED_ABSENT: dict[str, str] = {
     "vote result: UNKNOWN": "stands for an answer that never came; nobody sends it",

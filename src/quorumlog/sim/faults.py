@@ -2,7 +2,7 @@
 
 Fair means that a minority is lost at most: members whose directory was wiped, that forgot what they had
 promised, or whose synced bytes were changed, count together until the end of the life. Old copies put
-back and disks that lie strike any number of members, in the lives that have them (`UNFAIR_KINDS`).
+back and disks that lie strike any number of members, in the lives that have them (`LOSSY_DISK_KINDS`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from quorumlog.sim.inode import PAGE_BYTES
 from quorumlog.sim.link_faults import LinkFaults
 from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME
+from quorumlog.store.files.damaged_ranges import HEALING_NAME
 from quorumlog.store.files.durable_file import DURABLE_NAME, read_durable_point
 from quorumlog.store.files.hard_state_file import CURRTERM_NAME, HARD_STATE_NAME
-from quorumlog.store.files.quarantine import HEALING_NAME
 from quorumlog.store.files.slot_file import SECTOR_BYTES, SLOT_BYTES, SLOT_FILE_BYTES
 from quorumlog.store.ledger_store import LogPoint
-from quorumlog.store.log.mmap_file_list import DATA_NAME, INDEX_NAME
+from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME
 from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Faults:
         """A stream of its own: what is drawn here moves nothing else of a seed's life."""
         self._sectors = Random(f"{cluster.random.getstate()}: sectors")
         self._neighbours = Random(f"{cluster.random.getstate()}: neighbours")
-        self._weather = cluster.weather
+        self._profile = cluster.weather
         self._links = LinkFaults(cluster)
         self._stricken_until_ms: dict[str, float] = {}
         """Until then a member works on what it has read before one of its pages went bad."""
@@ -89,15 +89,15 @@ class Faults:
 
     def begin(self) -> None:
         self._links.begin()
-        if self._weather.fault_kinds:
+        if self._profile.fault_kinds:
             self._begin()
 
     def _begin(self) -> None:
-        self._cluster.at(self._random.expovariate(1 / self._weather.fault_every_ms), self._strike)
+        self._cluster.at(self._random.expovariate(1 / self._profile.fault_every_ms), self._strike)
 
     def begin_sectors(self) -> None:
         """In a part of the lives sectors of the disks go bad, beside whatever else strikes."""
-        if self._weather.fault_kinds and self._sectors.random() < 0.4:
+        if self._profile.fault_kinds and self._sectors.random() < 0.4:
             self._cluster.at(self._sectors.uniform(0, 10_000), self._strike_sector)
 
     def _strike_sector(self) -> None:
@@ -107,7 +107,7 @@ class Faults:
 
     def _strike(self) -> None:
         if self._cluster.is_faulty:
-            self._kinds[self._random.choice(self._weather.fault_kinds)]()
+            self._kinds[self._random.choice(self._profile.fault_kinds)]()
             self._begin()
 
     def stop(self) -> None:
@@ -119,7 +119,7 @@ class Faults:
             member.disk.crash_countdown = None
             make_room(member)
             member.disk.fail_no_sync()
-            member.sync_ms = min(self._weather.sync_ms, 5.0)
+            member.sync_ms = min(self._profile.sync_ms, 5.0)
             member.set_clock(rate=1.0)
             cluster.at(self._random.uniform(0, 100), member.start)
 
@@ -130,7 +130,7 @@ class Faults:
         self._cluster.trace.note(self._cluster.now_ms, "fault", f"{kind} {who}")
 
     def _duration_ms(self) -> float:
-        timeout_ms = self._weather.consensus.election_timeout_ms
+        timeout_ms = self._profile.consensus.election_timeout_ms
         return self._random.choice((0.1, 0.5, 1.5, 4.0)) * timeout_ms * self._random.random()
 
     def _anybody(self) -> SimMember | None:
@@ -209,7 +209,7 @@ class Faults:
         member = self._anybody()
         if member is not None:
             self._note("clean stop", member.member_id)
-            if self._weather.stops_with_successor:
+            if self._profile.stops_with_successor:
                 if member.node.raft.role.value == "leader":
                     self._note("clean stop of a leader", member.member_id)
                 member.terminate(partial(self._restart_later, member))
@@ -299,7 +299,7 @@ class Faults:
 
     def _reset(self) -> None:
         ids = self._ids()
-        if len(ids) >= 2 and self._weather.connects_one_by_one and self._extent.random() < 0.5:
+        if len(ids) >= 2 and self._profile.connects_one_by_one and self._extent.random() < 0.5:
             role = self._extent.choice(("control", "data"))
             self._note("reset of one connection", f"{role} {ids[0]} {ids[1]}")
             self._cluster.network.reset_one(ids[0], ids[1], role)
@@ -337,7 +337,7 @@ class Faults:
 
         def end() -> None:
             if self._cluster.is_faulty:
-                member.sync_ms = self._weather.sync_ms
+                member.sync_ms = self._profile.sync_ms
 
         self._cluster.at(self._duration_ms(), end)
 
@@ -372,7 +372,7 @@ class Faults:
     def refused(self, member: SimMember) -> None:
         """Damage that cannot be bounded: somebody does what the message says, and the member is a new
         one. Without damage no directory may refuse."""
-        assert member.is_damaged or self._weather.is_unfair, (
+        assert member.is_damaged or self._profile.has_lossy_disks, (
             f"{member.member_id} refuses to start undamaged: {member.refusal}"
         )
         member.is_lost = True
@@ -440,7 +440,7 @@ class Faults:
         """Change synced bytes that nothing but the disk can have changed: of the log below the durable
         point, which a power loss leaves as it is, and of one slot of a file of promises."""
         member = self._anybody()
-        if member is None or member.is_damaged or not self._may_lose(member) or self._weather.is_async:
+        if member is None or member.is_damaged or not self._may_lose(member) or self._profile.is_async:
             return
         durable = read_durable_point(member.disk.platter(), member.path)
         if durable is None or durable.point.position == 0:
@@ -478,7 +478,7 @@ class Faults:
         if self._sectors.random() < 0.3:
             self._unreadable_behind_end(member)
             return
-        if member.is_damaged or not self._may_lose(member) or self._weather.is_async:
+        if member.is_damaged or not self._may_lose(member) or self._profile.is_async:
             return
         durable = read_durable_point(member.disk.platter(), member.path)
         if durable is None or durable.point.position == 0:
@@ -507,7 +507,7 @@ class Faults:
     def _unreadable_behind_end(self, member: SimMember) -> None:
         """A power loss tears a page that the log has not reached, or had reached and not synced: nothing
         is lost with it."""
-        segment_bytes = self._weather.storage.segment_bytes
+        segment_bytes = self._profile.storage.segment_bytes
         offset = -(-(member.node.store.end.position % segment_bytes) // PAGE_BYTES) * PAGE_BYTES
         base = member.node.store.end.position // segment_bytes * segment_bytes
         path = f"{member.path}/{DATA_NAME}/{base:020d}"
@@ -562,7 +562,7 @@ class Faults:
             left = read_durable_point(member.disk, member.path)
             if left is not None and left.point.position < synced_position:
                 position = self._random.randrange(left.point.position, synced_position)
-                first = position % self._weather.storage.segment_bytes
+                first = position % self._profile.storage.segment_bytes
                 path = f"{member.path}/{DATA_NAME}/{position - first:020d}"
                 member.disk.flip(path, first, 1 << self._random.randrange(8))
                 self._note("lying disk", f"{path} at {first}")

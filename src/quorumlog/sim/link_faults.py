@@ -11,7 +11,7 @@ from itertools import count, product
 from typing import TYPE_CHECKING
 
 from quorumlog.sim.pipe import Pipe
-from quorumlog.sim.weather import random_beside
+from quorumlog.sim.profile import random_beside
 
 if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimCluster
@@ -25,7 +25,7 @@ class LinkFaults:
 
     def __init__(self, cluster: SimCluster) -> None:
         self._cluster = cluster
-        self._weather = cluster.weather
+        self._profile = cluster.weather
         self._random = random_beside(cluster.random, "links")
         self._kinds: dict[str, Callable[[], Callable[[Pipe], None]]] = {
             "throttled link": self._throttle,
@@ -37,8 +37,8 @@ class LinkFaults:
         """Number of the fault that each way has: the end of an older one ends nothing."""
 
     def begin(self) -> None:
-        if self._weather.link_kinds:
-            after_ms = self._random.expovariate(1 / self._weather.link_fault_every_ms)
+        if self._profile.link_kinds:
+            after_ms = self._random.expovariate(1 / self._profile.link_fault_every_ms)
             self._cluster.at(after_ms, self._strike)
 
     def stop(self) -> None:
@@ -48,12 +48,12 @@ class LinkFaults:
     def _strike(self) -> None:
         if not self._cluster.is_faulty:
             return
-        kind, ways = self._random.choice(self._weather.link_kinds), self._ways()
+        kind, ways = self._random.choice(self._profile.link_kinds), self._ways()
         number = next(self._numbers)
         self._cluster.trace.count(f"fault: {kind}")
         self._cluster.trace.note(self._cluster.now_ms, "fault", f"{kind} {ways}")
         limit = self._kinds[kind]()
-        timeout_ms = self._weather.consensus.election_timeout_ms
+        timeout_ms = self._profile.consensus.election_timeout_ms
         lasts_ms = self._random.choice((1, 4, 12)) * timeout_ms * self._random.uniform(0.5, 1)
         for way in ways:
             self._newest[way] = number
@@ -85,7 +85,7 @@ class LinkFaults:
         return lambda pipe: pipe.limits(bytes_per_ms, room_bytes=room_bytes)
 
     def _burst(self) -> Callable[[Pipe], None]:
-        burst_ms = self._random.choice((0.2, 1.0)) * self._weather.consensus.election_timeout_ms
+        burst_ms = self._random.choice((0.2, 1.0)) * self._profile.consensus.election_timeout_ms
         return lambda pipe: pipe.limits(None, burst_ms=burst_ms)
 
     def _swallow(self) -> Callable[[Pipe], None]:

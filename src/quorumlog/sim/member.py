@@ -1,4 +1,4 @@
-"""SimMember: the process of one member and the machine under it; the `World` of its LedgerNode.
+"""SimMember: the process of one member and the machine under it; the `Host` of its LedgerNode.
 
 A process can end between any two effects: every change on its disk and every message that it sends is
 one (`SimDisk.crash_countdown`). What its disk threads do happens as one step at the beginning or the
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from quorumlog.config import GroupConfig
 from quorumlog.consensus.messages import AnyPeerMessage
 from quorumlog.consensus.ready import Envelope, RoleChange
-from quorumlog.entry import Durability, Voter
+from quorumlog.entry import Durability, Replica
 from quorumlog.errors import DirectoryDamaged, LedgerError, ProtocolViolation, StoreFailure
 from quorumlog.node import LedgerNode
 from quorumlog.sim.coverage import note_sent
@@ -96,7 +96,7 @@ class SimMember:
         """Counts the processes that ran this member; nothing of an older one has effects."""
         self.starts = 0
         self.directories = 0
-        self.voter = Voter(self.member_id, "")
+        self.replica = Replica(self.member_id, "")
         """The newest directory; its id is drawn at the first start."""
         self.is_lost = False
         """Its directory was wiped or forgot what it promised: it counts as down."""
@@ -173,7 +173,7 @@ class SimMember:
             self.disk.kill()
             self.cluster.faults.refused(self)
             return
-        self.voter = Voter(self.member_id, directory.directory_id)
+        self.replica = Replica(self.member_id, directory.directory_id)
         for line in directory.report:
             self.cluster.trace.count(f"recovery: {_branch_of(line)}")
         self.note("starts", lambda: f"end {directory.store.end}, {directory.report}")
@@ -204,7 +204,7 @@ class SimMember:
         directory = self.node.directory
         return HelloResponse(
             member_id=self.member_id,
-            directory_id=self.voter.directory_id,
+            directory_id=self.replica.directory_id,
             cluster_id=cluster_id_of(directory.formation.founding),
             members=member_list_of(self.config.members),
             segment_bytes=self.config.storage.segment_bytes,
@@ -346,7 +346,7 @@ class SimMember:
         try:
             self.node.receive(message)
         except ProtocolViolation as violation:
-            if not self.cluster.weather.is_unfair:
+            if not self.cluster.weather.has_lossy_disks:
                 raise
             self.cluster.trace.count("peer refused for other entries")
             sender_id = message.sender.member_id
@@ -384,7 +384,7 @@ class SimMember:
             self._wake_ms = float("inf")
         self._schedule()
 
-    # ---------------------------------------------------------------- World
+    # ---------------------------------------------------------------- Host
 
     def send(self, envelope: Envelope) -> bool:
         self.disk.count_effect()

@@ -2,8 +2,9 @@
 
 What the four connections of a pair add up to, each end decides for itself, with the code that real
 members use (`node/peer_connections.py`), and each hears of their ends in its own time. They come up all
-at once, or one by one (`Weather.connects_one_by_one`). What is sent on one connection never arrives on a
-later one. Messages go through the wire codec: what arrives was encoded and decoded as in real members.
+at once, or one by one (`SimulationProfile.connects_one_by_one`). What is sent on one connection never
+arrives on a later one. Messages go through the wire codec: what arrives was encoded and decoded as in
+real members.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class Link:
 class SimNetwork:
     def __init__(self, cluster: SimCluster) -> None:
         self._cluster = cluster
-        self._weather = cluster.weather
+        self._profile = cluster.weather
         self._random = cluster.random
         self._chance = cluster.stream("greetings")
         ids = [member.member_id for member in cluster.members]
@@ -112,8 +113,8 @@ class SimNetwork:
         return self._cluster.is_faulty
 
     def _delay_ms(self) -> float:
-        delay_ms = self._random.uniform(0.02, self._weather.delay_ms if self._is_rough else 1.0)
-        if self._is_rough and self._random.random() < self._weather.jitter:
+        delay_ms = self._random.uniform(0.02, self._profile.delay_ms if self._is_rough else 1.0)
+        if self._is_rough and self._random.random() < self._profile.jitter:
             delay_ms *= 10
         return delay_ms
 
@@ -211,12 +212,12 @@ class SimNetwork:
         for me, peer in ((one, other), (other, one)):
             self.pipes[me.member_id, peer.member_id].look()
             for role in ROLES:
-                if self._weather.connects_one_by_one:
+                if self._profile.connects_one_by_one:
                     self._greet_later(link, me.member_id, role, 0.0)
                     continue
                 for is_ours in (True, False):
                     dialler = me if is_ours else peer
-                    standing = link.standing(dialler.member_id, role, peer.voter.directory_id)
+                    standing = link.standing(dialler.member_id, role, peer.replica.directory_id)
                     me.ends[peer.member_id].opened(Way(role, is_ours), standing)
 
     def _is_blocked(self, link: Link) -> bool:
@@ -242,13 +243,13 @@ class SimNetwork:
             if self._is_blocked(link):
                 self._greet_later(link, dialler_id, role, self._chance.uniform(20, 200))
                 return
-            standing = link.standing(dialler_id, role, dialler.voter.directory_id)
+            standing = link.standing(dialler_id, role, dialler.replica.directory_id)
             acceptor.ends[dialler_id].opened(Way(role, is_ours=False), standing)
             dialler.later(self._greeting_ms(), answer)
 
         def answer() -> None:
             if not is_over():
-                standing = link.standing(dialler_id, role, acceptor.voter.directory_id)
+                standing = link.standing(dialler_id, role, acceptor.replica.directory_id)
                 dialler.ends[acceptor_id].opened(Way(role, is_ours=True), standing)
 
         acceptor.later(after_ms + self._greeting_ms(), hello)
@@ -266,7 +267,7 @@ class SimNetwork:
     # ---------------------------------------------------------------- messages
 
     def moving_data_of(self, sender: SimMember) -> Iterable[str]:
-        """See `World.members_with_moving_data`."""
+        """See `Host.members_with_moving_data`."""
         outward = [way for way in self.pipes if way[0] == sender.member_id]
         moving = [to for me, to in outward if (me, to) in self._moved or self.pipes[me, to].is_moving]
         self._moved.difference_update(outward)
@@ -314,16 +315,16 @@ class SimNetwork:
         if (sender.member_id, to.member_id) in self.cut:
             self._into_cut(sender, envelope, data, link, standing)
             return
-        if self._is_rough and self._random.random() < self._weather.loss:
+        if self._is_rough and self._random.random() < self._profile.loss:
             return
         self._deliver_later(sender, envelope, data, link, standing)
-        if self._is_rough and self._random.random() < self._weather.repeat:
+        if self._is_rough and self._random.random() < self._profile.repeat:
             self._deliver_later(sender, envelope, data, link, standing)
 
     def _into_cut(
         self, sender: SimMember, envelope: Envelope, data: bytes, link: Link, standing: Standing
     ) -> None:
-        if self._weather.holds_cut_messages:
+        if self._profile.holds_cut_messages:
             self._held.append((sender, envelope, data, link, standing))
         else:
             link.broken = True
@@ -356,12 +357,12 @@ class SimNetwork:
     ) -> None:
         role = role_of(envelope.message)
         sender_id, to_id = sender.member_id, envelope.to.member_id
-        stream = (sender_id, to_id, role) if self._weather.connects_one_by_one else (sender_id, to_id)
+        stream = (sender_id, to_id, role) if self._profile.connects_one_by_one else (sender_id, to_id)
         arrival_ms = self._cluster.now_ms + self._delay_ms()
-        if self._weather.in_order or not self._is_rough:
+        if self._profile.in_order or not self._is_rough:
             arrival_ms = max(arrival_ms, self._last_arrival.get(stream, 0.0))
             self._last_arrival[stream] = arrival_ms
-        voter = sender.voter
+        voter = sender.replica
         heard = standing._replace(directory_id=voter.directory_id)
 
         def deliver() -> None:
@@ -371,7 +372,7 @@ class SimNetwork:
             end, way = receiver.ends[sender_id], Way(role, is_ours=False)
             if end.standing.get(way) != heard:
                 return
-            if getattr(envelope.message, "entries", None) is not None:
+            if getattr(envelope.message, "batch", None) is not None:
                 self._moved.add((sender_id, to_id))
             message = self._decoder.receive_data(data)[0].message
             assert isinstance(message, Message), message

@@ -25,7 +25,7 @@ class OtherMode:
 
     def begin(self) -> None:
         weather = self._cluster.weather
-        has_others = weather.size >= 3 and not weather.is_unfair
+        has_others = weather.size >= 3 and not weather.has_lossy_disks
         if has_others and self._random.random() < MIXED_SHARE:
             self._strike_later()
 

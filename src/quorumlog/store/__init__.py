@@ -25,7 +25,7 @@ Entries, blanks, units, `currterm` and `checkpoint` are DLedger's; all integers 
     files                 small values that survive anything
     log                   entries in segments, and their index
     repair                what a start finds and mends, and what is mended later
-    mmap_ledger_store.py  all of this as one log
+    file_ledger_store.py  all of this as one log
     directory             a member's directory as a whole
     offline               any directory, ours or Java's, only looked at
 """
@@ -37,10 +37,10 @@ from quorumlog.store.directory.member_directory import (
     open_member_directory,
 )
 from quorumlog.store.disk import Disk, DiskFile, DiskLock, DiskUsage, OsDisk
+from quorumlog.store.file_ledger_store import FileLedgerStore
 from quorumlog.store.files.member_file import MemberRecord, cluster_id_of
 from quorumlog.store.ledger_store import LOG_ORIGIN, LedgerStore, LogPoint, LogRange, SyncTask
 from quorumlog.store.memory_disk import MemoryDisk
-from quorumlog.store.mmap_ledger_store import MmapLedgerStore
 from quorumlog.store.offline.directory_reader import DirectoryReader
 from quorumlog.store.offline.inspection import Inspection, inspect_directory
 from quorumlog.store.offline.log_extent import Damage
@@ -67,7 +67,7 @@ __all__ = [
     "MemberDirectory",
     "MemberRecord",
     "MemoryDisk",
-    "MmapLedgerStore",
+    "FileLedgerStore",
     "OsDisk",
     "SyncTask",
     "Verification",

@@ -1,6 +1,6 @@
 """LedgerStore: what a member needs from the place where its entries lie.
 
-`MmapLedgerStore` is it, on whichever `Disk`, held to it by `tests/store/test_contract.py`. A store has
+`FileLedgerStore` is it, on whichever `Disk`, held to it by `tests/store/test_contract.py`. A store has
 never heard of roles or of who may append; it knows terms only as numbers that never fall along the log.
 All calls are synchronous and come from one thread, except `SyncTask.run` and what says so below, which
 may run in another: whatever reads entries does, since a page that is not in memory has to come from the
@@ -66,7 +66,7 @@ class ColdRange(NamedTuple):
     limit_bytes: int
 
 
-class QuarantinedRange(msgspec.Struct, frozen=True, array_like=True):
+class DamagedRange(msgspec.Struct, frozen=True, array_like=True):
     """Entries that the disk does not hold as they were written, between two points that are known."""
 
     before: LogPoint
@@ -94,7 +94,7 @@ class QuarantinedRange(msgspec.Struct, frozen=True, array_like=True):
         assert self.holds(index), (index, self)
         return next(term for first, term in reversed(self.term_runs) if first <= index)
 
-    def behind(self, point: LogPoint, path: str) -> QuarantinedRange:
+    def behind(self, point: LogPoint, path: str) -> DamagedRange:
         """What is left of it once the entries up to one of them are healed; it begins in file `path`."""
         assert self.holds(point.index), (point, self)
         first = point.index + 1
@@ -102,17 +102,17 @@ class QuarantinedRange(msgspec.Struct, frozen=True, array_like=True):
         runs = ((first, self.term_at(first)), *runs)
         return msgspec.structs.replace(self, before=point, term_runs=runs, path=path)
 
-    def up_to(self, end: LogPoint) -> QuarantinedRange:
+    def up_to(self, end: LogPoint) -> DamagedRange:
         """What is left of it in a log that ends with one of its entries."""
         assert self.holds(end.index), (end, self)
         assert self.before.position < end.position, (end, self)
         runs = tuple(run for run in self.term_runs if run[0] <= end.index)
         return msgspec.structs.replace(self, last=end, term_runs=runs)
 
-    def overlaps(self, other: QuarantinedRange) -> bool:
+    def overlaps(self, other: DamagedRange) -> bool:
         return self.first_index < other.stop_index and other.first_index < self.stop_index
 
-    def joined(self, other: QuarantinedRange) -> QuarantinedRange:
+    def joined(self, other: DamagedRange) -> DamagedRange:
         """One range of both, which overlap."""
         assert self.overlaps(other), (self, other)
         front, back = sorted((self, other), key=lambda each: each.first_index)
@@ -135,7 +135,7 @@ class QuarantinedRange(msgspec.Struct, frozen=True, array_like=True):
 class Examination(NamedTuple):
     """What a closer look at a part of the log found; `LedgerStore.settle` acts on it."""
 
-    ranges: tuple[QuarantinedRange, ...]
+    ranges: tuple[DamagedRange, ...]
     units: tuple[tuple[int, bytes], ...]
     """(position in the index, bytes) of units that the data proves wrong."""
     blanks: tuple[tuple[int, int], ...]
@@ -209,7 +209,7 @@ class LedgerStore(Protocol):
     def truncate_from(self, index: int, end: LogPoint | None = None) -> None:
         """Drop entries from `index` on; on disk when this returns, and no old byte can come back.
 
-        `end`: the entry before, as the leader has it; needed where that one is in quarantine here, since
+        `end`: the entry before, as the leader has it; needed where that one is damaged here, since
         what is left of a damaged range ends with it. Raises StoreFailure if the disk refuses,
         DirectoryDamaged if the entry before turns out to be damaged; nothing has changed then.
         """
@@ -242,7 +242,7 @@ class LedgerStore(Protocol):
         """The longest run of whole entries from `first_index` on that lies in one segment, below
         `stop_index` and within `limit_bytes`; at least one entry. It reads the index: any thread.
 
-        Raises IndexOutOfRange if `first_index` is not held, RangeDamaged if it is in quarantine.
+        Raises IndexOutOfRange if `first_index` is not held, RangeDamaged if it is damaged.
         """
 
     def point_in_memory(self, index: int) -> LogPoint | None:
@@ -250,7 +250,7 @@ class LedgerStore(Protocol):
 
     def point_on_disk(self, index: int) -> LogPoint:
         """The same from the files; any thread. Raises IndexOutOfRange if it is not held (any more),
-        RangeDamaged if it is in quarantine, DirectoryDamaged."""
+        RangeDamaged if it is damaged, DirectoryDamaged."""
 
     @property
     def truncations(self) -> int:
@@ -278,7 +278,7 @@ class LedgerStore(Protocol):
     # What is damaged, and making it whole again.
 
     @property
-    def quarantined(self) -> tuple[QuarantinedRange, ...]:
+    def damaged(self) -> tuple[DamagedRange, ...]:
         """In order; `range_of` refuses their entries with RangeDamaged."""
 
     def examine(self, first_index: int, stop_index: int) -> Examination:
@@ -288,17 +288,17 @@ class LedgerStore(Protocol):
         Raises DirectoryDamaged if the terms of a damaged range cannot be known.
         """
 
-    def settle(self, examination: Examination) -> tuple[QuarantinedRange, ...] | None:
-        """Quarantine what was found damaged and write again what the data itself can tell; returns the
-        new ranges, one that overlaps known ones together with these. `save_quarantine` brings them to
+    def settle(self, examination: Examination) -> tuple[DamagedRange, ...] | None:
+        """DamagedRanges what was found damaged and write again what the data itself can tell; returns
+        the new ranges, one that overlaps known ones together with these. `save_damaged` brings them to
         disk. None: the log was cut since the look began, so nothing was learned and nothing is done."""
 
-    def save_quarantine(self) -> bool:
+    def save_damaged(self) -> bool:
         """On disk when this returns; any thread. False: there is no space for it yet; the ranges stay in
         memory, and a start would have to look for them. Raises StoreFailure."""
 
     @property
-    def quarantine_problem(self) -> str:
+    def damaged_problem(self) -> str:
         """Why the newest attempt to save them found no space; "" otherwise."""
 
     @property
@@ -308,7 +308,7 @@ class LedgerStore(Protocol):
     def look_at_set_aside(self) -> None:
         """Any thread."""
 
-    def check_piece(self, quarantined: QuarantinedRange, batch: EntryBatch) -> LogPoint:
+    def check_piece(self, damaged: DamagedRange, batch: EntryBatch) -> LogPoint:
         """Show that these entries of another member can be those of a range, or a part of it: bodies,
         chain, terms, positions, and at both ends of the range all that is known of it. Returns the point
         in front of them. Raises ProtocolViolation. Any thread.
@@ -316,9 +316,9 @@ class LedgerStore(Protocol):
         What runs to the end of the range is proven by that: the chain of the whole log is the same
         there. Whoever takes another piece has to know of an entry behind it, by its chain."""
 
-    def write_piece(self, quarantined: QuarantinedRange, before: LogPoint, batch: EntryBatch) -> None:
+    def write_piece(self, damaged: DamagedRange, before: LogPoint, batch: EntryBatch) -> None:
         """Write and sync what `check_piece` has accepted, with the point that it gave; any thread. These
-        entries leave the quarantine, what is left of the range on both sides stays.
+        entries leave the damaged, what is left of the range on both sides stays.
 
         The damaged bytes are kept aside first; lack of space for that stops nothing. Raises
         IndexOutOfRange if the range was cut meanwhile, StoreFailure.

@@ -1,6 +1,6 @@
 """What clients and servers say to each other; one request, one response, matched by `request_id`.
 
-Entry bytes travel as the payload of the frame, beside the message (`quorumlog.wire.framing`).
+Entry bytes travel as the batch of the frame, beside the message (`quorumlog.wire.framing`).
 The one place where a `LedgerError` becomes a response and a response becomes a `LedgerError` again
 is the end of this file.
 """
@@ -70,7 +70,7 @@ class HelloResponse(ClientMessage, frozen=True, kw_only=True, tag=33):
 
 
 class AppendRequest(ClientMessage, frozen=True, kw_only=True, tag=34):
-    """Payload: the encoded entries, headers unstamped."""
+    """Batch: the encoded entries, headers unstamped."""
 
     stream: int = 0
     """Nonzero: requests of this stream on this connection are accepted in the order of `number`."""
@@ -111,7 +111,7 @@ class ReadRequest(ClientMessage, frozen=True, kw_only=True, tag=36):
 
 
 class ReadResponse(ClientMessage, frozen=True, kw_only=True, tag=37):
-    """Payload: the stored bytes of `count` entries from `first_index` on (no-ops included)."""
+    """Batch: the stored bytes of `count` entries from `first_index` on (no-ops included)."""
 
     first_index: int
     count: int
@@ -155,7 +155,7 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
     waits_for: str = ""
     problems: tuple[str, ...] = ()
     version: str = ""
-    quarantined_entries: int = 0
+    damaged_entries: int = 0
     """Damaged, and to be healed from the others."""
     scrub_next_index: int = -1
     """Entry that the background scrub looks at next; -1: no pass is under way."""

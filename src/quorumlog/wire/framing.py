@@ -6,7 +6,7 @@
          8      4  payload_crc     CRC-32 of sizes and entries; 0 without entries
         12      4  frame_bytes     of the whole frame, this header included
         16      4  control_bytes
-        20      4  count           entries in the payload
+        20      4  count           entries in the batch
         24      c  control         MessagePack of (group, message)
     24 + c   4 count  sizes        bytes of each entry, header included
        ...      n  entries         as they lie on disk (quorumlog.batch)
@@ -65,40 +65,38 @@ assert _TAIL.size == FRAME_HEADER_BYTES - _CHECKED_FROM
 
 
 class Frame(NamedTuple):
-    """What one frame said. `payload` is None where it carried no entries."""
+    """What one frame said. `batch` is None where it carried no entries."""
 
     group: str
     message: AnyFrameMessage
-    payload: EntryBatch | None
+    batch: EntryBatch | None
 
 
-def encode_frame(
-    group: str, message: AnyFrameMessage, payload: EntryBatch | None = None
-) -> list[Buffer]:
-    """Buffers to write one after the other; the second, if any, is `payload.buffer` itself.
+def encode_frame(group: str, message: AnyFrameMessage, batch: EntryBatch | None = None) -> list[Buffer]:
+    """Buffers to write one after the other; the second, if any, is `batch.buffer` itself.
 
     Of a peer message `sender` is not sent (the receiver knows whose connection it is), and the
-    `entries` of a push or a range travel as the payload: they need not be passed a second time.
+    `batch` of a push or a range travels behind it: it need not be passed a second time.
     """
     if isinstance(message, Message):
-        if isinstance(message, WITH_ENTRIES) and message.entries is not None:
-            assert payload is None or payload is message.entries, "a message has one payload"
-            payload = message.entries
-            message = msgspec.structs.replace(message, sender=NOBODY, entries=None)
+        if isinstance(message, WITH_ENTRIES) and message.batch is not None:
+            assert batch is None or batch is message.batch, "a message has one batch"
+            batch = message.batch
+            message = msgspec.structs.replace(message, sender=NOBODY, batch=None)
         elif message.sender != NOBODY:
             message = msgspec.structs.replace(message, sender=NOBODY)
     control = _ENCODER.encode((group, message))
-    if payload is None or payload.count == 0:
+    if batch is None or batch.count == 0:
         tail = _TAIL.pack(0, FRAME_HEADER_BYTES + len(control), len(control), 0) + control
         return [MAGIC + crc32(tail).to_bytes(4, "little") + tail]
-    entries = payload.buffer
-    sizes = _SIZE.pack(len(entries)) if payload.count == 1 else payload.sizes.astype("<u4").tobytes()
+    entries = batch.buffer
+    sizes = _SIZE.pack(len(entries)) if batch.count == 1 else batch.sizes.astype("<u4").tobytes()
     tail = (
         _TAIL.pack(
             crc32(entries, crc32(sizes)),
             FRAME_HEADER_BYTES + len(control) + len(sizes) + len(entries),
             len(control),
-            payload.count,
+            batch.count,
         )
         + control
     )
@@ -244,7 +242,7 @@ def _decode(frame: memoryview, header: tuple[bytes, int, int, int, int, int], *,
         group, message = _DECODER.decode(frame[FRAME_HEADER_BYTES:control_end])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolViolation(f"a frame holds no message: {error}") from None
-    payload = None
+    batch = None
     if count:
         if crc32(frame[control_end:]) != payload_crc:
             raise ProtocolViolation("payload_crc of a frame does not match")
@@ -255,18 +253,18 @@ def _decode(frame: memoryview, header: tuple[bytes, int, int, int, int, int], *,
                 raise ProtocolViolation(
                     f"an entry of {size} bytes by its size is {len(entries)} bytes long"
                 )
-            payload = EntryBatch(bytearray(entries) if copy else entries, None)
+            batch = EntryBatch(bytearray(entries) if copy else entries, None)
         else:
             sizes = np.frombuffer(frame, "<u4", count, control_end).astype(np.int64)
-            payload = EntryBatch(bytearray(entries) if copy else entries, sizes)
+            batch = EntryBatch(bytearray(entries) if copy else entries, sizes)
     elif payload_crc:
         raise ProtocolViolation("a frame without entries has a payload_crc")
     if isinstance(message, Message):
         if message.sender != NOBODY:
             raise ProtocolViolation("a peer message names its sender itself")
         if isinstance(message, WITH_ENTRIES):
-            if message.entries is not None:
+            if message.batch is not None:
                 raise ProtocolViolation("a message carries entries inside its control part")
-            if payload is not None:
-                message = msgspec.structs.replace(message, entries=payload)
-    return Frame(group, message, payload)
+            if batch is not None:
+                message = msgspec.structs.replace(message, batch=batch)
+    return Frame(group, message, batch)

@@ -36,8 +36,8 @@ def frames_of(joiner: AppendJoiner) -> list[list[bytes]]:
 
 
 def bodies_of(request: Request) -> list[bytes]:
-    assert request.payload is not None
-    return [bytes(body) for body in request.payload.bodies()]
+    assert request.batch is not None
+    return [bytes(body) for body in request.batch.bodies()]
 
 
 def taken(*bodies: bytes) -> AppendFrame:

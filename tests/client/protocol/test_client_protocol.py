@@ -48,7 +48,7 @@ class Wire:
         self.expected: dict[int, int] = {}
 
 
-class World:
+class Host:
     """Model servers that share one log; every fault is drawn from one seed."""
 
     def __init__(self, seed: int) -> None:
@@ -74,7 +74,7 @@ class World:
             LEADER,
             now_ms=self.now,
             deadline_ms=self.now + 5000,
-            payload=EntryBatch.from_bodies([body]),
+            batch=EntryBatch.from_bodies([body]),
             stream=stream,
         )
         self.sent.append(request)
@@ -117,7 +117,7 @@ class World:
     # ---------------------------------------------------------------- the servers' side
 
     def serve(self, link: Link, wire: Wire, frame: Frame) -> None:
-        message, payload = frame.message, frame.payload
+        message, batch = frame.message, frame.batch
         number = ADDRESSES.index(link.address)
         answer: ClientMessage
         if isinstance(message, Hello):
@@ -126,8 +126,8 @@ class World:
             answer = self.status(message, number)
         else:
             assert isinstance(message, AppendRequest), message
-            assert payload is not None
-            answer = self.append(wire, message, payload, number)
+            assert batch is not None
+            answer = self.append(wire, message, batch, number)
         wire.to_client.append(Frame("g", answer, None))  # type: ignore[arg-type]
 
     def status(self, message: StatusRequest, number: int) -> StatusResponse:
@@ -153,7 +153,7 @@ class World:
         )
 
     def append(
-        self, wire: Wire, message: AppendRequest, payload: EntryBatch, number: int
+        self, wire: Wire, message: AppendRequest, batch: EntryBatch, number: int
     ) -> ClientMessage:
         error: LedgerError | None = None
         if self.faults and self.random.random() < 0.05:
@@ -175,9 +175,9 @@ class World:
         wire.expected[message.stream] = expected + 1
         if self.faults and self.random.random() < 0.05:
             if self.random.random() < 0.5:
-                self.log.append(bytes(payload.body(0)))
+                self.log.append(bytes(batch.body(0)))
             return error_response(message.request_id, OutcomeUnknown("leadership was lost"))
-        self.log.append(bytes(payload.body(0)))
+        self.log.append(bytes(batch.body(0)))
         return AppendResponse(
             request_id=message.request_id,
             term=self.term,
@@ -236,11 +236,11 @@ class World:
 
 
 def body_of(request: Request) -> bytes:
-    assert request.payload is not None
-    return bytes(request.payload.body(0))
+    assert request.batch is not None
+    return bytes(request.batch.body(0))
 
 
-def check(world: World) -> None:
+def check(world: Host) -> None:
     assert len(world.done) == len(set(world.done)) == len(world.sent)
     for request in world.sent:
         times = world.log.count(body_of(request))
@@ -263,7 +263,7 @@ def check(world: World) -> None:
 
 @pytest.mark.parametrize("seed", range(150))
 def test_random_lives(seed: int) -> None:
-    world = World(seed)
+    world = Host(seed)
     for _ in range(400):
         world.step()
     world.settle()
@@ -273,7 +273,7 @@ def test_random_lives(seed: int) -> None:
 def test_the_same_seed_lives_the_same_life() -> None:
     logs = []
     for _ in range(2):
-        world = World(5)
+        world = Host(5)
         for _ in range(300):
             world.step()
         logs.append((world.log, [type(r.error) for r in world.sent], world.now))
@@ -285,7 +285,7 @@ def test_the_random_lives_meet_every_outcome() -> None:
     outcomes: set[str] = set()
     resent = 0
     for seed in range(20):
-        world = World(seed)
+        world = Host(seed)
         for _ in range(400):
             world.step()
         world.settle()
@@ -298,7 +298,7 @@ def test_the_random_lives_meet_every_outcome() -> None:
 # -------------------------------------------------------------------- single rules
 
 
-def run(world: World, milliseconds: float, *, silent: str = "") -> None:
+def run(world: Host, milliseconds: float, *, silent: str = "") -> None:
     """Let everybody but `silent` answer at once for so long."""
     world.faults = False
     stop = world.now + milliseconds
@@ -311,8 +311,8 @@ def run(world: World, milliseconds: float, *, silent: str = "") -> None:
         world.pass_time(5.0)
 
 
-def led_by(number: int) -> World:
-    world = World(1)
+def led_by(number: int) -> Host:
+    world = Host(1)
     world.leader = number
     world.submit()
     run(world, 300)
@@ -369,7 +369,7 @@ def test_a_report_of_an_older_term_is_not_believed() -> None:
 
 
 def test_redials_of_a_dead_server_are_bounded() -> None:
-    world = World(3)
+    world = Host(3)
     world.down.update(ADDRESSES)
     request = world.submit()
     dials = 0
@@ -389,7 +389,7 @@ def test_an_idle_client_needs_no_wake_up() -> None:
 
 
 def test_what_cannot_be_encoded_fails_alone() -> None:
-    world = World(1)
+    world = Host(1)
     world.faults = False
     nonsense: Any = object()
     request = Request(

@@ -43,7 +43,7 @@ def answer(request: Request, log: list[bytes], most: int = 10**9) -> None:
         committed_index=len(log) - 1,
     )
     if picked:
-        request.response_payload = EntryBatch(bytearray(b"".join(picked)), list(map(len, picked)))
+        request.response_batch = EntryBatch(bytearray(b"".join(picked)), list(map(len, picked)))
 
 
 @pytest.mark.parametrize("entries_hint", [None, 3])
@@ -166,7 +166,7 @@ def test_more_than_was_asked_for_is_a_violation() -> None:
     answer(Request(ReadRequest(first_index=0), LEADER, now_ms=0, deadline_ms=1), make_log([10] * 5))
     other = make_request(ReadRequest(first_index=0))
     answer(other, make_log([10] * 5))
-    request.response, request.response_payload = other.response, other.response_payload
+    request.response, request.response_batch = other.response, other.response_batch
     with pytest.raises(ProtocolViolation, match="asked for were those below 3"):
         plan.take()
 
@@ -243,13 +243,13 @@ def test_what_one_member_holds_whole_is_read_and_nothing_else(
             asked += 1
             number = int(request.target.name[1:])
             answer(request, members[request.target.name])
-            message, batch = request.message, request.response_payload
+            message, batch = request.message, request.response_batch
             assert isinstance(message, ReadRequest)
             count = batch.count if batch is not None else 0
             if refuses[number] and flips[number].keys() & set(
                 range(message.first_index, message.first_index + count)
             ):
-                request.response = request.response_payload = None
+                request.response = request.response_batch = None
                 request.error = RangeDamaged("damaged")
         if plan.head is None:
             break

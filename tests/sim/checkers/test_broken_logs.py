@@ -53,10 +53,10 @@ def test_a_follower_that_sends_a_leaders_message_is_found() -> None:
     cell.watch(checker)
     leader, follower = cell.leader(), cell.followers()[0]
     heartbeat = HeartbeatRequest(
-        sender=follower.voter, term=leader.node.raft.term, round=1, committed_index=-1
+        sender=follower.replica, term=leader.node.raft.term, round=1, committed_index=-1
     )
     with pytest.raises(Violation, match="sends HeartbeatRequest"):
-        checker.sent(follower, Envelope(leader.voter, heartbeat))
+        checker.sent(follower, Envelope(leader.replica, heartbeat))
 
 
 # ---------------------------------------------------------------- what is in the logs

@@ -24,8 +24,8 @@ from quorumlog.sim.checkers import Violation
 from quorumlog.sim.checkers.acknowledged_appends import AcknowledgedAppends
 from quorumlog.sim.checkers.bounded_memory import BoundedMemory
 from quorumlog.sim.checkers.committed_log import CommittedLog
+from quorumlog.sim.checkers.message_rate import MessageRate, calm_limit, sick_limit
 from quorumlog.sim.checkers.promises_on_disk import PromisesOnDisk
-from quorumlog.sim.checkers.quiet import Quiet, calm_limit, sick_limit
 from quorumlog.sim.operations import ClientAppend
 from tests.node.cell import SMALL
 from tests.sim.checkers.watched_cell import WatchedCell
@@ -46,12 +46,12 @@ class Promises:
         self.term = self.follower.node.raft.term
 
     def send(self, message: AnyMessage, to: Any = None) -> None:
-        self.checker.sent(self.follower, Envelope((to or self.cell.leader()).voter, message))
+        self.checker.sent(self.follower, Envelope((to or self.cell.leader()).replica, message))
 
     def vote(self, term: int, candidate: Any) -> None:
         self.send(
             VoteResponse(
-                sender=self.follower.voter,
+                sender=self.follower.replica,
                 term=self.term,
                 vote_term=term,
                 pre_vote=False,
@@ -63,7 +63,7 @@ class Promises:
     def acknowledge(self, index: int) -> None:
         self.send(
             PushEntryResponse(
-                sender=self.follower.voter,
+                sender=self.follower.replica,
                 term=self.term,
                 push=PushType.APPEND,
                 result=PushResult.SUCCESS,
@@ -75,7 +75,7 @@ class Promises:
 def test_a_message_of_a_term_that_is_not_on_the_platter_is_found() -> None:
     promises = Promises()
     request = VoteRequest(
-        sender=promises.follower.voter,
+        sender=promises.follower.replica,
         term=promises.term + 1,
         vote_term=promises.term + 2,
         pre_vote=True,
@@ -95,7 +95,7 @@ def test_a_term_that_is_only_in_the_cache_of_the_disk_is_found() -> None:
     with pytest.raises(StoreFailure, match="cannot be synced"):
         hard_state_file.save(HardState(promises.term + 1, None))
     heartbeat = HeartbeatRequest(
-        sender=member.voter, term=promises.term + 1, round=1, committed_index=-1
+        sender=member.replica, term=promises.term + 1, round=1, committed_index=-1
     )
     with pytest.raises(Violation, match="sends HeartbeatRequest in term 2; on its platter is"):
         promises.send(heartbeat)
@@ -177,7 +177,7 @@ def test_an_entry_acknowledged_above_damage_that_may_not_be_committed_is_found()
     member.disk.flip(f"{member.path}/data/{0:020d}", position + 32, 1)
     cell.start(member)
     promises.acknowledge(0)
-    with pytest.raises(Violation, match=r"acknowledges entry 2 .* in quarantine is entry 1 .* up to -1"):
+    with pytest.raises(Violation, match=r"acknowledges entry 2 .* damaged is entry 1 .* up to -1"):
         promises.acknowledge(2)
     member.node.raft._state.commit_up_to(1)
     promises.acknowledge(2)
@@ -304,21 +304,23 @@ def test_an_acknowledgement_above_everything_committed_is_found_at_once() -> Non
 
 
 def heartbeat_of(leader: Any) -> HeartbeatRequest:
-    return HeartbeatRequest(sender=leader.voter, term=leader.node.raft.term, round=1, committed_index=-1)
+    return HeartbeatRequest(
+        sender=leader.replica, term=leader.node.raft.term, round=1, committed_index=-1
+    )
 
 
 def test_a_leader_that_says_too_much_while_nothing_happens_is_found_when_the_second_is_over() -> None:
     cell = WatchedCell()
     cell.append(b"a")
     cell.until_whole()
-    checker = Quiet(cell)
+    checker = MessageRate(cell)
     cell.watch(checker)
     leader = cell.leader()
     start_ms = cell.now_ms
     while cell.now_ms < start_ms + 5_000:
         cell.cell.step()
     for _ in range(calm_limit(leader.node.config.consensus, 2) + 1):
-        checker.sent(leader, Envelope(cell.followers()[0].voter, heartbeat_of(leader)))
+        checker.sent(leader, Envelope(cell.followers()[0].replica, heartbeat_of(leader)))
     with pytest.raises(Violation, match="messages although nothing happened in second"):
         while cell.now_ms < start_ms + 8_000:
             cell.cell.step()
@@ -327,9 +329,9 @@ def test_a_leader_that_says_too_much_while_nothing_happens_is_found_when_the_sec
 def test_a_storm_is_found_at_once_whatever_happens() -> None:
     cell = WatchedCell()
     cell.is_faulty = True
-    checker = Quiet(cell)
+    checker = MessageRate(cell)
     leader = cell.leader()
-    envelope = Envelope(cell.followers()[0].voter, heartbeat_of(leader))
+    envelope = Envelope(cell.followers()[0].replica, heartbeat_of(leader))
     for _ in range(sick_limit(leader.node.config.consensus, 2)):
         checker.sent(leader, envelope)
     with pytest.raises(Violation, match="messages besides APPEND and COMMIT"):
@@ -343,7 +345,7 @@ def test_what_the_core_keeps_beyond_its_bounds_is_found() -> None:
     checker = BoundedMemory(cell)
     checker.turned(leader)
     raft = leader.node.raft
-    envelope = Envelope(cell.followers()[0].voter, heartbeat_of(leader))
+    envelope = Envelope(cell.followers()[0].replica, heartbeat_of(leader))
 
     raft._outbox.messages.append(envelope)
     with pytest.raises(

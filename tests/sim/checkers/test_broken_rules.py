@@ -41,8 +41,8 @@ def test_terms_that_candidates_open_and_votes_for_them_are_accepted() -> None:
     cell, checker = elected()
     leader, follower = cell.leader(), cell.followers()[0]
     term = leader.node.raft.term
-    checker.ready(follower, ready(hard_state=HardState(term, leader.voter)))
-    checker.ready(follower, ready(hard_state=HardState(term + 1, follower.voter)))
+    checker.ready(follower, ready(hard_state=HardState(term, leader.replica)))
+    checker.ready(follower, ready(hard_state=HardState(term + 1, follower.replica)))
     checker.ready(leader, ready(hard_state=HardState(term + 1, None)))
 
 
@@ -56,7 +56,7 @@ def test_a_term_for_which_nobody_has_stood_is_found() -> None:
 def test_a_vote_for_somebody_who_asked_only_for_pre_votes_is_found() -> None:
     cell, checker = elected()
     one, other = cell.followers()
-    state = HardState(cell.leader().node.raft.term, other.voter)
+    state = HardState(cell.leader().node.raft.term, other.replica)
     with pytest.raises(Violation, match="candidates in that term are"):
         checker.ready(one, ready(hard_state=state))
 
@@ -155,7 +155,7 @@ class Marked:
         self.cell.cell.until(lambda: self.slow.node.store.end.index == 1, "the entry is written")
 
     def mark(self, member: Any) -> None:
-        self.leader.node.raft._replication.acks.marks.raise_to(member.voter, 1)
+        self.leader.node.raft._replication.acks.marks.raise_to(member.replica, 1)
         self.checker.turned(self.leader)
 
 
@@ -177,9 +177,9 @@ def test_a_mark_for_another_entry_on_the_voters_disk_is_found() -> None:
     marked = Marked()
     another = WatchedCell(1)
     another.append(b"another")
-    voter = marked.other.voter
+    voter = marked.other.replica
     marked.other.node = another.leader().node
-    marked.other.node.voter = voter
+    marked.other.node.replica = voter
     marked.checker._looked.clear()
     with pytest.raises(Violation, match=r"has mark 1 for .* entry 1 is EntryMark.* there and EntryMark"):
         marked.checker.turned(marked.leader)
@@ -187,7 +187,7 @@ def test_a_mark_for_another_entry_on_the_voters_disk_is_found() -> None:
 
 def test_a_voter_that_has_gone_on_to_a_higher_term_may_have_dropped_the_entry() -> None:
     marked = Marked()
-    marked.checker._terms[marked.slow.voter] = 2
+    marked.checker._terms[marked.slow.replica] = 2
     marked.mark(marked.slow)
 
 
@@ -203,9 +203,9 @@ def test_a_majority_that_holds_another_entry_at_that_index_is_none() -> None:
     checker.turned(marked.leader)
     another = WatchedCell(1)
     another.append(b"another")
-    voter = marked.other.voter
+    voter = marked.other.replica
     marked.other.node = another.leader().node
-    marked.other.node.voter = voter
+    marked.other.node.replica = voter
     checker._checked_index = -1
     with pytest.raises(Violation, match=r"says that entry 1 is committed; .* another entry is there at"):
         checker.turned(marked.leader)

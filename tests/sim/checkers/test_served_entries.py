@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quorumlog.errors import NotLeader
-from quorumlog.sim.checkers import NEEDS_HONEST_DISKS, Violation, all_checkers, unfair_checkers
+from quorumlog.sim.checkers import NEEDS_HONEST_DISKS, Violation, all_checkers, lossy_disk_checkers
 from quorumlog.sim.checkers.served_entries import ServedEntries
 from tests.sim.checkers.watched_cell import WatchedCell
 
@@ -85,6 +85,6 @@ def test_a_read_that_skips_or_changes_entries_is_found() -> None:
 def test_a_checker_looks_on_in_unfair_lives_unless_a_reason_is_given() -> None:
     cell = WatchedCell(1)
     everywhere = {type(checker) for checker in all_checkers(cell)}
-    unfair = {type(checker) for checker in unfair_checkers(cell)}
+    unfair = {type(checker) for checker in lossy_disk_checkers(cell)}
     assert set(NEEDS_HONEST_DISKS) <= everywhere
     assert unfair == everywhere - set(NEEDS_HONEST_DISKS) | {ServedEntries}

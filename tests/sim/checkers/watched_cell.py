@@ -8,7 +8,7 @@ from typing import Any
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import StoreConfig
-from quorumlog.entry import Voter
+from quorumlog.entry import Replica
 from quorumlog.node import LedgerNode
 from quorumlog.sim.checkers import Checker
 from quorumlog.sim.disk import SimDisk
@@ -28,8 +28,8 @@ class WatchedMember:
         self.lost_power = False
 
     @property
-    def voter(self) -> Voter:
-        return self.node.voter
+    def replica(self) -> Replica:
+        return self.node.replica
 
 
 class WatchedCell:

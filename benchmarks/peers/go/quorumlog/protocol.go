@@ -63,7 +63,7 @@ func (c *connection) append(request uint64, body []byte, count int) error {
 func (c *connection) send(control, body []byte, count, entryBytes int) error {
 	frame := append(c.frame[:0], make([]byte, frameHeader)...)
 	frame = append(frame, control...)
-	payload := len(frame)
+	batch := len(frame)
 	for range count {
 		frame = binary.LittleEndian.AppendUint32(frame, uint32(entryBytes))
 	}
@@ -76,12 +76,12 @@ func (c *connection) send(control, body []byte, count, entryBytes int) error {
 	}
 	copy(frame, "QLG\x01")
 	if count > 0 {
-		binary.LittleEndian.PutUint32(frame[8:], crc32.ChecksumIEEE(frame[payload:]))
+		binary.LittleEndian.PutUint32(frame[8:], crc32.ChecksumIEEE(frame[batch:]))
 	}
 	binary.LittleEndian.PutUint32(frame[12:], uint32(len(frame)))
 	binary.LittleEndian.PutUint32(frame[16:], uint32(len(control)))
 	binary.LittleEndian.PutUint32(frame[20:], uint32(count))
-	binary.LittleEndian.PutUint32(frame[4:], crc32.ChecksumIEEE(frame[8:payload]))
+	binary.LittleEndian.PutUint32(frame[4:], crc32.ChecksumIEEE(frame[8:batch]))
 	c.frame = frame
 	_, err := c.Write(frame)
 	return err

@@ -74,7 +74,7 @@ class AppendFrame:
             LEADER,
             now_ms=self.submitted_ms,
             deadline_ms=self.deadline_ms,
-            payload=EntryBatch.from_bodies(self._bodies),
+            batch=EntryBatch.from_bodies(self._bodies),
             context=self,
         )
         self._bodies = []

@@ -156,7 +156,7 @@ class ClientProtocol:
         """Answers that came on a link. Nonsense among them closes the link, as a violation does."""
         self._requests.now_ms = now_ms
         try:
-            for group, message, payload in frames:
+            for group, message, batch in frames:
                 if link.state is LinkState.CLOSED:
                     return
                 link.last_received_ms = now_ms
@@ -171,7 +171,7 @@ class ClientProtocol:
                 if request is link.probe:
                     self._probe_answered(link, message)
                 else:
-                    self._requests.answered(link, request, message, payload)
+                    self._requests.answered(link, request, message, batch)
         except ProtocolViolation as violation:
             assert link.state is not LinkState.CLOSED, link.address
             self._drop(link, f"protocol violation: {violation}")

@@ -76,6 +76,7 @@ class Request:
     __slots__ = (
         "answered_on",
         "attempts",
+        "batch",
         "context",
         "deadline_ms",
         "due_ms",
@@ -84,10 +85,9 @@ class Request:
         "message",
         "not_before_ms",
         "number",
-        "payload",
         "refusal",
         "response",
-        "response_payload",
+        "response_batch",
         "state",
         "stream",
         "submitted_ms",
@@ -101,16 +101,16 @@ class Request:
         *,
         now_ms: float,
         deadline_ms: float,
-        payload: EntryBatch | None = None,
+        batch: EntryBatch | None = None,
         stream: Stream | None = None,
         context: Any = None,
     ) -> None:
-        assert (payload is not None) == isinstance(message, AppendRequest), message
+        assert (batch is not None) == isinstance(message, AppendRequest), message
         self.message = message
         self.target = target
         self.submitted_ms = now_ms
         self.deadline_ms = deadline_ms
-        self.payload = payload
+        self.batch = batch
         self.stream = stream
         self.context = context
         """Whoever waits for the outcome; never looked at here."""
@@ -126,16 +126,14 @@ class Request:
         self.refusal: LedgerError | None = None
         """The last refusal, told if the deadline passes."""
         self.response: ClientMessage | None = None
-        self.response_payload: EntryBatch | None = None
+        self.response_batch: EntryBatch | None = None
         self.error: LedgerError | None = None
         self.answered_on: Link | None = None
         """Where the last answer or refusal came from."""
-        if payload is None:
+        if batch is None:
             self.largest_entry_bytes = 0
         else:
-            self.largest_entry_bytes = (
-                payload.total_bytes if payload.count == 1 else int(payload.sizes.max())
-            )
+            self.largest_entry_bytes = batch.total_bytes if batch.count == 1 else int(batch.sizes.max())
 
     @property
     def lane(self) -> Lane:
@@ -152,7 +150,7 @@ class Request:
 
     @property
     def record_count(self) -> int:
-        return self.payload.count if self.payload is not None else 0
+        return self.batch.count if self.batch is not None else 0
 
 
 def response_of(request: Request, kind: type[R]) -> R:

@@ -105,7 +105,7 @@ def checked_batch(
 
     Raises the read's error, BadEntries, and ProtocolViolation for an answer to another question.
     """
-    response, batch = response_of(request, ReadResponse), request.response_payload
+    response, batch = response_of(request, ReadResponse), request.response_batch
     count = batch.count if batch is not None else 0
     if response.count != count:
         raise ProtocolViolation(f"{count} entries came where {response.count} were announced")

@@ -24,8 +24,8 @@ def encode_request(
 
     `previous_connection` is told with the first request of a stream on a connection.
     """
-    payload = request.payload
-    if payload is None:
+    batch = request.batch
+    if batch is None:
         message = msgspec.structs.replace(request.message, request_id=request_id)
         if isinstance(message, ReadRequest) and request.target.kind is TargetKind.LEADER:
             message = msgspec.structs.replace(message, from_leader=True)
@@ -44,7 +44,7 @@ def encode_request(
         previous_connection=previous_connection if request.number == 1 else "",
         timeout_ms=max(1, int(request.deadline_ms - now_ms)),
     )
-    buffers = encode_frame(group, append, payload)
+    buffers = encode_frame(group, append, batch)
     frame_bytes = frame_bytes_of(buffers)
     if hello.max_frame_bytes and frame_bytes > hello.max_frame_bytes:
         raise BodyTooLarge(

@@ -198,7 +198,7 @@ class RequestTracker:
     # ---------------------------------------------------------------- answers
 
     def answered(
-        self, link: Link, request: Request, message: ClientMessage, payload: EntryBatch | None
+        self, link: Link, request: Request, message: ClientMessage, batch: EntryBatch | None
     ) -> None:
         """Raises ProtocolViolation for an answer to something else; the request is pending again."""
         request.answered_on = link
@@ -215,7 +215,7 @@ class RequestTracker:
         elif isinstance(message, StatusResponse):
             self.learn(link, message)
         request.response = message
-        request.response_payload = payload
+        request.response_batch = batch
         self._finish(request)
         if request.stream is not None:
             self.streams.committed(request.stream)

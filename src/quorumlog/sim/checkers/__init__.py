@@ -15,11 +15,11 @@ from quorumlog.sim.checkers.cuts import Cuts
 from quorumlog.sim.checkers.durable_entries import DurableEntries
 from quorumlog.sim.checkers.leader_completeness import LeaderCompleteness
 from quorumlog.sim.checkers.log_matching import LogMatching
+from quorumlog.sim.checkers.message_rate import MessageRate
 from quorumlog.sim.checkers.monotonic_indices import MonotonicIndices
 from quorumlog.sim.checkers.one_group import OneGroup
 from quorumlog.sim.checkers.one_leader import OneLeader
 from quorumlog.sim.checkers.promises_on_disk import PromisesOnDisk
-from quorumlog.sim.checkers.quiet import Quiet
 from quorumlog.sim.checkers.quorum_on_disk import QuorumOnDisk
 from quorumlog.sim.checkers.reads import Reads
 from quorumlog.sim.checkers.served_entries import ServedEntries
@@ -29,7 +29,7 @@ from quorumlog.sim.checkers.water_marks import WaterMarks
 if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimCluster
 
-__all__ = ["NEEDS_HONEST_DISKS", "Checker", "Violation", "all_checkers", "unfair_checkers"]
+__all__ = ["NEEDS_HONEST_DISKS", "Checker", "Violation", "all_checkers", "lossy_disk_checkers"]
 
 NEEDS_HONEST_DISKS: dict[type[Checker], str] = {
     OneGroup: "the founding list is what a directory remembers; all of them may forget it",
@@ -72,13 +72,13 @@ def all_checkers(cluster: SimCluster) -> list[Checker]:
         LeaderCompleteness(cluster, log),
         Reads(cluster, log, committed),
         AcknowledgedAppends(cluster, log),
-        Quiet(cluster),
+        MessageRate(cluster),
         BoundedMemory(cluster),
         Convergence(cluster),
     ]
 
 
-def unfair_checkers(cluster: SimCluster) -> list[Checker]:
+def lossy_disk_checkers(cluster: SimCluster) -> list[Checker]:
     """What holds even if disks forget, on a majority too: nothing wrong is served, and every process
     keeps the rules for as long as it lives."""
     kept = [each for each in all_checkers(cluster) if type(each) not in NEEDS_HONEST_DISKS]

@@ -87,7 +87,7 @@ class AcknowledgedAppends(Checker):
             batch.check_bodies()
         except (LedgerError, StoreFailure, ProtocolViolation) as error:
             raise Violation(
-                f"{member.voter} cannot read its committed entries from {first_index} on: {error}"
+                f"{member.replica} cannot read its committed entries from {first_index} on: {error}"
             ) from error
         return batch
 

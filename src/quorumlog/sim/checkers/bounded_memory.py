@@ -48,6 +48,6 @@ class BoundedMemory(Checker):
         for size, limit, what in limits:
             if size > limit:
                 raise Violation(
-                    f"{member.voter}, {raft.role.value} in term {raft.term}: {size} {what}, limit"
+                    f"{member.replica}, {raft.role.value} in term {raft.term}: {size} {what}, limit"
                     f" {limit}"
                 )

@@ -1,7 +1,7 @@
 """Checker: watches a life and raises `Violation` at the first thing that must not be.
 
 A checker overrides what it needs to see. All calls come in the order of virtual time; none may change
-anything. What a checker remembers of a member it keys by `member.voter` (a directory), not by name:
+anything. What a checker remembers of a member it keys by `member.replica` (a directory), not by name:
 another directory under the same name has promised nothing.
 """
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quorumlog.consensus.ready import Role
-from quorumlog.entry import Voter
+from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.committed_log import mark_at
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 class CommitRule(Checker):
     def __init__(self, cluster: SimCluster) -> None:
         super().__init__(cluster)
-        self._led: dict[Voter, tuple[int, int]] = {}
+        self._led: dict[Replica, tuple[int, int]] = {}
         """(term, committed index) at the end of the last turn, of those that led then."""
 
     def started(self, member: SimMember) -> None:
-        self._led.pop(member.voter, None)
+        self._led.pop(member.replica, None)
 
     def turned(self, member: SimMember) -> None:
         raft, committed_index = member.node.raft, member.node.committed_index
         if raft.role is not Role.LEADER:
-            self._led.pop(member.voter, None)
+            self._led.pop(member.replica, None)
             return
         # What rose in the turn of the election may still have been heard from the leader before.
-        term, before_index = self._led.get(member.voter, (-1, -1))
-        self._led[member.voter] = (raft.term, committed_index)
+        term, before_index = self._led.get(member.replica, (-1, -1))
+        self._led[member.replica] = (raft.term, committed_index)
         if term != raft.term or committed_index == before_index:
             return
         held = mark_at(member.node.store, committed_index)
         if held is not None and held.term != raft.term:
             raise Violation(
-                f"{member.voter} leads term {raft.term} and has moved its committed index from"
+                f"{member.replica} leads term {raft.term} and has moved its committed index from"
                 f" {before_index} to {committed_index}, an entry of term {held.term}"
             )

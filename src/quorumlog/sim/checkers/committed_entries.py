@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quorumlog.entry import Voter
+from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.committed_log import CommittedLog, EntryMark, mark_at
 
@@ -21,11 +21,11 @@ class CommittedEntries(Checker):
     def __init__(self, cluster: SimCluster, log: CommittedLog) -> None:
         super().__init__(cluster)
         self._log = log
-        self._looked: dict[Voter, int] = {}
+        self._looked: dict[Replica, int] = {}
         """The committed index of each directory's process that was last compared."""
 
     def started(self, member: SimMember) -> None:
-        self._looked.pop(member.voter, None)
+        self._looked.pop(member.replica, None)
 
     def turned(self, member: SimMember) -> None:
         self.look_at(member)
@@ -38,7 +38,7 @@ class CommittedEntries(Checker):
         """Compare what the member says to be committed, and note what nobody has said before."""
         index = member.node.committed_index
         self._log.told_index = max(self._log.told_index, index)
-        if index == self._looked.get(member.voter, -1):
+        if index == self._looked.get(member.replica, -1):
             return
         known_index = min(index, self._log.end_index)
         if known_index >= 0:
@@ -46,9 +46,9 @@ class CommittedEntries(Checker):
             if held is None:
                 return  # unreadable here: the next index may not be
             if held != self._log.at(known_index) and not self._is_replaced(member, known_index):
-                self._looked[member.voter] = index
+                self._looked[member.replica] = index
                 return
-        self._looked[member.voter] = index
+        self._looked[member.replica] = index
         for new_index in range(self._log.end_index + 1, index + 1):
             mark = mark_at(member.node.store, new_index)
             if mark is None:
@@ -66,7 +66,7 @@ class CommittedEntries(Checker):
         term, committed_in = member.node.raft.term, self._log.committed_in(first_index)
         if first_index < self._log.safe_stop_index:
             raise Violation(
-                f"entry {first_index} was committed in term {committed_in} as {known}; {member.voter} in"
+                f"entry {first_index} was committed in term {committed_in} as {known}; {member.replica} in"
                 f" term {term} holds {held} there and says that {index} is committed (async lost"
                 f" from: {self._log.forgotten_from})"
             )

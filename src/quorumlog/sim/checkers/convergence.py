@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from quorumlog.consensus.ready import Role
 from quorumlog.sim.checkers.checker import Checker, Violation
-from quorumlog.store.log.mmap_file_list import DATA_NAME, segment_name
+from quorumlog.store.log.segment_list import DATA_NAME, segment_name
 
 if TYPE_CHECKING:
     from quorumlog.sim.member import SimMember
@@ -26,20 +26,20 @@ class Convergence(Checker):
     def _compare(self, leader: SimMember, member: SimMember) -> None:
         node, end = member.node, leader.node.store.end
         followed = (node.raft.leader, node.raft.term)
-        if followed != (leader.voter, leader.node.raft.term):
+        if followed != (leader.replica, leader.node.raft.term):
             raise Violation(
-                f"{member.voter} follows (leader, term) {followed}; {leader.voter} leads term"
+                f"{member.replica} follows (leader, term) {followed}; {leader.replica} leads term"
                 f" {leader.node.raft.term}"
             )
         if node.store.end != end:
             raise Violation(
-                f"the log of {member.voter} ends with {node.store.end}, that of the leader"
-                f" {leader.voter} with {end}"
+                f"the log of {member.replica} ends with {node.store.end}, that of the leader"
+                f" {leader.replica} with {end}"
             )
         indices = (node.committed_index, node.applied_index)
         if indices != (end.index, end.index):
             raise Violation(
-                f"{member.voter} has (committed, applied) {indices} of a log that ends at {end.index}"
+                f"{member.replica} has (committed, applied) {indices} of a log that ends at {end.index}"
             )
         if leader.node.config.store == "memory":
             return  # there are no files; the chain at the end speaks for every entry
@@ -55,7 +55,7 @@ class Convergence(Checker):
         length = min(len(ours), len(theirs))
         at = next((i for i in range(length) if ours[i] != theirs[i]), length)
         raise Violation(
-            f"{name} differs between {leader.voter} and {member.voter} from byte {at} on:"
+            f"{name} differs between {leader.replica} and {member.replica} from byte {at} on:"
             f" {ours[at : at + 16].hex()} and {theirs[at : at + 16].hex()}, lengths {len(ours)} and"
             f" {len(theirs)}"
         )

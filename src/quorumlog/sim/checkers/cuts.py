@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from quorumlog.consensus.ready import Ready
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.committed_log import CommittedLog, EntryMark, mark_at
-from quorumlog.store.log.mmap_file_list import DATA_NAME, segment_name
+from quorumlog.store.log.segment_list import DATA_NAME, segment_name
 
 if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimCluster
@@ -38,7 +38,7 @@ class Cuts(Checker):
             held = EntryMark(store.id_at(index).term, committed.chain)
         if held == committed:
             raise Violation(
-                f"{member.voter} in term {member.node.raft.term} cuts its log from {index} on; it holds"
+                f"{member.replica} in term {member.node.raft.term} cuts its log from {index} on; it holds"
                 f" {held} there, which is committed (up to {self._log.end_index})"
             )
 
@@ -56,6 +56,6 @@ class Cuts(Checker):
         first = end.position - base
         if path in member.disk.paths() and not member.disk.is_synced(path, first, segment_bytes):
             raise Violation(
-                f"{member.voter} has cut its log; behind entry {end.index}, at {first} .. of {path}, the"
+                f"{member.replica} has cut its log; behind entry {end.index}, at {first} .. of {path}, the"
                 " platter holds something else than the cache"
             )

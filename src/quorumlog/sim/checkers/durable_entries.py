@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quorumlog.consensus.ready import Ready
-from quorumlog.entry import Voter
+from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.committed_log import CommittedLog, mark_at
 from quorumlog.store.ledger_store import LogPoint
@@ -23,14 +23,14 @@ class DurableEntries(Checker):
     def __init__(self, cluster: SimCluster, log: CommittedLog) -> None:
         super().__init__(cluster)
         self._log = log
-        self.on_disk: dict[Voter, LogPoint] = {}
+        self.on_disk: dict[Replica, LogPoint] = {}
         """By directory: up to where its entries are synced. Stays when the directory is lost."""
-        self._written: dict[Voter, LogPoint] = {}
+        self._written: dict[Replica, LogPoint] = {}
 
     def turned(self, member: SimMember) -> None:
         store = member.node.store
-        self.on_disk[member.voter] = store.durable
-        self._written[member.voter] = store.end
+        self.on_disk[member.replica] = store.durable
+        self._written[member.replica] = store.end
 
     def stopped(self, member: SimMember) -> None:
         # A process may have acknowledged in the turn that killed it.
@@ -41,17 +41,17 @@ class DurableEntries(Checker):
         if ready.truncate_from is None:
             return
         for points in (self.on_disk, self._written):
-            point = points.get(member.voter)
+            point = points.get(member.replica)
             if point is not None and point.index >= ready.truncate_from:
                 mark = mark_at(member.node.store, ready.truncate_from - 1)
                 if mark is None:
-                    del points[member.voter]
+                    del points[member.replica]
                 else:
-                    points[member.voter] = LogPoint(ready.truncate_from - 1, *mark, -1)
+                    points[member.replica] = LogPoint(ready.truncate_from - 1, *mark, -1)
 
     def started(self, member: SimMember) -> None:
         end = member.node.store.end
-        on_disk, written = self.on_disk.get(member.voter), self._written.get(member.voter)
+        on_disk, written = self.on_disk.get(member.replica), self._written.get(member.replica)
         if on_disk is not None:
             self._check_held(member, on_disk, "synced")
         if written is not None and self.cluster.is_async:
@@ -66,12 +66,12 @@ class DurableEntries(Checker):
         end = member.node.store.end
         if end.index < point.index:
             raise Violation(
-                f"{member.voter} had {how} entry {point.index} (term {point.term}) before it ended; it"
+                f"{member.replica} had {how} entry {point.index} (term {point.term}) before it ended; it"
                 f" starts with a log that ends at {end.index} (term {end.term})"
             )
         held = mark_at(member.node.store, point.index)
         if held is not None and held != (point.term, point.chain):
             raise Violation(
-                f"{member.voter} had {how} entry {point.index} as (term, chain)"
+                f"{member.replica} had {how} entry {point.index} as (term, chain)"
                 f" {(point.term, point.chain)} before it ended; it starts with {held}"
             )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quorumlog.consensus.ready import Role
-from quorumlog.entry import Voter
+from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.committed_log import CommittedLog, mark_at
 
@@ -22,14 +22,14 @@ class LeaderCompleteness(Checker):
     def __init__(self, cluster: SimCluster, log: CommittedLog) -> None:
         super().__init__(cluster)
         self._log = log
-        self._led: dict[Voter, int] = {}
+        self._led: dict[Replica, int] = {}
         """The last term in which each directory was found leading."""
 
     def turned(self, member: SimMember) -> None:
         raft = member.node.raft
-        if raft.role is not Role.LEADER or self._led.get(member.voter) == raft.term:
+        if raft.role is not Role.LEADER or self._led.get(member.replica) == raft.term:
             return
-        self._led[member.voter] = raft.term
+        self._led[member.replica] = raft.term
         log = self._log
         index = min(log.last_committed_before(raft.term), log.safe_stop_index - 1)
         if index < 0:
@@ -39,7 +39,7 @@ class LeaderCompleteness(Checker):
         is_unreadable = held is None and index <= store.end.index
         if held != log.at(index) and not is_unreadable:
             raise Violation(
-                f"{member.voter} leads term {raft.term} without entry {index}, which was committed in"
+                f"{member.replica} leads term {raft.term} without entry {index}, which was committed in"
                 f" term {log.committed_in(index)} as {log.at(index)}: its log holds {held} there and"
                 f" ends at {store.end.index}"
             )

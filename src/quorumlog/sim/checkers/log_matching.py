@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quorumlog.entry import Voter
+from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.store.ledger_store import LogPoint
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class LogMatching(Checker):
     def __init__(self, cluster: SimCluster) -> None:
         super().__init__(cluster)
-        self._ends: dict[Voter, LogPoint] = {}
-        self._chains: dict[tuple[int, int], tuple[int, Voter]] = {}
+        self._ends: dict[Replica, LogPoint] = {}
+        self._chains: dict[tuple[int, int], tuple[int, Replica]] = {}
         """(index, term) -> chain, and whose log was the first to end there."""
 
     def started(self, member: SimMember) -> None:
@@ -32,12 +32,12 @@ class LogMatching(Checker):
 
     def _look_at(self, member: SimMember) -> None:
         end = member.node.store.end
-        if end is self._ends.get(member.voter):
+        if end is self._ends.get(member.replica):
             return
-        self._ends[member.voter] = end
-        chain, first = self._chains.setdefault((end.index, end.term), (end.chain, member.voter))
+        self._ends[member.replica] = end
+        chain, first = self._chains.setdefault((end.index, end.term), (end.chain, member.replica))
         if chain != end.chain:
             raise Violation(
-                f"{member.voter} and {first} both hold entry {end.index} of term {end.term}, but not"
+                f"{member.replica} and {first} both hold entry {end.index} of term {end.term}, but not"
                 f" the same log up to it: chains {end.chain:#x} and {chain:#x}"
             )

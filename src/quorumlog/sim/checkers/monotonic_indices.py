@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quorumlog.consensus.ready import Ready
-from quorumlog.entry import Voter
+from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
 
 if TYPE_CHECKING:
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 class MonotonicIndices(Checker):
     def __init__(self, cluster: SimCluster) -> None:
         super().__init__(cluster)
-        self._floors: dict[Voter, tuple[int, int, int]] = {}
+        self._floors: dict[Replica, tuple[int, int, int]] = {}
         """(begin, committed, applied) of each directory's process at its last turn."""
 
     def started(self, member: SimMember) -> None:
-        self._floors.pop(member.voter, None)
+        self._floors.pop(member.replica, None)
         self.turned(member)
 
     def ready(self, member: SimMember, ready: Ready) -> None:
         cut_index = ready.truncate_from
         if cut_index is None:
             return
-        begin, committed, applied = self._floors[member.voter]
+        begin, committed, applied = self._floors[member.replica]
         committed = max(committed, member.node.committed_index)
         if cut_index > committed:
             return
         if not (ready.loses_committed and self.cluster.is_async):
             raise Violation(
-                f"{member.voter} in term {member.node.raft.term} cuts its log from {cut_index} on,"
+                f"{member.replica} in term {member.node.raft.term} cuts its log from {cut_index} on,"
                 f" although entries up to {committed} are committed"
             )
-        self._floors[member.voter] = (begin, cut_index - 1, min(applied, cut_index - 1))
+        self._floors[member.replica] = (begin, cut_index - 1, min(applied, cut_index - 1))
 
     def turned(self, member: SimMember) -> None:
         node = member.node
@@ -44,11 +44,11 @@ class MonotonicIndices(Checker):
         begin, end = store.begin.index, store.end.index
         committed, applied, durable = node.committed_index, node.applied_index, node.raft.durable_index
         on_disk = end if self.cluster.is_async else store.durable.index
-        floors = self._floors.get(member.voter)
+        floors = self._floors.get(member.replica)
         now = (begin, committed, applied)
         if floors == now and applied <= durable <= on_disk <= end:
             return
-        self._floors[member.voter] = now
+        self._floors[member.replica] = now
         for wrong, what in (
             (floors is not None and begin < floors[0], "ledger_begin fell"),
             (floors is not None and committed < floors[1], "committed_index fell"),
@@ -62,7 +62,7 @@ class MonotonicIndices(Checker):
         ):
             if wrong:
                 raise Violation(
-                    f"{member.voter} in term {node.raft.term}: {what}: begin {begin}, committed"
+                    f"{member.replica} in term {node.raft.term}: {what}: begin {begin}, committed"
                     f" {committed}, applied {applied}, durable {durable}, on disk {on_disk}, end {end};"
                     f" (begin, committed, applied) may not fall below {floors}"
                 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quorumlog.entry import Voter
+from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class OneGroup(Checker):
     def __init__(self, cluster: SimCluster) -> None:
         super().__init__(cluster)
-        self._founding: tuple[Voter, ...] = ()
+        self._founding: tuple[Replica, ...] = ()
 
     def started(self, member: SimMember) -> None:
         self._look_at(member)
@@ -33,7 +33,7 @@ class OneGroup(Checker):
             return
         if self._founding:
             raise Violation(
-                f"{member.voter} has stored the founding list {founding}; the group was founded by"
+                f"{member.replica} has stored the founding list {founding}; the group was founded by"
                 f" {self._founding}"
             )
         self._founding = founding

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from quorumlog.consensus.messages import HeartbeatRequest, PushEntryRequest, TakeLeadershipRequest
 from quorumlog.consensus.ready import Envelope, Ready, Role
-from quorumlog.entry import Voter
+from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class OneLeader(Checker):
 
     def __init__(self, cluster: SimCluster) -> None:
         super().__init__(cluster)
-        self._leaders: dict[int, Voter] = {}
+        self._leaders: dict[int, Replica] = {}
 
     def ready(self, member: SimMember, ready: Ready) -> None:
         change = ready.role_change
@@ -34,6 +34,6 @@ class OneLeader(Checker):
             self._note(member, message.term, f"sends {type(message).__name__}")
 
     def _note(self, member: SimMember, term: int, what: str) -> None:
-        leader = self._leaders.setdefault(term, member.voter)
-        if leader != member.voter:
-            raise Violation(f"{member.voter} {what} in term {term}, whose leader is {leader}")
+        leader = self._leaders.setdefault(term, member.replica)
+        if leader != member.replica:
+            raise Violation(f"{member.replica} {what} in term {term}, whose leader is {leader}")

@@ -17,13 +17,13 @@ from quorumlog.consensus.messages import (
     VoteResult,
 )
 from quorumlog.consensus.ready import Envelope, Ready
-from quorumlog.entry import HardState, Voter
+from quorumlog.entry import HardState, Replica
 from quorumlog.errors import DirectoryDamaged, RangeDamaged
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.store.files.hard_state_file import HARD_STATE_MAGIC, HARD_STATE_NAME, decode_hard_state
 from quorumlog.store.files.slot_file import SECTOR_BYTES, SLOT_BYTES, decode_sector
 from quorumlog.store.ledger_store import LedgerStore
-from quorumlog.store.log.mmap_file_list import DATA_NAME, segment_name
+from quorumlog.store.log.segment_list import DATA_NAME, segment_name
 
 if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimCluster
@@ -35,22 +35,22 @@ NOTHING = HardState(-1, None)
 class PromisesOnDisk(Checker):
     def __init__(self, cluster: SimCluster) -> None:
         super().__init__(cluster)
-        self._hard_states: dict[Voter, HardState] = {}
+        self._hard_states: dict[Replica, HardState] = {}
         """The newest that was seen on each directory's platter."""
-        self._votes: dict[tuple[Voter, int], Voter] = {}
-        self._synced: dict[Voter, tuple[int, int]] = {}
+        self._votes: dict[tuple[Replica, int], Replica] = {}
+        self._synced: dict[Replica, tuple[int, int]] = {}
         """(index, position just behind it): the data up to there was seen on the platter."""
 
     # ---------------------------------------------------------------- hooks
 
     def started(self, member: SimMember) -> None:
-        self._synced.pop(member.voter, None)
-        known = self._hard_states.get(member.voter, NOTHING)
+        self._synced.pop(member.replica, None)
+        known = self._hard_states.get(member.replica, NOTHING)
         status = member.node.status()
         own = HardState(status.term, status.voted_for)
         same_vote = own.term > known.term or known.voted_for in (None, own.voted_for)
         if own.term < known.term or not same_vote:
-            raise Violation(f"{member.voter} starts with {own}; on its platter was {known}")
+            raise Violation(f"{member.replica} starts with {own}; on its platter was {known}")
         self._require_term(member, own.term, "starts")
 
     def put_back(self, member: SimMember) -> None:
@@ -66,7 +66,7 @@ class PromisesOnDisk(Checker):
 
     def ready(self, member: SimMember, ready: Ready) -> None:
         if ready.truncate_from is not None:
-            self._synced.pop(member.voter, None)  # other bytes will come there
+            self._synced.pop(member.replica, None)  # other bytes will come there
 
     def sent(self, member: SimMember, envelope: Envelope) -> None:
         message = envelope.message
@@ -78,41 +78,43 @@ class PromisesOnDisk(Checker):
             if message.result is VoteResult.ACCEPT and not message.pre_vote:
                 self._require_vote(member, message.vote_term, envelope.to)
         elif isinstance(message, VoteRequest) and not message.pre_vote:
-            self._require_vote(member, message.vote_term, member.voter)
+            self._require_vote(member, message.vote_term, member.replica)
 
     def turned(self, member: SimMember) -> None:
         # A group of one leads, commits and answers without sending anything.
         self._require_term(member, member.node.raft.term, "ends a turn")
         durable = member.node.store.durable
-        if durable.index > self._synced.get(member.voter, (-1, 0))[0]:
+        if durable.index > self._synced.get(member.replica, (-1, 0))[0]:
             self._require_data(member, durable.index, durable.position, "counts as durable")
 
     # ---------------------------------------------------------------- term and vote
 
     def _require_term(self, member: SimMember, term: int, what: str) -> None:
-        if term > self._hard_states.get(member.voter, NOTHING).term:
+        if term > self._hard_states.get(member.replica, NOTHING).term:
             state = self._look_at_platter(member)
             if term > state.term:
-                raise Violation(f"{member.voter} {what} in term {term}; on its platter is {state}")
+                raise Violation(f"{member.replica} {what} in term {term}; on its platter is {state}")
 
-    def _require_vote(self, member: SimMember, term: int, candidate: Voter) -> None:
-        earlier = self._votes.setdefault((member.voter, term), candidate)
+    def _require_vote(self, member: SimMember, term: int, candidate: Replica) -> None:
+        earlier = self._votes.setdefault((member.replica, term), candidate)
         if earlier != candidate:
-            raise Violation(f"{member.voter} votes twice in term {term}: for {earlier}, for {candidate}")
-        state = self._hard_states[member.voter]
+            raise Violation(
+                f"{member.replica} votes twice in term {term}: for {earlier}, for {candidate}"
+            )
+        state = self._hard_states[member.replica]
         if state != (term, candidate) and state.term <= term:
             state = self._look_at_platter(member)
             # A higher term keeps the promise as well: no other vote in the lower one can follow.
             if state != (term, candidate) and state.term <= term:
                 raise Violation(
-                    f"{member.voter} gives its vote in term {term} to {candidate}; on its platter is"
+                    f"{member.replica} gives its vote in term {term} to {candidate}; on its platter is"
                     f" {state}"
                 )
 
     def _look_at_platter(self, member: SimMember) -> HardState:
         """The better one of the slots that are good and synced."""
         path = f"{member.path}/{HARD_STATE_NAME}"
-        known = self._hard_states.get(member.voter, NOTHING)
+        known = self._hard_states.get(member.replica, NOTHING)
         if not member.disk.is_name_synced(path):
             return known
         content = member.disk.content(path)
@@ -125,8 +127,8 @@ class PromisesOnDisk(Checker):
             return known
         state = decode_hard_state(max(slots)[1])
         if state.term < known.term:
-            raise Violation(f"the term on the platter of {member.voter} fell from {known} to {state}")
-        self._hard_states[member.voter] = state
+            raise Violation(f"the term on the platter of {member.replica} fell from {known} to {state}")
+        self._hard_states[member.replica] = state
         return state
 
     # ---------------------------------------------------------------- entries
@@ -135,12 +137,12 @@ class PromisesOnDisk(Checker):
         index, store = message.index, member.node.store
         if index > store.end.index:
             raise Violation(
-                f"{member.voter} acknowledges entry {index} ({message.push.name}, term {message.term});"
+                f"{member.replica} acknowledges entry {index} ({message.push.name}, term {message.term});"
                 f" its log ends at {store.end.index}"
             )
         if message.push is PushType.APPEND:
             self._require_sound(member, message)
-        if self.cluster.is_async or index <= self._synced.get(member.voter, (-1, 0))[0]:
+        if self.cluster.is_async or index <= self._synced.get(member.replica, (-1, 0))[0]:
             return
         position = _position_behind(store, index)
         if position is not None:
@@ -148,43 +150,45 @@ class PromisesOnDisk(Checker):
             self._require_data(member, index, position, what)
 
     def _require_sound(self, member: SimMember, message: PushEntryResponse) -> None:
-        """What is in quarantine is not on the disk, whatever is synced there; where the group has
+        """What is damaged is not on the disk, whatever is synced there; where the group has
         committed it without this member, nobody counts on it."""
         committed_index = member.node.raft.committed_index
-        for quarantined in member.node.store.quarantined:
-            if quarantined.first_index <= message.index and quarantined.last.index > committed_index:
+        for damaged in member.node.store.damaged:
+            if damaged.first_index <= message.index and damaged.last.index > committed_index:
                 raise Violation(
-                    f"{member.voter} acknowledges entry {message.index} in term {message.term}; in"
-                    f" quarantine is {quarantined}, and it knows of commits up to {committed_index} only"
+                    f"{member.replica} acknowledges entry {message.index} in term {message.term}; in"
+                    f" damaged is {damaged}, and it knows of commits up to {committed_index} only"
                 )
 
     def _require_data(self, member: SimMember, index: int, stop_position: int, what: str) -> None:
         """Entry `index` ends at `stop_position`: everything up to there is on the platter."""
         segment_bytes = member.node.config.storage.segment_bytes
-        position = self._synced.get(member.voter, (-1, 0))[1]
+        position = self._synced.get(member.replica, (-1, 0))[1]
         while position < stop_position:
             base = position // segment_bytes * segment_bytes
             stop = min(stop_position, base + segment_bytes)
             path = f"{member.path}/{DATA_NAME}/{segment_name(base)}"
             # A name once synced stays so; entries follow each other, so each segment is entered here.
             if position == base and not member.disk.is_name_synced(path):
-                raise Violation(f"entry {index} of {member.voter} {what}; the name {path} is not synced")
-            for first, behind in _but_quarantined(member.node.store, position, stop):
+                raise Violation(
+                    f"entry {index} of {member.replica} {what}; the name {path} is not synced"
+                )
+            for first, behind in _but_damaged(member.node.store, position, stop):
                 if not member.disk.is_synced(path, first - base, behind - base):
                     raise Violation(
-                        f"entry {index} of {member.voter} {what}; bytes {first - base} .."
+                        f"entry {index} of {member.replica} {what}; bytes {first - base} .."
                         f" {behind - base} of {path} are not all on the platter"
                     )
             position = stop
-        if not member.node.store.quarantined:  # what is healed has to be looked at again
-            self._synced[member.voter] = (index, stop_position)
+        if not member.node.store.damaged:  # what is healed has to be looked at again
+            self._synced[member.replica] = (index, stop_position)
 
 
-def _but_quarantined(store: LedgerStore, first: int, stop: int) -> Iterator[tuple[int, int]]:
-    """A range of positions without what is in quarantine: a piece that was to heal it may be in the
+def _but_damaged(store: LedgerStore, first: int, stop: int) -> Iterator[tuple[int, int]]:
+    """A range of positions without what is damaged: a piece that was to heal it may be in the
     cache alone, its sync having failed."""
-    for quarantined in store.quarantined:
-        low, high = quarantined.before.position, quarantined.last.position
+    for damaged in store.damaged:
+        low, high = damaged.before.position, damaged.last.position
         if low < stop and high > first:
             if first < low:
                 yield first, low

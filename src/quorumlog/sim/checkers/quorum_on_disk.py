@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quorumlog.entry import Voter
+from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.committed_log import CommittedLog, mark_at
 from quorumlog.sim.checkers.durable_entries import DurableEntries
@@ -35,15 +35,15 @@ class QuorumOnDisk(Checker):
         holders = [voter for voter, end in ends.items() if end >= index and voter not in others]
         if 2 * len(holders) <= len(voters):
             raise Violation(
-                f"{member.voter} in term {member.node.raft.term} says that entry {index} is committed;"
+                f"{member.replica} in term {member.node.raft.term} says that entry {index} is committed;"
                 f" synced on the voters' disks is {ends} of {len(voters)}; another entry is there at"
                 f" {others}"
             )
 
-    def _holds_another(self, voter: Voter, index: int) -> bool:
+    def _holds_another(self, voter: Replica, index: int) -> bool:
         """A longer log need not be the same log; that of a member that is down cannot be looked at."""
         for member in self.cluster.members:
-            if member.is_up and member.voter == voter:
+            if member.is_up and member.replica == voter:
                 held = mark_at(member.node.store, index)
                 return held is not None and held != self._log.at(index)
         return False

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quorumlog.consensus.ready import Ready
-from quorumlog.entry import Voter
+from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
 
 if TYPE_CHECKING:
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 class TermOrigin(Checker):
     def __init__(self, cluster: SimCluster) -> None:
         super().__init__(cluster)
-        self._candidates: dict[int, set[Voter]] = {0: set()}
+        self._candidates: dict[int, set[Replica]] = {0: set()}
         """Who has voted for itself, by term; a new directory holds term 0."""
 
     def ready(self, member: SimMember, ready: Ready) -> None:
         state = ready.hard_state
         if state is None:
             return
-        if state.voted_for == member.voter:
-            self._candidates.setdefault(state.term, set()).add(member.voter)
+        if state.voted_for == member.replica:
+            self._candidates.setdefault(state.term, set()).add(member.replica)
         candidates = self._candidates.get(state.term)
         if candidates is None:
-            raise Violation(f"{member.voter} stores {state}, a term for which nobody has stood")
+            raise Violation(f"{member.replica} stores {state}, a term for which nobody has stood")
         if state.voted_for is not None and state.voted_for not in candidates:
-            raise Violation(f"{member.voter} stores {state}; candidates in that term are {candidates}")
+            raise Violation(f"{member.replica} stores {state}; candidates in that term are {candidates}")

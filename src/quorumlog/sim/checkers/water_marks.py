@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quorumlog.consensus.ready import Role
-from quorumlog.entry import Voter
+from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.committed_log import mark_at
 from quorumlog.sim.checkers.durable_entries import DurableEntries
@@ -24,41 +24,41 @@ class WaterMarks(Checker):
     def __init__(self, cluster: SimCluster, durable: DurableEntries) -> None:
         super().__init__(cluster)
         self._durable = durable
-        self._terms: dict[Voter, int] = {}
+        self._terms: dict[Replica, int] = {}
         """Of each directory at the end of its last turn."""
-        self._looked: dict[tuple[Voter, int, Voter], int] = {}
+        self._looked: dict[tuple[Replica, int, Replica], int] = {}
         """(leader, term, voter) -> the mark that was last found true."""
 
     def stopped(self, member: SimMember) -> None:
-        self._terms[member.voter] = member.node.raft.term
+        self._terms[member.replica] = member.node.raft.term
 
     def turned(self, member: SimMember) -> None:
         raft = member.node.raft
-        self._terms[member.voter] = raft.term
+        self._terms[member.replica] = raft.term
         if raft.role is not Role.LEADER or self.cluster.is_async:
             return
         marks = raft._replication.acks.marks
         for voter in raft._state.voters:
-            mark, key = marks.mark_of(voter), (member.voter, raft.term, voter)
+            mark, key = marks.mark_of(voter), (member.replica, raft.term, voter)
             if mark > self._looked.get(key, -1):
                 self._looked[key] = mark
                 if self._terms.get(voter, -1) <= raft.term:
                     self._require(member, voter, mark)
 
-    def _require(self, leader: SimMember, voter: Voter, index: int) -> None:
+    def _require(self, leader: SimMember, voter: Replica, index: int) -> None:
         on_disk = self._durable.on_disk.get(voter)
         ours = mark_at(leader.node.store, index)
         theirs = next(
             (
                 mark_at(member.node.store, index)
                 for member in self.cluster.members
-                if member.is_up and member.voter == voter
+                if member.is_up and member.replica == voter
             ),
             None,
         )
         is_another = ours is not None and theirs is not None and ours != theirs
         if on_disk is None or on_disk.index < index or is_another:
             raise Violation(
-                f"{leader.voter}, leader of term {leader.node.raft.term}, has mark {index} for {voter};"
+                f"{leader.replica}, leader of term {leader.node.raft.term}, has mark {index} for {voter};"
                 f" synced there is {on_disk}, entry {index} is {theirs} there and {ours} here"
             )

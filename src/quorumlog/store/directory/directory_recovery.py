@@ -16,6 +16,7 @@ from quorumlog.store.directory.member_directory import (
     refusals_named,
 )
 from quorumlog.store.disk import Disk
+from quorumlog.store.file_ledger_store import FileLedgerStore
 from quorumlog.store.files.durable_file import read_durable_point
 from quorumlog.store.files.hard_state_file import (
     HARD_STATE_NAME,
@@ -24,7 +25,6 @@ from quorumlog.store.files.hard_state_file import (
     read_hard_state,
 )
 from quorumlog.store.files.member_file import MemberRecord, load_member
-from quorumlog.store.mmap_ledger_store import MmapLedgerStore
 
 
 def check_recoverable(disk: Disk, path: str) -> bool:
@@ -68,7 +68,7 @@ def recover_directory(disk: Disk, path: str) -> list[str]:
                 segment_bytes=record.segment_bytes, index_segment_bytes=record.index_segment_bytes
             )
             durable_file = open_or_make_durable(disk, path)
-            store, recovery = MmapLedgerStore.recover(disk, path, config, durable_file)
+            store, recovery = FileLedgerStore.recover(disk, path, config, durable_file)
             end = store.end
             lines += [*recovery.lines, f"the log ends at index {end.index}, term {end.term}"]
             store.close()

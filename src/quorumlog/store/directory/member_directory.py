@@ -6,9 +6,9 @@
     DIR/durable      up to where the log is on disk             durable_file.py
     DIR/checkpoint   how far the log was committed              checkpoint_file.py
     DIR/lock         held by the process that uses it
-    DIR/data/        data segments                              mmap_ledger_store.py
+    DIR/data/        data segments                              file_ledger_store.py
     DIR/index/       index segments
-    DIR/healing      what is in quarantine; mostly absent        quarantine.py
+    DIR/healing      what is damaged; mostly absent        damaged.py
     DIR/quarantine/  what recovery cut off, kept for people
 
 A data directory, not a name, is what voted and acknowledged. So a directory that forgot its term and
@@ -32,7 +32,9 @@ from quorumlog.entry import Durability, Formation, HardState
 from quorumlog.errors import ConfigError, DirectoryDamaged, RangeDamaged, StoreFailure
 from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.disk import Disk, DiskLock
+from quorumlog.store.file_ledger_store import FileLedgerStore
 from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME, load_checkpoint
+from quorumlog.store.files.damaged_ranges import HEALING_NAME
 from quorumlog.store.files.durable_file import DURABLE_NAME, DurableFile
 from quorumlog.store.files.hard_state_file import (
     CURRTERM_NAME,
@@ -41,12 +43,10 @@ from quorumlog.store.files.hard_state_file import (
     read_currterm,
 )
 from quorumlog.store.files.member_file import MEMBER_NAME, MemberRecord, load_member, save_member
-from quorumlog.store.files.quarantine import HEALING_NAME
 from quorumlog.store.files.replaced_file import read_readable
 from quorumlog.store.files.slot_file import SLOT_BYTES
-from quorumlog.store.log.mmap_file_list import DATA_NAME, INDEX_NAME
+from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME
 from quorumlog.store.memory_disk import MemoryDisk
-from quorumlog.store.mmap_ledger_store import MmapLedgerStore
 from quorumlog.store.repair.set_aside import SET_ASIDE_NAME
 
 __all__ = ["MemberDirectory", "open_directory_of", "open_member_directory"]
@@ -344,7 +344,7 @@ def _open_recovered(
     with ExitStack() as opened:
         durable_file = open_or_make_durable(disk, path)
         opened.callback(durable_file.close)
-        store, recovery = MmapLedgerStore.recover(disk, path, config, durable_file)
+        store, recovery = FileLedgerStore.recover(disk, path, config, durable_file)
         opened.callback(store.close)
         hard_state_file = open_or_make_hard_state(disk, path, max(store.end.term, 0))
         opened.callback(hard_state_file.close)
@@ -368,7 +368,7 @@ def _open_recovered(
         return directory
 
 
-def _proven_commit(disk: Disk, path: str, store: MmapLedgerStore) -> int:
+def _proven_commit(disk: Disk, path: str, store: FileLedgerStore) -> int:
     """The checkpoint's committed index, if the log holds exactly that entry; else -1."""
     checkpoint = load_checkpoint(disk, path)
     if checkpoint is None or not store.begin.index <= checkpoint.committed_index <= store.end.index:

@@ -2,5 +2,5 @@
 
 Read in this order: `slot_file` (a value in two slots), with `hard_state_file` (term and vote) and
 `durable_file` (what is on disk); `replaced_file` (a text that is replaced whole), with `member_file`
-(who this is), `checkpoint_file` (what was committed) and `quarantine` (which entries are damaged).
+(who this is), `checkpoint_file` (what was committed) and `damaged_ranges` (which entries are damaged).
 """

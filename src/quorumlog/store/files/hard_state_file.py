@@ -24,7 +24,7 @@ import struct
 import threading
 from typing import Self
 
-from quorumlog.entry import HardState, Voter
+from quorumlog.entry import HardState, Replica
 from quorumlog.errors import StoreFailure
 from quorumlog.store.disk import Disk, is_lack_of_space
 from quorumlog.store.files.replaced_file import parse_properties, read_readable, replace_file
@@ -57,7 +57,7 @@ def decode_hard_state(payload: bytes) -> HardState:
         return HardState(term, None)
     middle = _HEAD.size + member_bytes
     member_id = payload[_HEAD.size : middle].decode()
-    return HardState(term, Voter(member_id, payload[middle : middle + directory_bytes].decode()))
+    return HardState(term, Replica(member_id, payload[middle : middle + directory_bytes].decode()))
 
 
 def encode_currterm(state: HardState) -> bytes:
@@ -75,7 +75,7 @@ def read_currterm(disk: Disk, directory: str) -> HardState | None:
     if not term.isascii() or not term.isdigit():
         return None
     voted_for = values.get("voteLeader", "")
-    return HardState(int(term), Voter(voted_for, UNKNOWN_DIRECTORY_ID) if voted_for else None)
+    return HardState(int(term), Replica(voted_for, UNKNOWN_DIRECTORY_ID) if voted_for else None)
 
 
 def read_hard_state(disk: Disk, directory: str) -> HardState | None:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from isal.isal_zlib import crc32
 
-from quorumlog.entry import Formation, Voter
+from quorumlog.entry import Formation, Replica
 from quorumlog.errors import DirectoryDamaged, StoreFailure
 from quorumlog.store.disk import Disk
 from quorumlog.store.files.replaced_file import read_file, replace_file
@@ -43,7 +43,7 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
         return cluster_id_of(self.formation.founding)
 
 
-def cluster_id_of(founding: tuple[Voter, ...]) -> str:
+def cluster_id_of(founding: tuple[Replica, ...]) -> str:
     """32 hexadecimal digits that name the founding list, whatever its order; "" for an empty one."""
     if not founding:
         return ""
@@ -75,8 +75,8 @@ class _Stored(msgspec.Struct):
     segment_bytes: int
     index_segment_bytes: int
     checked: bool
-    pending: tuple[Voter, ...]
-    founding: tuple[Voter, ...]
+    pending: tuple[Replica, ...]
+    founding: tuple[Replica, ...]
     cluster_id: str
 
 

@@ -12,24 +12,24 @@ from quorumlog.batch import EntryBatch
 from quorumlog.entry_header import HEADER_BYTES, unpack_header
 from quorumlog.errors import DirectoryDamaged, IndexOutOfRange
 from quorumlog.store.log.log_ends import LogEnds
-from quorumlog.store.log.mmap_file import MmapFile
-from quorumlog.store.log.mmap_file_list import MmapFileList
 from quorumlog.store.log.placement import Placement, problem_of_units
 from quorumlog.store.log.recent_units import RecentUnits
+from quorumlog.store.log.segment import Segment
+from quorumlog.store.log.segment_list import SegmentList
 from quorumlog.store.log.segment_scan import INDEX_DTYPE, INDEX_UNIT_BYTES, IndexArray, index_units_of
 
 
 class EntryIndex:
     """The index files of a log, with the data files for their headers."""
 
-    def __init__(self, directory: str, files: MmapFileList, data: MmapFileList, ends: LogEnds) -> None:
+    def __init__(self, directory: str, files: SegmentList, data: SegmentList, ends: LogEnds) -> None:
         self.files = files
         self.recent = RecentUnits(ends.end.index + 1)
         self._directory = directory
         self._data = data
         self._ends = ends
 
-    def append(self, batch: EntryBatch, placement: Placement) -> list[MmapFile]:
+    def append(self, batch: EntryBatch, placement: Placement) -> list[Segment]:
         """Write the units of a batch; returns the files written. Raises StoreFailure."""
         first_index = self.recent.stop_index
         if batch.count == 1:

@@ -7,7 +7,7 @@ import threading
 
 from quorumlog.store.files.durable_file import DurableFile, DurablePoint
 from quorumlog.store.ledger_store import LogPoint
-from quorumlog.store.log.mmap_file import MmapFile
+from quorumlog.store.log.segment import Segment
 
 
 class DurableRecord:
@@ -44,8 +44,8 @@ class Flush:
         self,
         end: LogPoint,
         index_synced_position: int,
-        data_files: list[MmapFile],
-        index_files: list[MmapFile],
+        data_files: list[Segment],
+        index_files: list[Segment],
         durable: DurableRecord,
         *,
         seals: bool,

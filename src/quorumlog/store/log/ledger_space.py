@@ -13,7 +13,7 @@ from quorumlog.config import StoreConfig
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import DiskFull, StoreFailure
 from quorumlog.store.disk import Disk
-from quorumlog.store.log.mmap_file_list import MmapFileList
+from quorumlog.store.log.segment_list import SegmentList
 from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES
 
 CONTROL_RESERVE_BYTES = 1 << 20
@@ -45,8 +45,8 @@ class LedgerSpace:
         disk: Disk,
         directory: str,
         config: StoreConfig,
-        data: MmapFileList,
-        index: MmapFileList,
+        data: SegmentList,
+        index: SegmentList,
     ) -> None:
         self._disk = disk
         self._directory = directory
@@ -113,7 +113,7 @@ class LedgerSpace:
                 steps.append((files, reserved, step_bytes))
         return functools.partial(self._reserve_ahead, steps) if steps else None
 
-    def _reserve_ahead(self, steps: list[tuple[MmapFileList, int, int]]) -> None:
+    def _reserve_ahead(self, steps: list[tuple[SegmentList, int, int]]) -> None:
         """Lack of space is no error yet: an append that needs the space will find out for itself."""
         reserved = self._reserved
         if self.is_above_watermark():

@@ -18,12 +18,12 @@ from quorumlog.batch import EntryBatch, term_runs_of
 from quorumlog.entry import EntryId
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import DirectoryDamaged, IndexOutOfRange, ProtocolViolation, RangeDamaged
-from quorumlog.store.files.quarantine import Quarantine
+from quorumlog.store.files.damaged_ranges import DamagedRanges
 from quorumlog.store.ledger_store import LogPoint, LogRange
 from quorumlog.store.log.entry_index import EntryIndex
 from quorumlog.store.log.log_ends import LogEnds
-from quorumlog.store.log.mmap_file_list import MmapFileList
 from quorumlog.store.log.placement import range_length
+from quorumlog.store.log.segment_list import SegmentList
 from quorumlog.store.log.segment_scan import IndexArray
 
 _UNIT_CHUNK = 65536
@@ -31,12 +31,12 @@ _UNIT_CHUNK = 65536
 
 class LogReader:
     def __init__(
-        self, ends: LogEnds, data: MmapFileList, index: EntryIndex, quarantine: Quarantine
+        self, ends: LogEnds, data: SegmentList, index: EntryIndex, damaged: DamagedRanges
     ) -> None:
         self._ends = ends
         self._data = data
         self._index = index
-        self._quarantine = quarantine
+        self._damaged = damaged
         self._remembered: tuple[int, LogPoint] | None = None
         """What was read of an entry that will be asked for soon, and how often the log had been cut."""
 
@@ -48,26 +48,26 @@ class LogReader:
                 return known
         if self._remembered is not None:
             truncations, point = self._remembered
-            is_good = truncations == self._ends.truncations and self._quarantine.at(index) is None
+            is_good = truncations == self._ends.truncations and self._damaged.at(index) is None
             if index == point.index and is_good:
                 return point
         if self._index.recent.holds(index):
             unit = self._index.recent.units(index, index + 1)
             return _point_of(unit, self._index.recent.chain(index))
-        quarantined = self._quarantine.ending_at(index)
-        return None if quarantined is None else quarantined.last
+        damaged = self._damaged.ending_at(index)
+        return None if damaged is None else damaged.last
 
     def point_on_disk(self, index: int) -> LogPoint:
-        """From the files, unless the ends of the log or of a range in quarantine tell it; any thread."""
+        """From the files, unless the ends of the log or of a damaged range tell it; any thread."""
         for known in (self._ends.durable, self._ends.begin):
             if index == known.index:
                 return known
         self._index.check_held(index)
-        quarantined = self._quarantine.at(index)
-        if quarantined is not None:
-            if index == quarantined.last.index:
-                return quarantined.last
-            raise RangeDamaged(str(quarantined))
+        damaged = self._damaged.at(index)
+        if damaged is not None:
+            if index == damaged.last.index:
+                return damaged.last
+            raise RangeDamaged(str(damaged))
         truncations = self._ends.truncations
         try:
             unit = self._index.units_on_disk(index, index + 1)
@@ -86,9 +86,9 @@ class LogReader:
             return self._ends.begin.entry_id
         if index == self._ends.end.index:
             return self._ends.end.entry_id  # its unit may be damaged
-        quarantined = self._quarantine.at(index)
-        if quarantined is not None:
-            return EntryId(index, quarantined.term_at(index))
+        damaged = self._damaged.at(index)
+        if damaged is not None:
+            return EntryId(index, damaged.term_at(index))
         return EntryId(index, int(self._index.units(index, index + 1)["term"][0]))
 
     def chain_at(self, index: int) -> int:
@@ -105,10 +105,10 @@ class LogReader:
         self._index.check_held(first_index)
         if first_index >= stop_index:
             raise IndexOutOfRange(f"entry {first_index} was truncated meanwhile")
-        quarantined = self._quarantine.at(first_index)
-        if quarantined is not None:
-            raise RangeDamaged(str(quarantined))
-        stop_index = self._quarantine.stop_before(first_index, stop_index)
+        damaged = self._damaged.at(first_index)
+        if damaged is not None:
+            raise RangeDamaged(str(damaged))
+        stop_index = self._damaged.stop_before(first_index, stop_index)
         # Start with as many units as entries of average size need; go on while they fall short.
         average_bytes = (end.position - begin.position) // (end.index - begin.index)
         fetch = min(limit_bytes // max(average_bytes, HEADER_BYTES) + 16, _UNIT_CHUNK)

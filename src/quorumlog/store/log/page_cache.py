@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quorumlog.config import MIB
-from quorumlog.store.log.mmap_file_list import MmapFileList
+from quorumlog.store.log.segment_list import SegmentList
 
 STEP_BYTES = 4 * MIB
 """Given back in one go, from one multiple in its file to the next: the kernel keeps its memory in pieces
@@ -20,7 +20,7 @@ of up to some MiB, and gives none back of which only a part is asked for."""
 
 
 class PageCache:
-    def __init__(self, data: MmapFileList, keep_bytes: int, end_position: int) -> None:
+    def __init__(self, data: SegmentList, keep_bytes: int, end_position: int) -> None:
         """`end_position`: of the log. What of it an earlier process left in memory is the kernel's."""
         self._data = data
         self.keep_bytes = keep_bytes

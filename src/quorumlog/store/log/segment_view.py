@@ -15,8 +15,8 @@ import numpy as np
 
 from quorumlog.errors import ConfigError
 from quorumlog.store.disk import Disk, DiskFile
-from quorumlog.store.log.mmap_file import PAGE_BYTES
-from quorumlog.store.log.mmap_file_list import NAME_DIGITS, segment_name
+from quorumlog.store.log.segment import PAGE_BYTES
+from quorumlog.store.log.segment_list import NAME_DIGITS, segment_name
 from quorumlog.store.log.segment_scan import (
     BLANK_BYTES,
     INDEX_DTYPE,
@@ -33,7 +33,7 @@ MAX_INDEX = 1 << 58
 
 
 class Segments(Protocol):
-    """What a walk over a log needs of its segments: `SegmentView`, or `MmapFileList` of a member."""
+    """What a walk over a log needs of its segments: `SegmentView`, or `SegmentList` of a member."""
 
     directory: str
     segment_bytes: int

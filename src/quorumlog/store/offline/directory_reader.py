@@ -22,6 +22,7 @@ from quorumlog.entry_header import EntryHeader
 from quorumlog.errors import ConfigError, DirectoryDamaged, IndexOutOfRange
 from quorumlog.store.disk import Disk
 from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME, load_checkpoint
+from quorumlog.store.files.damaged_ranges import HEALING_NAME, load_damaged
 from quorumlog.store.files.durable_file import (
     DURABLE_NAME,
     DURABLE_ORIGIN,
@@ -30,11 +31,10 @@ from quorumlog.store.files.durable_file import (
 )
 from quorumlog.store.files.hard_state_file import CURRTERM_NAME, HARD_STATE_NAME, read_hard_state
 from quorumlog.store.files.member_file import MEMBER_NAME, MemberRecord, load_member
-from quorumlog.store.files.quarantine import HEALING_NAME, load_quarantine
 from quorumlog.store.files.replaced_file import read_readable
 from quorumlog.store.files.slot_file import unreadable_slots
-from quorumlog.store.ledger_store import LogPoint, QuarantinedRange
-from quorumlog.store.log.mmap_file_list import DATA_NAME, INDEX_NAME
+from quorumlog.store.ledger_store import DamagedRange, LogPoint
+from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME
 from quorumlog.store.log.segment_scan import IndexArray
 from quorumlog.store.log.segment_view import (
     MAX_INDEX,
@@ -75,7 +75,7 @@ class DirectoryReader:
         self.damage: list[Damage] = []
         self.durable_index = -1
         self.index_synced_position = 0
-        self.quarantined: tuple[QuarantinedRange, ...] = ()
+        self.damaged: tuple[DamagedRange, ...] = ()
         """Entries that the member waits for, as it has noted them: in order, none above the durable
         point."""
         try:
@@ -166,12 +166,12 @@ class DirectoryReader:
             self.durable_index = durable.point.index
             self.index_synced_position = durable.index_synced_position
         known = durable or DURABLE_ORIGIN
-        quarantined = load_quarantine(self._disk, self.path, known.point)
-        if quarantined is None:
+        damaged = load_damaged(self._disk, self.path, known.point)
+        if damaged is None:
             problem = "is unreadable: the next start checks every entry instead"
             self.damage.append(Damage(HEALING_NAME, 0, -1, problem))
-        self.quarantined = quarantined or ()
-        extent, self._data, self._units = survey_own(self._disk, self.path, record, known, quarantined)
+        self.damaged = damaged or ()
+        extent, self._data, self._units = survey_own(self._disk, self.path, record, known, damaged)
         return extent
 
     def _judge_checkpoint(self) -> tuple[int, int]:
@@ -187,7 +187,7 @@ class DirectoryReader:
             return last_index, last_index
         if not self.ledger_begin_index <= index <= self.end.index:
             return -1, last_index
-        known = (self.end, *(each.last for each in self.quarantined))
+        known = (self.end, *(each.last for each in self.damaged))
         point = next(((each.term, each.chain) for each in known if each.index == index), None)
         if point is None:
             try:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from quorumlog.entry import Formation, Voter
+from quorumlog.entry import Formation, Replica
 from quorumlog.errors import DirectoryDamaged
 from quorumlog.store.disk import Disk
 from quorumlog.store.files.member_file import cluster_id_of
-from quorumlog.store.ledger_store import QuarantinedRange
+from quorumlog.store.ledger_store import DamagedRange
 from quorumlog.store.offline.directory_reader import DirectoryReader
 from quorumlog.store.offline.log_extent import Damage
-from quorumlog.store.offline.verification import Progress, check_entries, quarantine_to_json
+from quorumlog.store.offline.verification import Progress, check_entries, damaged_to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Inspection:
     ledger_end_term: int
     current_term: int
     """-1 if the hard state is unreadable."""
-    voted_for: Voter | None
+    voted_for: Replica | None
     committed_index: int
     """As proven by the checkpoint."""
     durable_index: int
@@ -54,7 +54,7 @@ class Inspection:
     index_segment_bytes: int
     segments: tuple[SegmentView, ...]
     damage: tuple[Damage, ...]
-    quarantined: tuple[QuarantinedRange, ...]
+    damaged: tuple[DamagedRange, ...]
     """What the member has noted to be lost, and fetches from others once it runs."""
     tail: str
     """What lies behind the log's end and will be cut by the next start; "" if nothing does."""
@@ -102,12 +102,12 @@ class Inspection:
                 }
                 for damage in self.damage
             ],
-            "quarantine": [quarantine_to_json(each) for each in self.quarantined],
+            "quarantine": [damaged_to_json(each) for each in self.damaged],
             "tail": self.tail,
         }
 
 
-def _voter_json(voter: Voter) -> dict[str, str]:
+def _voter_json(voter: Replica) -> dict[str, str]:
     return {"member_id": voter.member_id, "directory_id": voter.directory_id}
 
 
@@ -140,7 +140,7 @@ def inspect_directory(
             index_segment_bytes=reader.index_segment_bytes,
             segments=tuple(_segment_view(reader, number) for number in range(len(reader.segments))),
             damage=tuple(damage),
-            quarantined=reader.quarantined,
+            damaged=reader.damaged,
             tail=reader.tail,
         )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME, Checkpoint
 from quorumlog.store.files.durable_file import DURABLE_NAME, DurablePoint
 from quorumlog.store.ledger_store import LogPoint
-from quorumlog.store.log.mmap_file_list import INDEX_NAME
 from quorumlog.store.log.placement import problem_of_units
+from quorumlog.store.log.segment_list import INDEX_NAME
 from quorumlog.store.log.segment_view import MAX_INDEX, IndexUnits, SegmentView
 from quorumlog.store.offline.log_extent import Damage, LogExtent
 

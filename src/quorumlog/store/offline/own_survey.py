@@ -8,8 +8,8 @@ from quorumlog.config import StoreConfig
 from quorumlog.store.disk import Disk
 from quorumlog.store.files.durable_file import DurablePoint
 from quorumlog.store.files.member_file import MemberRecord
-from quorumlog.store.ledger_store import LOG_ORIGIN, QuarantinedRange
-from quorumlog.store.log.mmap_file_list import DATA_NAME, INDEX_NAME
+from quorumlog.store.ledger_store import LOG_ORIGIN, DamagedRange
+from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME
 from quorumlog.store.log.segment_view import IndexUnits, SegmentFile, SegmentView
 from quorumlog.store.offline.log_extent import Damage, LogExtent, LogSegment, SegmentSearch
 from quorumlog.store.repair.survey import LogSurvey, survey_log
@@ -21,9 +21,9 @@ def survey_own(
     directory: str,
     record: MemberRecord,
     known: DurablePoint,
-    quarantined: Sequence[QuarantinedRange] | None,
+    damaged: Sequence[DamagedRange] | None,
 ) -> tuple[LogExtent, SegmentView, IndexUnits]:
-    """`known`: the durable point. `quarantined`: of the file `healing`, None if it is unreadable."""
+    """`known`: the durable point. `damaged`: of the file `healing`, None if it is unreadable."""
     config = StoreConfig(
         segment_bytes=record.segment_bytes, index_segment_bytes=record.index_segment_bytes
     )
@@ -39,7 +39,7 @@ def survey_own(
         files,
         known,
         LOG_ORIGIN,
-        quarantined,
+        damaged,
         lambda scan, tail_bytes: None,
         must_be_bounded=False,
     )

@@ -17,8 +17,8 @@ import numpy as np
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import DirectoryDamaged, StoreFailure
 from quorumlog.store.disk import Disk
-from quorumlog.store.ledger_store import QuarantinedRange
-from quorumlog.store.log.mmap_file_list import INDEX_NAME, segment_name
+from quorumlog.store.ledger_store import DamagedRange
+from quorumlog.store.log.segment_list import INDEX_NAME, segment_name
 from quorumlog.store.log.segment_scan import (
     BLANK_BYTES,
     BLANK_MAGIC,
@@ -62,7 +62,7 @@ class Verification:
     ledger_begin_index: int
     ledger_end_index: int
     damage: tuple[Damage, ...] = ()
-    quarantined: tuple[QuarantinedRange, ...] = ()
+    damaged: tuple[DamagedRange, ...] = ()
     """What the member has noted to be lost, and fetches from others once it runs."""
 
     @property
@@ -78,7 +78,7 @@ class Verification:
             "chain_crc": self.chain_crc,
             "ok": self.ok,
             "problem": self.problem,
-            "quarantine": [quarantine_to_json(each) for each in self.quarantined],
+            "quarantine": [damaged_to_json(each) for each in self.damaged],
         }
 
 
@@ -122,12 +122,11 @@ def verify_directory(disk: Disk, path: str, progress: Progress | None = None) ->
             checked=found.checked,
             unchecked=found.unchecked,
             chain_crc=reader.end.chain,
-            problem=describe_damage(found.damage)
-            or ", ".join(map(describe_quarantine, reader.quarantined)),
+            problem=describe_damage(found.damage) or ", ".join(map(describe_damaged, reader.damaged)),
             ledger_begin_index=reader.ledger_begin_index,
             ledger_end_index=reader.ledger_end_index,
             damage=tuple(found.damage),
-            quarantined=reader.quarantined,
+            damaged=reader.damaged,
         )
 
 
@@ -139,25 +138,25 @@ def describe_damage(damage: Sequence[Damage]) -> str:
     return f"{first.path}: {first.problem} ({first.place}){more}"
 
 
-def describe_quarantine(quarantined: QuarantinedRange) -> str:
-    terms = ", ".join(f"{term} from {first}" for first, term in quarantined.term_runs)
+def describe_damaged(damaged: DamagedRange) -> str:
+    terms = ", ".join(f"{term} from {first}" for first, term in damaged.term_runs)
     return (
-        f"{quarantined}; known: stop index {quarantined.stop_index}, term {terms}, chain"
-        f" {quarantined.before.chain:08x} before and {quarantined.last.chain:08x} at the last"
+        f"{damaged}; known: stop index {damaged.stop_index}, term {terms}, chain"
+        f" {damaged.before.chain:08x} before and {damaged.last.chain:08x} at the last"
     )
 
 
-def quarantine_to_json(quarantined: QuarantinedRange) -> dict[str, Any]:
-    """One element of `quarantine` in the objects of `inspect` and `verify`."""
+def damaged_to_json(damaged: DamagedRange) -> dict[str, Any]:
+    """One element of `damaged` in the objects of `inspect` and `verify`."""
     return {
-        "first_index": quarantined.first_index,
-        "stop_index": quarantined.stop_index,
-        "terms": [{"first_index": first, "term": term} for first, term in quarantined.term_runs],
-        "chain_before": quarantined.before.chain,
-        "chain_at_last": quarantined.last.chain,
-        "file": quarantined.path,
-        "position": quarantined.before.position,
-        "problem": quarantined.problem,
+        "first_index": damaged.first_index,
+        "stop_index": damaged.stop_index,
+        "terms": [{"first_index": first, "term": term} for first, term in damaged.term_runs],
+        "chain_before": damaged.before.chain,
+        "chain_at_last": damaged.last.chain,
+        "file": damaged.path,
+        "position": damaged.before.position,
+        "problem": damaged.problem,
     }
 
 
@@ -170,7 +169,7 @@ def check_entries(reader: DirectoryReader, progress: Progress | None = None) -> 
     found.damage += reader.unreadable_units()
     # What both opening and reading found is one damage, and so is what the member has noted itself.
     known = [(each.index, max(each.stop_index, each.index + 1)) for each in reader.damage]
-    known += [(each.first_index, each.stop_index) for each in reader.quarantined]
+    known += [(each.first_index, each.stop_index) for each in reader.damaged]
     read = [
         each
         for each in found.damage

@@ -2,6 +2,6 @@
 
 Read in this order: `damage_search` (a walk over a log that goes round damage), `survey_files` and
 `survey` (what a log holds, without a write), `set_aside` (what is kept for people), `segment_adoption`
-and `recovery` (a start applies the survey), `healing` (damage found later, and another member's copy
+and `recovery` (a start applies the survey), `rewriting` (damage found later, and another member's copy
 written over it).
 """

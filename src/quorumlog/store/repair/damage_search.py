@@ -3,7 +3,7 @@
 The walk leads from a point that is good to a point that is known (the durable one). Where an entry does
 not continue the log, the next good one is looked for: where the index says, and if that leads nowhere,
 wherever eight bytes are the position at which they lie. What is between the last good entry and the next
-one is a range for the quarantine: its place, its number of entries and the chain at both ends are known
+one is a range for the damaged: its place, its number of entries and the chain at both ends are known
 from its neighbours, its terms too unless a term ends inside it, which then the index must say.
 """
 
@@ -19,7 +19,7 @@ from quorumlog.config import StoreConfig
 from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES, EntryHeader
 from quorumlog.errors import DirectoryDamaged
-from quorumlog.store.ledger_store import LogPoint, QuarantinedRange
+from quorumlog.store.ledger_store import DamagedRange, LogPoint
 from quorumlog.store.log.placement import place, problem_of_units
 from quorumlog.store.log.segment_scan import (
     BLANK_BYTES,
@@ -49,13 +49,13 @@ class DamageSearch:
         index: Segments,
         config: StoreConfig,
         begin: LogPoint,
-        known: Sequence[QuarantinedRange],
+        known: Sequence[DamagedRange],
         on_entries: Callable[[SegmentScan], None],
         window_bytes: int = WINDOW_BYTES,
         *,
         must_know_terms: bool = True,
     ) -> None:
-        """`begin`: of the log, which needs no proof. `known`: ranges in quarantine already, in order,
+        """`begin`: of the log, which needs no proof. `known`: damaged ranges already, in order,
         which are stepped over. `window_bytes`: read at a time, where no entry is longer.
         `must_know_terms` False: a range whose terms nobody knows is one with no `term_runs`."""
         self._data = data
@@ -68,7 +68,7 @@ class DamageSearch:
         self._on_entries = on_entries
         self._window_bytes = window_bytes
         self._must_know_terms = must_know_terms
-        self.ranges: list[QuarantinedRange] = []
+        self.ranges: list[DamagedRange] = []
         self.bad_blanks: list[tuple[int, int]] = []
 
     def walk(self, point: LogPoint, stop: LogPoint, until_index: int, *, check_bodies: bool) -> LogPoint:
@@ -163,7 +163,7 @@ class DamageSearch:
             )
         if runs:
             last = LogPoint(last.index, runs[-1][1], last.chain, last.position)
-        self.ranges.append(QuarantinedRange(point, last, runs, path, problem))
+        self.ranges.append(DamagedRange(point, last, runs, path, problem))
         return last
 
     def _next_good(self, point: LogPoint, at: int, stop: LogPoint) -> EntryHeader | None:

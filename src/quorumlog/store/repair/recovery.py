@@ -1,7 +1,7 @@
 """Recovery: a start applies the survey of its log (survey.py), until every byte is known to be on disk.
 
     below the durable point    index units that were not synced are written again; what is bad is kept as
-                               a range in quarantine (quarantine.py), its ends known, until another
+                               a damaged range (damaged.py), its ends known, until another
                                member's copy takes its place
     above it                   whole entries with good digests are written again, the rest is a torn
                                tail: kept aside in `quarantine/` and cut
@@ -21,12 +21,12 @@ import numpy as np
 from quorumlog.config import StoreConfig
 from quorumlog.errors import DiskFull, StoreFailure
 from quorumlog.store.disk import Disk
+from quorumlog.store.files.damaged_ranges import HEALING_NAME, DamagedRanges, load_damaged
 from quorumlog.store.files.durable_file import DurableFile, DurablePoint
-from quorumlog.store.files.quarantine import HEALING_NAME, Quarantine, load_quarantine
 from quorumlog.store.ledger_store import LogPoint
 from quorumlog.store.log.ledger_space import control_reserve
-from quorumlog.store.log.mmap_file import PAGE_BYTES, MmapFile
-from quorumlog.store.log.mmap_file_list import MmapFileList
+from quorumlog.store.log.segment import PAGE_BYTES, Segment
+from quorumlog.store.log.segment_list import SegmentList
 from quorumlog.store.log.segment_scan import (
     BLANK_BYTES,
     INDEX_DTYPE,
@@ -48,8 +48,8 @@ class RecoveryReport(NamedTuple):
     cut_bytes: int
     """From the end of the log to the last byte behind it that was not zero."""
     cut_entries: int
-    """Whole entries recognised behind the tear; they are in the quarantine folder."""
-    quarantined: str
+    """Whole entries recognised behind the tear; they are in the damaged folder."""
+    damaged: str
     """Where the cut bytes were kept; "" if there were none, or no space for them."""
     rebuilt_index_from: int
     """First entry at or below the durable point whose index unit was wrong; -1: none."""
@@ -58,11 +58,11 @@ class RecoveryReport(NamedTuple):
 
 
 class RecoveredLog(NamedTuple):
-    data_files: MmapFileList
-    index_files: MmapFileList
+    data_files: SegmentList
+    index_files: SegmentList
     end: LogPoint
     report: RecoveryReport
-    quarantine: Quarantine
+    damaged: DamagedRanges
 
 
 def recover_log(
@@ -83,7 +83,7 @@ def recover_log(
         raise StoreFailure(f"{directory} cannot be recovered: {error}") from error
     except DiskFull as error:
         raise StoreFailure(f"{directory}: no space to make files whole again: {error}") from error
-    unsaved = log.quarantine.ranges if log.quarantine.problem else ()
+    unsaved = log.damaged.ranges if log.damaged.problem else ()
     index_synced_position = min([log.end.position, *(each.before.position for each in unsaved)])
     durable_file.record_both_synced(DurablePoint(log.end, index_synced_position))
     return log
@@ -108,7 +108,7 @@ class _Recovery:
         self._begin = begin
         self._rebuilt_index_from = -1
         self._has_restored = False
-        self._written: list[MmapFile] = []
+        self._written: list[Segment] = []
         """Files with bytes that are not synced yet."""
         self._adoption = SegmentAdoption(disk, directory, config, durable_file, known, begin)
         self._data = self._adoption.data
@@ -123,7 +123,7 @@ class _Recovery:
         try:
             files = survey_files(self._disk, self._directory, self._config, self._durable, self._begin)
             self._adoption.adopt(files)
-            known_ranges = load_quarantine(self._disk, self._directory, self._durable.point)
+            known_ranges = load_damaged(self._disk, self._directory, self._durable.point)
             if known_ranges is None:
                 self._lines.append(
                     f"{self._directory}/{HEALING_NAME} is unreadable: the log is verified"
@@ -145,12 +145,12 @@ class _Recovery:
                 # and a range above the durable point would count as what a cut has left.
                 self._adoption.record_known(files.lost_from)
             # From here on no later start takes a segment that was made again for a healthy one.
-            quarantine = Quarantine(self._disk, self._directory, found.ranges)
-            quarantine.save()
+            damaged = DamagedRanges(self._disk, self._directory, found.ranges)
+            damaged.save()
             self._write_blanks(found)
             self._keep_tail_aside(found)
             rewritten = self._write_pages(found)
-            self._cut(found.end, quarantine)
+            self._cut(found.end, damaged)
         except BaseException:
             self._data.close()
             self._index.close()
@@ -163,7 +163,7 @@ class _Recovery:
             self._rebuilt_index_from,
             rewritten,
         )
-        return RecoveredLog(self._data, self._index, found.end, report, quarantine)
+        return RecoveredLog(self._data, self._index, found.end, report, damaged)
 
     # ---------------------------------------------------------------- what is good
 
@@ -237,9 +237,9 @@ class _Recovery:
         self._lines += rewritten
         return rewritten
 
-    def _cut(self, end: LogPoint, quarantine: Quarantine) -> None:
+    def _cut(self, end: LogPoint, ranges: DamagedRanges) -> None:
         """Zeros behind the end, on disk, with everything that was written again in front of it."""
-        damaged, file = quarantine.ending_at(end.index), self._data.file_at(end.position)
+        damaged, file = ranges.ending_at(end.index), self._data.file_at(end.position)
         if damaged is not None and file is not None:
             file.make_writable(end.position, damaged.before.position, file.end_position)
         units_position = (end.index + 1) * INDEX_UNIT_BYTES

@@ -10,8 +10,8 @@ from quorumlog.config import StoreConfig
 from quorumlog.store.disk import Disk, is_lack_of_space
 from quorumlog.store.files.durable_file import DurableFile, DurablePoint
 from quorumlog.store.ledger_store import LogPoint
-from quorumlog.store.log.mmap_file import MmapFile
-from quorumlog.store.log.mmap_file_list import DATA_NAME, INDEX_NAME, MmapFileList, segment_name
+from quorumlog.store.log.segment import Segment
+from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME, SegmentList, segment_name
 from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES
 from quorumlog.store.log.segment_view import SegmentFile, Segments, SegmentView, read_pages
 from quorumlog.store.repair.set_aside import SetAside
@@ -42,8 +42,8 @@ class SegmentAdoption:
         self._set_aside = SetAside(disk, directory, config)
         first_unit_position = (begin.index + 1) * INDEX_UNIT_BYTES
         index_bytes = config.index_segment_bytes
-        self.data = MmapFileList(disk, f"{directory}/{DATA_NAME}", config.segment_bytes, begin.position)
-        self.index = MmapFileList(
+        self.data = SegmentList(disk, f"{directory}/{DATA_NAME}", config.segment_bytes, begin.position)
+        self.index = SegmentList(
             disk,
             f"{directory}/{INDEX_NAME}",
             index_bytes,
@@ -69,7 +69,7 @@ class SegmentAdoption:
         synced_position = min(self._known.index_synced_position, lost_from)
         self._durable_file.record_both_synced(DurablePoint(self._known.point, synced_position))
 
-    def _adopt(self, files: MmapFileList, finding: SegmentFinding) -> None:
+    def _adopt(self, files: SegmentList, finding: SegmentFinding) -> None:
         if finding.line:
             self.lines.append(finding.line)
         if finding.fate is Fate.ASIDE:
@@ -88,24 +88,24 @@ class SegmentAdoption:
             if finding.fate is Fate.LONG:
                 self._cut_off(files, finding)
                 size_bytes = files.segment_bytes
-            file = MmapFile.open(self._disk, finding.path, finding.position, files.segment_bytes)
+            file = Segment.open(self._disk, finding.path, finding.position, files.segment_bytes)
             if size_bytes != files.segment_bytes:
                 file.discard_from(finding.position + size_bytes)
                 file.sync()
             files.adopt(file)
         if finding.fate is Fate.MADE_AGAIN and files is self.data:
-            # Healing must not run out of space halfway.
+            # A repair must not run out of space halfway.
             file = files.files[-1]
             file.reserve(file.base_position, file.end_position)
 
-    def _cut_off(self, files: MmapFileList, finding: SegmentFinding) -> None:
+    def _cut_off(self, files: SegmentList, finding: SegmentFinding) -> None:
         end = finding.position + files.segment_bytes
         held = SegmentFile("", finding.position, finding.size_bytes)
         whole_file = SegmentView(self._disk, files.directory, [held], finding.size_bytes)
         prefix = "" if files is self.data else f"{INDEX_NAME}-"
         self.copy_aside(whole_file, end, finding.position + finding.size_bytes, prefix)
         whole_file.close()
-        file = MmapFile.open(self._disk, finding.path, finding.position, files.segment_bytes)
+        file = Segment.open(self._disk, finding.path, finding.position, files.segment_bytes)
         file.discard_from(end)
         file.sync()
         file.retire()

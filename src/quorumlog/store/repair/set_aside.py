@@ -1,4 +1,4 @@
-"""SetAside: `DIR/quarantine`, where bytes and files are kept for people to look at.
+"""SetAside: `DIR/damaged`, where bytes and files are kept for people to look at.
 
     damaged-00000000000000004096.7   what healing has overwritten, from that position of the data on
     00000000000000012288.8           what a start has cut off behind the log
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from quorumlog.config import StoreConfig
 from quorumlog.store.disk import Disk
 from quorumlog.store.ledger_store import SetAsideCount
-from quorumlog.store.log.mmap_file_list import DATA_NAME, INDEX_NAME, NAME_DIGITS
+from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME, NAME_DIGITS
 
 SET_ASIDE_NAME = "quarantine"
 _POSITION = re.compile(rf"([0-9]{{{NAME_DIGITS}}})(-[0-9]+)?$")

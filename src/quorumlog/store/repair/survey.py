@@ -1,7 +1,7 @@
 """The survey of a log of ours: where it ends, what of it is damaged, what lies behind its end.
 
     below the durable point    every header must be there and link to the next; what is not is a range
-                               for the quarantine, and the walk goes round it (damage_search.py)
+                               for the damaged, and the walk goes round it (damage_search.py)
     above it                   whole entries with good digests that continue the log are kept; the first
                                record that does not, and all behind it, is a torn tail
 
@@ -22,9 +22,9 @@ from quorumlog.config import StoreConfig
 from quorumlog.entry_header import HEADER_BYTES, unpack_header
 from quorumlog.errors import DirectoryDamaged
 from quorumlog.store.files.durable_file import DurablePoint
-from quorumlog.store.ledger_store import LogPoint, QuarantinedRange
-from quorumlog.store.log.mmap_file import PAGE_BYTES
+from quorumlog.store.ledger_store import DamagedRange, LogPoint
 from quorumlog.store.log.placement import problem_of_units
+from quorumlog.store.log.segment import PAGE_BYTES
 from quorumlog.store.log.segment_scan import (
     BLANK_BYTES,
     INDEX_DTYPE,
@@ -48,9 +48,9 @@ lie above the durable point."""
 
 class LogSurvey(NamedTuple):
     end: LogPoint
-    ranges: tuple[QuarantinedRange, ...]
+    ranges: tuple[DamagedRange, ...]
     """All damaged ranges, those that were known before too, in order."""
-    found: tuple[QuarantinedRange, ...]
+    found: tuple[DamagedRange, ...]
     """Those that were not known."""
     contradiction: DirectoryDamaged | None
     """The links are good and do not lead to the durable point: a start ends with this."""
@@ -81,7 +81,7 @@ def survey_log(
     files: FileSurvey,
     known: DurablePoint,
     begin: LogPoint,
-    known_ranges: Sequence[QuarantinedRange] | None,
+    known_ranges: Sequence[DamagedRange] | None,
     on_entries: OnEntries,
     *,
     must_be_bounded: bool,
@@ -106,7 +106,7 @@ class _Survey:
         files: FileSurvey,
         known: DurablePoint,
         begin: LogPoint,
-        known_ranges: Sequence[QuarantinedRange] | None,
+        known_ranges: Sequence[DamagedRange] | None,
         on_entries: OnEntries,
     ) -> None:
         assert begin.index <= known.point.index, (begin, known)
@@ -222,8 +222,7 @@ class _Survey:
                         break
             index, back = max(first_index - back, self._begin.index), back * 2
         self._lines += [
-            f"{found}; in quarantine until another member has sent the entries"
-            for found in search.ranges
+            f"{found}; damaged until another member has sent the entries" for found in search.ranges
         ]
         return search
 

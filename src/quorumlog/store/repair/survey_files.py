@@ -16,7 +16,7 @@ from quorumlog.config import StoreConfig
 from quorumlog.store.disk import Disk
 from quorumlog.store.files.durable_file import DurablePoint
 from quorumlog.store.ledger_store import LogPoint
-from quorumlog.store.log.mmap_file_list import DATA_NAME, INDEX_NAME, NAME_DIGITS, segment_name
+from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME, NAME_DIGITS, segment_name
 from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES
 from quorumlog.store.log.segment_view import SegmentFile
 

@@ -12,8 +12,8 @@ from quorumlog.consensus.ready import Role
 from quorumlog.sim.cluster import SimCluster
 from quorumlog.sim.losses import IndexRange, Losses, lost_entries
 from quorumlog.sim.other_mode import OtherMode
+from quorumlog.sim.profile import at_the_edges, draw_profile
 from quorumlog.sim.trace import Trace
-from quorumlog.sim.weather import at_the_edges, draw_weather
 
 FAULTS_MS = 15_000.0
 HEAL_LIMIT_MS = 30_000.0
@@ -27,7 +27,7 @@ class NotWhole(AssertionError):
 
 
 @dataclass(slots=True)
-class LifeResult:
+class RunResult:
     seed: int
     virtual_ms: float = 0.0
     trace_hash: int = 0
@@ -52,7 +52,7 @@ def live(
     size: int | None = None,
     unfair: bool = False,
     tell: Callable[[str], None] | None = None,
-) -> LifeResult:
+) -> RunResult:
     """Same seed and arguments, same life. Raises nothing: what goes wrong is in the result.
 
     `unfair`: disks forget what they have synced, on any number of members. Entries may be lost then and
@@ -60,15 +60,15 @@ def live(
     """
     random = Random(seed)
     trace = Trace(tell)
-    weather, edges = at_the_edges(draw_weather(random, size, unfair=unfair), Random(f"{seed}:options"))
+    weather, edges = at_the_edges(draw_profile(random, size, unfair=unfair), Random(f"{seed}:options"))
     for edge in edges:
         trace.count(f"option at its edge: {edge}")
     cluster = SimCluster(random, weather, trace)
     other_mode = OtherMode(cluster, Random(f"{seed}:other mode"))
-    result = LifeResult(seed, counts=trace.counts)
+    result = RunResult(seed, counts=trace.counts)
     try:
         if unfair:
-            _live_unfairly(cluster, faults_ms, other_mode, result)
+            _run_on_lossy_disks(cluster, faults_ms, other_mode, result)
         else:
             _live(cluster, faults_ms, other_mode)
     except Exception:  # whatever it is, this life has failed, and the others go on
@@ -94,8 +94,8 @@ def _live(cluster: SimCluster, faults_ms: float, other_mode: OtherMode) -> None:
     make_whole(cluster)
 
 
-def _live_unfairly(
-    cluster: SimCluster, faults_ms: float, other_mode: OtherMode, result: LifeResult
+def _run_on_lossy_disks(
+    cluster: SimCluster, faults_ms: float, other_mode: OtherMode, result: RunResult
 ) -> None:
     losses = Losses(cluster)
     cluster.checkers.append(losses)
@@ -125,14 +125,14 @@ def make_whole(cluster: SimCluster) -> None:
         # What nobody has read yet is found by the scrub, and healed soon after.
         cluster.run_for(cluster.weather.storage.scrub_start_delay_ms)
         scrubbed_by_ms = cluster.now_ms + HEAL_LIMIT_MS
-        _wait(cluster, scrubbed_by_ms, lambda: not _quarantined(cluster), "end of the quarantine")
+        _wait(cluster, scrubbed_by_ms, lambda: not _damaged(cluster), "end of the quarantine")
         _wait(cluster, scrubbed_by_ms, lambda: _is_whole(cluster), "one leader and one log, healed")
     cluster.run_for(QUIET_MS)
     cluster.told("healed")
 
 
-def _quarantined(cluster: SimCluster) -> bool:
-    return any(member.node.store.quarantined for member in cluster.members if member.is_up)
+def _damaged(cluster: SimCluster) -> bool:
+    return any(member.node.store.damaged for member in cluster.members if member.is_up)
 
 
 def _acknowledged(cluster: SimCluster) -> int:
@@ -155,7 +155,7 @@ def _is_whole(cluster: SimCluster) -> bool:
         return False
     nodes = [member.node for member in cluster.members]
     leaders = [node for node in nodes if node.raft.role is Role.LEADER]
-    if len(leaders) != 1 or any(node.raft.leader != leaders[0].voter for node in nodes):
+    if len(leaders) != 1 or any(node.raft.leader != leaders[0].replica for node in nodes):
         return False
     end = leaders[0].store.end
     return all(node.store.end == end and node.applied_index == end.index for node in nodes)

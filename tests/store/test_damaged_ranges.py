@@ -1,4 +1,4 @@
-"""Damage at or below the durable point: kept in quarantine, refused, healed from another's copy."""
+"""Damage at or below the durable point: kept damaged, refused, healed from another's copy."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import pytest
 from quorumlog.errors import IndexOutOfRange, ProtocolViolation, RangeDamaged
 from quorumlog.sim.disk import SimDisk
 from quorumlog.store.disk import OsDisk
+from quorumlog.store.file_ledger_store import FileLedgerStore
+from quorumlog.store.files.damaged_ranges import DamagedRanges
 from quorumlog.store.files.durable_file import DurableFile, DurablePoint
-from quorumlog.store.files.quarantine import Quarantine
-from quorumlog.store.ledger_store import Examination, LogPoint, QuarantinedRange
-from quorumlog.store.log.mmap_file import PAGE_BYTES
+from quorumlog.store.ledger_store import DamagedRange, Examination, LogPoint
+from quorumlog.store.log.segment import PAGE_BYTES
 from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES
-from quorumlog.store.mmap_ledger_store import MmapLedgerStore
 from tests.store.log_making import (
     SMALL,
     append_bodies,
@@ -41,7 +41,7 @@ from tests.store.test_recovery import UnreadableDisk, data_file, flip, index_fil
 ENTRY_BYTES = 248
 
 
-def make_pair(path: Path, *, index_synced: bool = True, terms: bool = False) -> MmapLedgerStore:
+def make_pair(path: Path, *, index_synced: bool = True, terms: bool = False) -> FileLedgerStore:
     """The same ten durable entries in PATH/m and PATH/twin: 0 .. 3 | 4 .. 7 | 8, 9. With `terms` entry
     4 is a no-op that opens term 2. Returns the twin, open."""
     for name in ("m", "twin"):
@@ -67,14 +67,14 @@ def files_of(path: Path) -> dict[str, bytes]:
     }
 
 
-def point_behind(store: MmapLedgerStore, index: int) -> LogPoint:
+def point_behind(store: FileLedgerStore, index: int) -> LogPoint:
     """What an APPEND from `index` on tells of the entry before."""
     begins = store.range_of(index, index + 1, 1)
     return LogPoint(index - 1, store.id_at(index - 1).term, store.chain_at(index - 1), begins.position)
 
 
-def indices(store: MmapLedgerStore) -> list[tuple[int, int]]:
-    return [(each.first_index, each.stop_index) for each in store.quarantined]
+def indices(store: FileLedgerStore) -> list[tuple[int, int]]:
+    return [(each.first_index, each.stop_index) for each in store.damaged]
 
 
 # ---------------------------------------------------------------- at a start
@@ -104,7 +104,7 @@ def test_a_bad_header_below_the_durable_point_is_quarantined_alone_and_healed(
     assert kept.read_bytes() == damaged[ENTRY_BYTES : 2 * ENTRY_BYTES]
     store.close()
     again, report = open_store(str(path))
-    assert (again.quarantined, report.lines) == ((), ())
+    assert (again.damaged, report.lines) == ((), ())
     again.close()
 
 
@@ -149,7 +149,7 @@ def test_what_a_lost_segment_held_is_quarantined_and_healed(
     assert read_log(store) == read_log(twin)
     assert files_of(path) == files_of(tmp_path / "twin")
     store.close()
-    assert open_store(str(path))[0].quarantined == ()
+    assert open_store(str(path))[0].damaged == ()
 
 
 def test_a_segment_that_is_too_long_loses_what_does_not_belong_and_keeps_it_aside(
@@ -159,9 +159,9 @@ def test_a_segment_that_is_too_long_loses_what_does_not_belong_and_keeps_it_asid
     path = tmp_path / "m"
     data_file(path, 1024).write_bytes(data_file(path, 1024).read_bytes() + b"x" * 500)
     store, report = open_store(str(path))
-    assert store.quarantined == ()
+    assert store.damaged == ()
     assert read_log(store) == read_log(twin)
-    assert Path(report.quarantined).read_bytes() == b"x" * 500
+    assert Path(report.damaged).read_bytes() == b"x" * 500
     store.close()
 
 
@@ -184,7 +184,7 @@ def test_a_bad_blank_record_between_good_neighbours_is_simply_written_again(tmp_
     whole = files_of(path)
     overwrite(data_file(path), 4 * ENTRY_BYTES, b"\0" * 8)
     store, report = open_store(str(path))
-    assert store.quarantined == ()
+    assert store.damaged == ()
     assert "blank record" in report.lines[0]
     assert files_of(path) == whole
     store.close()
@@ -295,10 +295,10 @@ def test_killed_at_every_step_of_a_healing(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- while it runs
 
 
-def look(store: MmapLedgerStore, first_index: int, stop_index: int) -> Examination:
+def look(store: FileLedgerStore, first_index: int, stop_index: int) -> Examination:
     found = store.examine(first_index, stop_index)
     store.settle(found)
-    store.save_quarantine()
+    store.save_damaged()
     return found
 
 
@@ -333,11 +333,11 @@ def test_damage_that_runs_into_a_known_range_becomes_one_with_it(
     assert indices(store) == [(known, known + 1)]
     flip(data_file(path, first.segment_position), first.position - first.segment_position + 47)
     found = store.settle(store.examine(known - 1, known))
-    assert found == store.quarantined
+    assert found == store.damaged
     assert indices(store) == [(known - 1, known + 1)]
     assert store.term_runs() == twin.term_runs()
     assert store.settle(store.examine(known - 1, known)) == ()
-    store.save_quarantine()
+    store.save_damaged()
     store.close()
     store, _ = open_store(str(path))
     assert indices(store) == [(known - 1, known + 1)]
@@ -347,10 +347,10 @@ def test_damage_that_runs_into_a_known_range_becomes_one_with_it(
 
 
 def test_ranges_that_overlap_are_joined_whichever_way_they_do() -> None:
-    def between(first: int, stop: int) -> QuarantinedRange:
+    def between(first: int, stop: int) -> DamagedRange:
         runs = tuple((i, i // 2) for i in range(first, stop) if i == first or i % 2 == 0)
         before, last = (LogPoint(i, i // 2, 7 * i, 100 * i) for i in (first - 1, stop - 1))
-        return QuarantinedRange(before, last, runs, "data/0", f"from {first}")
+        return DamagedRange(before, last, runs, "data/0", f"from {first}")
 
     for parts, whole in (
         ([(4, 9), (7, 12)], [(4, 12)]),
@@ -361,10 +361,10 @@ def test_ranges_that_overlap_are_joined_whichever_way_they_do() -> None:
         ([(4, 6), (4, 9)], [(4, 9)]),
         ([(4, 6), (6, 9)], [(4, 6), (6, 9)]),
     ):
-        quarantine = Quarantine(SimDisk(), "/m", ())
+        damaged = DamagedRanges(SimDisk(), "/m", ())
         for part in parts:
-            quarantine.add([between(*part)])
-        ranges = [msgspec.structs.replace(each, problem="") for each in quarantine.ranges]
+            damaged.add([between(*part)])
+        ranges = [msgspec.structs.replace(each, problem="") for each in damaged.ranges]
         assert ranges == [msgspec.structs.replace(between(*each), problem="") for each in whole]
 
 
@@ -383,7 +383,7 @@ def test_units_that_the_data_proves_wrong_are_written_again(tmp_path: Path) -> N
     for offset in (0, 7, 15, 20, 31):
         flip(index_file(path), 5 * 32 + offset)
     look(store, 5, 6)
-    assert store.quarantined == ()
+    assert store.damaged == ()
     assert files_of(path) == whole
     store.close()
 
@@ -404,7 +404,7 @@ def test_damage_that_was_cut_meanwhile_is_none(tmp_path: Path) -> None:
     assert len(found.ranges) == 1
     store.truncate_from(8)
     assert store.settle(found) is None
-    assert store.quarantined == ()
+    assert store.damaged == ()
     store.close()
 
 
@@ -413,12 +413,12 @@ def test_a_cut_that_takes_the_range_away_ends_the_quarantine(tmp_path: Path) -> 
     path = tmp_path / "m"
     data_file(path, 1024).unlink()
     store, _ = open_store(str(path))
-    quarantined = store.quarantined[0]
+    damaged = store.damaged[0]
     store.truncate_from(4)
-    assert store.quarantined == ()
+    assert store.damaged == ()
     batch = twin.read(twin.range_of(4, 8, 10_000))
     with pytest.raises(IndexOutOfRange):
-        store.write_piece(quarantined, quarantined.before, batch)
+        store.write_piece(damaged, damaged.before, batch)
     append_numbered(store, 5, term=2)
     sync(store)
     store.close()
@@ -451,7 +451,7 @@ def test_what_a_cut_leaves_of_a_range_is_healed(tmp_path: Path, index: int, rest
 
 
 def test_a_cut_behind_a_range_asks_no_index_unit_where_it_ends(tmp_path: Path) -> None:
-    """That unit is not restored while its entry is in quarantine: it may be zeros."""
+    """That unit is not restored while its entry is damaged: it may be zeros."""
     twin = make_pair(tmp_path)
     path = tmp_path / "m"
     flip(data_file(path), ENTRY_BYTES * 2 + 8)
@@ -483,7 +483,7 @@ def test_where_the_leaders_next_entry_begins_a_segment_the_range_ends_with_the_o
     sync(store)
     store.close()
     store, report = open_store(str(path))
-    assert (store.end.index, store.quarantined, report.lines) == (5, (), ())
+    assert (store.end.index, store.damaged, report.lines) == (5, (), ())
     assert read_log(store)[:5] == numbered(5)
     store.close()
 
@@ -503,7 +503,7 @@ def test_so_it_does_where_this_log_never_came_to_the_end_of_that_segment(tmp_pat
     sync(store)
     store.close()
     store, report = open_store(str(path))
-    assert (store.end.index, store.quarantined, report.lines) == (9, (), ())
+    assert (store.end.index, store.damaged, report.lines) == (9, (), ())
     store.close()
 
 
@@ -526,7 +526,7 @@ def test_a_page_that_the_disk_cannot_read_is_replaced_wherever_a_range_or_a_cut_
     middle = store.range_of(stop_index - 1, stop_index, 1).position // PAGE_BYTES
     disk.unreadable.add((f"/m/data/{0:020d}", middle))
     store.settle(store.examine(stop_index - 1, stop_index))
-    (damaged,) = store.quarantined
+    (damaged,) = store.damaged
     if damaged.first_index < stop_index < damaged.stop_index:
         store.truncate_from(stop_index, point_behind(twin, stop_index))
         assert store.end.index == stop_index - 1
@@ -536,7 +536,7 @@ def test_a_page_that_the_disk_cannot_read_is_replaced_wherever_a_range_or_a_cut_
     sync(store)
     store.close()
     store, _ = open_store("/m", ONE_SEGMENT, disk)
-    assert store.quarantined == ()
+    assert store.damaged == ()
     store.close()
 
 
@@ -554,7 +554,7 @@ def test_an_entry_of_zeros_in_a_page_that_the_disk_cannot_read_is_damaged() -> N
     page = (entry.position + entry.size_bytes - 1) // PAGE_BYTES
     disk.lose_page(f"/m/data/{0:020d}", page * PAGE_BYTES)
     store.settle(store.examine(5, 6))
-    (damaged,) = store.quarantined
+    (damaged,) = store.damaged
     assert damaged.first_index == 5
     heal_from(twin, store)
     assert read_log(store) == read_log(twin)
@@ -579,7 +579,7 @@ def test_a_cut_goes_through_pages_that_the_disk_cannot_read(
     if is_in_range:
         disk.unreadable.add((f"/m/data/{0:020d}", end.position // PAGE_BYTES))
         store.settle(store.examine(index - 1, index + 1))
-        assert store.quarantined
+        assert store.damaged
     page = {"data": end.position // PAGE_BYTES + 1, "index": 0 if is_in_range else 1}[place]
     last = {"data": store.end.position, "index": store.end.index * INDEX_UNIT_BYTES}[place]
     pages = range(page, last // PAGE_BYTES + 1)
@@ -594,7 +594,7 @@ def test_a_cut_goes_through_pages_that_the_disk_cannot_read(
     assert disk.unreadable == set()
     store.close()
     store, _ = open_store("/m", ONE_SEGMENT, disk)
-    assert store.quarantined == ()
+    assert store.damaged == ()
     store.close()
 
 
@@ -633,20 +633,20 @@ def test_entries_that_are_not_the_ones_in_quarantine_are_refused(tmp_path: Path)
     other = new_store(str(tmp_path / "other"))  # another body at index 6, all else alike
     append_bodies(other, [body(i) if i != 6 else body(66) for i in range(10)])
     store, _ = open_store(str(path))
-    (quarantined,) = store.quarantined
+    (damaged,) = store.damaged
     batch = other.read(other.range_of(4, 8, 10_000))
     with pytest.raises(ProtocolViolation, match="the chain of entries"):
-        store.check_piece(quarantined, batch)
+        store.check_piece(damaged, batch)
     batch = twin.read(twin.range_of(4, 8, 10_000))
     batch.buffer[300] ^= 1
     with pytest.raises(ProtocolViolation, match="body_crc"):
-        store.check_piece(quarantined, batch)
+        store.check_piece(damaged, batch)
     for first, stop in ((3, 4), (2, 3), (8, 9)):
         with pytest.raises(ProtocolViolation):
-            store.check_piece(quarantined, twin.read(twin.range_of(first, stop, 10_000)))
+            store.check_piece(damaged, twin.read(twin.range_of(first, stop, 10_000)))
     with pytest.raises(ProtocolViolation, match="the chain of entries"):
-        store.check_piece(quarantined, other.read(other.range_of(7, 8, 10_000)))
-    assert store.check_piece(quarantined, twin.read(twin.range_of(5, 8, 10_000))).index == 4
+        store.check_piece(damaged, other.read(other.range_of(7, 8, 10_000)))
+    assert store.check_piece(damaged, twin.read(twin.range_of(5, 8, 10_000))).index == 4
     assert indices(store) == [(4, 8)]
     store.close()
     other.close()
@@ -672,7 +672,7 @@ def test_lack_of_space_for_the_damaged_bytes_stops_no_healing(tmp_path: Path) ->
 # ---------------------------------------------------------------- no space for the list of ranges
 
 
-def filled_pair(count: int = 40) -> tuple[SimDisk, MmapLedgerStore, MmapLedgerStore]:
+def filled_pair(count: int = 40) -> tuple[SimDisk, FileLedgerStore, FileLedgerStore]:
     """The same durable entries in /m and /twin, the disk full to the brim."""
     disk = SimDisk()
     for name in ("/m", "/twin"):
@@ -692,7 +692,7 @@ def fill(disk: SimDisk) -> None:
     disk.capacity_bytes = usage.total_bytes - usage.free_bytes
 
 
-def damage_header(disk: SimDisk, store: MmapLedgerStore, index: int) -> None:
+def damage_header(disk: SimDisk, store: FileLedgerStore, index: int) -> None:
     entry = store.range_of(index, index + 1, 1)
     disk.flip(f"/m/data/{entry.segment_position:020d}", entry.position - entry.segment_position + 8, 1)
 
@@ -701,15 +701,15 @@ def test_on_a_full_disk_damage_is_known_in_memory_and_the_rest_is_served() -> No
     disk, store, _ = filled_pair()
     damage_header(disk, store, 10)
     store.settle(store.examine(10, 11))
-    assert store.save_quarantine() is False
-    assert "No space left" in store.quarantine_problem
+    assert store.save_damaged() is False
+    assert "No space left" in store.damaged_problem
     with pytest.raises(RangeDamaged):
         store.range_of(10, 11, 1)
     assert store.read(store.range_of(11, 40, 10_000)).first_index == 11
     assert not disk.exists("/m/healing")
     disk.capacity_bytes = 1 << 40
-    assert store.save_quarantine() is True
-    assert store.quarantine_problem == ""
+    assert store.save_damaged() is True
+    assert store.damaged_problem == ""
     disk.kill()
     store, _ = open_store("/m", SMALL, disk)
     assert indices(store) == [(10, 11)]
@@ -724,7 +724,7 @@ def test_a_restart_without_the_list_finds_the_damage_by_itself(ending: str, appe
     disk, store, _ = filled_pair()
     damage_header(disk, store, 10)
     store.settle(store.examine(10, 11))
-    store.save_quarantine()
+    store.save_damaged()
     for _ in range(appends):
         append_noop(store, 2)
         sync(store)
@@ -735,15 +735,15 @@ def test_a_restart_without_the_list_finds_the_damage_by_itself(ending: str, appe
     for _ in range(2):  # and again: this start finds no space either
         store, report = open_store("/m", SMALL, disk)
         assert (indices(store), store.end) == ([(10, 11)], end), report
-        assert "No space left" in store.quarantine_problem
+        assert "No space left" in store.damaged_problem
         disk.kill()
     disk.capacity_bytes = 1 << 40
     store, _ = open_store("/m", SMALL, disk)
-    assert (indices(store), store.quarantine_problem) == ([(10, 11)], "")
+    assert (indices(store), store.damaged_problem) == ([(10, 11)], "")
     heal_from(open_store("/twin", SMALL, disk)[0], store)
     disk.kill()
     store, report = open_store("/m", SMALL, disk)
-    assert (store.quarantined, report.lines) == ((), ())
+    assert (store.damaged, report.lines) == ((), ())
 
 
 def test_a_list_that_a_cut_has_made_wrong_does_not_outlive_it_on_a_full_disk() -> None:
@@ -753,7 +753,7 @@ def test_a_list_that_a_cut_has_made_wrong_does_not_outlive_it_on_a_full_disk() -
         damage_header(disk, store, index)
         store.settle(store.examine(index, index + 1))
     disk.capacity_bytes = 1 << 40
-    assert store.save_quarantine()
+    assert store.save_damaged()
     fill(disk)
     disk.has_greedy_neighbour = True
     store.truncate_from(36)
@@ -775,10 +775,10 @@ def test_damage_is_healed_on_a_full_disk() -> None:
         damage_header(disk, store, index)
         store.settle(store.examine(index, index + 1))
     heal_from(twin, store)
-    assert (read_log(store), store.quarantined, store.quarantine_problem) == (numbered(40), (), "")
+    assert (read_log(store), store.damaged, store.damaged_problem) == (numbered(40), (), "")
     disk.kill()
     store, report = open_store("/m", SMALL, disk)
-    assert (store.quarantined, report.lines) == ((), ())
+    assert (store.damaged, report.lines) == ((), ())
 
 
 def test_ranges_above_the_durable_point_are_what_an_unfinished_cut_left(tmp_path: Path) -> None:
@@ -786,10 +786,10 @@ def test_ranges_above_the_durable_point_are_what_an_unfinished_cut_left(tmp_path
     path = tmp_path / "m"
     data_file(path, 2048).unlink()
     store, _ = open_store(str(path))
-    ranges = store.quarantined
+    ranges = store.damaged
     store.truncate_from(8)
     store.close()
-    Quarantine(OsDisk(), str(path), ranges).save()
+    DamagedRanges(OsDisk(), str(path), ranges).save()
     store, _ = open_store(str(path))
-    assert (store.quarantined, store.end.index) == ((), 7)
+    assert (store.damaged, store.end.index) == ((), 7)
     store.close()

@@ -28,7 +28,7 @@ MOST_TO_ONE_PEER = 10_000
 Picture = tuple[tuple[LedgerNode, ...], int, int, int, int]
 
 
-class Quiet(Checker):
+class MessageRate(Checker):
     def __init__(self, cluster: SimCluster) -> None:
         super().__init__(cluster)
         self._second = -1
@@ -80,7 +80,7 @@ class Quiet(Checker):
         leader = leaders[0]
         end = leader.store.end
         for node in nodes:
-            follows = node.raft.leader == leader.voter and node.raft.term == leader.raft.term
+            follows = node.raft.leader == leader.replica and node.raft.term == leader.raft.term
             if not follows or node.store.end != end or node.applied_index != end.index:
                 return None
         operations = self.cluster.operations

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typer.testing import CliRunner
 
 from quorumlog.cli.main import app
-from quorumlog.sim.life import live
 from quorumlog.sim.losses import Losses, lost_entries
-from quorumlog.sim.weather import UNFAIR_KINDS
+from quorumlog.sim.profile import LOSSY_DISK_KINDS
+from quorumlog.sim.run import live
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 
 LIVES = range(1, 13)
-UNFAIR = replace(QUIET, is_unfair=True)
+UNFAIR = replace(QUIET, has_lossy_disks=True)
 
 
 def test_whatever_disks_forget_nothing_wrong_is_served_and_losses_are_told() -> None:
@@ -22,7 +22,7 @@ def test_whatever_disks_forget_nothing_wrong_is_served_and_losses_are_told() -> 
     failed = {result.seed: result.failure for result in results if result.failure}
     assert not failed, f"quorumlog sim --unfair --seed {min(failed)} --seconds 5 --trace\n{failed}"
     counts = sum((result.counts for result in results), Counter[str]())
-    assert all(counts[f"fault: {kind}"] for kind in UNFAIR_KINDS), counts
+    assert all(counts[f"fault: {kind}"] for kind in LOSSY_DISK_KINDS), counts
     assert any(result.lost for result in results)
 
 
@@ -31,7 +31,7 @@ def test_an_unfair_seed_is_one_life_and_leaves_the_fair_one_of_its_number_alone(
     assert first == second
     fair = live(7, faults_ms=3_000)
     assert fair.trace_hash != first.trace_hash
-    assert not any(fair.counts[f"fault: {kind}"] for kind in UNFAIR_KINDS)
+    assert not any(fair.counts[f"fault: {kind}"] for kind in LOSSY_DISK_KINDS)
 
 
 def test_a_majority_put_back_loses_what_came_after_the_copy_and_a_faithful_member_says_so() -> None:

@@ -1,4 +1,5 @@
-"""Weather: what one life is like, drawn from its seed, so that no kind of fault is drowned by others."""
+"""SimulationProfile: what one life is like, drawn from its seed, so that no kind of fault is drowned by
+others."""
 
 from __future__ import annotations
 
@@ -58,12 +59,12 @@ EDGY_SHARE = 1 / 6
 LINK_KINDS = ("throttled link", "bursty link", "black hole")
 """What only data suffers; heartbeats pass beside it. They strike beside the others."""
 
-UNFAIR_KINDS = ("old copy", "lying disk")
+LOSSY_DISK_KINDS = ("old copy", "lying disk")
 """What no log survives where it strikes a majority; met in lives that are not fair only."""
 
 
 @dataclass(frozen=True, slots=True)
-class Weather:
+class SimulationProfile:
     """Durations in virtual milliseconds."""
 
     size: int
@@ -92,7 +93,7 @@ class Weather:
     catch_up_bytes_per_second: int = 64 * MIB
     asks_for_end: bool = False
     """Clients ask leaders how far the log goes, as reads to its end do."""
-    is_unfair: bool = False
+    has_lossy_disks: bool = False
     """Disks may forget what they have synced, on any number of members."""
     link_kinds: tuple[str, ...] = ()
     """Of `LINK_KINDS`."""
@@ -118,7 +119,7 @@ class Weather:
         return self.storage.flush == "async" or self.store == "memory"
 
 
-def draw_weather(random: Random, size: int | None = None, *, unfair: bool = False) -> Weather:
+def draw_profile(random: Random, size: int | None = None, *, unfair: bool = False) -> SimulationProfile:
     links = random_beside(random, "links")
     greetings, stops = random_beside(random, "connections"), random_beside(random, "stops")
     hasty = random.random() < 0.3
@@ -141,7 +142,7 @@ def draw_weather(random: Random, size: int | None = None, *, unfair: bool = Fals
         preferred_cool_down_ms=random.choice((1_000, 30_000)),
     )
     is_async = random.random() < 0.1
-    weather = Weather(
+    weather = SimulationProfile(
         size=size,
         consensus=consensus,
         storage=StoreConfig(
@@ -154,7 +155,7 @@ def draw_weather(random: Random, size: int | None = None, *, unfair: bool = Fals
             checkpoint_interval_ms=random.choice((200, 3000)),
         ),
         max_uncommitted_bytes=random.choice((8192, 1 << 20)),
-        fault_kinds=(*(chosen or FAULT_KINDS), *(UNFAIR_KINDS if unfair else ())),
+        fault_kinds=(*(chosen or FAULT_KINDS), *(LOSSY_DISK_KINDS if unfair else ())),
         fault_every_ms=random.choice((0.5, 1.0, 3.0)) * consensus.election_timeout_ms,
         delay_ms=random.choice((0.2, 1.0, 5.0, 30.0)),
         jitter=0.0 if calm else random.choice((0.0, 0.01, 0.1)),
@@ -167,7 +168,7 @@ def draw_weather(random: Random, size: int | None = None, *, unfair: bool = Fals
         appends_per_second=10.0,
         body_bytes=random.choice((40, 400, 1500)),
         batch_entries=random.choice((1, 4, 20)),
-        is_unfair=unfair,
+        has_lossy_disks=unfair,
     )
     if consensus.push_limit_bytes == 600 and consensus.max_waiting_pushes == 2:
         # By what is drawn already, so that no other life changes. Small, as logs are here.
@@ -192,10 +193,12 @@ def draw_weather(random: Random, size: int | None = None, *, unfair: bool = Fals
     return weather
 
 
-def at_the_edges(weather: Weather, random: Random) -> tuple[Weather, tuple[str, ...]]:
+def at_the_edges(
+    weather: SimulationProfile, random: Random
+) -> tuple[SimulationProfile, tuple[str, ...]]:
     """Some lives with options at their edges, and which. `random` is a stream of its own, so that no
     other life changes."""
-    if weather.is_unfair or random.random() >= EDGY_SHARE:
+    if weather.has_lossy_disks or random.random() >= EDGY_SHARE:
         return weather, ()
     edges = tuple(edge for edge in EDGES if random.random() < 0.4)
     consensus, storage = weather.consensus, weather.storage

@@ -56,7 +56,9 @@ def segment(path: Path, member: str, number: int) -> Path:
 def scribble(node: LedgerNode, path: Path, index: int, *, offset: int = 100) -> None:
     """Change a byte of an entry on a member's disk; at 48 and above in its body."""
     found = node.store.range_of(index, index + 1, 1)
-    with segment(path, node.voter.member_id, found.segment_position // (64 * 1024)).open("r+b") as file:
+    with segment(path, node.replica.member_id, found.segment_position // (64 * 1024)).open(
+        "r+b"
+    ) as file:
         file.seek(found.position - found.segment_position + offset)
         file.write(b"?")
 
@@ -79,7 +81,7 @@ def same_everywhere(cell: Cell, path: Path) -> None:
 
 
 def is_whole(node: LedgerNode) -> bool:
-    return not node.store.quarantined and not node.problems()
+    return not node.store.damaged and not node.problems()
 
 
 # ---------------------------------------------------------------- what a start finds
@@ -89,12 +91,12 @@ def test_a_member_that_lost_a_segment_starts_says_so_and_is_healed(tmp_path: Pat
     filled(tmp_path).close()
     segment(tmp_path, "n1", 1).unlink()
     cell = Cell(tmp_path)
-    damaged = cell.nodes["n1"]
-    (quarantined,) = damaged.store.quarantined
-    assert damaged.store.end.index == 400
-    (problem,) = [p for p in damaged.problems() if "quarantine" in p]
-    assert f"entries {quarantined.first_index} .. {quarantined.last.index} in data/" in problem
-    cell.until(lambda: is_whole(damaged), "healed")
+    n1 = cell.nodes["n1"]
+    (damaged,) = n1.store.damaged
+    assert n1.store.end.index == 400
+    (problem,) = [p for p in n1.problems() if "damaged" in p]
+    assert f"entries {damaged.first_index} .. {damaged.last.index} in data/" in problem
+    cell.until(lambda: is_whole(n1), "healed")
     outcomes = append(cell.leader(), b"on")
     cell.until(lambda: outcomes)
     end = cell.leader().store.end.index
@@ -112,7 +114,7 @@ def test_members_with_different_damage_heal_each_other(tmp_path: Path) -> None:
     segment(tmp_path, "n1", 1).unlink()
     segment(tmp_path, "n2", 2).unlink()
     cell = Cell(tmp_path)
-    assert all(node.store.quarantined for node in cell.nodes.values())
+    assert all(node.store.damaged for node in cell.nodes.values())
     cell.until(lambda: all(is_whole(node) for node in cell.nodes.values()), "all are healed")
     outcomes = append(cell.leader(), b"on")
     cell.until(lambda: outcomes)
@@ -135,7 +137,7 @@ def test_while_nobody_else_holds_the_range_it_stays_in_quarantine_and_says_so(tm
     cell.until(lambda: outcomes)
     assert isinstance(outcomes[0], AppendReceipt)
     with pytest.raises(RangeDamaged):
-        leader.readable_range(leader.store.quarantined[0].first_index, -1, 1000)
+        leader.readable_range(leader.store.damaged[0].first_index, -1, 1000)
     cell.cut_off = set()
     cell.until(lambda: all(is_whole(node) for node in cell.nodes.values()), "the third one is back")
     cell.until(lambda: len({node.store.end for node in cell.nodes.values()}) == 1)
@@ -158,13 +160,13 @@ def with_lost_entries(path: Path, lost: dict[str, list[tuple[int, int]]]) -> Cel
     for member, ranges in lost.items():
         node = cell.nodes[member]
         for first, stop in ranges:
-            node.healer.settle(node.store.examine(first, stop))
+            node.repairer.settle(node.store.examine(first, stop))
         assert lost_by(node) == ranges
     return cell
 
 
 def lost_by(node: LedgerNode) -> list[tuple[int, int]]:
-    return [(q.first_index, q.stop_index) for q in node.store.quarantined]
+    return [(q.first_index, q.stop_index) for q in node.store.damaged]
 
 
 def test_of_damage_that_overlaps_each_member_gets_what_the_other_holds(tmp_path: Path) -> None:
@@ -222,8 +224,8 @@ def test_the_whole_members_elect_one_of_themselves(tmp_path: Path) -> None:
     cell.drops = lambda sender, to, message: isinstance(message, RangeRequest)
     for _ in range(3):
         leader = cell.leader()
-        assert leader.voter.member_id != "n1"
-        cell.cut_off = {leader.voter.member_id}
+        assert leader.replica.member_id != "n1"
+        cell.cut_off = {leader.replica.member_id}
         cell.until(lambda leader=leader: cell.leader() is not leader)
         cell.cut_off = set()
         cell.until(lambda leader=leader: leader.raft.role is Role.FOLLOWER)
@@ -259,11 +261,11 @@ def test_alone_in_its_group_a_damaged_member_serves_what_is_left(tmp_path: Path)
     outcomes = append(cell.leader(), b"on")
     cell.until(lambda: outcomes)
     node = cell.nodes["n0"]
-    (quarantined,) = node.store.quarantined
+    (damaged,) = node.store.damaged
     assert isinstance(node.readable_range(0, -1, 1000), ColdRange)
     with pytest.raises(RangeDamaged):
-        node.readable_range(quarantined.first_index, -1, 1000)
-    assert isinstance(node.readable_range(quarantined.stop_index, -1, 1000), ColdRange)
+        node.readable_range(damaged.first_index, -1, 1000)
+    assert isinstance(node.readable_range(damaged.stop_index, -1, 1000), ColdRange)
     assert any("nobody is connected" in problem for problem in node.problems())
     cell.close()
 
@@ -279,11 +281,11 @@ def read(cell: Cell, node: LedgerNode, first_index: int) -> EntryBatch | None:
 
     def done(result: tuple[LogRange, EntryBatch] | DirectoryDamaged) -> None:
         if isinstance(result, DirectoryDamaged):
-            node.healer.found(result)
+            node.repairer.found(result)
         else:
             batches.append(result[1])
 
-    cell.worlds[node.voter.member_id].read_later(lambda: node.store.read_from(*found), done)
+    cell.worlds[node.replica.member_id].read_later(lambda: node.store.read_from(*found), done)
     cell.step()
     return batches[0] if batches else None
 
@@ -301,7 +303,7 @@ def test_damage_that_a_push_meets_makes_the_leader_hand_over_and_is_healed(tmp_p
     cell = Cell(tmp_path)
     old = cell.leader()
     behind, caught_up = cell.followers()
-    cell.cut_off = {behind.voter.member_id}
+    cell.cut_off = {behind.replica.member_id}
     for _ in range(20):
         outcomes = append(old, *[b"y" * 500] * 20)
         cell.until(lambda outcomes=outcomes: outcomes)
@@ -311,7 +313,7 @@ def test_damage_that_a_push_meets_makes_the_leader_hand_over_and_is_healed(tmp_p
     cell.until(lambda: len({node.applied_index for node in cell.nodes.values()}) == 1)
     cell.until(lambda: is_whole(old))
     same_everywhere(cell, tmp_path)
-    (kept,) = (tmp_path / old.voter.member_id / "quarantine").iterdir()
+    (kept,) = (tmp_path / old.replica.member_id / "quarantine").iterdir()
     assert kept.stat().st_size == ENTRY_BYTES, "one bad entry, and no more, was sent again"
     cell.close()
 
@@ -353,8 +355,8 @@ def test_damage_found_on_a_full_disk_stops_nobody_and_is_saved_when_there_is_spa
     cell.drops = lambda sender, to, message: isinstance(message, RangeRequest)
     disk.is_full = True
     scribble(node, tmp_path, 50, offset=8)
-    node.healer.found(DirectoryDamaged("", path="", position=0, index=50))
-    cell.until(lambda: node.store.quarantined)
+    node.repairer.found(DirectoryDamaged("", path="", position=0, index=50))
+    cell.until(lambda: node.store.damaged)
     cell.step()
     assert any("make space" in problem for problem in node.problems())
     outcomes = append(cell.leader(), b"on")
@@ -375,7 +377,7 @@ def test_a_damaged_index_is_made_again_from_the_data(tmp_path: Path) -> None:
     cell = Cell(tmp_path)
     follower = cell.followers()[0]
     cell.until(lambda: follower.committed_index >= 400)
-    index = tmp_path / follower.voter.member_id / "index" / f"{0:020d}"
+    index = tmp_path / follower.replica.member_id / "index" / f"{0:020d}"
     whole = index.read_bytes()
     index.write_bytes(whole[: 150 * 32] + bytes(320) + whole[160 * 32 :])
     assert read(cell, follower, 150) is None
@@ -393,7 +395,7 @@ def test_a_source_that_sends_other_entries_is_passed_over(tmp_path: Path) -> Non
 
     def changed(sender: str, to: str, message: object) -> bool:
         if sender == "n0" and isinstance(message, RangeResponse) and message.count:
-            message.entries.buffer[-1] ^= 1
+            message.batch.buffer[-1] ^= 1
         return False
 
     cell.drops = changed

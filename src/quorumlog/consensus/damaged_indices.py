@@ -1,4 +1,4 @@
-"""QuarantinedIndices: which entries of its log a member cannot show, and what it may not say meanwhile.
+"""DamagedIndices: which entries of its log a member cannot show, and what it may not say meanwhile.
 
 The terms of these entries are known, so the member compares and votes as if whole. It must not
 *acknowledge* them: an acknowledgement says that the entries up to an index are on its disk, and here
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-class QuarantinedIndices:
+class DamagedIndices:
     """Disjoint ranges (first_index, stop_index), in order; few."""
 
     __slots__ = ("ranges",)
@@ -41,7 +41,7 @@ class QuarantinedIndices:
         self.ranges = [(first, min(stop, index)) for first, stop in self.ranges if first < index]
 
     def first_unproven(self, committed_index: int) -> int | None:
-        """The lowest index that is quarantined and not known to be committed: nothing at or above it
+        """The lowest index that is damaged and not known to be committed: nothing at or above it
         may be acknowledged."""
         for first, stop in self.ranges:
             if stop - 1 > committed_index:

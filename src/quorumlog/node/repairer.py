@@ -1,7 +1,7 @@
-"""Healer: what becomes of damaged entries, from the read that met them to the copy that replaces them.
+"""Repairer: what becomes of damaged entries, from the read that met them to the copy that replaces them.
 
-    a read, a push or the scrub meets it     examine beside the loop, quarantine, tell the core
-    quarantined, also by the start           ask one member after the other for the range, in pieces
+    a read, a push or the scrub meets it     examine beside the loop, damaged, tell the core
+    damaged, also by the start           ask one member after the other for the range, in pieces
     a piece from any place of the range      check, write and sync it beside the loop, tell the core
 
 No piece carries a decision, so none of this goes through the core: whoever holds the last entry of the
@@ -18,16 +18,16 @@ from quorumlog.batch import EntryBatch
 from quorumlog.consensus.messages import RangeRequest, RangeResponse
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Envelope
-from quorumlog.entry import Voter
+from quorumlog.entry import Replica
 from quorumlog.errors import (
     DirectoryDamaged,
     LedgerError,
     ProtocolViolation,
     StoreFailure,
 )
-from quorumlog.node.ports import World
+from quorumlog.node.ports import Host
 from quorumlog.node.push_sender import read_sound
-from quorumlog.store.ledger_store import Examination, LedgerStore, QuarantinedRange
+from quorumlog.store.ledger_store import DamagedRange, Examination, LedgerStore
 
 NEVER = float("inf")
 Proofs = tuple[tuple[int, int], ...]
@@ -42,13 +42,13 @@ RETRY_MS = 1000
 for the list of damaged ranges."""
 
 
-class Healer:
+class Repairer:
     def __init__(
         self,
-        voter: Voter,
+        voter: Replica,
         raft: RaftNode,
         store: LedgerStore,
-        world: World,
+        world: Host,
         carry_out: Callable[[], None],
         stored_term: Callable[[], int],
     ) -> None:
@@ -57,10 +57,10 @@ class Healer:
         self._voter = voter
         self._raft = raft
         self._store = store
-        self._world = world
+        self._host = world
         self._carry_out = carry_out
         self._stored_term = stored_term
-        self._connected: dict[str, Voter] = {}
+        self._connected: dict[str, Replica] = {}
         self._is_examining = False
         self._is_saving = False
         """The list of damaged ranges is on its way to the disk."""
@@ -72,15 +72,15 @@ class Healer:
         """Where a read met damage last and the look that followed found none."""
         self._number = 0
         """Of the newest request; an answer that bears another is late."""
-        self._asked: tuple[QuarantinedRange, Voter] | None = None
+        self._asked: tuple[DamagedRange, Replica] | None = None
         self._deadline_ms = 0.0
-        self._patience_ms = float(ANSWER_MS)
+        self._timeout_ms_of = float(ANSWER_MS)
         self._is_late = False
         """Somebody did not answer in time since all were asked last."""
         self._is_writing = False
-        self._passed_over: dict[QuarantinedRange, set[str]] = {}
+        self._passed_over: dict[DamagedRange, set[str]] = {}
         """Members that did not help with a range since all were asked last."""
-        self._sources: dict[QuarantinedRange, str] = {}
+        self._sources: dict[DamagedRange, str] = {}
         """Who sent the newest good piece; "" once everybody was asked in vain."""
         self._refused = ""
         """Why the newest piece that was no good was none."""
@@ -94,7 +94,7 @@ class Healer:
             return  # whatever is still there will be met again
         self._is_examining = True
         stop_index = max(damage.stop_index, damage.index + 1)
-        self._world.read_later(
+        self._host.read_later(
             lambda: self._store.examine(damage.index, stop_index),
             lambda result: self._examined(damage, result),
         )
@@ -110,7 +110,7 @@ class Healer:
             raise result
         if self.settle(result) is not False:
             return
-        # Healed or quarantined while the read or the look was on its way, most likely.
+        # Healed or damaged while the read or the look was on its way, most likely.
         if self._doubted_index == damage.index:
             self._unsettled = str(damage)
         self._doubted_index = damage.index
@@ -125,7 +125,7 @@ class Healer:
         self._doubted_index = -1
 
     def settle(self, result: Examination) -> bool | None:
-        """Quarantine what a closer look has found; False if that was nothing, None if the log was cut
+        """DamagedRanges what a closer look has found; False if that was nothing, None if the log was cut
         meanwhile: whatever is still damaged has to be met again."""
         self._carry_out()  # what the core has cut by now is no damage
         ranges = self._store.settle(result)
@@ -133,13 +133,13 @@ class Healer:
             return None
         if ranges:
             self._save()
-        for quarantined in ranges:
-            self._raft.on_quarantined(quarantined.first_index, quarantined.stop_index)
+        for damaged in ranges:
+            self._raft.on_damaged(damaged.first_index, damaged.stop_index)
         return bool(ranges or result.units or result.blanks)
 
     def _save(self) -> None:
         self._is_saving = True
-        self._world.flush_later(self._store.save_quarantine, self._saved)
+        self._host.flush_later(self._store.save_damaged, self._saved)
 
     def _saved(self, result: bool | StoreFailure | LedgerError) -> None:
         self._is_saving = False
@@ -148,7 +148,7 @@ class Healer:
 
     # ---------------------------------------------------------------- asking
 
-    def connected(self, voter: Voter) -> None:
+    def connected(self, voter: Replica) -> None:
         self._connected[voter.member_id] = voter
         for members in self._passed_over.values():
             members.discard(voter.member_id)
@@ -160,54 +160,54 @@ class Healer:
 
     def tick(self, now_ms: float) -> None:
         """Ask for the next piece if none is on its way; save the list of ranges once there is space."""
-        if self._store.quarantine_problem and not self._is_saving and now_ms >= self._save_at_ms:
+        if self._store.damaged_problem and not self._is_saving and now_ms >= self._save_at_ms:
             self._save_at_ms = now_ms + RETRY_MS
             self._save()
         if self._asked is not None and now_ms >= self._deadline_ms:
             self._is_late = True
             self._pass_over(*self._asked)
-        if self._asked is not None or self._is_writing or not self._store.quarantined:
+        if self._asked is not None or self._is_writing or not self._store.damaged:
             return
         if now_ms >= self._retry_at_ms:
-            self._forget_healed()
+            self._forget_repaired()
             self._passed_over.clear()
             self._retry_at_ms = NEVER
             if self._is_late:
-                self._patience_ms = min(2 * self._patience_ms, ANSWER_LIMIT_MS)
+                self._timeout_ms_of = min(2 * self._timeout_ms_of, ANSWER_LIMIT_MS)
                 self._is_late = False
-        for quarantined in self._store.quarantined:
-            passed_over = self._passed_over.setdefault(quarantined, set())
+        for damaged in self._store.damaged:
+            passed_over = self._passed_over.setdefault(damaged, set())
             for voter in self._connected.values():
                 if voter.member_id not in passed_over:
-                    self._ask(quarantined, voter, now_ms)
+                    self._ask(damaged, voter, now_ms)
                     return
-            self._sources[quarantined] = ""
+            self._sources[damaged] = ""
         if self._retry_at_ms == NEVER:
             self._retry_at_ms = now_ms + RETRY_MS
 
-    def _ask(self, quarantined: QuarantinedRange, voter: Voter, now_ms: float) -> None:
+    def _ask(self, damaged: DamagedRange, voter: Replica, now_ms: float) -> None:
         self._number += 1
-        self._asked = (quarantined, voter)
-        self._deadline_ms = now_ms + self._patience_ms
+        self._asked = (damaged, voter)
+        self._deadline_ms = now_ms + self._timeout_ms_of
         request = RangeRequest(
             sender=self._voter,
             term=self._stored_term(),
             number=self._number,
-            first_index=quarantined.first_index,
-            last=quarantined.last.entry_id,
+            first_index=damaged.first_index,
+            last=damaged.last.entry_id,
             limit_bytes=PIECE_BYTES,
             anywhere=True,
             durable_index=self._store.durable.index,
         )
-        self._world.send(Envelope(voter, request))
+        self._host.send(Envelope(voter, request))
 
-    def _pass_over(self, quarantined: QuarantinedRange, voter: Voter) -> None:
+    def _pass_over(self, damaged: DamagedRange, voter: Replica) -> None:
         self._asked = None
-        self._passed_over.setdefault(quarantined, set()).add(voter.member_id)
+        self._passed_over.setdefault(damaged, set()).add(voter.member_id)
 
     def next_wakeup_ms(self) -> float:
-        wakeup = self._save_at_ms if self._store.quarantine_problem and not self._is_saving else NEVER
-        if not self._store.quarantined or self._is_writing:
+        wakeup = self._save_at_ms if self._store.damaged_problem and not self._is_saving else NEVER
+        if not self._store.damaged or self._is_writing:
             return wakeup
         return min(wakeup, self._deadline_ms if self._asked is not None else self._retry_at_ms)
 
@@ -217,30 +217,30 @@ class Healer:
         asked = self._asked
         if asked is None or response.number != self._number or response.sender != asked[1]:
             return
-        quarantined, voter = asked
-        if response.count == 0 or quarantined not in self._store.quarantined:
-            self._pass_over(quarantined, voter)
+        damaged, voter = asked
+        if response.count == 0 or damaged not in self._store.damaged:
+            self._pass_over(damaged, voter)
             return
         self._asked = None
         self._is_writing = True
-        self._world.read_later(
-            lambda: self._take(quarantined, response),
-            lambda result: self._taken(quarantined, voter, result),
+        self._host.read_later(
+            lambda: self._take(damaged, response),
+            lambda result: self._taken(damaged, voter, result),
         )
 
-    def _take(self, quarantined: QuarantinedRange, response: RangeResponse) -> ProtocolViolation | None:
+    def _take(self, damaged: DamagedRange, response: RangeResponse) -> ProtocolViolation | None:
         """Any thread: write a piece, or return why it is not one."""
-        batch = response.entries
+        batch = response.batch
         try:
             if batch is None or batch.count != response.count:
                 raise ProtocolViolation(f"a range of {response.count} entries without their bytes")
-            before = self._store.check_piece(quarantined, batch)
-            is_proven = batch.last_index == quarantined.last.index
+            before = self._store.check_piece(damaged, batch)
+            is_proven = batch.last_index == damaged.last.index
             if not (is_proven or any(self._agrees(index, chain) for index, chain in response.proofs)):
                 raise ProtocolViolation("no entry behind them is known to be the same there and here")
         except ProtocolViolation as violation:
             return violation
-        self._store.write_piece(quarantined, before, batch)
+        self._store.write_piece(damaged, before, batch)
         return None
 
     def _agrees(self, index: int, chain: int) -> bool:
@@ -251,8 +251,8 @@ class Healer:
 
     def _taken(
         self,
-        quarantined: QuarantinedRange,
-        voter: Voter,
+        damaged: DamagedRange,
+        voter: Replica,
         result: ProtocolViolation | StoreFailure | LedgerError | None,
     ) -> None:
         self._is_writing = False
@@ -260,23 +260,23 @@ class Healer:
             raise result
         if isinstance(result, ProtocolViolation):
             self._refused = f"; {voter.member_id} sent others: {result}"
-            self._pass_over(quarantined, voter)
+            self._pass_over(damaged, voter)
             return
         # Healed; or cut meanwhile, which may have been both.
-        for left in self._store.quarantined:
-            if left.overlaps(quarantined):
+        for left in self._store.damaged:
+            if left.overlaps(damaged):
                 self._sources[left] = voter.member_id
         self._carry_out()
-        self._raft.on_healed([(q.first_index, q.stop_index) for q in self._store.quarantined])
-        self._forget_healed()
-        self._patience_ms = float(ANSWER_MS)
+        self._raft.on_repaired([(q.first_index, q.stop_index) for q in self._store.damaged])
+        self._forget_repaired()
+        self._timeout_ms_of = float(ANSWER_MS)
         self._refused = ""
 
-    def _forget_healed(self) -> None:
+    def _forget_repaired(self) -> None:
         """Also what a cut took away."""
         for known in (self._passed_over, self._sources):
-            for quarantined in [each for each in known if each not in self._store.quarantined]:
-                del known[quarantined]
+            for damaged in [each for each in known if each not in self._store.damaged]:
+                del known[damaged]
 
     # ---------------------------------------------------------------- answering
 
@@ -299,21 +299,21 @@ class Healer:
             else:
                 self._answer(request, *result)
 
-        self._world.read_later(lambda: self._read(request), read)
+        self._host.read_later(lambda: self._read(request), read)
 
     def _read(self, request: RangeRequest) -> tuple[EntryBatch, Proofs]:
         """Any thread. Raises as `read_sound`."""
         store, first_index, last_index = self._store, request.first_index, request.last.index
         if request.anywhere:
-            for quarantined in store.quarantined:
-                if quarantined.holds(first_index) and quarantined.last.index < last_index:
-                    first_index = quarantined.stop_index
+            for damaged in store.damaged:
+                if damaged.holds(first_index) and damaged.last.index < last_index:
+                    first_index = damaged.stop_index
         limit_bytes = min(request.limit_bytes, PIECE_BYTES)
         _, batch = read_sound(store, first_index, last_index + 1, limit_bytes)
         proofs = []
         for index in (last_index, min(request.durable_index, store.durable.index)):
-            damaged = next((q for q in store.quarantined if q.holds(index)), None)
-            index = index if damaged is None else damaged.last.index
+            holder = next((each for each in store.damaged if each.holds(index)), None)
+            index = index if holder is None else holder.last.index
             if index >= last_index:
                 with suppress(DirectoryDamaged, LedgerError):
                     proofs.append((index, store.point_on_disk(index).chain))
@@ -327,10 +327,10 @@ class Healer:
             term=self._stored_term(),
             number=request.number,
             count=0 if entries is None else entries.count,
-            entries=entries,
+            batch=entries,
             proofs=proofs,
         )
-        self._world.send(Envelope(request.sender, response))
+        self._host.send(Envelope(request.sender, response))
 
     # ---------------------------------------------------------------- status
 
@@ -338,17 +338,17 @@ class Healer:
         """What is damaged, who helps, and why it stays so; in sentences that do not change with
         every piece."""
         sentences = []
-        for quarantined in self._store.quarantined:
-            source = self._sources.get(quarantined)
+        for damaged in self._store.damaged:
+            source = self._sources.get(damaged)
             if source:
                 # Without what changes with every piece.
-                damage = f"entries up to {quarantined.last.index}: {quarantined.problem}"
-                sentences.append(f"{damage}; in quarantine, {source} is sending them again")
+                damage = f"entries up to {damaged.last.index}: {damaged.problem}"
+                sentences.append(f"{damage}; damaged, {source} is sending them again")
                 continue
             if source is None:
                 state = "they are being asked for"
             else:
                 others = ", ".join(sorted(self._connected)) or "nobody is connected"
                 state = f"no other member can send them yet ({others}{self._refused})"
-            sentences.append(f"{quarantined}; in quarantine, {state}")
-        return [*sentences, *filter(None, (self._unsettled, self._store.quarantine_problem))]
+            sentences.append(f"{damaged}; damaged, {state}")
+        return [*sentences, *filter(None, (self._unsettled, self._store.damaged_problem))]

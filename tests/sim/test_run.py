@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from quorumlog.sim.campaign import counted_life
 from quorumlog.sim.coverage import counted_transitions
-from quorumlog.sim.life import live
+from quorumlog.sim.many_runs import counted_run
+from quorumlog.sim.run import live
 from tests.sim.kept_seeds import KEPT_SEEDS, KeptSeed
 
 LIVES = range(1, 151)
@@ -39,4 +39,4 @@ def test_listening_and_counting_do_not_change_a_life() -> None:
     alone = live(7, faults_ms=5_000)
     with counted_transitions(Counter()):
         counted = live(7, faults_ms=5_000, tell=lambda line: None)
-    assert alone.trace_hash == counted.trace_hash == counted_life(7, 5_000).trace_hash
+    assert alone.trace_hash == counted.trace_hash == counted_run(7, 5_000).trace_hash

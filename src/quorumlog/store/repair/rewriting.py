@@ -1,12 +1,12 @@
-"""Healing: finding out what of a log is damaged, and writing another member's copy over it.
+"""Rewriting: finding out what of a log is damaged, and writing another member's copy over it.
 
     examine   compare data, index and bodies around a place      (any thread, changes nothing)
-    settle    quarantine what is damaged; units and blank records that the data proves wrong are written
+    settle    damaged what is damaged; units and blank records that the data proves wrong are written
               again at once
-    check     show that the entries of another member can be the ones in quarantine
-    write     keep the damaged bytes aside, then write, sync, and let these entries out of the quarantine
+    check     show that the entries of another member can be the ones damaged
+    write     keep the damaged bytes aside, then write, sync, and let these entries out of the damaged
 
-A range is healed in pieces, whichever of them somebody holds; what is left stays in quarantine, with the
+A range is healed in pieces, whichever of them somebody holds; what is left stays damaged, with the
 points at its new ends.
 """
 
@@ -21,13 +21,13 @@ from quorumlog.batch import EntryBatch
 from quorumlog.config import StoreConfig
 from quorumlog.errors import DirectoryDamaged, IndexOutOfRange, ProtocolViolation, StoreFailure
 from quorumlog.store.disk import Disk, is_lack_of_space
-from quorumlog.store.files.quarantine import Quarantine
-from quorumlog.store.ledger_store import Examination, LogPoint, QuarantinedRange
+from quorumlog.store.files.damaged_ranges import DamagedRanges
+from quorumlog.store.ledger_store import DamagedRange, Examination, LogPoint
 from quorumlog.store.log.entry_index import EntryIndex
-from quorumlog.store.log.mmap_file import PAGE_BYTES, MmapFile
-from quorumlog.store.log.mmap_file_list import MmapFileList, segment_name
 from quorumlog.store.log.page_cache import PageCache
 from quorumlog.store.log.placement import Placement, place
+from quorumlog.store.log.segment import PAGE_BYTES, Segment
+from quorumlog.store.log.segment_list import SegmentList, segment_name
 from quorumlog.store.log.segment_scan import (
     BLANK_BYTES,
     INDEX_UNIT_BYTES,
@@ -42,22 +42,22 @@ _WINDOW_BYTES = 256 << 10
 """Looked at in one go: the interpreter is not kept from clients for longer than that takes."""
 
 
-class Healing:
+class Rewriting:
     def __init__(
         self,
         disk: Disk,
         directory: str,
         config: StoreConfig,
-        data: MmapFileList,
+        data: SegmentList,
         index: EntryIndex,
-        quarantine: Quarantine,
+        damaged: DamagedRanges,
         page_cache: PageCache,
     ) -> None:
         self._disk = disk
         self._config = config
         self._data = data
         self._index = index
-        self._quarantine = quarantine
+        self._damaged = damaged
         self._page_cache = page_cache
         self.set_aside = SetAside(disk, directory, config)
         self._aside = ("", 0)
@@ -91,7 +91,7 @@ class Healing:
                     self._index.files,
                     self._config,
                     begin,
-                    self._quarantine.ranges,
+                    self._damaged.ranges,
                     lambda scan, units=units: self._compare_units(scan, units),  # type: ignore[misc]
                     _WINDOW_BYTES,
                 )
@@ -120,7 +120,7 @@ class Healing:
 
     def _point_at(self, index: int, durable: LogPoint) -> LogPoint | None:
         """None if unit and header of an entry do not agree."""
-        known = self._quarantine.at(index)
+        known = self._damaged.at(index)
         if known is not None:
             return known.before
         try:
@@ -147,7 +147,7 @@ class Healing:
 
     # ---------------------------------------------------------------- writing again
 
-    def settle(self, examination: Examination) -> tuple[tuple[QuarantinedRange, ...], list[MmapFile]]:
+    def settle(self, examination: Examination) -> tuple[tuple[DamagedRange, ...], list[Segment]]:
         """The ranges that are new or larger, and the files in which units and blank records were
         written again."""
         written = []
@@ -160,24 +160,24 @@ class Healing:
             file.make_writable(position, position, file.end_position)
             file.write([blank_record(rest_bytes)], position)
             written.append(file)
-        return self._quarantine.add(examination.ranges), written
+        return self._damaged.add(examination.ranges), written
 
-    def check(self, quarantined: QuarantinedRange, batch: EntryBatch) -> tuple[LogPoint, LogPoint]:
+    def check(self, damaged: DamagedRange, batch: EntryBatch) -> tuple[LogPoint, LogPoint]:
         """See `LedgerStore.check_piece`; the points in front of the entries and behind them."""
-        last = quarantined.last
+        last = damaged.last
         batch.check_encoding()
         first = batch.first_header
-        before = quarantined.before
+        before = damaged.before
         if before.index + 1 < first.index <= last.index and before.position < first.pos:
-            term = quarantined.term_at(first.index - 1)
+            term = damaged.term_at(first.index - 1)
             before = LogPoint(first.index - 1, term, first.chain_before, first.pos)
         batch.check_sequence(before.index + 1, before.chain)
         batch.check_bodies()
         if batch.last_index > last.index:
             raise ProtocolViolation(f"entries up to {batch.last_index} for a range up to {last.index}")
         headers = batch.headers()
-        terms = np.array([first for first, _ in quarantined.term_runs])
-        expected = np.array([term for _, term in quarantined.term_runs])[
+        terms = np.array([first for first, _ in damaged.term_runs])
+        expected = np.array([term for _, term in damaged.term_runs])[
             np.searchsorted(terms, headers["index"].astype(np.int64), side="right") - 1
         ]
         if not bool((headers["term"] == expected).all()):
@@ -196,27 +196,25 @@ class Healing:
             or last.position not in (point.position, self._segment_end(point.position))
         ):
             raise ProtocolViolation(
-                f"the chain of entries {quarantined.first_index} .. {last.index} ends with"
+                f"the chain of entries {damaged.first_index} .. {last.index} ends with"
                 f" {point.chain:#x} at {point.position}; here the next entry continues {last.chain:#x}"
                 f" at {last.position}"
             )
         return before, point
 
-    def write(
-        self, quarantined: QuarantinedRange, before: LogPoint, batch: EntryBatch, end: LogPoint
-    ) -> None:
+    def write(self, damaged: DamagedRange, before: LogPoint, batch: EntryBatch, end: LogPoint) -> None:
         """See `LedgerStore.write_piece`. `end`: of the log."""
-        with self._quarantine.lock:
-            if quarantined not in self._quarantine.ranges:
-                raise IndexOutOfRange(f"{quarantined}: is no longer in quarantine")
+        with self._damaged.lock:
+            if damaged not in self._damaged.ranges:
+                raise IndexOutOfRange(f"{damaged}: is no longer damaged")
             placement = self._place(before, batch)
-            is_last = batch.last_index == quarantined.last.index
-            stop_position = quarantined.last.position if is_last else placement.end_position
+            is_last = batch.last_index == damaged.last.index
+            stop_position = damaged.last.position if is_last else placement.end_position
             self._keep_aside(before.position, stop_position)
-            low, high = quarantined.before.position, quarantined.last.position
-            if end.index <= quarantined.last.index:
+            low, high = damaged.before.position, damaged.last.position
+            if end.index <= damaged.last.index:
                 high = self._segment_end(high)  # nothing lies behind
-            written: list[MmapFile] = []
+            written: list[Segment] = []
             for number, (start, stop, position) in enumerate(placement.pieces):
                 piece = batch.slice(start, stop)
                 behind = position + piece.total_bytes
@@ -236,16 +234,16 @@ class Healing:
             written += self._index.files.write(units.tobytes(), units_position)
             for file in dict.fromkeys(written):
                 file.sync()
-            left = [quarantined.up_to(before)] if quarantined.holds(before.index) else []
+            left = [damaged.up_to(before)] if damaged.holds(before.index) else []
             if not is_last:
                 last = batch.headers()[-1]
                 point = LogPoint(
                     batch.last_index, int(last["term"]), int(last["chain_crc"]), placement.end_position
                 )
                 path = "/".join(self._data.path_of(point.position).rsplit("/", 2)[1:])
-                left.append(quarantined.behind(point, path))
-            self._quarantine.replace(quarantined, left)
-            self._quarantine.save()
+                left.append(damaged.behind(point, path))
+            self._damaged.replace(damaged, left)
+            self._damaged.save()
 
     def _place(self, reached: LogPoint, batch: EntryBatch) -> Placement:
         return place(

@@ -1,4 +1,4 @@
-"""MmapFile: one segment of the data or of the index, a file of fixed length.
+"""Segment: one segment of the data or of the index, a file of fixed length.
 
 The name is DLedger's. Ours writes with `pwrite` and reads with `pread`: a page that is not in memory
 then costs a thread an I/O without the interpreter's lock, and one that the disk cannot read raises
@@ -19,7 +19,7 @@ PAGE_BYTES = 4096
 _ZEROS = memoryview(bytes(1 << 20))
 
 
-class MmapFile:
+class Segment:
     """Bytes `base_position` .. `end_position - 1` of a list.
 
     Whoever uses the file outside the store's own thread brackets it with `acquire` and `release`;

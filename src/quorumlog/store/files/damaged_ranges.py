@@ -1,4 +1,5 @@
-"""Quarantine: which entries at or below the durable point this member's disk no longer holds as written.
+"""DamagedRanges: which entries at or below the durable point this member's disk no longer holds as
+written.
 
 Such a range is neither cut nor served. The member keeps its log end and what is known of the range (the
 points at both ends, the terms between), until another member's copy has taken its place (healing.py).
@@ -25,12 +26,12 @@ from isal.isal_zlib import crc32
 from quorumlog.errors import StoreFailure
 from quorumlog.store.disk import Disk, is_lack_of_space
 from quorumlog.store.files.replaced_file import read_file, replace_file
-from quorumlog.store.ledger_store import LogPoint, QuarantinedRange
+from quorumlog.store.ledger_store import DamagedRange, LogPoint
 
 HEALING_NAME = "healing"
 
 
-def load_quarantine(disk: Disk, directory: str, end: LogPoint) -> tuple[QuarantinedRange, ...] | None:
+def load_damaged(disk: Disk, directory: str, end: LogPoint) -> tuple[DamagedRange, ...] | None:
     """The ranges that an earlier start or run has found, in order; None if the file cannot be used.
 
     `end`: the durable point. What lies above it was cut off since, by a truncation that did not come
@@ -46,7 +47,7 @@ def load_quarantine(disk: Disk, directory: str, end: LogPoint) -> tuple[Quaranti
     )
 
 
-def _read_ranges(disk: Disk, path: str) -> tuple[QuarantinedRange, ...] | None:
+def _read_ranges(disk: Disk, path: str) -> tuple[DamagedRange, ...] | None:
     try:
         data = read_file(disk, path)
     except OSError:
@@ -57,16 +58,16 @@ def _read_ranges(disk: Disk, path: str) -> tuple[QuarantinedRange, ...] | None:
     if rest != f"crc32={crc32(line):08x}\n".encode():
         return None
     try:
-        return msgspec.json.decode(line, type=tuple[QuarantinedRange, ...])
+        return msgspec.json.decode(line, type=tuple[DamagedRange, ...])
     except ValueError:
         return None
 
 
-class Quarantine:
+class DamagedRanges:
     """The ranges in order. Any thread may look; whoever writes over a range holds `lock`, which may take
     as long as a disk's syncs: `add` does without it."""
 
-    def __init__(self, disk: Disk, directory: str, ranges: Iterable[QuarantinedRange]) -> None:
+    def __init__(self, disk: Disk, directory: str, ranges: Iterable[DamagedRange]) -> None:
         self.lock = threading.RLock()
         self.ranges = tuple(ranges)
         self.is_saved = False
@@ -78,11 +79,11 @@ class Quarantine:
         self._disk = disk
         self._directory = directory
 
-    def at(self, index: int) -> QuarantinedRange | None:
+    def at(self, index: int) -> DamagedRange | None:
         """The range that holds an entry."""
         return next((each for each in self.ranges if each.holds(index)), None)
 
-    def ending_at(self, index: int) -> QuarantinedRange | None:
+    def ending_at(self, index: int) -> DamagedRange | None:
         """The range whose last entry this is: its chain is known though its bytes are not."""
         return next((each for each in self.ranges if each.last.index == index), None)
 
@@ -90,7 +91,7 @@ class Quarantine:
         """Where a read from `first_index` on, which is good itself, has to stop."""
         return min([stop_index, *(r.first_index for r in self.ranges if r.first_index > first_index)])
 
-    def add(self, found: Iterable[QuarantinedRange]) -> tuple[QuarantinedRange, ...]:
+    def add(self, found: Iterable[DamagedRange]) -> tuple[DamagedRange, ...]:
         """In memory at once; `save` brings it to disk. Ranges stay apart from each other: one that
         overlaps known ones becomes one with them. Returns the ranges that are new or larger."""
         with self._change:
@@ -106,7 +107,7 @@ class Quarantine:
                 self.is_saved = False
             return changed
 
-    def replace(self, healed: QuarantinedRange, left: Iterable[QuarantinedRange]) -> None:
+    def replace(self, healed: DamagedRange, left: Iterable[DamagedRange]) -> None:
         """Of a range only these parts are still damaged; nothing if it was joined with another."""
         with self._change:
             if healed in self.ranges:
@@ -126,7 +127,7 @@ class Quarantine:
 
     def save(self) -> bool:
         """The ranges as they are now, on disk when this returns. False: there is no space for them, and
-        the file names none that is no longer in quarantine. Raises StoreFailure."""
+        the file names none that is no longer damaged. Raises StoreFailure."""
         path = f"{self._directory}/{HEALING_NAME}"
         with self.lock:
             with self._change:
@@ -150,7 +151,7 @@ class Quarantine:
                 raise StoreFailure(f"{path} cannot be written: {error}") from error
             return not self.problem
 
-    def _write(self, path: str, ranges: tuple[QuarantinedRange, ...]) -> None:
+    def _write(self, path: str, ranges: tuple[DamagedRange, ...]) -> None:
         if ranges:
             line = msgspec.json.encode(ranges)
             data = line + f"\ncrc32={crc32(line):08x}\n".encode()

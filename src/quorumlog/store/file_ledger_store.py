@@ -1,4 +1,4 @@
-"""MmapLedgerStore: DLedger's data and index segments as one log (docs/formats.md, sections 1.2-1.4).
+"""FileLedgerStore: DLedger's data and index segments as one log (docs/formats.md, sections 1.2-1.4).
 
     append    data bytes, then index units: one `pwritev` and one `pwrite` unless a segment ends
     sync      begin_sync (store's thread) -> Flush.run (any thread) -> finish_sync (store's thread)
@@ -23,15 +23,15 @@ from quorumlog.config import StoreConfig
 from quorumlog.entry import EntryId
 from quorumlog.errors import DirectoryDamaged
 from quorumlog.store.disk import Disk
+from quorumlog.store.files.damaged_ranges import DamagedRanges
 from quorumlog.store.files.durable_file import DurableFile, DurablePoint
-from quorumlog.store.files.quarantine import Quarantine
 from quorumlog.store.ledger_store import (
     LOG_ORIGIN,
+    DamagedRange,
     Examination,
     LedgerStore,
     LogPoint,
     LogRange,
-    QuarantinedRange,
     SetAsideCount,
     SyncTask,
 )
@@ -40,22 +40,22 @@ from quorumlog.store.log.flush import DurableRecord, Flush
 from quorumlog.store.log.ledger_space import LedgerSpace, control_reserve
 from quorumlog.store.log.log_ends import LogEnds
 from quorumlog.store.log.log_reader import LogReader
-from quorumlog.store.log.mmap_file import MmapFile
-from quorumlog.store.log.mmap_file_list import MmapFileList
 from quorumlog.store.log.page_cache import PageCache
 from quorumlog.store.log.placement import Placement, check_continues, place
+from quorumlog.store.log.segment import Segment
+from quorumlog.store.log.segment_list import SegmentList
 from quorumlog.store.log.segment_scan import BLANK_BYTES, INDEX_UNIT_BYTES, blank_record
 from quorumlog.store.log.term_run_search import search_term_runs
-from quorumlog.store.repair.healing import Healing
 from quorumlog.store.repair.recovery import RecoveryReport, recover_log
+from quorumlog.store.repair.rewriting import Rewriting
 
-__all__ = ["MmapLedgerStore", "RecoveryReport"]
+__all__ = ["FileLedgerStore", "RecoveryReport"]
 
 _MOST_REPAIRS = 100
 """Each names another place; more of them, or the same again, is a disk that takes no repair."""
 
 
-class MmapLedgerStore(LedgerStore):
+class FileLedgerStore(LedgerStore):
     """The log of one member in a directory. Made by `recover`, also for a new directory."""
 
     def __init__(
@@ -64,11 +64,11 @@ class MmapLedgerStore(LedgerStore):
         directory: str,
         config: StoreConfig,
         durable_file: DurableFile,
-        data: MmapFileList,
-        index: MmapFileList,
+        data: SegmentList,
+        index: SegmentList,
         begin: LogPoint,
         end: LogPoint,
-        quarantine: Quarantine,
+        damaged: DamagedRanges,
     ) -> None:
         """Everything up to `end` is on disk and recorded so, index included."""
         self._config = config
@@ -77,15 +77,17 @@ class MmapLedgerStore(LedgerStore):
         self._ends = LogEnds(begin, end)
         self._index = EntryIndex(directory, index, data, self._ends)
         self._space = LedgerSpace(disk, directory, config, data, index)
-        self._quarantine = quarantine
-        self._reader = LogReader(self._ends, data, self._index, quarantine)
+        self._damaged = damaged
+        self._reader = LogReader(self._ends, data, self._index, damaged)
         self._page_cache = PageCache(data, config.page_cache_bytes, end.position)
-        self._healing = Healing(disk, directory, config, data, self._index, quarantine, self._page_cache)
+        self._rewriting = Rewriting(
+            disk, directory, config, data, self._index, damaged, self._page_cache
+        )
         self._segment_bytes = config.segment_bytes
         self._index_synced_position = end.position
         self._plan: Placement | None = None
-        self._dirty_data: dict[int, MmapFile] = {}
-        self._dirty_index: dict[int, MmapFile] = {}
+        self._dirty_data: dict[int, Segment] = {}
+        self._dirty_index: dict[int, Segment] = {}
         self._sealed_since_flush = False
         self._flush: Flush | None = None
 
@@ -115,11 +117,11 @@ class MmapLedgerStore(LedgerStore):
             log.index_files,
             begin,
             log.end,
-            log.quarantine,
+            log.damaged,
         )
         try:
             store._limit_trust()
-            store._healing.set_aside.tidy()
+            store._rewriting.set_aside.tidy()
             store._space.restore_control_reserve(log.end.position, log.end.index + 1)
         except BaseException:
             store.close()
@@ -148,9 +150,9 @@ class MmapLedgerStore(LedgerStore):
         """
 
         def term_of(index: int, compare_with_data: bool) -> int:
-            quarantined = self._quarantine.at(index)
-            if quarantined is not None:
-                return quarantined.term_at(index)
+            damaged = self._damaged.at(index)
+            if damaged is not None:
+                return damaged.term_at(index)
             unit = self._index.units(index, index + 1)
             if compare_with_data:
                 self._index.chain_of(unit)
@@ -168,7 +170,7 @@ class MmapLedgerStore(LedgerStore):
         """For a start, which has nobody else to look: False if nothing was found at that entry."""
         found = self.examine(damage.index, damage.index + 1)
         self.settle(found)
-        self.save_quarantine()
+        self.save_damaged()
         return bool(found.ranges or found.units)
 
     # ---------------------------------------------------------------- append
@@ -264,20 +266,20 @@ class MmapLedgerStore(LedgerStore):
         assert self.begin.index < index <= self.end.index + 1, (index, self.begin, self.end)
         if index == self.end.index + 1:
             return
-        with self._quarantine.lock:  # no piece of a healed range may be written behind the cut
-            quarantined = self._quarantine.at(index - 1)
-            if quarantined is None:
+        with self._damaged.lock:  # no piece of a healed range may be written behind the cut
+            damaged = self._damaged.at(index - 1)
+            if damaged is None:
                 end = self._reader.point_at(index - 1)
-            elif not self._quarantine.is_saved:
-                self.save_quarantine()  # before the durable point names an end that only the range knows
-            assert end is not None, f"the entry before {index} is in quarantine, and nobody says its end"
+            elif not self._damaged.is_saved:
+                self.save_damaged()  # before the durable point names an end that only the range knows
+            assert end is not None, f"the entry before {index} is damaged, and nobody says its end"
             assert end.index == index - 1, (end, index)
-            if quarantined is not None and end.index == quarantined.last.index:
+            if damaged is not None and end.index == damaged.last.index:
                 # Either may be the end of the segment in place of where the entry ends.
-                end = min(end, msgspec.structs.replace(end, position=quarantined.last.position))
+                end = min(end, msgspec.structs.replace(end, position=damaged.last.position))
             file = self._data.file_at(end.position)
-            if quarantined is not None and file is not None:
-                file.make_writable(end.position, quarantined.before.position, file.end_position)
+            if damaged is not None and file is not None:
+                file.make_writable(end.position, damaged.before.position, file.end_position)
             self._truncate_to(end)
 
     def _truncate_to(self, cut: LogPoint) -> None:
@@ -304,8 +306,8 @@ class MmapLedgerStore(LedgerStore):
             self._index.files.make_writable(units_position, INDEX_UNIT_BYTES)
         self._index.files.zero_in_segment(units_position, old_stop_index * INDEX_UNIT_BYTES)
         self._data.zero_in_segment(cut.position, written_end)
-        if self._quarantine.truncate_to(cut):
-            self._quarantine.save()  # before other entries take the place of those
+        if self._damaged.truncate_to(cut):
+            self._damaged.save()  # before other entries take the place of those
             self._limit_trust()
         self._space.restore_control_reserve(cut.position, index)
 
@@ -330,7 +332,7 @@ class MmapLedgerStore(LedgerStore):
         segment_end = self._data.base_of(cut.position) + self._segment_bytes
         if self.end.position <= segment_end:
             return self.end.position
-        if self._quarantine.ranges:
+        if self._damaged.ranges:
             return segment_end
         low, high = cut.index, self.end.index  # the last entry in front of the border lies between
         try:
@@ -382,22 +384,24 @@ class MmapLedgerStore(LedgerStore):
     # ---------------------------------------------------------------- damage
 
     @property
-    def quarantined(self) -> tuple[QuarantinedRange, ...]:
-        return self._quarantine.ranges
+    def damaged(self) -> tuple[DamagedRange, ...]:
+        return self._damaged.ranges
 
     def examine(self, first_index: int, stop_index: int) -> Examination:
         truncations = self._ends.truncations
         try:
-            return self._healing.examine(first_index, stop_index, self.begin, self.durable, truncations)
+            return self._rewriting.examine(
+                first_index, stop_index, self.begin, self.durable, truncations
+            )
         except DirectoryDamaged:
             if truncations == self._ends.truncations:
                 raise
             return Examination((), (), (), first_index, 0, truncations)
 
-    def settle(self, examination: Examination) -> tuple[QuarantinedRange, ...] | None:
+    def settle(self, examination: Examination) -> tuple[DamagedRange, ...] | None:
         if examination.truncations != self._ends.truncations:
             return None
-        ranges, written = self._healing.settle(examination)
+        ranges, written = self._rewriting.settle(examination)
         for file in written:
             is_index = self._index.files.file_at(file.base_position) is file
             dirty = self._dirty_index if is_index else self._dirty_data
@@ -405,35 +409,35 @@ class MmapLedgerStore(LedgerStore):
         return ranges
 
     @property
-    def quarantine_problem(self) -> str:
-        return self._quarantine.problem
+    def damaged_problem(self) -> str:
+        return self._damaged.problem
 
-    def save_quarantine(self) -> bool:
+    def save_damaged(self) -> bool:
         # A range above the durable point would count as cut off, so both slots say that it is not.
         self._durable_record.bring_to_both_slots()
-        is_saved = self._quarantine.save()
+        is_saved = self._damaged.save()
         self._limit_trust()
         return is_saved
 
     def _limit_trust(self) -> None:
         """While there is no space for the list of ranges, a start has to find them by itself."""
-        ranges = self._quarantine.ranges if self._quarantine.problem else ()
+        ranges = self._damaged.ranges if self._damaged.problem else ()
         self._durable_record.limit_index(min([r.before.position for r in ranges], default=sys.maxsize))
 
     @property
     def set_aside(self) -> SetAsideCount:
-        return self._healing.set_aside.count
+        return self._rewriting.set_aside.count
 
     def look_at_set_aside(self) -> None:
-        self._healing.set_aside.look()
+        self._rewriting.set_aside.look()
 
-    def check_piece(self, quarantined: QuarantinedRange, batch: EntryBatch) -> LogPoint:
-        return self._healing.check(quarantined, batch)[0]
+    def check_piece(self, damaged: DamagedRange, batch: EntryBatch) -> LogPoint:
+        return self._rewriting.check(damaged, batch)[0]
 
-    def write_piece(self, quarantined: QuarantinedRange, before: LogPoint, batch: EntryBatch) -> None:
-        if not self._quarantine.is_saved:  # what is written over has to be known as damaged first
-            self.save_quarantine()
-        self._healing.write(quarantined, before, batch, self.end)
+    def write_piece(self, damaged: DamagedRange, before: LogPoint, batch: EntryBatch) -> None:
+        if not self._damaged.is_saved:  # what is written over has to be known as damaged first
+            self.save_damaged()
+        self._rewriting.write(damaged, before, batch, self.end)
         self._limit_trust()
 
     def configure(self, config: StoreConfig) -> None:

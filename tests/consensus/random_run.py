@@ -1,6 +1,6 @@
 """One short life of a group, decided by one seed: faults first, peace after.
 
-    python -m tests.consensus.random_life FIRST_SEED [STOP_SEED]
+    python -m tests.consensus.random_run FIRST_SEED [STOP_SEED]
 
 Power losses (what was not synced is gone, or part of it), restarts, processes that stop for a while,
 lost, repeated and late messages, partitions one way and both ways, flapping connections, slow disks,
@@ -23,7 +23,7 @@ from quorumlog.config import ConsensusConfig
 from quorumlog.consensus import Ready, Role
 from quorumlog.consensus.messages import PushEntryRequest, PushResult, PushType
 from quorumlog.consensus.ready import Envelope
-from quorumlog.entry import Voter
+from quorumlog.entry import Replica
 from quorumlog.errors import LedgerError
 
 from .harness import FakeDisk, FakeMember, Value, with_sender
@@ -32,7 +32,7 @@ FAULTS_MS = 8_000.0
 PEACE_MS = 8_000.0
 
 
-class RandomLife:
+class RandomRun:
     async_mode = False
 
     def __init__(self, seed: int) -> None:
@@ -67,7 +67,7 @@ class RandomLife:
         self.faulty = True
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
-        self.disks = {i: FakeDisk(Voter(i, f"{i}-d0")) for i in self.ids}
+        self.disks = {i: FakeDisk(Replica(i, f"{i}-d0")) for i in self.ids}
         self.retired: list[FakeDisk] = []
         self.members: dict[str, FakeMember] = {}
         self.lives = dict.fromkeys(self.ids, 0)
@@ -80,12 +80,12 @@ class RandomLife:
         self.linked: set[tuple[str, str]] = set()
         """(member, peer): the member was told that the peer is connected."""
         # What the checkers know.
-        self.leaders: dict[int, Voter] = {}
-        self.votes: dict[tuple[Voter, int], Voter] = {}
+        self.leaders: dict[int, Replica] = {}
+        self.votes: dict[tuple[Replica, int], Replica] = {}
         self.committed: list[tuple[int, Value]] = []
         self.committed_by: list[int] = []
         """The term of the leader that committed each of them."""
-        self.founding: tuple[Voter, ...] = ()
+        self.founding: tuple[Replica, ...] = ()
         self.read_floor: dict[tuple[str, int, int], int] = {}
         self.values = count()
         self.grants = 0
@@ -129,7 +129,7 @@ class RandomLife:
             send=lambda envelope: self.send(i, envelope),
             async_mode=self.async_mode,
             on_ready=self.check_ready,
-            quarantined=self.damage_at_start(i),
+            damaged=self.damage_at_start(i),
         )
         self.turn(i, lambda member: None)
         for peer in self.ids:
@@ -161,7 +161,7 @@ class RandomLife:
             self.at(100, lambda: self._connect(me, peer))
             return
         self.linked.add((me, peer))
-        directory_id = self.disks[peer].voter.directory_id
+        directory_id = self.disks[peer].replica.directory_id
         self.turn(me, lambda member: member.node.on_connected(peer, directory_id))
 
     def unlink(self, me: str, peer: str) -> None:
@@ -219,7 +219,7 @@ class RandomLife:
                 copies = 0
             elif self.rng.random() < self.repeat:
                 copies = 2
-        voter = self.members[sender].voter
+        voter = self.members[sender].replica
         for _ in range(copies):
             delay_ms = self.rng.uniform(0.1, self.delay_ms if self.faulty else 5.0)
             if self.faulty and self.rng.random() < 0.01:
@@ -231,10 +231,10 @@ class RandomLife:
                 delay_ms = arrives_at - self.now_ms
             self.at(delay_ms, lambda: self.arrive(sender, voter, envelope))
 
-    def arrive(self, sender: str, voter: Voter, envelope: Envelope) -> None:
+    def arrive(self, sender: str, voter: Replica, envelope: Envelope) -> None:
         to = envelope.to.member_id
         member = self.members.get(to)
-        if member is None or member.voter != envelope.to or (sender, to) in self.cut:
+        if member is None or member.replica != envelope.to or (sender, to) in self.cut:
             return
         message = with_sender(envelope, voter)
         refuse = None
@@ -299,7 +299,7 @@ class RandomLife:
     def wipe(self, i: str) -> None:
         old = self.disks[i]
         self.retired.append(old)
-        self.disks[i] = FakeDisk(Voter(i, f"{i}-d{len(self.retired)}"))
+        self.disks[i] = FakeDisk(Replica(i, f"{i}-d{len(self.retired)}"))
         if not any(disk.formation.founding for disk in self.disks.values()):
             # The only directory that had formed is gone; it had led nobody.
             assert not self.committed
@@ -342,19 +342,19 @@ class RandomLife:
 
     def read(self, member: FakeMember) -> None:
         number = member.node.request_read()
-        key = (member.voter.member_id, self.lives[member.voter.member_id], number)
+        key = (member.replica.member_id, self.lives[member.replica.member_id], number)
         self.read_floor[key] = len(self.committed) - 1
 
     # ---------------------------------------------------------------- checkers
 
     def check_ready(self, member: FakeMember, ready: Ready) -> None:
         for grant in ready.read_grants:
-            i = member.voter.member_id
+            i = member.replica.member_id
             floor = self.read_floor.pop((i, self.lives[i], grant.number))
             assert grant.index >= floor, (grant, floor)
             self.grants += 1
         if ready.hard_state is not None and ready.hard_state.voted_for is not None:
-            key = (member.voter, ready.hard_state.term)
+            key = (member.replica, ready.hard_state.term)
             vote = self.votes.setdefault(key, ready.hard_state.voted_for)
             assert vote == ready.hard_state.voted_for, (key, vote, ready.hard_state)
         if ready.formation is not None and ready.formation.founding:
@@ -365,19 +365,19 @@ class RandomLife:
 
     def check(self, member: FakeMember) -> None:
         node = member.node
-        assert node.ledger_end.index == len(member.disk.entries) - 1, (node.ledger_end, member.voter)
-        assert node.durable_index < member.disk.synced_count, (node.durable_index, member.voter)
+        assert node.ledger_end.index == len(member.disk.entries) - 1, (node.ledger_end, member.replica)
+        assert node.durable_index < member.disk.synced_count, (node.durable_index, member.replica)
         if node.role is Role.LEADER:
             known = self.leaders.get(node.term)
             if known is None:
-                self.leaders[node.term] = member.voter
-                assert member.voter in self.founding, (member.voter, self.founding)
+                self.leaders[node.term] = member.replica
+                assert member.replica in self.founding, (member.replica, self.founding)
                 # Leader completeness: what a leader of an earlier term committed. (A member may still
                 # win a term that the others have left behind, and lack what came later.)
                 stop = sum(term < node.term for term in self.committed_by)
-                assert member.disk.entries[:stop] == self.committed[:stop], member.voter
+                assert member.disk.entries[:stop] == self.committed[:stop], member.replica
             else:
-                assert known == member.voter, (node.term, known, member.voter)
+                assert known == member.replica, (node.term, known, member.replica)
         self.check_committed(member)
 
     def check_committed(self, member: FakeMember) -> None:
@@ -389,18 +389,18 @@ class RandomLife:
             return
         entries = member.disk.entries
         both = min(ends, known)
-        assert entries[checked:both] == self.committed[checked:both], (member.voter, checked, both)
+        assert entries[checked:both] == self.committed[checked:both], (member.replica, checked, both)
         if ends > known:
-            assert node.role is Role.LEADER, (member.voter, ends, known)
+            assert node.role is Role.LEADER, (member.replica, ends, known)
             new = entries[known:ends]
             disks = [*self.disks.values(), *self.retired]
             having = [
-                disk.voter
+                disk.replica
                 for disk in disks
-                if disk.voter in self.founding
+                if disk.replica in self.founding
                 and disk.entries[known : min(ends, disk.synced_count)] == new
             ]
-            assert len(having) > len(self.founding) // 2, (member.voter, known, ends, having)
+            assert len(having) > len(self.founding) // 2, (member.replica, known, ends, having)
             assert node.term >= (self.committed_by or [0])[-1], (node.term, self.committed_by[-1])
             self.committed += new
             self.committed_by += [node.term] * len(new)
@@ -415,13 +415,13 @@ class RandomLife:
             assert logs[i] == self.committed, (i, len(logs[i]), len(self.committed), states)
             assert states[i].committed_index == len(self.committed) - 1, (i, states)
             assert not states[i].problems, states[i].problems
-            expected = Role.FOLLOWER if self.disks[i].voter in self.founding else Role.OBSERVER
+            expected = Role.FOLLOWER if self.disks[i].replica in self.founding else Role.OBSERVER
             assert i in leaders or states[i].role is expected, states[i]
         peers = states[leaders[0]].peers
         assert all(peer.state == "COMMIT" for peer in peers), peers
 
 
-class AsyncLife(RandomLife):
+class AsyncRun(RandomRun):
     """flush = async: a power loss takes acknowledged entries, so that committed ones may be lost and
     replaced. What is left to check: one leader in a term, and that the group becomes one log again."""
 
@@ -444,10 +444,10 @@ class AsyncLife(RandomLife):
 
     def check(self, member: FakeMember) -> None:
         node = member.node
-        assert node.ledger_end.index == len(member.disk.entries) - 1, (node.ledger_end, member.voter)
+        assert node.ledger_end.index == len(member.disk.entries) - 1, (node.ledger_end, member.replica)
         if node.role is Role.LEADER:
-            known = self.leaders.setdefault(node.term, member.voter)
-            assert known == member.voter, (node.term, known, member.voter)
+            known = self.leaders.setdefault(node.term, member.replica)
+            assert known == member.replica, (node.term, known, member.replica)
 
     def check_liveness(self) -> None:
         longest = max(self.ids, key=lambda i: self.members[i].node.committed_index)
@@ -456,7 +456,7 @@ class AsyncLife(RandomLife):
         super().check_liveness()
 
 
-class DamagedLife(RandomLife):
+class DamagedRun(RandomRun):
     """Starts and running members find durable entries damaged; one that another member still holds is
     healed a little later, and in peace all of them are."""
 
@@ -475,23 +475,23 @@ class DamagedLife(RandomLife):
     def work(self) -> None:
         super().work()
         for i, member in list(self.members.items()):
-            quarantine = member.node._log.quarantine
+            damaged = member.node._log.damaged
             durable_stop = member.node.durable_index + 1
-            if self.faulty and not quarantine and durable_stop and self.rng.random() < 0.01:
-                damaged = self.draw_range(durable_stop)
-                self.turn(i, lambda member, damaged=damaged: member.node.on_quarantined(*damaged))
-            for each in list(quarantine.ranges):
+            if self.faulty and not damaged and durable_stop and self.rng.random() < 0.01:
+                drawn = self.draw_range(durable_stop)
+                self.turn(i, lambda member, drawn=drawn: member.node.on_damaged(*drawn))
+            for each in list(damaged.ranges):
                 if self.rng.random() < 0.1 and (not self.faulty or self.held_elsewhere(i, each)):
                     self.healed += 1
-                    left = [one for one in quarantine.ranges if one != each]
-                    self.turn(i, lambda member, left=left: member.node.on_healed(left))
+                    left = [one for one in damaged.ranges if one != each]
+                    self.turn(i, lambda member, left=left: member.node.on_repaired(left))
 
     def held_elsewhere(self, i: str, damaged: tuple[int, int]) -> bool:
         first, stop = damaged
         entries = self.disks[i].entries[first:stop]
         return any(
             other.disk.entries[first:stop] == entries
-            and not any(a < stop and first < b for a, b in other.node._log.quarantine.ranges)
+            and not any(a < stop and first < b for a, b in other.node._log.damaged.ranges)
             for j, other in self.members.items()
             if j != i
         )
@@ -503,7 +503,7 @@ def main() -> None:
     stop = int(sys.argv[2]) if len(sys.argv) > 2 else first + 1
     entries = terms = grants = failed = 0
     for seed in range(first, stop):
-        life = RandomLife(seed)
+        life = RandomRun(seed)
         try:
             life.live()
         except AssertionError as error:

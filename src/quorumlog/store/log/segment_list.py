@@ -1,4 +1,4 @@
-"""MmapFileList: equal segments, one behind the other, as one address space.
+"""SegmentList: equal segments, one behind the other, as one address space.
 
     data/00000000000000000000  data/00000000001073741824  ...     named by their first byte
 
@@ -13,7 +13,7 @@ import threading
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import DiskFull, StoreFailure
 from quorumlog.store.disk import Disk
-from quorumlog.store.log.mmap_file import PAGE_BYTES, MmapFile
+from quorumlog.store.log.segment import PAGE_BYTES, Segment
 
 DATA_NAME = "data"
 INDEX_NAME = "index"
@@ -26,7 +26,7 @@ def segment_name(base_position: int) -> str:
     return f"{base_position:0{NAME_DIGITS}d}"
 
 
-class MmapFileList:
+class SegmentList:
     """Segments from `first_position` on; contiguous.
 
     Only `file_at`, `pread` and `reserve_ahead` may be called off the store's own thread, and `write`
@@ -44,7 +44,7 @@ class MmapFileList:
         self.reserved_position = first_position
         """Up to here writes cannot run out of space; never behind `end_position`."""
         self._disk = disk
-        self._files: dict[int, MmapFile] = {}
+        self._files: dict[int, Segment] = {}
         self._growth_lock = threading.Lock()
         """Held while segments come or go and while space is reserved. Who reserves ahead in another
         thread only adds a segment when it is whole, and raises `reserved_position` after that: what the
@@ -54,7 +54,7 @@ class MmapFileList:
     # ---------------------------------------------------------------- segments
 
     @property
-    def files(self) -> list[MmapFile]:
+    def files(self) -> list[Segment]:
         return [self._files[base] for base in sorted(self._files)]
 
     @property
@@ -64,21 +64,21 @@ class MmapFileList:
     def base_of(self, position: int) -> int:
         return position // self.segment_bytes * self.segment_bytes
 
-    def file_at(self, position: int) -> MmapFile | None:
+    def file_at(self, position: int) -> Segment | None:
         """The segment that holds a byte, None if there is none (any more). Any thread."""
         return self._files.get(self.base_of(position))
 
     def path_of(self, position: int) -> str:
         return f"{self.directory}/{segment_name(self.base_of(position))}"
 
-    def adopt(self, file: MmapFile) -> None:
+    def adopt(self, file: Segment) -> None:
         """Take an existing segment in behind the last one."""
         assert file.base_position == self.end_position, (file.base_position, self.end_position)
         assert file.size_bytes == self.segment_bytes, (file.size_bytes, self.segment_bytes)
         self._files[file.base_position] = file
         self.end_position = file.end_position
 
-    def create_next(self) -> MmapFile:
+    def create_next(self) -> Segment:
         """A new last segment without space, its name on disk: for a start.
 
         Raises DiskFull, StoreFailure.
@@ -88,11 +88,11 @@ class MmapFileList:
         self.adopt(file)
         return file
 
-    def _create_file(self) -> MmapFile:
+    def _create_file(self) -> Segment:
         path = self.path_of(self.end_position)
-        return MmapFile.create(self._disk, path, self.end_position, self.segment_bytes)
+        return Segment.create(self._disk, path, self.end_position, self.segment_bytes)
 
-    def drop_after(self, position: int, reserve_stop: int = 0) -> list[MmapFile]:
+    def drop_after(self, position: int, reserve_stop: int = 0) -> list[Segment]:
         """Delete the segments behind the one that holds `position`, from the last backwards; returns
         them. What is reserved below `reserve_stop` stays reserved: segments there become zeros instead.
 
@@ -117,7 +117,7 @@ class MmapFileList:
                 dropped.append(file)
         return dropped
 
-    def discard_from(self, position: int, reserve_stop: int) -> MmapFile | None:
+    def discard_from(self, position: int, reserve_stop: int) -> Segment | None:
         """Zeros from `position` on, for a start; returns the segment that holds it, which is not synced.
 
         Space up to `reserve_stop` that the segments have is theirs all the while.
@@ -142,7 +142,7 @@ class MmapFileList:
             file.retire()
         self._files.clear()
 
-    def _unlink(self, file: MmapFile) -> None:
+    def _unlink(self, file: Segment) -> None:
         try:
             self._disk.unlink(file.path)
         except OSError as error:
@@ -207,7 +207,7 @@ class MmapFileList:
 
     # ---------------------------------------------------------------- bytes
 
-    def write(self, data: Buffer, position: int) -> list[MmapFile]:
+    def write(self, data: Buffer, position: int) -> list[Segment]:
         """Bytes that may run over segment ends (index units do); returns the files written."""
         view = memoryview(data).cast("B")
         files = []
@@ -230,14 +230,14 @@ class MmapFileList:
         file = self.file_at(first_position)
         if file is None or stop_position <= first_position:
             # A cut began with its segment, which is gone; or the log ends with that segment although
-            # nothing was ever written so far, because a range in quarantine does.
+            # nothing was ever written so far, because a damaged range does.
             return
         stop_position += -(stop_position - file.base_position) % PAGE_BYTES
         file.zero(first_position, min(stop_position, file.end_position))
         file.sync()
 
     def make_writable(self, position: int, size_bytes: int) -> None:
-        """See `MmapFile.make_writable`; here no bytes count that cannot be made again."""
+        """See `Segment.make_writable`; here no bytes count that cannot be made again."""
         for place in (position, position + size_bytes - 1):
             file = self.file_at(place)
             assert file is not None, (place, self.end_position)

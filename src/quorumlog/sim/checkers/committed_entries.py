@@ -66,8 +66,8 @@ class CommittedEntries(Checker):
         term, committed_in = member.node.raft.term, self._log.committed_in(first_index)
         if first_index < self._log.safe_stop_index:
             raise Violation(
-                f"entry {first_index} was committed in term {committed_in} as {known}; {member.replica} in"
-                f" term {term} holds {held} there and says that {index} is committed (async lost"
+                f"entry {first_index} was committed in term {committed_in} as {known}; {member.replica}"
+                f" in term {term} holds {held} there and says that {index} is committed (async lost"
                 f" from: {self._log.forgotten_from})"
             )
         if term <= committed_in:

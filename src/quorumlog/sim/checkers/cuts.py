@@ -38,8 +38,8 @@ class Cuts(Checker):
             held = EntryMark(store.id_at(index).term, committed.chain)
         if held == committed:
             raise Violation(
-                f"{member.replica} in term {member.node.raft.term} cuts its log from {index} on; it holds"
-                f" {held} there, which is committed (up to {self._log.end_index})"
+                f"{member.replica} in term {member.node.raft.term} cuts its log from {index} on; it"
+                f" holds {held} there, which is committed (up to {self._log.end_index})"
             )
 
     def stopped(self, member: SimMember) -> None:
@@ -56,6 +56,6 @@ class Cuts(Checker):
         first = end.position - base
         if path in member.disk.paths() and not member.disk.is_synced(path, first, segment_bytes):
             raise Violation(
-                f"{member.replica} has cut its log; behind entry {end.index}, at {first} .. of {path}, the"
-                " platter holds something else than the cache"
+                f"{member.replica} has cut its log; behind entry {end.index}, at {first} .. of {path},"
+                " the platter holds something else than the cache"
             )

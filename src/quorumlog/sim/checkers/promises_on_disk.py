@@ -137,8 +137,8 @@ class PromisesOnDisk(Checker):
         index, store = message.index, member.node.store
         if index > store.end.index:
             raise Violation(
-                f"{member.replica} acknowledges entry {index} ({message.push.name}, term {message.term});"
-                f" its log ends at {store.end.index}"
+                f"{member.replica} acknowledges entry {index} ({message.push.name}, term {message.term})"
+                f"; its log ends at {store.end.index}"
             )
         if message.push is PushType.APPEND:
             self._require_sound(member, message)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from quorumlog import LocalCluster, connect
+from quorumlog.config import StoreConfig
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.files.damaged_ranges import DamagedRanges
 from quorumlog.store.ledger_store import DamagedRange, LogPoint
@@ -362,3 +363,55 @@ def test_recover_refuses_a_member_of_a_larger_group_before_it_asks(
     assert "belongs to a group of 3 (n0, n1, n2): start the member" in said
     assert "Recover" not in said
     assert not (copy / "hardstate").exists()
+
+
+@pytest.fixture
+def long(tmp_path: Path) -> Path:
+    """A stopped member whose log has several segments."""
+    storage = StoreConfig(segment_bytes=4096, index_segment_bytes=4096)
+    with LocalCluster(members=1, directory=tmp_path / "long", storage=storage) as cluster:
+        with connect(cluster.servers) as log:
+            log.append_batch([b"%d" % number for number in range(300)])
+        directory = cluster.data_dir("n0")
+    assert len(list((directory / "data").iterdir())) > 3
+    return directory
+
+
+def test_a_beginning_that_is_gone_is_damage_to_every_tool(cli: Cli, long: Path) -> None:
+    (long / "data" / f"{0:020d}").unlink()
+    assert cli("verify", long).exit_code == 1
+    stopped_at_once = cli("read", "--path", long)
+    assert (stopped_at_once.exit_code, stopped_at_once.stdout) == (3, "")
+    rest = cli("read", "--path", long, "--skip-damaged")
+    assert rest.exit_code == 0
+    assert rest.stdout.endswith("299\n") and not rest.stdout.startswith("0\n")
+    assert "skipped: " in plain(rest.stderr) and "index 0 .. " in plain(rest.stderr)
+
+
+def test_a_log_whose_files_are_all_gone_is_damage_to_every_tool(cli: Cli, long: Path) -> None:
+    shutil.rmtree(long / "data")
+    for command in (("verify", long), ("read", "--path", long)):
+        result = cli(*command)
+        assert result.exit_code == (1 if command[0] == "verify" else 3), result.output
+        assert "not known to be committed" not in plain(result.stderr)
+    assert "0 to 300" in plain(cli("inspect", long).stdout)
+
+
+def test_a_directory_that_no_start_takes_is_not_ok(
+    cli: Cli, stopped: list[Path], tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(stopped[0], copy)
+    (copy / "hardstate").unlink()
+    result = cli("verify", copy)
+    assert result.exit_code == 1
+    assert "hardstate: is missing" in plain(result.output)
+
+
+def test_the_tools_open_a_directory_of_default_sizes(cli: Cli, tmp_path: Path) -> None:
+    with LocalCluster(members=1, directory=tmp_path, storage=StoreConfig()) as cluster:
+        with connect(cluster.servers) as log:
+            log.append(b"one")
+        directory = cluster.data_dir("n0")
+    for command in (("verify", directory), ("inspect", directory), ("read", "--path", directory)):
+        assert cli(*command).exit_code == 0, command

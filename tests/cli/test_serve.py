@@ -183,7 +183,7 @@ def test_sighup_reads_the_configuration_again(
     changes = "max_entry_bytes = 200\nscrub_bytes_per_second = 0\nlog_level = 'debug'"
     config.write_text(f"{common}\n{changes}\nheartbeat_interval_ms = 100\nbind = '127.0.0.1:1'")
     process.send_signal(signal.SIGHUP)
-    said = lines_until(process, "is reloaded, log_level is debug")
+    said = lines_until(process, "is reloaded, log_level: info -> debug")
     assert "max_entry_bytes 4194304 -> 200" in said
     assert "scrub_bytes_per_second 4194304 -> 0" in said
     assert "needs a restart to change: heartbeat_interval_ms" in said
@@ -229,6 +229,23 @@ def test_dev_ends_with_its_terminal_while_it_starts(
     terminal.close()
     assert process.wait(timeout=60) == 0
     assert not list(temporary.iterdir())
+
+
+@pytest.mark.processes
+def test_a_member_outlives_its_terminal_and_its_clean_stop_is_no_failure(
+    in_terminal: Callable[..., tuple[Popen[bytes], Terminal]],
+    free_address: str,
+    tmp_path: Path,
+) -> None:
+    process, terminal = in_terminal(
+        "serve", "--id", "n0", "--members", f"n0={free_address}", "--data-dir", tmp_path / "n0"
+    )
+    terminal.read_until("listens on")
+    terminal.close()
+    with connect(free_address) as log:
+        log.append(b"still here")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 0
 
 
 @pytest.mark.processes

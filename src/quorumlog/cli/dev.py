@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from pathlib import Path
 from types import FrameType
@@ -13,7 +12,7 @@ from typing import Annotated
 import typer
 
 from quorumlog.cli.options import Json, named_path
-from quorumlog.cli.output import note, out, print_json
+from quorumlog.cli.output import let_go_of_terminal, note, out, print_json
 from quorumlog.cli.serve import Flush, Level, LogLevel, log_to_stderr, refuse_optimised_python
 from quorumlog.errors import ConfigError
 from quorumlog.server import LocalCluster
@@ -53,7 +52,7 @@ def dev(
 
     def hung_up(number: int, frame: FrameType | None) -> None:
         if had_terminal and not _has_terminal():
-            _let_go_of_terminal()
+            let_go_of_terminal()
             stop.set()
 
     had_terminal = _has_terminal()
@@ -78,15 +77,6 @@ def _has_terminal() -> bool:
     except OSError:
         return False
     return True
-
-
-def _let_go_of_terminal() -> None:
-    """Each further write to one that was closed is an error, and would end the command before it has
-    stopped its members and removed what they wrote."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):
-        os.dup2(nowhere, stream.fileno())
-    os.close(nowhere)
 
 
 def _print_address_list(cluster: LocalCluster) -> None:

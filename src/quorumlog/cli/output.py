@@ -34,6 +34,15 @@ EXIT_INTERRUPTED = EXIT_OF_SIGNAL + 2
 _json = msgspec.json.Encoder()
 
 
+def let_go_of_terminal() -> None:
+    """Each further write to one that was closed is an error, which would end the command before it has
+    cleaned up, or with a status that says it failed."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
 def out() -> Console:
     """Standard output as it is now (a test may have replaced it); wide where it is no terminal."""
     console = Console(highlight=False)

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from quorumlog.cli.options import named_path
-from quorumlog.cli.output import EXIT_STORE, error_line
+from quorumlog.cli.output import EXIT_STORE, error_line, let_go_of_terminal
 from quorumlog.cli.toml_config import ServerConfig, load_server_config
 from quorumlog.config import GroupConfig
 from quorumlog.errors import ConfigError
@@ -131,7 +131,10 @@ def serve(
     if server.failure is not None:
         error_line(f"stopped: {type(server.failure).__name__}: {server.failure}")
         raise typer.Exit(EXIT_STORE)
-    print("stopped cleanly", flush=True)
+    try:
+        print("stopped cleanly", flush=True)
+    except OSError:
+        let_go_of_terminal()  # it was closed, which is no failure of the member
     raise typer.Exit(status)
 
 
@@ -158,9 +161,12 @@ class _ServingServer(LedgerServer):
             return
         if (config.bind or self.address) != self._listens_on:
             log.warning("needs a restart to change: bind")
-        level = (config.log_level or LogLevel.INFO).upper()
-        log.warning("SIGHUP: %s is reloaded, log_level is %s", self._path, level.lower())
-        logging.getLogger().setLevel(level)
+        root = logging.getLogger()
+        level = logging.getLevelName((config.log_level or LogLevel.INFO).upper())
+        before, root.level = root.level, min(root.level, level, logging.WARNING)
+        names = [logging.getLevelName(each).lower() for each in (before, level)]
+        log.warning("SIGHUP: %s is reloaded, log_level: %s -> %s", self._path, *names)
+        root.setLevel(level)
 
     async def start(self) -> None:
         await super().start()

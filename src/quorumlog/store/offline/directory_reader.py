@@ -156,8 +156,10 @@ class DirectoryReader:
         """As a start finds it: without a readable durable point it would verify all of the log."""
         self.segment_bytes = record.segment_bytes
         self.index_segment_bytes = record.index_segment_bytes
+        # Without the file it was read from Java's `currterm`, which no start of ours trusts.
+        has_hard_state = self._disk.exists(f"{self.path}/{HARD_STATE_NAME}")
         for name, is_lost in (
-            (HARD_STATE_NAME, self.hard_state is None),
+            (HARD_STATE_NAME, self.hard_state is None or not has_hard_state),
             (DURABLE_NAME, durable is None),
         ):
             if is_lost:
@@ -179,7 +181,7 @@ class DirectoryReader:
         committed, and where its entry is damaged or gone nothing contradicts it; DLedger caps it at the
         end."""
         checkpoint = self._checkpoint
-        if checkpoint is None or not self.segments:
+        if checkpoint is None or self.entry_count == 0:
             return -1, -1
         index = checkpoint.committed_index
         last_index = min(index, self.end.index)
@@ -202,7 +204,9 @@ class DirectoryReader:
 
     @property
     def ledger_begin_index(self) -> int:
-        """-1 if the log holds no entry."""
+        """-1 if the log holds no entry. Our own logs begin at 0, also where the first files are gone."""
+        if not self.is_java:
+            return 0 if self.end.index >= 0 else -1
         return self._first_indices[0] if self.segments else -1
 
     @property
@@ -220,7 +224,7 @@ class DirectoryReader:
 
     @property
     def entry_count(self) -> int:
-        return self.end.index - self.ledger_begin_index + 1 if self.segments else 0
+        return self.end.index - self.ledger_begin_index + 1 if self.ledger_begin_index >= 0 else 0
 
     def last_index_of(self, number: int) -> int:
         """Of a segment in `segments`."""
@@ -357,6 +361,8 @@ class DirectoryReader:
 
         Raises DirectoryDamaged.
         """
+        if not self.segments or index < self._first_indices[0]:
+            raise self._damaged(0, index, "no file holds the begin of the log")
         number = max(bisect_right(self._first_indices, index) - 1, 0)
         next_index, position = self.segments[number].first_index, self.segments[number].first_position
         if self._walked[0] == number and self._walked[1] <= index:
@@ -387,7 +393,7 @@ class DirectoryReader:
 
     def _check_range(self, first_index: int, stop_index: int) -> None:
         if (
-            not self.segments
+            self.ledger_begin_index < 0
             or first_index < self.ledger_begin_index
             or stop_index > self.named_stop_index
         ):

@@ -318,7 +318,7 @@ class Scenario:
         member = self.members[i]
         while member.node.role is not Role.LEADER:
             assert self.now_ms < 100_000, f"{i} cannot win: {member.node.status()}"
-            # The voters must have missed their leader for long enough, or they are loyal to it.
+            # The voters must have missed their leader for long enough, or they stick to it.
             self.now_ms += 50
             self._turn(i, lambda m: None)
             for _ in range(4):

@@ -183,7 +183,7 @@ def test_a_late_answer_to_another_campaign_elects_nobody() -> None:
 def test_what_a_voter_answers_and_adopts(
     request_of: VoteRequest, result: VoteResult, term_after: int
 ) -> None:
-    """Log (0,1) (1,2), term 5, vote for n2; n1 asks. Any refusal of a vote but a loyal one adopts the
+    """Log (0,1) (1,2), term 5, vote for n2; n1 asks. Any refusal of a vote but a sticky one adopts the
     higher term; the answer carries the voter's own term."""
     n0 = LoneMember(terms=(1, 2), term=5, vote="n2")
     (answer,) = n0.hear(1, request_of)

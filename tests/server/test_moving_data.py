@@ -15,8 +15,8 @@ from quorumlog.config import KIB, MIB, MemberAddress
 from quorumlog.consensus.ready import PeerStatus
 from quorumlog.entry import Replica
 from quorumlog.server.connection import LoopTurn
-from quorumlog.server.peer_link import UNSENT_LIMIT_BYTES, PeerLink
-from quorumlog.server.stalled_peers import StalledPeers
+from quorumlog.server.peers.peer_link import UNSENT_LIMIT_BYTES, PeerLink
+from quorumlog.server.peers.stalled_peers import StalledPeers
 from quorumlog.wire.client_messages import Hello, HelloResponse
 from quorumlog.wire.framing import encode_frame
 from tests.waiting import eventually

@@ -12,8 +12,8 @@ from quorumlog.consensus.messages import PushEntryRequest, PushType
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import EntryId, Replica
 from quorumlog.server.connection import LoopTurn
-from quorumlog.server.peer import Peer
-from quorumlog.server.peer_link import PeerLink
+from quorumlog.server.peers.peer import Peer
+from quorumlog.server.peers.peer_link import PeerLink
 from quorumlog.wire.client_messages import HelloResponse
 
 N1 = Replica("n1", "n1-directory")

@@ -26,12 +26,12 @@ from quorumlog.config import GroupConfig, parse_address, reloaded
 from quorumlog.consensus.ready import RoleChange
 from quorumlog.errors import ConfigError, ProtocolViolation, StoreFailure
 from quorumlog.node.transfers import STOP_TIMEOUTS
-from quorumlog.server.client_session import ClientSession
+from quorumlog.server.clients.client_session import ClientSession
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.server.node_driver import NodeDriver
-from quorumlog.server.peer_admission import Verdict
-from quorumlog.server.peer_session import PeerSession
+from quorumlog.server.peers.peer_admission import Verdict
+from quorumlog.server.peers.peer_session import PeerSession
 from quorumlog.server.problem_log import RefusalLog
 from quorumlog.store.directory.member_directory import MemberDirectory, open_directory_of
 from quorumlog.store.disk import Disk, OsDisk

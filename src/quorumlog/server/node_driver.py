@@ -30,11 +30,11 @@ from quorumlog.errors import (
 from quorumlog.node import LedgerNode
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
-from quorumlog.server.peer import Peer
-from quorumlog.server.peer_admission import PeerAdmission
-from quorumlog.server.peer_link import PeerLink
+from quorumlog.server.peers.peer import Peer
+from quorumlog.server.peers.peer_admission import PeerAdmission
+from quorumlog.server.peers.peer_link import PeerLink
+from quorumlog.server.peers.stalled_peers import StalledPeers
 from quorumlog.server.problem_log import ProblemLog
-from quorumlog.server.stalled_peers import StalledPeers
 from quorumlog.store.directory.member_directory import MemberDirectory
 from quorumlog.store.files.member_file import cluster_id_of
 from quorumlog.store.ledger_store import ColdRange, LogRange

@@ -11,7 +11,7 @@ from quorumlog.config import MemberAddress, parse_address
 from quorumlog.consensus.ready import Envelope
 from quorumlog.node.peer_connections import PeerConnections, Way, role_of
 from quorumlog.server.connection import Connection, LoopTurn
-from quorumlog.server.peer_link import PeerLink
+from quorumlog.server.peers.peer_link import PeerLink
 from quorumlog.wire.client_messages import Hello
 from quorumlog.wire.peer_hello import Identity, identity_of
 

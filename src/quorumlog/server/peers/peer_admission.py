@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 from quorumlog.config import GroupConfig
 from quorumlog.entry import Replica
-from quorumlog.server.address_probe import who_answers
 from quorumlog.server.connection import Connection, LoopTurn
-from quorumlog.server.peer import Peer, place_of
+from quorumlog.server.peers.address_probe import who_answers
+from quorumlog.server.peers.peer import Peer, place_of
 from quorumlog.wire.client_messages import (
     DUPLICATE,
     REFUSED,

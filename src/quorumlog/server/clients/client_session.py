@@ -23,7 +23,7 @@ from quorumlog.errors import (
 )
 from quorumlog.node.pending_appends import AppendOutcome
 from quorumlog.node.transfers import TransferOutcome
-from quorumlog.server.append_streams import RETRY_FULL_MS, AppendStreams
+from quorumlog.server.clients.append_streams import RETRY_FULL_MS, AppendStreams
 from quorumlog.server.connection import WRITE_BUFFER_BYTES, Connection
 from quorumlog.server.node_driver import NodeDriver, ReadOutcome
 from quorumlog.wire.client_messages import (

@@ -1,0 +1,5 @@
+"""What is between a member and its clients.
+
+Read in this order: `append_streams` (the order of a stream's appends), `client_session` (what one client
+asks).
+"""

@@ -118,7 +118,7 @@ def test_status_names_a_follower_that_takes_entries_and_syncs_none() -> None:
 
         def problems() -> list[str]:
             (leading,) = cluster.server(leader).drivers
-            return [problem for problem in leading.problems() if sick in problem]
+            return [problem for problem in leading.status.problems() if sick in problem]
 
         driver._flush.submit(released.wait, lambda result: None)
         try:

@@ -73,7 +73,9 @@ async def until(condition: Callable[[], bool]) -> None:
 
 def is_linked(server: LedgerServer) -> bool:
     (driver,) = server.drivers
-    return all(m.reachable for m in driver.status().members) and bool(driver.status().leader_id)
+    return all(m.reachable for m in driver.status.response().members) and bool(
+        driver.status.response().leader_id
+    )
 
 
 @asynccontextmanager

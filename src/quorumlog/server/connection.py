@@ -7,7 +7,7 @@ import logging
 import socket
 import struct
 from collections.abc import Callable
-from typing import cast
+from typing import Protocol, cast
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB
@@ -109,8 +109,19 @@ class LoopTurn:
             connection.resume_reading()
 
 
+class Session(Protocol):
+    """Who speaks on a connection behind the Hello, and owns it."""
+
+    def frame(self, frame: Frame) -> None: ...
+    def lost(self) -> None: ...
+
+    def writable(self) -> None:
+        """A reader that had fallen behind has caught up."""
+
+
 class Connection(asyncio.BufferedProtocol):
-    """Hands every frame to `on_frame` and its end to `on_lost(connection, closed_by_peer)`.
+    """Hands every frame to `on_frame(connection, frame)` until it has a session, then to that; and its
+    end to both `on_lost(connection, closed_by_peer)` and the session.
 
     What is sent during one turn of the loop leaves in one write at its end (`LoopTurn`).
     """
@@ -123,13 +134,11 @@ class Connection(asyncio.BufferedProtocol):
         connection_id: str = "",
     ) -> None:
         self._loop_turn = loop_turn
-        self.on_frame = on_frame
-        """Who takes the frames; after the Hello somebody else may."""
+        self._on_frame = on_frame
+        self.session: Session | None = None
         self._on_lost = on_lost
         self.connection_id = connection_id
         self.on_made: Callable[[Connection], None] | None = None
-        self.on_writable: Callable[[Connection], None] | None = None
-        """Called when a reader that had fallen behind has caught up."""
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
         self._out: list[Buffer] = []
@@ -168,7 +177,10 @@ class Connection(asyncio.BufferedProtocol):
             for frame in frames:
                 if self.closed:
                     return
-                self.on_frame(self, frame)
+                if self.session is not None:
+                    self.session.frame(frame)
+                else:
+                    self._on_frame(self, frame)
         except ProtocolViolation as violation:
             self.violate(violation)
             return
@@ -185,6 +197,9 @@ class Connection(asyncio.BufferedProtocol):
             exc is None or isinstance(exc, ConnectionResetError | BrokenPipeError)
         )
         self._on_lost(self, by_peer)
+        if self.session is not None:
+            self.session.lost()
+            self.session = None  # the two hold each other, and a connection holds a large buffer
 
     def pause_writing(self) -> None:
         """The other side reads slower than it asks: take no more requests from it meanwhile."""
@@ -194,8 +209,8 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._is_clogged = False
         self.resume_reading()
-        if not self.closed and self.on_writable is not None:
-            self.on_writable(self)
+        if not self.closed and self.session is not None:
+            self.session.writable()
 
     def pause_reading(self) -> None:
         if self._transport is not None and not self._transport.is_closing():

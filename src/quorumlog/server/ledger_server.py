@@ -17,7 +17,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import uvloop
@@ -31,7 +31,6 @@ from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.peers.peer_admission import Verdict
-from quorumlog.server.peers.peer_session import PeerSession
 from quorumlog.server.problem_log import RefusalLog
 from quorumlog.store.directory.member_directory import MemberDirectory, open_directory_of
 from quorumlog.store.disk import Disk, OsDisk
@@ -45,11 +44,6 @@ GC_THRESHOLD = 50_000
 the interpreter's 700 a tenth of a busy leader's time goes into looking at them again and again."""
 EXIT_CLEAN = 0
 EXIT_FAILED = 3
-
-
-class Session(Protocol):
-    def frame(self, connection: Connection, frame: Frame) -> None: ...
-    def lost(self, connection: Connection, closed_by_peer: bool) -> None: ...
 
 
 class LedgerServer:
@@ -90,7 +84,6 @@ class LedgerServer:
         self._on_role_change = on_role_change
         self._drivers: dict[str, NodeDriver] = {}
         self._connections: dict[str, Connection] = {}
-        self._sessions: dict[str, Session] = {}
         self._refusal_log = RefusalLog(log)
         self._connection_number = 0
         self._run_id = secrets.token_hex(8)
@@ -283,9 +276,6 @@ class LedgerServer:
     def drivers(self) -> list[NodeDriver]:
         return list(self._drivers.values())
 
-    def driver_of(self, group: str) -> NodeDriver | None:
-        return self._drivers.get(group)
-
     def _accept(self) -> Connection:
         self._connection_number += 1
         connection_id = f"{self._run_id}/{self._connection_number}"
@@ -302,10 +292,7 @@ class LedgerServer:
         if not isinstance(hello, Hello):
             raise ProtocolViolation(f"a connection begins with {type(hello).__name__} instead of Hello")
         if hello.role == "client":
-            session = ClientSession(self)
-            self._sessions[connection.connection_id] = session
-            connection.on_frame = session.frame
-            connection.on_writable = session.writable
+            connection.session = ClientSession(connection, self._drivers, self._close_client)
             connection.send(frame.group, self._client_welcome(frame.group, connection))
             driver = self._drivers.get(frame.group)
             if hello.rival and hello.run_id != self._run_id and driver is not None:
@@ -319,7 +306,7 @@ class LedgerServer:
         driver = self._drivers.get(group)
         if driver is None:
             return HelloResponse(connection_id=connection.connection_id)
-        response = driver.hello_response(connection_id=connection.connection_id)
+        response = driver.handshake.response(connection_id=connection.connection_id)
         return msgspec.structs.replace(
             response,
             max_entry_bytes=driver.config.storage.append_limit_bytes,
@@ -343,7 +330,7 @@ class LedgerServer:
             return
         code, reason = verdict
         connection.send(
-            driver.config.group, driver.hello_response(code, reason, connection.connection_id)
+            driver.config.group, driver.handshake.response(code, reason, connection.connection_id)
         )
         if reason:
             if code == REFUSED:
@@ -351,21 +338,14 @@ class LedgerServer:
                 self._refusal_log.refused(sentence, time.monotonic())
             connection.close()
             return
-        session = PeerSession(driver, hello)
-        self._sessions[connection.connection_id] = session
-        connection.on_frame = session.frame
-        driver.peers[hello.member_id].welcomed(hello, connection)
+        driver.admit(hello, connection)
 
     def _connection_lost(self, connection: Connection, closed_by_peer: bool) -> None:
         self._connections.pop(connection.connection_id, None)
-        session = self._sessions.pop(connection.connection_id, None)
-        if session is not None:
-            session.lost(connection, closed_by_peer)
 
-    def close_client(self, connection_id: str) -> None:
+    def _close_client(self, connection_id: str) -> None:
         """A stream has moved: nothing that its old connection queued may still be appended."""
-        session = self._sessions.get(connection_id)
-        if isinstance(session, ClientSession):
-            connection = self._connections[connection_id]
-            session.lost(connection, closed_by_peer=False)
+        connection = self._connections.get(connection_id)
+        if connection is not None and isinstance(connection.session, ClientSession):
+            connection.session.lost()
             connection.abort()

@@ -15,50 +15,29 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from quorumlog.batch import EntryBatch
 from quorumlog.config import GroupConfig
 from quorumlog.consensus.ready import Envelope, RoleChange
-from quorumlog.entry import Durability, Replica
-from quorumlog.errors import (
-    ConfigError,
-    DirectoryDamaged,
-    LedgerError,
-    ProtocolViolation,
-    RangeDamaged,
-    StoreFailure,
-)
+from quorumlog.entry import Durability
+from quorumlog.errors import ConfigError, ProtocolViolation
 from quorumlog.node import LedgerNode
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
+from quorumlog.server.peers.handshake import Handshake
 from quorumlog.server.peers.peer import Peer
 from quorumlog.server.peers.peer_admission import PeerAdmission
 from quorumlog.server.peers.peer_link import PeerLink
-from quorumlog.server.peers.stalled_peers import StalledPeers
+from quorumlog.server.peers.peer_session import PeerSession
 from quorumlog.server.problem_log import ProblemLog
+from quorumlog.server.status_report import StatusReport
+from quorumlog.server.waiting_reads import WaitingReads
 from quorumlog.store.directory.member_directory import MemberDirectory
-from quorumlog.store.files.member_file import cluster_id_of
-from quorumlog.store.ledger_store import ColdRange, LogRange
-from quorumlog.version import VERSION
-from quorumlog.wire.client_messages import WELCOME, Hello, HelloResponse, MemberInfo, StatusResponse
-from quorumlog.wire.peer_hello import member_list_of
+from quorumlog.wire.client_messages import Hello
 
 log = logging.getLogger("quorumlog.server")
 
 _WEAKEST_FIRST = [Durability.MEMORY, Durability.ASYNC, Durability.SYNC]
 DUPLICATE_TRIES = 4
 """Refused as often in a row, a process ends that another one is already."""
-ReadOutcome = EntryBatch | LedgerError | None
-
-
-class ReadWaiter:
-    """A reader that waits for entry `index` to be committed."""
-
-    __slots__ = ("deadline_s", "index", "wake")
-
-    def __init__(self, index: int, deadline_s: float, wake: Callable[[], None]) -> None:
-        self.index = index
-        self.deadline_s = deadline_s
-        self.wake = wake
 
 
 class NodeDriver:
@@ -80,8 +59,6 @@ class NodeDriver:
     ) -> None:
         """`run_id` names this run of the process, `listens_on` its address: for the first frames."""
         self.config = config
-        self._run_id = run_id
-        self._listens_on = listens_on
         self.directory = directory
         self._loop = asyncio.get_running_loop()
         self._loop_turn = loop_turn
@@ -97,22 +74,18 @@ class NodeDriver:
         self._turn_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._waiters: list[ReadWaiter] = []
-        self._reads: dict[ColdRange, list[Callable[[ReadOutcome], None]]] = {}
-        """Ranges that are being read for clients, and who waits for each."""
-        self._looks_at_set_aside = False
         self._problem_log = ProblemLog(log, f"{config.group}/{config.member_id}", time.monotonic())
         self.stopped = False
         self.failure: BaseException | None = None
-        self._member_list = member_list_of(config.members)
-        self._stalled_peers = StalledPeers()
         self.node = LedgerNode(config, directory, self, random.Random(seed), self._now_ms())
+        self.reads = WaitingReads(self.node, self.read_later)
+        self.handshake = Handshake(config, directory, run_id, listens_on)
         self.peers = {
             address.member_id: Peer(
                 loop_turn,
                 config.group,
                 address,
-                self._hello,
+                self.handshake.hello,
                 self._peer_connected,
                 self._peer_lost,
                 self.fail,
@@ -125,9 +98,18 @@ class NodeDriver:
             loop_turn,
             config,
             self.peers,
-            self.hello_response,
+            self.handshake.response,
             lambda: self.node.status().voters,
             self.fail,
+        )
+        self.status = StatusReport(
+            config,
+            directory.durability,
+            self.node,
+            self.peers,
+            self.admission,
+            self.handshake,
+            self.read_later,
         )
 
     def configure(self, config: GroupConfig) -> None:
@@ -176,7 +158,7 @@ class NodeDriver:
             if self._flushes and self._has_sent:
                 # Once it is on its way: the disks of the followers wait for it.
                 self._loop.call_soon(self._submit_flushes)
-            self._expire_waiters()
+            self.reads.expire()
             self._look_at_problems()
             self._set_timer()
             if self._flushes and not self._has_sent:
@@ -207,7 +189,7 @@ class NodeDriver:
         now_s = time.monotonic()
         if self._problem_log.is_due(now_s):
             status = self.node.status()
-            self._problem_log.look((status.waits_for, *self.problems()), now_s)
+            self._problem_log.look((status.waits_for, *self.status.problems()), now_s)
 
     def fail(self, error: BaseException) -> None:
         """A broken invariant, a disk that refuses, a process too many: this member stops, loudly, and
@@ -231,8 +213,7 @@ class NodeDriver:
         if wakeup_s <= time.monotonic():
             self.schedule()  # behind one look at the sockets
             return
-        if self._waiters:
-            wakeup_s = min(wakeup_s, min([w.deadline_s for w in self._waiters]))
+        wakeup_s = self.reads.wakeup_s(wakeup_s)
         if self._timer is not None:
             if self._timer_at <= wakeup_s and not self._timer.cancelled():
                 return  # fires early, finds nothing due and sets itself again
@@ -286,15 +267,10 @@ class NodeDriver:
             self._on_role_change(self.config.group, change)
 
     def committed(self, committed_index: int) -> None:
-        if self._waiters:
-            ready = [w for w in self._waiters if w.index <= committed_index]
-            if ready:
-                self._waiters = [w for w in self._waiters if w.index > committed_index]
-                for waiter in ready:
-                    waiter.wake()
+        self.reads.committed(committed_index)
 
     def lost_committed(self, first_index: int) -> None:
-        self._reads = {}  # who asks from now on means what takes their place
+        self.reads.lost_committed()
         log.critical(
             "%s/%s: entries from index %d on were acknowledged under flush = async, lost in a power"
             " failure, and are replaced by those of leader %s",
@@ -310,39 +286,12 @@ class NodeDriver:
 
     # ---------------------------------------------------------------- peers
 
-    @property
-    def cluster_id(self) -> str:
-        return cluster_id_of(self.directory.formation.founding)
-
-    def _hello(self, role: str, to_member_id: str) -> Hello:
-        return Hello(
-            role=role,
-            member_id=self.config.member_id,
-            directory_id=self.node.replica.directory_id,
-            to_member_id=to_member_id,
-            cluster_id=self.cluster_id,
-            members=self._member_list,
-            segment_bytes=self.config.storage.segment_bytes,
-            durability=self.directory.durability.value,
-            run_id=self._run_id,
-            listens_on=self._listens_on,
-        )
-
-    def hello_response(
-        self, code: int = WELCOME, message: str = "", connection_id: str = ""
-    ) -> HelloResponse:
-        return HelloResponse(
-            code=code,
-            message=message,
-            member_id=self.config.member_id,
-            directory_id=self.node.replica.directory_id,
-            cluster_id=self.cluster_id,
-            members=self._member_list,
-            segment_bytes=self.config.storage.segment_bytes,
-            durability=self.directory.durability.value,
-            connection_id=connection_id,
-            run_id=self._run_id,
-        )
+    def admit(self, hello: Hello, connection: Connection) -> None:
+        """Another member may speak here, on a connection that it has dialled."""
+        peer = self.peers[hello.member_id]
+        group, receive = self.config.group, self.node.receive
+        connection.session = PeerSession(connection, hello, group, peer, self.enter, receive)
+        peer.welcomed(hello, connection)
 
     def _peer_refused(self, link: PeerLink) -> None:
         """Others have this member already, and nobody takes this process for it."""
@@ -357,129 +306,3 @@ class NodeDriver:
     def _peer_lost(self, member_id: str, is_gone: bool) -> None:
         log.info("%s/%s has lost %s", self.config.group, self.config.member_id, member_id)
         self.enter(None, self.node.connection_lost, member_id, is_gone)
-
-    # ---------------------------------------------------------------- readers and status
-
-    def read(
-        self, first_index: int, stop_index: int, limit_bytes: int, done: Callable[[ReadOutcome], None]
-    ) -> None:
-        """Committed entries, at once from memory or later from a file; see `readable_range`.
-
-        Many readers may get the same batch: nobody writes to it.
-        """
-        try:
-            found = self.node.readable_range(first_index, stop_index, limit_bytes)
-        except LedgerError as error:
-            done(error)
-            return
-        if isinstance(found, EntryBatch):
-            done(found)
-            return
-        readers = self._reads.get(found)
-        if readers is not None:
-            readers.append(done)
-        else:
-            self._reads[found] = readers = [done]
-            self._read_file(found, readers)
-
-    def _read_file(self, cold: ColdRange, readers: list[Callable[[ReadOutcome], None]]) -> None:
-        """One read for all that ask for the same range until it is done."""
-
-        def read(result: tuple[LogRange, EntryBatch] | StoreFailure | LedgerError) -> None:
-            if self._reads.get(cold) is readers:
-                del self._reads[cold]
-            outcome: ReadOutcome
-            if isinstance(result, DirectoryDamaged):
-                self.node.repairer.found(result)
-                outcome = RangeDamaged(str(result))
-            elif isinstance(result, StoreFailure):
-                raise result
-            else:
-                outcome = result if isinstance(result, LedgerError) else result[1]
-            for done in readers:
-                done(outcome)
-
-        self.read_later(lambda: self.node.store.read_from(*cold), read)
-
-    def wait_for(self, index: int, wait_ms: int, wake: Callable[[], None]) -> None:
-        """Call `wake` once `index` is committed, or when the time is over. Inside a turn, whose end sets
-        the timer."""
-        self._waiters.append(ReadWaiter(index, time.monotonic() + wait_ms / 1000, wake))
-
-    def _expire_waiters(self) -> None:
-        if self._waiters:
-            now = time.monotonic()
-            expired = [w for w in self._waiters if w.deadline_s <= now]
-            if expired:
-                self._waiters = [w for w in self._waiters if w.deadline_s > now]
-                for waiter in expired:
-                    waiter.wake()
-
-    def status(self, request_id: int = 0) -> StatusResponse:
-        status = self.node.status()
-        peers = {p.replica.member_id: p for p in status.peers}
-        members = []
-        for member in self.config.members:
-            own = member.member_id == self.config.member_id
-            peer = peers.get(member.member_id)
-            up = None if own else self.peers[member.member_id].control.up
-            directory_id = status.replica.directory_id if own else up.directory_id if up else ""
-            members.append(
-                MemberInfo(
-                    id=member.member_id,
-                    address=str(member),
-                    directory_id=directory_id,
-                    reachable=own or up is not None,
-                    is_voter=Replica(member.member_id, directory_id) in status.voters,
-                    water_mark=status.durable_index if own else peer.water_mark if peer else -1,
-                )
-            )
-        scrub = self.node.scrub_status()
-        set_aside = self.node.store.set_aside
-        self._look_at_set_aside()
-        leader = status.leader
-        leader_id = leader.member_id if leader is not None else ""
-        return StatusResponse(
-            request_id=request_id,
-            group=self.config.group,
-            id=self.config.member_id,
-            address=str(self.config.own_address),
-            directory_id=status.replica.directory_id,
-            cluster_id=self.cluster_id,
-            role=status.role.value,
-            term=status.term,
-            leader_id=leader_id,
-            leader_address=next((m.address for m in members if m.id == leader_id), ""),
-            ledger_begin_index=status.ledger_begin_index,
-            ledger_end_index=status.ledger_end.index,
-            durable_index=status.durable_index,
-            committed_index=status.committed_index,
-            flush=self.directory.durability.value,
-            members=tuple(members),
-            waits_for=status.waits_for,
-            problems=self.problems(),
-            version=VERSION,
-            damaged_entries=sum(q.stop_index - q.first_index for q in self.node.store.damaged),
-            scrub_next_index=scrub.next_index,
-            scrub_stop_index=scrub.stop_index,
-            scrub_passes=scrub.passes,
-            scrub_ended_ms_ago=scrub.ended_ms_ago,
-            set_aside_files=set_aside.files,
-            set_aside_bytes=set_aside.size_bytes,
-        )
-
-    def _look_at_set_aside(self) -> None:
-        """For the next who asks: people may have deleted some of it."""
-
-        def looked(result: StoreFailure | LedgerError | None) -> None:
-            self._looks_at_set_aside = False
-
-        if not self._looks_at_set_aside:
-            self._looks_at_set_aside = True
-            self.read_later(self.node.store.look_at_set_aside, looked)
-
-    def problems(self) -> tuple[str, ...]:
-        """What an operator should know, in sentences, each once."""
-        stalled = self._stalled_peers.problems(self.node.status().peers, self._now_ms(), time.time())
-        found = (*self.node.problems(), *stalled, *self.admission.problems())
-        return tuple(dict.fromkeys(found))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt
@@ -25,7 +25,8 @@ from quorumlog.node.pending_appends import AppendOutcome
 from quorumlog.node.transfers import TransferOutcome
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS, AppendStreams
 from quorumlog.server.connection import WRITE_BUFFER_BYTES, Connection
-from quorumlog.server.node_driver import NodeDriver, ReadOutcome
+from quorumlog.server.node_driver import NodeDriver
+from quorumlog.server.waiting_reads import ReadOutcome
 from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
@@ -38,9 +39,6 @@ from quorumlog.wire.client_messages import (
 )
 from quorumlog.wire.framing import Frame
 
-if TYPE_CHECKING:
-    from quorumlog.server.ledger_server import LedgerServer
-
 READ_LIMIT_BYTES = 8 << 20
 """Most bytes of one answer to a read, whatever the request asks."""
 WAIT_LIMIT_MS = 60_000
@@ -48,8 +46,18 @@ WAITING_READS_LIMIT = 1000
 
 
 class ClientSession:
-    def __init__(self, server: LedgerServer) -> None:
-        self._server = server
+    """Of one connection, from its Hello to its end."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        drivers: Mapping[str, NodeDriver],
+        close_client: Callable[[str], None],
+    ) -> None:
+        """`drivers`: by group. `close_client(connection_id)` ends another client's session."""
+        self._connection = connection
+        self._drivers = drivers
+        self._close_client = close_client
         self._streams = AppendStreams()
         self._reads: deque[tuple[NodeDriver, ReadRequest]] = deque()
         """Reads that wait for the one before them, and for the client to take what it was sent."""
@@ -60,71 +68,52 @@ class ClientSession:
         self._in_flight_bytes = 0
         """Of appends that are not answered yet."""
 
-    def frame(self, connection: Connection, frame: Frame) -> None:
+    def frame(self, frame: Frame) -> None:
         group, request, batch = frame
-        driver = self._server.driver_of(group)
+        driver = self._drivers.get(group)
         if driver is None:
-            known = ", ".join(self._server.group_names)
             if not isinstance(request, AppendRequest | ReadRequest | StatusRequest | TransferRequest):
                 raise ProtocolViolation(f"{type(request).__name__} from a client")
-            connection.send(
-                group,
-                error_response(
-                    request.request_id,
-                    UnknownGroup(f"group {group!r} is not served here; groups: {known}"),
-                ),
-            )
+            known = ", ".join(self._drivers)
+            error = UnknownGroup(f"group {group!r} is not served here; groups: {known}")
+            self._connection.send(group, error_response(request.request_id, error))
         elif isinstance(request, AppendRequest):
-            self._append(connection, driver, request, batch)
+            if request.previous_connection:
+                self._close_client(request.previous_connection)
+            driver.enter(self._connection, self._append, driver, request, batch)
         elif isinstance(request, ReadRequest):
-            driver.enter(connection, self._read, connection, driver, request)
+            driver.enter(self._connection, self._read, driver, request)
         elif isinstance(request, StatusRequest):
-            driver.enter(connection, self._status, connection, driver, request)
+            driver.enter(self._connection, self._status, driver, request)
         elif isinstance(request, TransferRequest):
-            driver.enter(connection, self._transfer, connection, driver, request)
+            driver.enter(self._connection, self._transfer, driver, request)
         else:
             raise ProtocolViolation(f"{type(request).__name__} from a client")
 
-    def lost(self, connection: Connection, closed_by_peer: bool) -> None:
+    def lost(self) -> None:
         """What is proposed ends by itself, its answer goes nowhere; what is only queued is dropped."""
         self._reads.clear()
-        for driver in self._server.drivers:
-            driver.node.discard_requests_of(connection)
+        for driver in self._drivers.values():
+            driver.node.discard_requests_of(self._connection)
+
+    def _refuse(self, driver: NodeDriver, request_id: int, error: LedgerError) -> None:
+        self._connection.send(driver.config.group, error_response(request_id, error))
 
     # ---------------------------------------------------------------- append
 
-    def _append(
-        self,
-        connection: Connection,
-        driver: NodeDriver,
-        request: AppendRequest,
-        batch: EntryBatch | None,
-    ) -> None:
-        if request.previous_connection:
-            self._server.close_client(request.previous_connection)
-        driver.enter(connection, self._append_in_turn, connection, driver, request, batch)
-
-    def _append_in_turn(
-        self,
-        connection: Connection,
-        driver: NodeDriver,
-        request: AppendRequest,
-        batch: EntryBatch | None,
-    ) -> None:
-        group = driver.config.group
+    def _append(self, driver: NodeDriver, request: AppendRequest, batch: EntryBatch | None) -> None:
         if batch is None:
-            error = BadRequest("an append needs at least one entry")
-            connection.send(group, error_response(request.request_id, error))
+            self._refuse(driver, request.request_id, BadRequest("an append needs at least one entry"))
             return
         if request.stream:
-            refusal = self._streams.accept((group, request.stream), request.number)
+            refusal = self._streams.accept((driver.config.group, request.stream), request.number)
             if refusal is not None:
-                connection.send(group, error_response(request.request_id, refusal))
+                self._refuse(driver, request.request_id, refusal)
                 return
         size_bytes = batch.total_bytes
         in_flight_bytes = self._in_flight_bytes
         self._in_flight_bytes += size_bytes
-        done = functools.partial(self._appended, connection, driver, request, size_bytes)
+        done = functools.partial(self._appended, driver, request, size_bytes)
         limit_bytes = driver.config.max_connection_bytes
         if in_flight_bytes and in_flight_bytes + size_bytes > limit_bytes:
             done(
@@ -135,15 +124,10 @@ class ClientSession:
                 )
             )
             return
-        driver.node.append(batch, request.timeout_ms, done, connection)
+        driver.node.append(batch, request.timeout_ms, done, self._connection)
 
     def _appended(
-        self,
-        connection: Connection,
-        driver: NodeDriver,
-        request: AppendRequest,
-        size_bytes: int,
-        outcome: AppendOutcome,
+        self, driver: NodeDriver, request: AppendRequest, size_bytes: int, outcome: AppendOutcome
     ) -> None:
         self._in_flight_bytes -= size_bytes
         group = driver.config.group
@@ -153,109 +137,100 @@ class ClientSession:
                 self._streams.answered(key)
             else:
                 self._streams.refused(key, request.number)
-        if isinstance(outcome, AppendReceipt):
-            connection.send(
-                group,
-                AppendResponse(
-                    request_id=request.request_id,
-                    term=outcome.term,
-                    first_index=outcome.first_index,
-                    count=outcome.count,
-                    durability=outcome.durability,
-                ),
-            )
+        if not isinstance(outcome, AppendReceipt):
+            self._refuse(driver, request.request_id, outcome)
             return
-        connection.send(group, error_response(request.request_id, outcome))
+        self._connection.send(
+            group,
+            AppendResponse(
+                request_id=request.request_id,
+                term=outcome.term,
+                first_index=outcome.first_index,
+                count=outcome.count,
+                durability=outcome.durability,
+            ),
+        )
 
     # ---------------------------------------------------------------- read
 
-    def _read(self, connection: Connection, driver: NodeDriver, request: ReadRequest) -> None:
+    def _read(self, driver: NodeDriver, request: ReadRequest) -> None:
         refusal = driver.node.refusal_unless_leading() if request.from_leader else None
         if refusal is not None:
-            self._answer_read(connection, driver, request, refusal)
+            self._answer_read(driver, request, refusal)
             return
         is_above = request.first_index > driver.node.committed_index
         may_wait = is_above and request.wait_ms > 0
         if not may_wait and not (request.from_leader and (is_above or request.to_end)):
-            self._queue_read(connection, driver, request)
+            self._queue_read(driver, request)
             return
         if self._waiting_reads >= WAITING_READS_LIMIT:
             error = ConnectionFull(
                 f"{WAITING_READS_LIMIT} reads wait on this connection", retry_after_ms=RETRY_FULL_MS
             )
-            self._answer_read(connection, driver, request, error)
+            self._answer_read(driver, request, error)
             return
         self._waiting_reads += 1
         if may_wait:
-            wake = functools.partial(self._read_woken, connection, driver, request)
-            driver.wait_for(request.first_index, min(request.wait_ms, WAIT_LIMIT_MS), wake)
+            wake = functools.partial(self._read_woken, driver, request)
+            driver.reads.wait_for(request.first_index, min(request.wait_ms, WAIT_LIMIT_MS), wake)
         else:
             # What is committed stays so, but where the log ends only a leader knows: is it one still?
-            confirmed = functools.partial(self._read_confirmed, connection, driver, request)
-            driver.node.confirm_leadership(confirmed, connection)
+            confirmed = functools.partial(self._read_confirmed, driver, request)
+            driver.node.confirm_leadership(confirmed, self._connection)
 
-    def _read_woken(self, connection: Connection, driver: NodeDriver, request: ReadRequest) -> None:
+    def _read_woken(self, driver: NodeDriver, request: ReadRequest) -> None:
         self._waiting_reads -= 1
         if request.first_index > driver.node.committed_index:
-            self._answer_read(connection, driver, request, None)
+            self._answer_read(driver, request, None)
         else:
-            self._queue_read(connection, driver, request)
+            self._queue_read(driver, request)
 
     def _read_confirmed(
-        self,
-        connection: Connection,
-        driver: NodeDriver,
-        request: ReadRequest,
-        refusal: LedgerError | None,
+        self, driver: NodeDriver, request: ReadRequest, refusal: LedgerError | None
     ) -> None:
         self._waiting_reads -= 1
         if refusal is not None:
-            self._answer_read(connection, driver, request, refusal)
+            self._answer_read(driver, request, refusal)
         else:
-            self._queue_read(connection, driver, request)
+            self._queue_read(driver, request)
 
-    def _queue_read(self, connection: Connection, driver: NodeDriver, request: ReadRequest) -> None:
+    def _queue_read(self, driver: NodeDriver, request: ReadRequest) -> None:
         self._reads.append((driver, request))
-        self._next_read(connection)
+        self._next_read()
 
-    def writable(self, connection: Connection) -> None:
-        self._next_read(connection)
+    def writable(self) -> None:
+        self._next_read()
 
-    def _next_read(self, connection: Connection) -> None:
+    def _next_read(self) -> None:
         """One at a time, and none while the client has megabytes to take: a reader that asks for more
         than it reads must not fill this process with answers."""
         if self._is_starting_reads:
             return
         self._is_starting_reads = True
-        while self._reads and not self._is_reading and not connection.closed:
-            if connection.unsent_bytes >= WRITE_BUFFER_BYTES:
+        while self._reads and not self._is_reading and not self._connection.closed:
+            if self._connection.unsent_bytes >= WRITE_BUFFER_BYTES:
                 break  # `writable` goes on
             driver, request = self._reads.popleft()
             self._is_reading = True
-            driver.read(
+            driver.reads.read(
                 request.first_index,
                 request.stop_index,
                 max(1, min(request.limit_bytes, READ_LIMIT_BYTES)),
-                functools.partial(self._read_done, connection, driver, request),
+                functools.partial(self._read_done, driver, request),
             )
         self._is_starting_reads = False
 
-    def _read_done(
-        self, connection: Connection, driver: NodeDriver, request: ReadRequest, outcome: ReadOutcome
-    ) -> None:
+    def _read_done(self, driver: NodeDriver, request: ReadRequest, outcome: ReadOutcome) -> None:
         self._is_reading = False
-        self._answer_read(connection, driver, request, outcome)
-        self._next_read(connection)
+        self._answer_read(driver, request, outcome)
+        self._next_read()
 
-    def _answer_read(
-        self, connection: Connection, driver: NodeDriver, request: ReadRequest, outcome: ReadOutcome
-    ) -> None:
-        group = driver.config.group
+    def _answer_read(self, driver: NodeDriver, request: ReadRequest, outcome: ReadOutcome) -> None:
         if isinstance(outcome, LedgerError):
-            connection.send(group, error_response(request.request_id, outcome))
+            self._refuse(driver, request.request_id, outcome)
             return
-        connection.send(
-            group,
+        self._connection.send(
+            driver.config.group,
             ReadResponse(
                 request_id=request.request_id,
                 first_index=request.first_index,
@@ -268,22 +243,19 @@ class ClientSession:
 
     # ---------------------------------------------------------------- status, transfer
 
-    def _status(self, connection: Connection, driver: NodeDriver, request: StatusRequest) -> None:
-        connection.send(driver.config.group, driver.status(request.request_id))
+    def _status(self, driver: NodeDriver, request: StatusRequest) -> None:
+        self._connection.send(driver.config.group, driver.status.response(request.request_id))
 
-    def _transfer(self, connection: Connection, driver: NodeDriver, request: TransferRequest) -> None:
+    def _transfer(self, driver: NodeDriver, request: TransferRequest) -> None:
         def done(outcome: TransferOutcome) -> None:
             if isinstance(outcome, LedgerError):
-                answer = error_response(request.request_id, outcome)
-                connection.send(driver.config.group, answer)
+                self._refuse(driver, request.request_id, outcome)
                 return
-            connection.send(
-                driver.config.group,
-                TransferResponse(
-                    request_id=request.request_id,
-                    leader_id=outcome.leader_id or "",
-                    term=outcome.term,
-                ),
+            response = TransferResponse(
+                request_id=request.request_id,
+                leader_id=outcome.leader_id or "",
+                term=outcome.term,
             )
+            self._connection.send(driver.config.group, response)
 
         driver.node.transfer(request.to_member_id, done)

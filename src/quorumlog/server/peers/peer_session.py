@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import msgspec
 
@@ -11,7 +12,7 @@ from quorumlog.entry import Replica
 from quorumlog.errors import ProtocolViolation
 from quorumlog.node.peer_connections import Way
 from quorumlog.server.connection import Connection
-from quorumlog.server.node_driver import NodeDriver
+from quorumlog.server.peers.peer import Peer
 from quorumlog.wire.client_messages import Hello
 from quorumlog.wire.framing import Frame
 
@@ -19,26 +20,41 @@ from quorumlog.wire.framing import Frame
 class PeerSession:
     """Speaks for one directory of one member, as its Hello said; every message is counted as that."""
 
-    def __init__(self, driver: NodeDriver, hello: Hello) -> None:
-        self._driver = driver
-        self._voter = Replica(hello.member_id, hello.directory_id)
-        self._peer = driver.peers[hello.member_id]
+    def __init__(
+        self,
+        connection: Connection,
+        hello: Hello,
+        group: str,
+        peer: Peer,
+        enter: Callable[..., None],
+        receive: Callable[..., None],
+    ) -> None:
+        """`enter(connection, receive, message)` hands a message to the node in the next turn."""
+        self._connection = connection
+        self._replica = Replica(hello.member_id, hello.directory_id)
+        self._group = group
+        self._peer = peer
+        self._enter = enter
+        self._receive = receive
         self._way = Way(hello.role, is_ours=False)
 
-    def frame(self, connection: Connection, frame: Frame) -> None:
+    def frame(self, frame: Frame) -> None:
         message = frame.message
-        if not isinstance(message, Message) or frame.group != self._driver.config.group:
+        if not isinstance(message, Message) or frame.group != self._group:
             raise ProtocolViolation(
                 f"{type(message).__name__} for group {frame.group!r} on a connection of member"
-                f" {self._voter.member_id}"
+                f" {self._replica.member_id}"
             )
-        msgspec.structs.force_setattr(message, "sender", self._voter)
+        msgspec.structs.force_setattr(message, "sender", self._replica)
         if self._peer.connections.connected_to:
-            self._driver.enter(connection, self._driver.node.receive, message)
+            self._enter(self._connection, self._receive, message)
         else:
-            enter = functools.partial(self._driver.enter, connection, self._driver.node.receive, message)
+            enter = functools.partial(self._enter, self._connection, self._receive, message)
             entries_bytes = frame.batch.total_bytes if frame.batch is not None else 0
             self._peer.connections.hold(self._way, entries_bytes, enter)
 
-    def lost(self, connection: Connection, closed_by_peer: bool) -> None:
-        self._peer.inbound_lost(self._way.role, connection)
+    def lost(self) -> None:
+        self._peer.inbound_lost(self._way.role, self._connection)
+
+    def writable(self) -> None:
+        """Nothing waits for it: what this member says leaves on connections of its own."""

@@ -1,0 +1,113 @@
+"""StatusReport: what a member tells of itself to whoever asks, and of what is wrong with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from quorumlog.config import GroupConfig
+from quorumlog.entry import Durability, Replica
+from quorumlog.errors import LedgerError, StoreFailure
+from quorumlog.node import LedgerNode
+from quorumlog.server.peers.handshake import Handshake
+from quorumlog.server.peers.peer import Peer
+from quorumlog.server.peers.peer_admission import PeerAdmission
+from quorumlog.server.peers.stalled_peers import StalledPeers
+from quorumlog.server.waiting_reads import ReadLater
+from quorumlog.version import VERSION
+from quorumlog.wire.client_messages import MemberInfo, StatusResponse
+
+
+class StatusReport:
+    """Of one member."""
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        durability: Durability,
+        node: LedgerNode,
+        peers: Mapping[str, Peer],
+        admission: PeerAdmission,
+        handshake: Handshake,
+        read_later: ReadLater,
+    ) -> None:
+        self._config = config
+        self._durability = durability
+        self._node = node
+        self._peers = peers
+        self._admission = admission
+        self._handshake = handshake
+        self._read_later = read_later
+        self._stalled_peers = StalledPeers()
+        self._looks_at_set_aside = False
+
+    def response(self, request_id: int = 0) -> StatusResponse:
+        status = self._node.status()
+        peers = {p.replica.member_id: p for p in status.peers}
+        members = []
+        for member in self._config.members:
+            own = member.member_id == self._config.member_id
+            peer = peers.get(member.member_id)
+            up = None if own else self._peers[member.member_id].control.up
+            directory_id = status.replica.directory_id if own else up.directory_id if up else ""
+            members.append(
+                MemberInfo(
+                    id=member.member_id,
+                    address=str(member),
+                    directory_id=directory_id,
+                    reachable=own or up is not None,
+                    is_voter=Replica(member.member_id, directory_id) in status.voters,
+                    water_mark=status.durable_index if own else peer.water_mark if peer else -1,
+                )
+            )
+        scrub = self._node.scrub_status()
+        set_aside = self._node.store.set_aside
+        self._look_at_set_aside()
+        leader = status.leader
+        leader_id = leader.member_id if leader is not None else ""
+        return StatusResponse(
+            request_id=request_id,
+            group=self._config.group,
+            id=self._config.member_id,
+            address=str(self._config.own_address),
+            directory_id=status.replica.directory_id,
+            cluster_id=self._handshake.cluster_id,
+            role=status.role.value,
+            term=status.term,
+            leader_id=leader_id,
+            leader_address=next((m.address for m in members if m.id == leader_id), ""),
+            ledger_begin_index=status.ledger_begin_index,
+            ledger_end_index=status.ledger_end.index,
+            durable_index=status.durable_index,
+            committed_index=status.committed_index,
+            flush=self._durability.value,
+            members=tuple(members),
+            waits_for=status.waits_for,
+            problems=self.problems(),
+            version=VERSION,
+            damaged_entries=sum(q.stop_index - q.first_index for q in self._node.store.damaged),
+            scrub_next_index=scrub.next_index,
+            scrub_stop_index=scrub.stop_index,
+            scrub_passes=scrub.passes,
+            scrub_ended_ms_ago=scrub.ended_ms_ago,
+            set_aside_files=set_aside.files,
+            set_aside_bytes=set_aside.size_bytes,
+        )
+
+    def _look_at_set_aside(self) -> None:
+        """For the next who asks: people may have deleted some of it."""
+
+        def looked(result: StoreFailure | LedgerError | None) -> None:
+            self._looks_at_set_aside = False
+
+        if not self._looks_at_set_aside:
+            self._looks_at_set_aside = True
+            self._read_later(self._node.store.look_at_set_aside, looked)
+
+    def problems(self) -> tuple[str, ...]:
+        """What an operator should know, in sentences, each once."""
+        stalled = self._stalled_peers.problems(
+            self._node.status().peers, time.monotonic() * 1000, time.time()
+        )
+        found = (*self._node.problems(), *stalled, *self._admission.problems())
+        return tuple(dict.fromkeys(found))

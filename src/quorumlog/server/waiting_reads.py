@@ -1,0 +1,111 @@
+"""WaitingReads: clients that wait for an entry to be committed, or for a range to come from a file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from quorumlog.batch import EntryBatch
+from quorumlog.errors import DirectoryDamaged, LedgerError, RangeDamaged, StoreFailure
+from quorumlog.node import LedgerNode
+from quorumlog.store.ledger_store import ColdRange, LogRange
+
+ReadOutcome = EntryBatch | LedgerError | None
+ReadLater = Callable[[Callable[[], Any], Callable[[Any], None]], None]
+"""`Host.read_later`."""
+
+
+class _Waiter:
+    """Waits for entry `index` to be committed."""
+
+    __slots__ = ("deadline_s", "index", "wake")
+
+    def __init__(self, index: int, deadline_s: float, wake: Callable[[], None]) -> None:
+        self.index = index
+        self.deadline_s = deadline_s
+        self.wake = wake
+
+
+class WaitingReads:
+    """Of all clients of one member."""
+
+    def __init__(self, node: LedgerNode, read_later: ReadLater) -> None:
+        self._node = node
+        self._read_later = read_later
+        self._waiters: list[_Waiter] = []
+        self._readers: dict[ColdRange, list[Callable[[ReadOutcome], None]]] = {}
+        """Ranges that are being read from files, and who waits for each."""
+
+    def read(
+        self, first_index: int, stop_index: int, limit_bytes: int, done: Callable[[ReadOutcome], None]
+    ) -> None:
+        """Committed entries, at once from memory or later from a file; see `readable_range`.
+
+        Many readers may get the same batch: nobody writes to it.
+        """
+        try:
+            found = self._node.readable_range(first_index, stop_index, limit_bytes)
+        except LedgerError as error:
+            done(error)
+            return
+        if isinstance(found, EntryBatch):
+            done(found)
+            return
+        readers = self._readers.get(found)
+        if readers is not None:
+            readers.append(done)
+        else:
+            self._readers[found] = readers = [done]
+            self._read_file(found, readers)
+
+    def _read_file(self, cold: ColdRange, readers: list[Callable[[ReadOutcome], None]]) -> None:
+        """One read for all that ask for the same range until it is done."""
+
+        def read(result: tuple[LogRange, EntryBatch] | StoreFailure | LedgerError) -> None:
+            if self._readers.get(cold) is readers:
+                del self._readers[cold]
+            outcome: ReadOutcome
+            if isinstance(result, DirectoryDamaged):
+                self._node.repairer.found(result)
+                outcome = RangeDamaged(str(result))
+            elif isinstance(result, StoreFailure):
+                raise result
+            else:
+                outcome = result if isinstance(result, LedgerError) else result[1]
+            for done in readers:
+                done(outcome)
+
+        self._read_later(lambda: self._node.store.read_from(*cold), read)
+
+    def lost_committed(self) -> None:
+        """Other entries take the place of some: a read that began before is shared with nobody more."""
+        self._readers = {}
+
+    # ---------------------------------------------------------------- the next commit
+
+    def wait_for(self, index: int, wait_ms: int, wake: Callable[[], None]) -> None:
+        """Call `wake` once `index` is committed, or when the time is over. Inside a turn, whose end sets
+        the timer."""
+        self._waiters.append(_Waiter(index, time.monotonic() + wait_ms / 1000, wake))
+
+    def committed(self, committed_index: int) -> None:
+        if self._waiters:
+            ready = [w for w in self._waiters if w.index <= committed_index]
+            if ready:
+                self._waiters = [w for w in self._waiters if w.index > committed_index]
+                for waiter in ready:
+                    waiter.wake()
+
+    def expire(self) -> None:
+        if self._waiters:
+            now_s = time.monotonic()
+            expired = [w for w in self._waiters if w.deadline_s <= now_s]
+            if expired:
+                self._waiters = [w for w in self._waiters if w.deadline_s > now_s]
+                for waiter in expired:
+                    waiter.wake()
+
+    def wakeup_s(self, other_s: float) -> float:
+        """When the first of them gives up, if that is before `other_s`."""
+        return min(other_s, min([w.deadline_s for w in self._waiters])) if self._waiters else other_s

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from typing import Any
 
 import pytest
 
+from quorumlog import config
 from quorumlog.config import (
     FRAME_LIMIT_BYTES,
     GIB,
@@ -81,6 +82,45 @@ def test_the_least_that_works_is_taken_and_one_less_is_not(kind: Any, name: str,
     kind(**{name: least})
     with pytest.raises(ConfigError, match=name):
         kind(**{name: least - 1})
+
+
+NUMBERS = [
+    (kind, options, each)
+    for kind, options in (
+        (ConsensusConfig, {}),
+        (StoreConfig, {}),
+        (GroupConfig, ALONE),
+        (MemberAddress, {"member_id": "n0", "host": "127.0.0.1"}),
+    )
+    for each in fields(kind)
+    if each.type in ("int", "float")
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "number"), NUMBERS, ids=lambda each: getattr(each, "name", "")
+)
+def test_every_number_has_a_range(kind: Any, options: Any, number: Field[Any]) -> None:
+    """The defaults lie in it, what lies outside is refused by name, and so is what is no number."""
+    nonsense: list[object] = [-1, 2**63, True, "5", None, float("nan"), float("inf")]
+    if number.type == "int":
+        least, most, _ = number.metadata["range"]
+        assert least <= most < 2**63
+        assert number.default is MISSING or least <= number.default <= most
+        nonsense += [least - 1, most + 1, 5.5]
+    for value in nonsense:
+        with pytest.raises(ConfigError, match=number.name):
+            kind(**{**options, number.name: value})
+
+
+def test_no_number_hides_in_another_type() -> None:
+    """Else it would have no range."""
+    kinds = (ConsensusConfig, StoreConfig, GroupConfig, MemberAddress)
+    types = {str(each.type) for kind in kinds for each in fields(kind)} - {"int", "float"}
+    names = {kind.__name__ for kind in kinds}
+    assert types == {"str", "tuple[str, ...]", "tuple[MemberAddress, ...]"} | (names & types)
+    classes = {each for each in vars(config).values() if is_dataclass(each) and isinstance(each, type)}
+    assert classes == set(kinds)
 
 
 def test_what_a_log_can_hold_is_the_same_whatever_a_member_takes_of_clients() -> None:

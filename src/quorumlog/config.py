@@ -1,4 +1,4 @@
-"""Every knob in one place: frozen dataclasses by concern, units in the names, checked on construction.
+"""Every option in one place: frozen dataclasses by concern, units in the names, checked on construction.
 
 A value that cannot work raises `ConfigError` naming the option and both values. Options of a TOML
 file and of the command line have the same names as the fields here.
@@ -34,9 +34,29 @@ MAX_NAME_BYTES = 255
 """Of a group or a member: names go into the head of a frame, ids into a slot of `hardstate`."""
 
 
-def _check_at_most(config: Any, name: str, bound: int, why: str) -> None:
-    if getattr(config, name) > bound:
-        raise ConfigError(f"{name} ({getattr(config, name)}) must be at most {bound}: {why}")
+_FRAME_WHY = f"one frame carries {FRAME_LIMIT_BYTES} bytes, heads included"
+_ENTRY_WHY = (
+    f"a larger entry fits into no frame ({FRAME_LIMIT_BYTES} bytes, head included), so no follower could"
+    " receive it"
+)
+_BLANK_WHY = "a blank record says its length in a signed 32-bit number"
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+TIB = 1024 * GIB
+
+
+class Range(NamedTuple):
+    """Of a number: `least` and `most` are taken."""
+
+    least: int
+    most: int
+    why: str = ""
+    """What stands against more."""
+
+
+def _number(default: int, least: int, most: int, why: str = "") -> Any:
+    return field(default=default, metadata={"range": Range(least, most, why)})
 
 
 def _check_name(name: str, value: str) -> None:
@@ -44,44 +64,53 @@ def _check_name(name: str, value: str) -> None:
         raise ConfigError(f"{name} {value!r} must have 1 to {MAX_NAME_BYTES} bytes")
 
 
-def _check_whole_numbers(config: Any) -> None:
+def _check_numbers(config: Any) -> None:
     """Before anything is computed with them: a fraction would come out of it as a time or a size."""
     for each in fields(config):
-        value = getattr(config, each.name)
-        if each.type == "int" and type(value) is not int:
-            raise ConfigError(f"{each.name} must be a whole number (an int), not {value!r}")
+        if each.type != "int":
+            continue
+        name, value = each.name, getattr(config, each.name)
+        if type(value) is not int:
+            raise ConfigError(f"{name} must be a whole number (an int), not {value!r}")
+        least, most, why = each.metadata["range"]
+        if value < least:
+            raise ConfigError(
+                f"{name} ({value}) must be {f'at least {least}' if least else '0 or more'}"
+            )
+        if value > most:
+            raise ConfigError(f"{name} ({value}) must be at most {most}{why and ': '}{why}")
 
 
 @dataclass(frozen=True, slots=True)
 class ConsensusConfig:
     """Timings and limits of `quorumlog.consensus`; all durations in milliseconds."""
 
-    heartbeat_interval_ms: int = 150
-    max_heartbeat_leak: int = 5
+    heartbeat_interval_ms: int = _number(150, 1, HOUR_MS)
+    max_heartbeat_leak: int = _number(5, 1, 10_000)
     """Silent heartbeat intervals after which a follower turns candidate."""
-    min_vote_interval_ms: int = 50
-    max_vote_interval_ms: int = 300
+    min_vote_interval_ms: int = _number(50, 1, HOUR_MS)
+    max_vote_interval_ms: int = _number(300, 1, HOUR_MS)
     """A vote wait is drawn from [min_vote_interval_ms, max_vote_interval_ms]."""
-    lost_connection_wait_ms: int = 50
+    lost_connection_wait_ms: int = _number(50, 0, HOUR_MS)
     """After a lost connection to the leader a pre-vote starts within [0, this]."""
-    push_window_bytes: int = 8 * MIB
+    push_window_bytes: int = _number(8 * MIB, 1, TIB)
     """Unacknowledged bytes that one follower may have on its way."""
-    push_limit_bytes: int = 1 * MIB
+    push_limit_bytes: int = _number(1 * MIB, 1, LARGEST_PUSH_BYTES, _FRAME_WHY)
     """Bytes of one push; a single larger entry still goes, alone."""
-    push_resend_ms: int = 1000
+    push_resend_ms: int = _number(1000, 1, HOUR_MS)
     """After so long without an answer, and without bytes on their way, a follower is asked what has
     arrived; then after twice as long, and so on up to 16 times so long. What has not goes again."""
-    commit_delay_ms: int = 5
+    commit_delay_ms: int = _number(5, 0, HOUR_MS)
     """How much later than the leader a follower learns of a commit, if no push tells it before."""
-    max_waiting_pushes: int = 256
+    max_waiting_pushes: int = _number(256, 1, 1_000_000)
     """Pushes ahead of its log that a follower keeps, ordered by index."""
     preferred_leader_ids: tuple[str, ...] = ()
-    preferred_check_interval_ms: int = 1000
-    max_transfer_lag_bytes: int = 64 * MIB
+    preferred_check_interval_ms: int = _number(1000, 1, DAY_MS)
+    max_transfer_lag_bytes: int = _number(64 * MIB, 1, TIB)
     """A transfer is refused to a member further behind than this. As much as may wait for commit, so
     that a follower which keeps up under full load is no further behind; and what a gigabit carries in an
     election time-out, while appends wait."""
-    preferred_cool_down_ms: int = 30_000
+    preferred_cool_down_ms: int = _number(30_000, 1, DAY_MS)
     """After a hand-over to a preferred leader that failed or did not last, none is tried for so long."""
 
     @property
@@ -89,24 +118,7 @@ class ConsensusConfig:
         return self.heartbeat_interval_ms * self.max_heartbeat_leak
 
     def __post_init__(self) -> None:
-        _check_whole_numbers(self)
-        for name in (
-            "heartbeat_interval_ms",
-            "max_heartbeat_leak",
-            "min_vote_interval_ms",
-            "push_window_bytes",
-            "push_limit_bytes",
-            "push_resend_ms",
-            "max_waiting_pushes",
-            "max_transfer_lag_bytes",
-            "preferred_check_interval_ms",
-            "preferred_cool_down_ms",
-        ):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} must be positive, not {getattr(self, name)}")
-        for name in ("commit_delay_ms", "lost_connection_wait_ms"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must be 0 or more, not {getattr(self, name)}")
+        _check_numbers(self)
         if self.election_timeout_ms < 3 * self.heartbeat_interval_ms:
             raise ConfigError(
                 f"the election time-out ({self.election_timeout_ms} ms = max_heartbeat_leak"
@@ -124,12 +136,6 @@ class ConsensusConfig:
                 f"push_window_bytes ({self.push_window_bytes}) is below push_limit_bytes"
                 f" ({self.push_limit_bytes})"
             )
-        _check_at_most(
-            self,
-            "push_limit_bytes",
-            LARGEST_PUSH_BYTES,
-            f"one frame carries {FRAME_LIMIT_BYTES} bytes, heads included",
-        )
 
 
 MAX_ENTRY_BYTES = 4 * MIB
@@ -142,75 +148,43 @@ class StoreConfig:
 
     flush: str = "sync"
     """`sync`: acknowledge after fdatasync. `async`: acknowledge after the write (docs/durability.md)."""
-    segment_bytes: int = 1 * GIB
-    index_segment_bytes: int = 160 * MIB
-    max_entry_bytes: int = MAX_ENTRY_BYTES
+    segment_bytes: int = _number(1 * GIB, 512, 2 * GIB - 1, _BLANK_WHY)
+    index_segment_bytes: int = _number(160 * MIB, 32, TIB)
+    max_entry_bytes: int = _number(MAX_ENTRY_BYTES, HEADER_BYTES + 1, LARGEST_ENTRY_BYTES, _ENTRY_WHY)
     """Of what clients append here. What a leader with another limit has taken is stored all the same."""
     disk_full_ratio: float = 0.90
     """Appends are refused while more of the file system than this is in use."""
-    flush_interval_ms: int = 100
+    flush_interval_ms: int = _number(100, 1, DAY_MS)
     """How often `flush = async` syncs in the background; much that is not synced yet brings it sooner
     (`node/flusher.py`)."""
-    checkpoint_interval_ms: int = 3000
-    durable_sync_interval_ms: int = 200
-    index_sync_bytes: int = 64 * MIB
+    checkpoint_interval_ms: int = _number(3000, 1, DAY_MS)
+    durable_sync_interval_ms: int = _number(200, 1, DAY_MS)
+    index_sync_bytes: int = _number(64 * MIB, 1, TIB)
     """The index is synced after this many bytes of data, and before a data segment is sealed."""
-    reserve_step_bytes: int = 64 * MIB
+    reserve_step_bytes: int = _number(64 * MIB, 1, TIB)
     """Space is reserved ahead of the end in steps of this size."""
-    page_cache_bytes: int = 256 * MIB
+    page_cache_bytes: int = _number(256 * MIB, 0, TIB)
     """So much of the newest data stays in the operating system's page cache; older data is given back
     once it is synced, and comes from the disk when it is read."""
-    max_set_aside_bytes: int = 1 * GIB
+    max_set_aside_bytes: int = _number(1 * GIB, 0, 1024 * TIB)
     """What a start has cut off and what healing has overwritten is kept in `quarantine/` for people, so
     much of it in all: above that the oldest goes, but never the newest of each file."""
-    scrub_bytes_per_second: int = 4 * MIB
+    scrub_bytes_per_second: int = _number(4 * MIB, 0, TIB)
     """How fast a pass over the whole log, one a day, looks for damage; 0: it does not."""
-    scrub_start_delay_ms: int = 60_000
+    scrub_start_delay_ms: int = _number(60_000, 0, 365 * DAY_MS)
     """How long after a start the first such pass begins: a start has better things to do."""
 
     def __post_init__(self) -> None:
-        _check_whole_numbers(self)
+        _check_numbers(self)
         if self.flush not in ("sync", "async"):
             raise ConfigError(f"flush must be 'sync' or 'async', not {self.flush!r}")
-        if self.index_segment_bytes <= 0 or self.index_segment_bytes % 32:
+        if self.index_segment_bytes % 32:
             raise ConfigError(
-                f"index_segment_bytes ({self.index_segment_bytes}) must be a positive multiple of 32"
+                f"index_segment_bytes ({self.index_segment_bytes}) must be a multiple of 32"
             )
-        if self.segment_bytes < 512:
-            raise ConfigError(f"segment_bytes ({self.segment_bytes}) must be at least 512")
-        if self.segment_bytes >= 2 * GIB:
-            # A blank record says its length in a signed 32-bit number.
-            raise ConfigError(f"segment_bytes ({self.segment_bytes}) must be below 2 GiB")
-        if not 0.0 < self.disk_full_ratio <= 1.0:
-            raise ConfigError(f"disk_full_ratio ({self.disk_full_ratio}) must be in (0, 1]")
-        if self.page_cache_bytes < 0:
-            raise ConfigError(f"page_cache_bytes ({self.page_cache_bytes}) must be 0 or more")
-        if self.max_set_aside_bytes < 0:
-            raise ConfigError(f"max_set_aside_bytes ({self.max_set_aside_bytes}) must be 0 or more")
-        if self.scrub_bytes_per_second < 0:
-            raise ConfigError(
-                f"scrub_bytes_per_second ({self.scrub_bytes_per_second}) must be 0 (off) or more"
-            )
-        if self.scrub_start_delay_ms < 0:
-            raise ConfigError(f"scrub_start_delay_ms ({self.scrub_start_delay_ms}) must be 0 or more")
-        if self.max_entry_bytes <= HEADER_BYTES:
-            raise ConfigError(f"max_entry_bytes ({self.max_entry_bytes}) must be above {HEADER_BYTES}")
-        _check_at_most(
-            self,
-            "max_entry_bytes",
-            LARGEST_ENTRY_BYTES,
-            f"a larger entry fits into no frame ({FRAME_LIMIT_BYTES} bytes, head included), so no"
-            " follower could receive it",
-        )
-        for name in (
-            "flush_interval_ms",
-            "checkpoint_interval_ms",
-            "durable_sync_interval_ms",
-            "index_sync_bytes",
-            "reserve_step_bytes",
-        ):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} must be positive, not {getattr(self, name)}")
+        ratio = self.disk_full_ratio
+        if type(ratio) not in (int, float) or not 0.0 < ratio <= 1.0:
+            raise ConfigError(f"disk_full_ratio ({ratio!r}) must be a number in (0, 1]")
 
     @property
     def entry_limit_bytes(self) -> int:
@@ -231,7 +205,10 @@ class MemberAddress:
 
     member_id: str
     host: str
-    port: int
+    port: int = field(metadata={"range": Range(0, 65535)})
+
+    def __post_init__(self) -> None:
+        _check_numbers(self)
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -278,21 +255,21 @@ class GroupConfig:
     """`file`, or `memory` (a new directory id at every start)."""
     consensus: ConsensusConfig = field(default_factory=ConsensusConfig)
     storage: StoreConfig = field(default_factory=StoreConfig)
-    append_timeout_ms: int = 5000
+    append_timeout_ms: int = _number(5000, 1, DAY_MS)
     """An append not committed after this long is answered OutcomeUnknown."""
-    max_uncommitted_bytes: int = 64 * MIB
+    max_uncommitted_bytes: int = _number(64 * MIB, 1, TIB)
     """Of all appends that wait; above it they are refused with PendingFull."""
-    max_connection_bytes: int = 32 * MIB
+    max_connection_bytes: int = _number(32 * MIB, 1, TIB)
     """Of the appends of one connection, so that one client leaves room for others; ConnectionFull."""
-    catch_up_bytes_per_second: int = 64 * MIB
+    catch_up_bytes_per_second: int = _number(64 * MIB, 1, TIB)
     """What a follower far behind is sent while appends come in, beside twice what is appended; while
     none do, it gets all that it can take."""
-    linger_ms: int = 0
+    linger_ms: int = _number(0, 0, DAY_MS)
     """A batch waits so long for more appends before it is formed. 0: batches form while the disk works,
     and nobody waits for nothing."""
 
     def __post_init__(self) -> None:
-        _check_whole_numbers(self)
+        _check_numbers(self)
         _check_name("--group", self.group)
         ids = [m.member_id for m in self.members]
         for member_id in ids:
@@ -306,17 +283,9 @@ class GroupConfig:
                 raise ConfigError(
                     f"--preferred-leader {preferred} is not in --members ({', '.join(ids)})"
                 )
-        for name in (
-            "append_timeout_ms",
-            "max_uncommitted_bytes",
-            "max_connection_bytes",
-            "catch_up_bytes_per_second",
-        ):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} must be positive, not {getattr(self, name)}")
-        if not 0 <= self.linger_ms < self.append_timeout_ms:
+        if self.linger_ms >= self.append_timeout_ms:
             raise ConfigError(
-                f"linger_ms ({self.linger_ms}) must be 0 or more and below append_timeout_ms"
+                f"linger_ms ({self.linger_ms}) must be below append_timeout_ms"
                 f" ({self.append_timeout_ms})"
             )
         if self.store not in ("file", "memory"):

@@ -67,10 +67,10 @@ test-compiled: wheel  ## the tests, on what that wheel holds, in a virtual envir
 	$(COMPILED)/bin/quorumlog --version | grep compiled
 	$(COMPILED)/bin/python -m pytest $(PARALLEL) --ignore=tests/mutants --ignore=tests/architecture
 
-sim: $(STAMP)  ## simulated lives: make sim SEEDS=10000 JOBS=2
+sim: $(STAMP)  ## simulated runs: make sim SEEDS=10000 JOBS=2
 	$(BIN)/quorumlog sim --seeds $(SEEDS) --jobs $(JOBS)
 
-mutants: $(STAMP)  ## known mistakes, one at a time: each must be noticed by a simulated life
+mutants: $(STAMP)  ## known mistakes, one at a time: each must be noticed by a simulated run
 	$(BIN)/python -m tests.mutants --jobs $(JOBS)
 
 nemesis: $(STAMP)  ## real members killed, cut off, slowed and damaged, with their histories checked

@@ -67,7 +67,7 @@ class SimulatedLog:
         if unknown:
             raise ValueError(f"no such faults: {sorted(unknown)}; there are {', '.join(FAULT_KINDS)}")
         random = Random(seed)
-        weather = replace(
+        profile = replace(
             draw_profile(random, members),
             fault_kinds=tuple(kind for kind in faults if kind in MEMBER_KINDS),
             fault_every_ms=fault_every_ms,
@@ -76,7 +76,7 @@ class SimulatedLog:
             clients=0,
         )
         self.trace = Trace()
-        self._cluster = SimCluster(random, weather, self.trace)
+        self._cluster = SimCluster(random, profile, self.trace)
         # It tells requests apart by their bodies, which here are the caller's.
         self._cluster.checkers = [
             c for c in self._cluster.checkers if not isinstance(c, AcknowledgedAppends)
@@ -127,7 +127,7 @@ class SimulatedLog:
                 try:
                     return self._entries(asked, first_index)
                 except LedgerError:
-                    pass  # a new leader, or damage that is being healed
+                    pass  # a new leader, or damage that is being repaired
             self._cluster.run_for(50.0)
         raise LeaderNotReady(f"no member could be read from for {timeout_ms} ms", retry_after_ms=50)
 

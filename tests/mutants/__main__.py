@@ -49,7 +49,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="mutants; all of them if none is given")
-    parser.add_argument("--seeds", type=int, default=2000, help="lives for each at most (%(default)s)")
+    parser.add_argument("--seeds", type=int, default=2000, help="runs for each at most (%(default)s)")
     parser.add_argument("--jobs", type=int, default=2, help="processes (%(default)s)")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each instead of a table")
     return parser.parse_args()

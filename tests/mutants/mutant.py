@@ -1,4 +1,4 @@
-"""Mutant: one known mistake, put into the product while a simulated life or a scenario runs.
+"""Mutant: one known mistake, put into the product while a simulated run or a scenario runs.
 
     @mutant(12, "the entry before a push is not checked")
     def previous_entry_unchecked(patch: Patch) -> None:
@@ -114,11 +114,11 @@ class Mutant:
     sentence: str
     apply: Callable[[Patch], None]
     scenario: Scenario | None
-    """Where random lives come by too rarely: what to run instead."""
+    """Where random runs come by too rarely: what to run instead."""
     harmless: str
     """Why nothing can notice this mistake alone; empty if it must be caught."""
-    unfair: bool = False
-    """Only disks that forget bring it up: its lives are unfair ones."""
+    lossy_disks: bool = False
+    """Only disks that forget bring it up: its runs have lossy disks."""
 
     @contextmanager
     def living(self) -> Iterator[Patch]:
@@ -136,12 +136,12 @@ def mutant(
     *,
     scenario: Scenario | None = None,
     harmless: str = "",
-    unfair: bool = False,
+    lossy_disks: bool = False,
 ) -> Callable[[Callable[[Patch], None]], Mutant]:
     def register(apply: Callable[[Patch], None]) -> Mutant:
         name = apply.__name__
         assert name not in ALL, name
-        ALL[name] = Mutant(number, name, sentence, apply, scenario, harmless, unfair)
+        ALL[name] = Mutant(number, name, sentence, apply, scenario, harmless, lossy_disks)
         return ALL[name]
 
     return register

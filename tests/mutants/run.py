@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from quorumlog.sim.run import live
+from quorumlog.sim.run import run_seed
 from tests.mutants.mutant import ALL, Mutant, Scenario
 
 __all__ = ["ALL", "LEFT_OUT", "Outcome", "outcome", "outcomes", "read_failure"]
@@ -25,7 +25,7 @@ LEFT_OUT = {
 """Rules without a mutant, and why."""
 
 HARMLESS_SHARE = 10
-"""Nobody is expected to notice these: a tenth of the lives."""
+"""Nobody is expected to notice these: a tenth of the runs."""
 
 PROMISES = ("Violation", "AssertionError", "NotWhole", "quorumlog.errors.")
 """What a mutant is caught by; anything else means that the mutant itself is broken."""
@@ -37,13 +37,13 @@ class Outcome:
     name: str
     sentence: str
     caught_by: str
-    """A checker, an assertion, the end of a life; empty: the mutant has survived."""
+    """A checker, an assertion, the end of a run; empty: the mutant has survived."""
     what: str
     seeds: int
-    """Lives lived, the one that failed included; 0: a scenario ran."""
+    """Runs, the one that failed included; 0: a scenario ran."""
     scenario: str
     reached: int
-    """How often the mistake made a difference, over all those lives."""
+    """How often the mistake made a difference, over all those runs."""
     harmless: str
     seconds: float
 
@@ -69,34 +69,34 @@ def _one(task: tuple[str, int]) -> Outcome:
 
 
 def outcome(mutant: Mutant, seeds: int) -> Outcome:
-    """Raises RuntimeError if what failed was not the mistake: the mutant's own code, or a life that
+    """Raises RuntimeError if what failed was not the mistake: the mutant's own code, or a run that
     fails without it as well."""
     began = time.monotonic()
-    failure, lived = "", 0
+    failure, seed = "", 0
     with mutant.living() as patch:
         if mutant.scenario is not None:
             failure = _play(mutant.scenario)
         else:
             limit = seeds // HARMLESS_SHARE if mutant.harmless else seeds
-            while not failure and lived < limit:
-                lived += 1
-                failure = live(lived, unfair=mutant.unfair).failure
+            while not failure and seed < limit:
+                seed += 1
+                failure = run_seed(seed, lossy_disks=mutant.lossy_disks).failure
     caught_by, what = read_failure(failure)
     if failure:
         sound = (
             _play(mutant.scenario)
             if mutant.scenario is not None
-            else live(lived, unfair=mutant.unfair).failure
+            else run_seed(seed, lossy_disks=mutant.lossy_disks).failure
         )
         if sound or not patch.reached_count:
-            raise RuntimeError(f"{mutant.name} has not caused this (seed {lived}):\n{failure}\n{sound}")
+            raise RuntimeError(f"{mutant.name} has not caused this (seed {seed}):\n{failure}\n{sound}")
     return Outcome(
         mutant.number,
         mutant.name,
         mutant.sentence,
         caught_by,
         what,
-        lived,
+        seed,
         mutant.scenario.__name__.removeprefix("test_") if mutant.scenario is not None else "",
         patch.reached_count,
         mutant.harmless,
@@ -129,8 +129,6 @@ def read_failure(failure: str) -> tuple[str, str]:
     kind, _, words = said.partition(": ")
     if folder == "checkers":
         return f"checker {module}", words
-    if module == "life":
-        return "healing", words
     if folder == "sim" and (module == "scenario" or module.startswith("test_")):
         return "scenario", words
     return f"{kind.rpartition('.')[2]} in {file}.{function}", words

@@ -179,7 +179,7 @@ def torn_tail_accepted(patch: Patch) -> None:
 @mutant(
     33,
     "damage below the durable point is cut like a torn tail, and shortens the log (31)",
-    scenario=disk_scenes.test_damage_below_the_durable_point_is_healed_and_shortens_nothing,
+    scenario=disk_scenes.test_damage_below_the_durable_point_is_repaired_and_shortens_nothing,
 )
 def damage_cut_like_a_tail(patch: Patch) -> None:
     """The others still have it."""
@@ -212,7 +212,7 @@ def page_behind_end_refused(patch: Patch) -> None:
     scenario=disk_scenes.test_damage_in_front_of_known_damage_is_withheld_with_it,
 )
 def overlapping_range_dropped(patch: Patch) -> None:
-    """It was damaged or healed while the look was on its way."""
+    """It was damaged or repaired while the look was on its way."""
     patch.edit(
         DamagedRanges.add,
         "for new in found:",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quorumlog.consensus.entry_handler import EntryHandler
-from quorumlog.sim.run import live
+from quorumlog.sim.run import run_seed
 from tests.mutants.mutant import Patch
 from tests.mutants.run import ALL, outcome, read_failure
 
@@ -38,11 +38,11 @@ def test_a_mutant_fits_the_code_as_it_is(name: str) -> None:
 
 
 def test_a_mutant_leaves_nothing_behind() -> None:
-    sound = live(7, faults_ms=3_000)
+    sound = run_seed(7, faults_ms=3_000)
     take = EntryHandler._take
     assert not outcome(ALL["own_entries_counted_early"], seeds=5).survived
     assert EntryHandler._take is take
-    assert live(7, faults_ms=3_000).trace_hash == sound.trace_hash
+    assert run_seed(7, faults_ms=3_000).trace_hash == sound.trace_hash
 
 
 def test_a_mutant_whose_code_has_gone_is_refused() -> None:

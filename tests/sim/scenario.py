@@ -63,13 +63,13 @@ class Scenario:
         seed: int = 1,
         flush: str = "sync",
         store: str = "file",
-        weather: SimulationProfile = QUIET,
+        profile: SimulationProfile = QUIET,
         start: bool = True,
         checked: bool = True,
     ) -> None:
-        storage = replace(weather.storage, flush=flush)
-        weather = replace(weather, size=size, storage=storage, store=store)
-        self.cluster = SimCluster(Random(seed), weather, Trace())
+        storage = replace(profile.storage, flush=flush)
+        profile = replace(profile, size=size, storage=storage, store=store)
+        self.cluster = SimCluster(Random(seed), profile, Trace())
         self.members = self.cluster.members
         if not checked:
             self.cluster.checkers.clear()

@@ -21,7 +21,7 @@ def are_connected(one: SimMember, other: SimMember) -> bool:
 
 def test_a_restarted_follower_is_fed_as_soon_as_both_ends_are_connected() -> None:
     assert QUIET.consensus.push_resend_ms > 2 * GREETING_MS[-1] + 2 * SOON_MS
-    scene = Scenario(weather=ONE_BY_ONE)
+    scene = Scenario(profile=ONE_BY_ONE)
     scene.append()
     leader, follower = scene.await_leader(), scene.followers()[0]
     for _ in range(20):
@@ -39,7 +39,7 @@ def test_a_restarted_follower_is_fed_as_soon_as_both_ends_are_connected() -> Non
 
 def test_one_connection_that_is_reset_delays_no_append_for_long() -> None:
     """The other three stand, and what comes on them meanwhile is not lost."""
-    scene = Scenario(weather=ONE_BY_ONE)
+    scene = Scenario(profile=ONE_BY_ONE)
     scene.append()
     leader = scene.await_leader()
     follower, away = scene.followers()

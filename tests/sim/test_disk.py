@@ -408,7 +408,7 @@ def test_cutting_the_file_gets_rid_of_bytes_that_a_power_loss_brought_back() -> 
 
 
 def test_a_process_crashes_at_the_change_that_the_countdown_names_and_changes_nothing_more() -> None:
-    def live(disk: SimDisk, done: list[str]) -> None:
+    def work(disk: SimDisk, done: list[str]) -> None:
         disk.make_directory("m")
         done.append("make_directory")
         disk.make_directory("m")  # makes nothing
@@ -430,12 +430,12 @@ def test_a_process_crashes_at_the_change_that_the_countdown_names_and_changes_no
         done.append("unlink")
 
     whole: list[str] = []
-    live(SimDisk(), whole)
+    work(SimDisk(), whole)
     for countdown in range(1, len(whole) + 1):
         disk, done = SimDisk(), list[str]()
         disk.crash_countdown = countdown
         with pytest.raises(Crashed):
-            live(disk, done)
+            work(disk, done)
         assert done == whole[: countdown - 1]
         reached = disk.snapshot()
         with pytest.raises(Crashed):
@@ -591,8 +591,8 @@ def test_a_member_keeps_every_durable_entry_and_its_vote_through_power_losses(se
     directory = opened(disk)
     durable, state = 0, HardState(1, None)
     directory.save_hard_state(state)
-    for life in range(8):
-        asked = HardState(life + 2, Replica(f"n{random.randint(1, 3)}", "d1"))
+    for run in range(8):
+        asked = HardState(run + 2, Replica(f"n{random.randint(1, 3)}", "d1"))
         disk.crash_countdown = random.choice([None, random.randint(1, 60)])
         disk.crash_random = random
         with contextlib.suppress(Crashed):

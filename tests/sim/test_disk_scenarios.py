@@ -1,4 +1,4 @@
-"""Disks and cuts of the log: what random lives come by too rarely, step by step.
+"""Disks and cuts of the log: what random runs come by too rarely, step by step.
 
 The mutants (tests/mutants/) run these as well: each fails where the rule that it is about is broken.
 """
@@ -41,7 +41,7 @@ def test_either_slot_of_a_file_of_promises_is_enough() -> None:
         scene.make_whole()
 
 
-def test_damage_below_the_durable_point_is_healed_and_shortens_nothing() -> None:
+def test_damage_below_the_durable_point_is_repaired_and_shortens_nothing() -> None:
     scene = Scenario()
     scene.append(10)
     member = scene.followers()[0]
@@ -135,14 +135,14 @@ def test_a_member_acknowledges_nothing_from_damage_on_that_may_not_be_committed(
         for member in scene.members:
             member.kill()
         damaged.disk.flip(f"{damaged.path}/data/{0:020d}", position + 32, 1)
-        damaged.is_damaged = True  # so the end waits until it is healed
+        damaged.is_damaged = True  # so the end waits until it is repaired
         leader.start()
         damaged.start()  # the third stays away
-        leader.sync_ms = 20_000.0  # what is to heal the other is read from there
+        leader.sync_ms = 20_000.0  # what is to repair the other is read from there
         scene.await_leader(leader)
         scene.await_one_log(damaged, leader)
         scene.run_for(50)  # PromisesOnDisk raises if the no-op is acknowledged
-        assert damaged.node.store.damaged, "healed too early to mean anything"
+        assert damaged.node.store.damaged, "repaired too early to mean anything"
         leader.sync_ms = 1.0
         scene.make_whole()
 
@@ -150,7 +150,7 @@ def test_a_member_acknowledges_nothing_from_damage_on_that_may_not_be_committed(
 def test_an_acknowledgement_that_waits_is_withheld_once_damage_is_found_in_front_of_it() -> None:
     """Of two entries the first is on the disk, and damaged, when the second still waits for its sync;
     the member knows of neither that it is committed."""
-    scene = Scenario(weather=replace(QUIET, delay_ms=20.0))
+    scene = Scenario(profile=replace(QUIET, delay_ms=20.0))
     scene.append(3)
     leader = scene.await_leader()
     damaged, third = scene.followers()
@@ -170,7 +170,7 @@ def test_an_acknowledgement_that_waits_is_withheld_once_damage_is_found_in_front
     assert [(q.first_index, q.stop_index) for q in store.damaged] == [(index, index + 1)]
     scene.until(lambda: store.durable.index == index + 1, "a sync of the second")
     scene.run_for(1)  # PromisesOnDisk raises if the second is acknowledged now
-    assert store.damaged, "healed too early to mean anything"
+    assert store.damaged, "repaired too early to mean anything"
     scene.heal()
     scene.make_whole()
 
@@ -364,13 +364,13 @@ def test_of_two_cuts_under_one_sync_the_deeper_one_counts() -> None:
 
 def test_pushes_that_overtake_each_other_make_the_same_log() -> None:
     for seed in range(1, 9):
-        weather = replace(
+        profile = replace(
             QUIET,
             consensus=replace(QUIET.consensus, push_limit_bytes=1),  # an entry each
             in_order=False,
             delay_ms=20.0,
         )
-        scene, old, others = _leader_with_entries_that_must_go(seed=seed, weather=weather)
+        scene, old, others = _leader_with_entries_that_must_go(seed=seed, profile=profile)
         new = scene.await_leader(*others)
         scene.heal()
         for _ in range(5):
@@ -383,8 +383,8 @@ def test_pushes_that_overtake_each_other_make_the_same_log() -> None:
 def test_an_answer_of_an_earlier_term_says_nothing_about_the_log_of_this_one() -> None:
     """It was held up on its way; its sender has dropped since what it acknowledged."""
     for seed in range(1, 9):
-        weather = replace(QUIET, in_order=False, delay_ms=5.0, holds_cut_messages=True)
-        scene = Scenario(size=5, seed=seed, weather=weather)
+        profile = replace(QUIET, in_order=False, delay_ms=5.0, holds_cut_messages=True)
+        scene = Scenario(size=5, seed=seed, profile=profile)
         scene.append(3)
         leader = scene.await_leader()
         late, *others = scene.followers()
@@ -441,10 +441,10 @@ def _leader_with_entries_that_must_go(
     seed: int = 1,
     flush: str = "sync",
     sync_ms: float = 1.0,
-    weather: SimulationProfile = QUIET,
+    profile: SimulationProfile = QUIET,
 ) -> tuple[Scenario, SimMember, list[SimMember]]:
     """A leader was cut off with appends that only it has; the others, who come last, have a new one."""
-    scene = Scenario(size=size, seed=seed, flush=flush, weather=weather)
+    scene = Scenario(size=size, seed=seed, flush=flush, profile=profile)
     scene.append(3)
     old = scene.await_leader()
     others = scene.followers()

@@ -17,7 +17,7 @@ from quorumlog.sim.checkers.checker import Checker
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.pipe import Pipe
 from quorumlog.sim.profile import LINK_KINDS
-from quorumlog.sim.run import live
+from quorumlog.sim.run import run_seed
 from quorumlog.testing import SimulatedLog
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 
@@ -49,7 +49,7 @@ class Pushed(Checker):
 
 def one_behind(entries: int = 50) -> tuple[Scenario, SimMember, SimMember]:
     """A leader, and a follower that is down and lacks so many entries, about a thousand bytes each."""
-    scene = Scenario(weather=SMALL_PUSHES)
+    scene = Scenario(profile=SMALL_PUSHES)
     scene.append(2)
     leader, behind = scene.await_leader(), scene.followers()[0]
     behind.stop()
@@ -172,7 +172,7 @@ def test_a_leader_that_is_heard_by_a_majority_stays_whatever_becomes_of_the_othe
 
 
 def test_a_slow_link_deposes_nobody() -> None:
-    scene = Scenario(weather=SMALL_PUSHES)
+    scene = Scenario(profile=SMALL_PUSHES)
     scene.append(3)
     leader = scene.await_leader()
     term = leader.node.raft.term
@@ -188,12 +188,12 @@ def test_a_slow_link_deposes_nobody() -> None:
 
 def test_lives_without_link_faults_are_what_they_were_without_any_pipes() -> None:
     """What is drawn for links is drawn beside the rest."""
-    lives = [live(seed, faults_ms=500) for seed in range(1, 40)]
-    assert not [result.failure for result in lives if result.failure]
+    runs = [run_seed(seed, faults_ms=500) for seed in range(1, 40)]
+    assert not [result.failure for result in runs if result.failure]
     with_faults = [
-        result.seed for result in lives if any(result.counts[f"fault: {kind}"] for kind in LINK_KINDS)
+        result.seed for result in runs if any(result.counts[f"fault: {kind}"] for kind in LINK_KINDS)
     ]
-    assert 2 < len(with_faults) < 20, "most lives have none"
+    assert 2 < len(with_faults) < 20, "most runs have none"
 
 
 @pytest.mark.parametrize("kind", LINK_KINDS)

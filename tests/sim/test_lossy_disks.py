@@ -1,4 +1,4 @@
-"""Lives in which disks forget, on a majority too: losses are reported, nothing wrong is served."""
+"""Runs in which disks forget, on a majority too: losses are reported, nothing wrong is served."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from typer.testing import CliRunner
 from quorumlog.cli.main import app
 from quorumlog.sim.losses import Losses, lost_entries
 from quorumlog.sim.profile import LOSSY_DISK_KINDS
-from quorumlog.sim.run import live
+from quorumlog.sim.run import run_seed
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 
-LIVES = range(1, 13)
-UNFAIR = replace(QUIET, has_lossy_disks=True)
+SEEDS = range(1, 13)
+LOSSY_DISKS = replace(QUIET, has_lossy_disks=True)
 
 
 def test_whatever_disks_forget_nothing_wrong_is_served_and_losses_are_told() -> None:
-    results = [live(seed, faults_ms=5_000, unfair=True) for seed in LIVES]
+    results = [run_seed(seed, faults_ms=5_000, lossy_disks=True) for seed in SEEDS]
     failed = {result.seed: result.failure for result in results if result.failure}
-    assert not failed, f"quorumlog sim --unfair --seed {min(failed)} --seconds 5 --trace\n{failed}"
+    assert not failed, f"quorumlog sim --lossy-disks --seed {min(failed)} --seconds 5 --trace\n{failed}"
     counts = sum((result.counts for result in results), Counter[str]())
     assert all(counts[f"fault: {kind}"] for kind in LOSSY_DISK_KINDS), counts
     assert any(result.lost for result in results)
 
 
-def test_an_unfair_seed_is_one_life_and_leaves_the_fair_one_of_its_number_alone() -> None:
-    first, second = (live(7, faults_ms=3_000, unfair=True) for _ in range(2))
+def test_a_seed_on_lossy_disks_is_one_run_and_leaves_the_plain_one_of_its_number_alone() -> None:
+    first, second = (run_seed(7, faults_ms=3_000, lossy_disks=True) for _ in range(2))
     assert first == second
-    fair = live(7, faults_ms=3_000)
-    assert fair.trace_hash != first.trace_hash
-    assert not any(fair.counts[f"fault: {kind}"] for kind in LOSSY_DISK_KINDS)
+    plain = run_seed(7, faults_ms=3_000)
+    assert plain.trace_hash != first.trace_hash
+    assert not any(plain.counts[f"fault: {kind}"] for kind in LOSSY_DISK_KINDS)
 
 
 def test_a_majority_put_back_loses_what_came_after_the_copy_and_a_faithful_member_says_so() -> None:
-    scene = Scenario(weather=UNFAIR)
+    scene = Scenario(profile=LOSSY_DISKS)
     losses = Losses(scene.cluster)
     scene.watch(losses)
     scene.append(3)
@@ -58,13 +58,15 @@ def test_a_majority_put_back_loses_what_came_after_the_copy_and_a_faithful_membe
 
 
 def test_a_group_that_kept_everything_reports_no_losses() -> None:
-    scene = Scenario(weather=UNFAIR)
+    scene = Scenario(profile=LOSSY_DISKS)
     scene.append(3)
     assert lost_entries(scene.cluster) == []
 
 
 def test_the_command_prints_what_was_lost() -> None:
-    told = CliRunner().invoke(app, ["sim", "--unfair", "--seed", "80", "--seeds", "8", "--seconds", "3"])
+    told = CliRunner().invoke(
+        app, ["sim", "--lossy-disks", "--seed", "80", "--seeds", "8", "--seconds", "3"]
+    )
     assert told.exit_code == 0, told.output
-    assert "lives lost acknowledged entries" in told.output
+    assert "runs lost acknowledged entries" in told.output
     assert "fault: old copy" in told.output

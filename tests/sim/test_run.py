@@ -1,4 +1,4 @@
-"""Whole lives of simulated clusters: what `make sim` does by the thousand."""
+"""Whole runs of simulated clusters: what `make sim` does by the thousand."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ import pytest
 
 from quorumlog.sim.coverage import counted_transitions
 from quorumlog.sim.many_runs import counted_run
-from quorumlog.sim.run import live
+from quorumlog.sim.run import run_seed
 from tests.sim.kept_seeds import KEPT_SEEDS, KeptSeed
 
-LIVES = range(1, 151)
+SEEDS = range(1, 151)
 
 
-@pytest.mark.parametrize("seed", LIVES)
-def test_a_life_keeps_every_promise(seed: int) -> None:
-    result = live(seed, faults_ms=10_000)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_run_keeps_every_promise(seed: int) -> None:
+    result = run_seed(seed, faults_ms=10_000)
     assert not result.failure, f"quorumlog sim --seed {seed} --seconds 10 --trace\n{result.failure}"
 
 
 @pytest.mark.parametrize("kept", KEPT_SEEDS, ids=lambda kept: f"{kept.seed} {kept.mutant}")
-def test_a_life_that_once_failed_keeps_every_promise(kept: KeptSeed) -> None:
-    result = live(kept.seed, unfair=kept.unfair)
+def test_a_run_that_once_failed_keeps_every_promise(kept: KeptSeed) -> None:
+    result = run_seed(kept.seed, lossy_disks=kept.lossy_disks)
     assert not result.failure, f"{kept}\n{result.failure}"
 
 
-def test_one_seed_is_one_life() -> None:
+def test_one_seed_is_one_run() -> None:
     lines: list[list[str]] = [[], []]
-    first, second = (live(7, faults_ms=5_000, tell=told.append) for told in lines)
+    first, second = (run_seed(7, faults_ms=5_000, tell=told.append) for told in lines)
     assert lines[0] == lines[1]
     assert first.trace_hash == second.trace_hash
     assert first.counts == second.counts
-    assert live(8, faults_ms=5_000).trace_hash != first.trace_hash
+    assert run_seed(8, faults_ms=5_000).trace_hash != first.trace_hash
 
 
-def test_listening_and_counting_do_not_change_a_life() -> None:
-    alone = live(7, faults_ms=5_000)
+def test_listening_and_counting_do_not_change_a_run() -> None:
+    alone = run_seed(7, faults_ms=5_000)
     with counted_transitions(Counter()):
-        counted = live(7, faults_ms=5_000, tell=lambda line: None)
+        counted = run_seed(7, faults_ms=5_000, tell=lambda line: None)
     assert alone.trace_hash == counted.trace_hash == counted_run(7, 5_000).trace_hash

@@ -1,4 +1,4 @@
-"""Elections and founding: what random lives come by too rarely, step by step on the same simulator.
+"""Elections and founding: what random runs come by too rarely, step by step on the same simulator.
 
 The mutants (tests/mutants/) run these as well: each fails where the rule that it is about is broken.
 """
@@ -112,7 +112,7 @@ def test_a_leader_that_was_replaced_unknown_to_it_does_not_say_where_the_log_end
 
 def test_a_new_leader_says_where_the_log_ends_once_it_has_committed_in_its_term() -> None:
     """It holds an entry that was acknowledged, and does not know that it was."""
-    scene = Scenario(weather=replace(QUIET, sync_ms=40.0))
+    scene = Scenario(profile=replace(QUIET, sync_ms=40.0))
     scene.append(3)
     old = scene.await_leader()
     heir, away = scene.followers()
@@ -181,7 +181,7 @@ def test_a_member_that_obeys_no_cut_does_not_commit_with_members_that_forget() -
     """Two in `async` mode lose what they had acknowledged, and go on with other entries in its place.
     The third, in `sync` mode, would hold the first ones as committed for ever."""
     for seed in range(1, 5):  # what is left after a power loss is luck
-        scene = Scenario(flush="async", weather=FORGETFUL, seed=seed)
+        scene = Scenario(flush="async", profile=FORGETFUL, seed=seed)
         scene.append(3)
         own, *others = scene.members
         restart_with_flush(own, "sync")

@@ -87,7 +87,7 @@ def test_an_unknown_fault_is_named() -> None:
 
 @pytest.mark.parametrize("seed", [389, 400])
 def test_what_was_acknowledged_is_read_whoever_leads_by_then(seed: int) -> None:
-    """In these lives a new leader that knew of no commit yet was asked, and gave nothing."""
+    """In these runs a new leader that knew of no commit yet was asked, and gave nothing."""
     log = SimulatedLog(seed)
     acknowledged = 0
     for number in range(25):

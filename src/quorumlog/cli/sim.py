@@ -1,4 +1,4 @@
-"""quorumlog sim: lives of simulated clusters, one by one or by the thousand."""
+"""quorumlog sim: runs of simulated clusters, one by one or by the thousand."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from rich.table import Table
 from quorumlog.cli.options import Json
 from quorumlog.cli.output import EXIT_REFUSED, entry_progress, out, print_json
 from quorumlog.sim.coverage import EXPECTED_ABSENT, expected, missing
-from quorumlog.sim.many_runs import lives
-from quorumlog.sim.run import FAULTS_MS, RunResult, live
+from quorumlog.sim.many_runs import run_seeds
+from quorumlog.sim.run import FAULTS_MS, RunResult, run_seed
 
 COVERAGE_SEEDS = 1000
-"""From so many lives on everything that can be met must have been met."""
+"""From so many runs on everything that can be met must have been met."""
 
 
 def sim(
     seed: Annotated[int, typer.Option(help="The first seed.")] = 1,
-    seeds: Annotated[int, typer.Option(help="How many lives, one a seed.", min=1)] = 1,
+    seeds: Annotated[int, typer.Option(help="How many runs, one a seed.", min=1)] = 1,
     jobs: Annotated[int, typer.Option(help="Processes.", min=1)] = 1,
     seconds: Annotated[
-        float, typer.Option(help="Virtual seconds with faults, before the peace.", min=0.1)
+        float, typer.Option(help="Virtual seconds with faults, before they end.", min=0.1)
     ] = FAULTS_MS / 1000,
     members: Annotated[
         int | None, typer.Option(help="Members; drawn from the seed if not given.", min=1, max=7)
     ] = None,
-    unfair: Annotated[
+    lossy_disks: Annotated[
         bool,
         typer.Option(
-            "--unfair",
+            "--lossy-disks",
             help="Disks also forget what they have synced, and old copies of directories are put back,"
             " on any number of members. Entries may be lost then, which is reported; nothing wrong may"
             " be served.",
         ),
     ] = False,
     trace: Annotated[
-        bool, typer.Option("--trace", help="Print the life of the one seed as a story.")
+        bool, typer.Option("--trace", help="Print the run of the one seed, an event a line.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Live through crashes, power losses, partitions and bad disks in virtual time; check everything.
+    """Run through crashes, power losses, partitions and bad disks in virtual time; check everything.
 
     The very members of production run on a simulated network and disk. The same seed and options are
-    the same life, event by event. Status 1 if a promise was broken; the failing seeds are printed.
+    the same run, event by event. Status 1 if a promise was broken; the failing seeds are printed.
 
     Example: quorumlog sim --seeds 1000 --jobs 2
     """
@@ -53,29 +53,35 @@ def sim(
         if seeds != 1:
             raise typer.BadParameter("--trace and --members go with one --seed, not with --seeds")
         tell = (lambda line: print(line)) if trace else None
-        results = [live(seed, faults_ms=seconds * 1000, size=members, unfair=unfair, tell=tell)]
+        results = [
+            run_seed(seed, faults_ms=seconds * 1000, size=members, lossy_disks=lossy_disks, tell=tell)
+        ]
     else:
-        results = _lives(seed, seeds, jobs, seconds * 1000, unfair)
+        results = _run_seeds(seed, seeds, jobs, seconds * 1000, lossy_disks)
     failed = sorted((r for r in results if r.failure), key=lambda r: r.seed)
     counts: Counter[str] = Counter()
     for result in results:
         counts.update(result.counts)
-    absent = missing(counts) if seeds >= COVERAGE_SEEDS and not unfair else []
+    absent = missing(counts) if seeds >= COVERAGE_SEEDS and not lossy_disks else []
     if json:
         for result in results:
             print_json(_row(result))
     else:
-        _print(results, failed, counts, absent, seeds, unfair=unfair)
-        if unfair:
+        _print(results, failed, counts, absent, seeds, lossy_disks=lossy_disks)
+        if lossy_disks:
             _print_losses(results)
     if failed or absent:
         raise typer.Exit(EXIT_REFUSED)
 
 
-def _lives(first_seed: int, seeds: int, jobs: int, faults_ms: float, unfair: bool) -> list[RunResult]:
+def _run_seeds(
+    first_seed: int, seeds: int, jobs: int, faults_ms: float, lossy_disks: bool
+) -> list[RunResult]:
     results = []
-    with entry_progress("lives") as progress:
-        for result in lives(range(first_seed, first_seed + seeds), jobs, faults_ms, unfair=unfair):
+    with entry_progress("runs") as progress:
+        for result in run_seeds(
+            range(first_seed, first_seed + seeds), jobs, faults_ms, lossy_disks=lossy_disks
+        ):
             results.append(result)
             progress(len(results), seeds)
     return results
@@ -104,7 +110,7 @@ def _print(
     absent: list[str],
     seeds: int,
     *,
-    unfair: bool,
+    lossy_disks: bool,
 ) -> None:
     console = out()
     for result in failed[:5]:
@@ -124,7 +130,7 @@ def _print(
         sum(r.acknowledged for r in results),
     )
     console.print(
-        f"{len(results):,} lives, {virtual_s:,.0f} virtual seconds, {appends:,} appends,"
+        f"{len(results):,} runs, {virtual_s:,.0f} virtual seconds, {appends:,} appends,"
         f" {acknowledged:,} acknowledged, {len(failed)} failed"
     )
     if len(results) == 1:
@@ -133,12 +139,12 @@ def _print(
         seeds_text = " ".join(str(result.seed) for result in failed)
         console.print(
             f"failing seeds: {seeds_text}\nreplay: quorumlog sim --seed {failed[0].seed} --trace"
-            + (" --unfair" if unfair else "")
+            + (" --lossy-disks" if lossy_disks else "")
         )
 
 
 def _print_losses(results: list[RunResult]) -> None:
-    """What unfair lives have cost, life by life; lives without losses are only counted."""
+    """What runs on lossy disks have cost, run by run; runs without losses are only counted."""
     table = Table("seed", "acknowledged entries lost", "found others holding other entries", "not whole")
     marked = [each for each in results if each.lost or each.diverged or each.not_whole]
     for result in sorted(marked, key=lambda result: result.seed):
@@ -152,7 +158,7 @@ def _print_losses(results: list[RunResult]) -> None:
     if marked:
         console.print(table)
     console.print(
-        f"{sum(bool(r.lost) for r in results):,} lives lost acknowledged entries,"
+        f"{sum(bool(r.lost) for r in results):,} runs lost acknowledged entries,"
         f" {sum(bool(r.diverged) for r in results):,} diverged,"
         f" {sum(bool(r.not_whole) for r in results):,} did not become whole"
     )

@@ -39,18 +39,18 @@ class SimClient:
 
     def work(self) -> None:
         """One append and now and then a read, for ever."""
-        weather = self._cluster.weather
-        between_ms = 1000.0 * weather.clients / weather.appends_per_second
+        profile = self._cluster.profile
+        between_ms = 1000.0 * profile.clients / profile.appends_per_second
         self._cluster.at(self._random.expovariate(1 / between_ms), self.work)
         if not self._cluster.clients_work:
             return
-        count = self._random.randint(1, weather.batch_entries)
+        count = self._random.randint(1, profile.batch_entries)
         number = len(self._cluster.operations.appends) + 1
         bodies = tuple(self._body(number, at) for at in range(count))
         self.append(bodies, self._random.choice((200, 1000, 5000)))
         if self._random.random() < 0.3:
             self._read()
-        if weather.asks_for_end:
+        if profile.asks_for_end:
             self._ask_for_end()
 
     # ---------------------------------------------------------------- append
@@ -87,10 +87,10 @@ class SimClient:
         return append
 
     def _body(self, number: int, at: int) -> bytes:
-        limit_bytes = self._cluster.weather.body_bytes
+        limit_bytes = self._cluster.profile.body_bytes
         length = self._random.randint(0, limit_bytes) if self._random.random() < 0.3 else 0
         body = b"%d.%d." % (number, at) + bytes(length)
-        limits = self._cluster.weather.append_limits
+        limits = self._cluster.profile.append_limits
         if limits and len(body) > min(limits) - HEADER_BYTES:
             # As long as the strictest member takes it, or one byte longer.
             body = body[: min(limits) - HEADER_BYTES + length % 2]

@@ -23,11 +23,11 @@ from quorumlog.sim.trace import Trace
 class SimCluster:
     """Nothing in it may depend on anything but `random` and the order of events."""
 
-    def __init__(self, random: Random, weather: SimulationProfile, trace: Trace) -> None:
+    def __init__(self, random: Random, profile: SimulationProfile, trace: Trace) -> None:
         self.random = random
         self._beginning = Random()
         self._beginning.setstate(random.getstate())
-        self.weather = weather
+        self.profile = profile
         self.trace = trace
         self.now_ms = 0.0
         self.is_faulty = True
@@ -35,7 +35,7 @@ class SimCluster:
         self.operations = Operations()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
-        addresses = tuple(MemberAddress(f"n{i}", "127.0.0.1", 20911 + i) for i in range(weather.size))
+        addresses = tuple(MemberAddress(f"n{i}", "127.0.0.1", 20911 + i) for i in range(profile.size))
         self.members = tuple(
             SimMember(
                 self,
@@ -43,11 +43,11 @@ class SimCluster:
                     member_id=address.member_id,
                     members=addresses,
                     data_dir=f"/{address.member_id}",
-                    store=weather.store,
-                    consensus=weather.consensus,
-                    storage=weather.storage_of(number),
-                    max_uncommitted_bytes=weather.max_uncommitted_bytes,
-                    catch_up_bytes_per_second=weather.catch_up_bytes_per_second,
+                    store=profile.store,
+                    consensus=profile.consensus,
+                    storage=profile.storage_of(number),
+                    max_uncommitted_bytes=profile.max_uncommitted_bytes,
+                    catch_up_bytes_per_second=profile.catch_up_bytes_per_second,
                 ),
             )
             for number, address in enumerate(addresses)
@@ -55,21 +55,21 @@ class SimCluster:
         self._by_id = {member.member_id: member for member in self.members}
         self.network = SimNetwork(self)
         self.faults = Faults(self)
-        self.clients = [SimClient(self, f"client{i}") for i in range(weather.clients)]
+        self.clients = [SimClient(self, f"client{i}") for i in range(profile.clients)]
         self.checkers: list[Checker] = (
-            lossy_disk_checkers if weather.has_lossy_disks else all_checkers
+            lossy_disk_checkers if profile.has_lossy_disks else all_checkers
         )(self)
         self._told: dict[str, list[Callable[..., None]]] = {}
 
     @property
     def is_async(self) -> bool:
-        return self.weather.is_async
+        return self.profile.is_async
 
     def member(self, member_id: str) -> SimMember:
         return self._by_id[member_id]
 
     def stream(self, name: str) -> Random:
-        """Chance of its own: what is drawn from it moves nothing else of a seed's life."""
+        """Chance of its own: what is drawn from it moves nothing else of a seed's run."""
         return random_beside(self._beginning, name)
 
     def random_of_its_own(self) -> Random:

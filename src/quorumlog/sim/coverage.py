@@ -1,4 +1,4 @@
-"""What a run of lives must have met, so that "no failure" means something.
+"""What many runs must have met, so that "no failure" means something.
 
 Counts come from `Trace.counts`. `missing` names everything of these lists that never happened.
 """
@@ -33,9 +33,9 @@ EXPECTED_ABSENT: dict[str, str] = {
     "dispatcher: TRUNCATE INCONSISTENT": "a follower that forgets within a question; a unit test",
     "dispatcher: APPEND INCONSISTENT": "a follower that forgets within a push; a unit test",
 }
-"""Why some value never appears in a life."""
+"""Why some value never appears in a run."""
 
-IN_SOME_WEATHER = (
+OF_SOME_PROFILES = (
     "clean stop of a leader",
     "reset of one connection",
     "greedy neighbour",
@@ -72,7 +72,7 @@ def note_sent(counts: Counter[str], message: AnyPeerMessage) -> None:
 
 
 def expected() -> list[str]:
-    names = [f"fault: {kind}" for kind in (*FAULT_KINDS, "full disks", *IN_SOME_WEATHER, *LINK_KINDS)]
+    names = [f"fault: {kind}" for kind in (*FAULT_KINDS, "full disks", *OF_SOME_PROFILES, *LINK_KINDS)]
     names += ["connections: a frame came early"]
     names += [f"vote result: {result.name}" for result in VoteResult]
     names += [f"push result: {result.name}" for result in PushResult]

@@ -1,8 +1,8 @@
 """Faults: what strikes a cluster, for how long, and how fairly.
 
 Fair means that a minority is lost at most: members whose directory was wiped, that forgot what they had
-promised, or whose synced bytes were changed, count together until the end of the life. Old copies put
-back and disks that lie strike any number of members, in the lives that have them (`LOSSY_DISK_KINDS`).
+promised, or whose synced bytes were changed, count together until the end of the run. Old copies put
+back and disks that lie strike any number of members, in the runs that have them (`LOSSY_DISK_KINDS`).
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Faults:
         self._random = cluster.random
         self._extent = Random()
         self._extent.setstate(cluster.random.getstate())
-        """A stream of its own: what is drawn here moves nothing else of a seed's life."""
+        """A stream of its own: what is drawn here moves nothing else of a seed's run."""
         self._sectors = Random(f"{cluster.random.getstate()}: sectors")
         self._neighbours = Random(f"{cluster.random.getstate()}: neighbours")
-        self._profile = cluster.weather
+        self._profile = cluster.profile
         self._links = LinkFaults(cluster)
         self._stricken_until_ms: dict[str, float] = {}
         """Until then a member works on what it has read before one of its pages went bad."""
@@ -96,7 +96,7 @@ class Faults:
         self._cluster.at(self._random.expovariate(1 / self._profile.fault_every_ms), self._strike)
 
     def begin_sectors(self) -> None:
-        """In a part of the lives sectors of the disks go bad, beside whatever else strikes."""
+        """In a part of the runs sectors of the disks go bad, beside whatever else strikes."""
         if self._profile.fault_kinds and self._sectors.random() < 0.4:
             self._cluster.at(self._sectors.uniform(0, 10_000), self._strike_sector)
 
@@ -532,7 +532,7 @@ class Faults:
                     targets += [(path, held)] * 3
         return [target for target in targets if target[1] > 0]
 
-    # ---------------------------------------------------------------- unfair
+    # ---------------------------------------------------------------- lossy disks
 
     def _old_copy(self) -> None:
         """Some directories are copied, all at once, and take the place of what has become of them a

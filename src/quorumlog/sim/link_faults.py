@@ -1,6 +1,6 @@
 """LinkFaults: data that comes slowly, in bursts, or not at all, while heartbeats pass.
 
-Drawn from a stream of its own, so that it moves nothing of the lives that have none of it.
+Drawn from a stream of its own, so that it moves nothing of the runs that have none of it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class LinkFaults:
 
     def __init__(self, cluster: SimCluster) -> None:
         self._cluster = cluster
-        self._profile = cluster.weather
+        self._profile = cluster.profile
         self._random = random_beside(cluster.random, "links")
         self._kinds: dict[str, Callable[[], Callable[[Pipe], None]]] = {
             "throttled link": self._throttle,

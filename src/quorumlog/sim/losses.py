@@ -1,4 +1,4 @@
-"""Losses: what an unfair life has cost, and which of its members have noticed.
+"""Losses: what a run on lossy disks has cost, and which of its members have noticed.
 
 Nothing here refuses anything: where disks forget on a majority, acknowledged entries may be gone.
 """

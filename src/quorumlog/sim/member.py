@@ -103,10 +103,10 @@ class SimMember:
         self.lost_power = False
         """Since it was last up: what was not synced may be gone."""
         self.is_damaged = False
-        """Synced bytes of its files were changed; until the end of the life it counts as down too."""
+        """Synced bytes of its files were changed; until the end of the run it counts as down too."""
         self.refusal = ""
         """Why the last start was refused."""
-        self.sync_ms = cluster.weather.sync_ms
+        self.sync_ms = cluster.profile.sync_ms
         self.ends: dict[str, End] = {}
         """What this process knows of its connections, by member."""
         self.read_ms: float | None = None
@@ -124,7 +124,7 @@ class SimMember:
         self._flushes = DiskQueue(self, self._draw_sync_ms)
         self._reads = DiskQueue(self, self._draw_read_ms)
 
-    # ---------------------------------------------------------------- life
+    # ---------------------------------------------------------------- process
 
     @property
     def is_up(self) -> bool:
@@ -346,7 +346,7 @@ class SimMember:
         try:
             self.node.receive(message)
         except ProtocolViolation as violation:
-            if not self.cluster.weather.has_lossy_disks:
+            if not self.cluster.profile.has_lossy_disks:
                 raise
             self.cluster.trace.count("peer refused for other entries")
             sender_id = message.sender.member_id

@@ -90,7 +90,7 @@ class Link:
 class SimNetwork:
     def __init__(self, cluster: SimCluster) -> None:
         self._cluster = cluster
-        self._profile = cluster.weather
+        self._profile = cluster.profile
         self._random = cluster.random
         self._chance = cluster.stream("greetings")
         ids = [member.member_id for member in cluster.members]

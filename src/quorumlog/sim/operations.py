@@ -11,7 +11,7 @@ from quorumlog.errors import LedgerError, OutcomeUnknown
 
 @dataclass(slots=True, eq=False)
 class ClientAppend:
-    """One append request. No other request of the life has a body of the same value."""
+    """One append request. No other request of the run has a body of the same value."""
 
     number: int
     """1, 2, 3, ...; a retry is a request of its own."""
@@ -58,7 +58,7 @@ class ClientEnd:
 
 @dataclass(slots=True)
 class Operations:
-    """All of one life, in the order of their calls."""
+    """All of one run, in the order of their calls."""
 
     appends: list[ClientAppend] = field(default_factory=list)
     reads: int = 0

@@ -15,7 +15,7 @@ MIXED_SHARE = 1 / 8
 
 class OtherMode:
     """One member at a time: two of three in another mode would be a group in that mode. `random` is a
-    stream of its own, so that no other life changes."""
+    stream of its own, so that no other run changes."""
 
     def __init__(self, cluster: SimCluster, random: Random) -> None:
         self._cluster = cluster
@@ -24,14 +24,14 @@ class OtherMode:
         """Who is configured otherwise than the others."""
 
     def begin(self) -> None:
-        weather = self._cluster.weather
-        has_others = weather.size >= 3 and not weather.has_lossy_disks
+        profile = self._cluster.profile
+        has_others = profile.size >= 3 and not profile.has_lossy_disks
         if has_others and self._random.random() < MIXED_SHARE:
             self._strike_later()
 
     def stop(self) -> None:
         if self._odd is not None:
-            self._configure(self._odd, self._cluster.weather.storage.flush)
+            self._configure(self._odd, self._cluster.profile.storage.flush)
             self._odd = None
 
     def _strike_later(self) -> None:
@@ -41,7 +41,7 @@ class OtherMode:
         if not self._cluster.is_faulty:
             return
         self._odd = self._random.choice(self._cluster.members)
-        own = self._cluster.weather.storage.flush
+        own = self._cluster.profile.storage.flush
         self._cluster.trace.count("fault: another flush mode")
         self._configure(self._odd, "async" if own == "sync" else "sync")
         self._cluster.at(self._random.uniform(100, 3_000), self._end)

@@ -1,4 +1,4 @@
-"""SimulationProfile: what one life is like, drawn from its seed, so that no kind of fault is drowned by
+"""SimulationProfile: what one run is like, drawn from its seed, so that no kind of fault is drowned by
 others."""
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ EDGES = (
     "max_vote_interval_ms",
     "lost_connection_wait_ms",
 )
-"""Options that some lives have at the least that a configuration may say."""
+"""Options that some runs have at the least that a configuration may say."""
 EDGY_SHARE = 1 / 6
 LINK_KINDS = ("throttled link", "bursty link", "black hole")
 """What only data suffers; heartbeats pass beside it. They strike beside the others."""
 
 LOSSY_DISK_KINDS = ("old copy", "lying disk")
-"""What no log survives where it strikes a majority; met in lives that are not fair only."""
+"""What no log survives where it strikes a majority; met in runs on lossy disks only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ class SimulationProfile:
     """Of `LINK_KINDS`."""
     link_fault_every_ms: float = math.inf
     store: str = "file"
-    """As in `GroupConfig`; lives that are drawn have disks."""
+    """As in `GroupConfig`; runs that are drawn have disks."""
     append_limits: tuple[int, ...] = ()
     """`max_entry_bytes` of each member, where they differ; empty: that of `storage`."""
     connects_one_by_one: bool = False
@@ -119,7 +119,9 @@ class SimulationProfile:
         return self.storage.flush == "async" or self.store == "memory"
 
 
-def draw_profile(random: Random, size: int | None = None, *, unfair: bool = False) -> SimulationProfile:
+def draw_profile(
+    random: Random, size: int | None = None, *, lossy_disks: bool = False
+) -> SimulationProfile:
     links = random_beside(random, "links")
     greetings, stops = random_beside(random, "connections"), random_beside(random, "stops")
     hasty = random.random() < 0.3
@@ -142,7 +144,7 @@ def draw_profile(random: Random, size: int | None = None, *, unfair: bool = Fals
         preferred_cool_down_ms=random.choice((1_000, 30_000)),
     )
     is_async = random.random() < 0.1
-    weather = SimulationProfile(
+    profile = SimulationProfile(
         size=size,
         consensus=consensus,
         storage=StoreConfig(
@@ -155,7 +157,7 @@ def draw_profile(random: Random, size: int | None = None, *, unfair: bool = Fals
             checkpoint_interval_ms=random.choice((200, 3000)),
         ),
         max_uncommitted_bytes=random.choice((8192, 1 << 20)),
-        fault_kinds=(*(chosen or FAULT_KINDS), *(LOSSY_DISK_KINDS if unfair else ())),
+        fault_kinds=(*(chosen or FAULT_KINDS), *(LOSSY_DISK_KINDS if lossy_disks else ())),
         fault_every_ms=random.choice((0.5, 1.0, 3.0)) * consensus.election_timeout_ms,
         delay_ms=random.choice((0.2, 1.0, 5.0, 30.0)),
         jitter=0.0 if calm else random.choice((0.0, 0.01, 0.1)),
@@ -168,40 +170,40 @@ def draw_profile(random: Random, size: int | None = None, *, unfair: bool = Fals
         appends_per_second=10.0,
         body_bytes=random.choice((40, 400, 1500)),
         batch_entries=random.choice((1, 4, 20)),
-        has_lossy_disks=unfair,
+        has_lossy_disks=lossy_disks,
     )
     if consensus.push_limit_bytes == 600 and consensus.max_waiting_pushes == 2:
-        # By what is drawn already, so that no other life changes. Small, as logs are here.
-        weather = replace(weather, catch_up_bytes_per_second=5_000)
-    if weather.clients == 3 and weather.body_bytes != 1500 and not unfair:
-        weather = replace(weather, asks_for_end=True)
-    if weather.storage.index_sync_bytes == 512 and weather.storage.durable_sync_interval_ms == 200:
-        weather = replace(weather, storage=replace(weather.storage, page_cache_bytes=0))
-    weather = replace(
-        weather,
+        # By what is drawn already, so that no other run changes. Small, as logs are here.
+        profile = replace(profile, catch_up_bytes_per_second=5_000)
+    if profile.clients == 3 and profile.body_bytes != 1500 and not lossy_disks:
+        profile = replace(profile, asks_for_end=True)
+    if profile.storage.index_sync_bytes == 512 and profile.storage.durable_sync_interval_ms == 200:
+        profile = replace(profile, storage=replace(profile.storage, page_cache_bytes=0))
+    profile = replace(
+        profile,
         connects_one_by_one=greetings.random() < 0.4,
         stops_with_successor=stops.random() < 0.4,
     )
     if is_async:
-        # Drawn last, so that no other life changes. A short interval leaves a power loss little to take.
+        # Drawn last, so that no other run changes. A short interval leaves a power loss little to take.
         flush_interval_ms = random.choice((10, 200, 1000))
-        weather = replace(weather, storage=replace(weather.storage, flush_interval_ms=flush_interval_ms))
+        profile = replace(profile, storage=replace(profile.storage, flush_interval_ms=flush_interval_ms))
     if size > 1 and links.random() < 0.3:
         chosen = [kind for kind in LINK_KINDS if links.random() < 0.5]
         every_ms = links.choice((1.0, 3.0, 8.0)) * consensus.election_timeout_ms
-        weather = replace(weather, link_kinds=tuple(chosen or LINK_KINDS), link_fault_every_ms=every_ms)
-    return weather
+        profile = replace(profile, link_kinds=tuple(chosen or LINK_KINDS), link_fault_every_ms=every_ms)
+    return profile
 
 
 def at_the_edges(
-    weather: SimulationProfile, random: Random
+    profile: SimulationProfile, random: Random
 ) -> tuple[SimulationProfile, tuple[str, ...]]:
-    """Some lives with options at their edges, and which. `random` is a stream of its own, so that no
-    other life changes."""
-    if weather.has_lossy_disks or random.random() >= EDGY_SHARE:
-        return weather, ()
+    """Some runs with options at their edges, and which. `random` is a stream of its own, so that no
+    other run changes."""
+    if profile.has_lossy_disks or random.random() >= EDGY_SHARE:
+        return profile, ()
     edges = tuple(edge for edge in EDGES if random.random() < 0.4)
-    consensus, storage = weather.consensus, weather.storage
+    consensus, storage = profile.consensus, profile.storage
     least: dict[str, Any] = {
         "push_limit_bytes": 1,
         "push_window_bytes": 1 if "push_limit_bytes" in edges else consensus.push_limit_bytes,
@@ -217,19 +219,19 @@ def at_the_edges(
         names = {field.name for field in fields(part)}
         return replace(part, **{edge: least[edge] for edge in edges if edge in names & set(least)})
 
-    weather = replace(weather, consensus=changed(consensus), storage=changed(storage))
+    profile = replace(profile, consensus=changed(consensus), storage=changed(storage))
     if "max_uncommitted_bytes" in edges:
-        weather = replace(weather, max_uncommitted_bytes=1)
+        profile = replace(profile, max_uncommitted_bytes=1)
     if "max_entry_bytes" in edges:
         # Half of the long bodies fit, of some members all.
-        small = HEADER_BYTES + max(weather.body_bytes // 2, 20)
-        limits = [random.choice((small, storage.max_entry_bytes)) for _ in range(weather.size)]
-        weather = replace(weather, append_limits=tuple(limits))
-    return weather, edges
+        small = HEADER_BYTES + max(profile.body_bytes // 2, 20)
+        limits = [random.choice((small, storage.max_entry_bytes)) for _ in range(profile.size)]
+        profile = replace(profile, append_limits=tuple(limits))
+    return profile, edges
 
 
 def random_beside(random: Random, name: str) -> Random:
-    """A stream of its own: what is drawn from it moves nothing else of a seed's life."""
+    """A stream of its own: what is drawn from it moves nothing else of a seed's run."""
     copy = Random()
     copy.setstate(random.getstate())
     return Random(f"{copy.getrandbits(64)}:{name}")

@@ -1,4 +1,4 @@
-"""One life: faults and clients for a while, then peace, then everything must be well and stay so."""
+"""One run: faults and clients for a while, then none, then everything must be well and stay so."""
 
 from __future__ import annotations
 
@@ -38,40 +38,43 @@ class RunResult:
     failure: str = ""
     """Empty, or what was violated, with the place."""
     lost: list[IndexRange] = field(default_factory=list)
-    """Unfair lives: acknowledged entries that are gone at the end."""
+    """Lossy disks: acknowledged entries that are gone at the end."""
     diverged: list[str] = field(default_factory=list)
-    """Unfair lives: members that found others holding other entries."""
+    """Lossy disks: members that found others holding other entries."""
     not_whole: str = ""
-    """Unfair lives: what the cluster was waiting for in vain at the end; empty if it has healed."""
+    """Lossy disks: what the cluster was waiting for in vain at the end; empty if it has healed."""
 
 
-def live(
+def run_seed(
     seed: int,
     *,
     faults_ms: float = FAULTS_MS,
     size: int | None = None,
-    unfair: bool = False,
+    lossy_disks: bool = False,
     tell: Callable[[str], None] | None = None,
 ) -> RunResult:
-    """Same seed and arguments, same life. Raises nothing: what goes wrong is in the result.
+    """Same seed and arguments, same run. Raises nothing: what goes wrong is in the result.
 
-    `unfair`: disks forget what they have synced, on any number of members. Entries may be lost then and
-    the cluster may never be whole again, which the result says; nothing wrong may be served even so.
+    `lossy_disks`: disks forget what they have synced, on any number of members. Entries may be lost
+    then and the cluster may never be whole again, which the result says; nothing wrong may be served
+    even so.
     """
     random = Random(seed)
     trace = Trace(tell)
-    weather, edges = at_the_edges(draw_profile(random, size, unfair=unfair), Random(f"{seed}:options"))
+    profile, edges = at_the_edges(
+        draw_profile(random, size, lossy_disks=lossy_disks), Random(f"{seed}:options")
+    )
     for edge in edges:
         trace.count(f"option at its edge: {edge}")
-    cluster = SimCluster(random, weather, trace)
+    cluster = SimCluster(random, profile, trace)
     other_mode = OtherMode(cluster, Random(f"{seed}:other mode"))
     result = RunResult(seed, counts=trace.counts)
     try:
-        if unfair:
+        if lossy_disks:
             _run_on_lossy_disks(cluster, faults_ms, other_mode, result)
         else:
-            _live(cluster, faults_ms, other_mode)
-    except Exception:  # whatever it is, this life has failed, and the others go on
+            _run(cluster, faults_ms, other_mode)
+    except Exception:  # whatever it is, this run has failed, and the others go on
         result.failure = traceback.format_exc()
     result.virtual_ms = cluster.now_ms
     result.trace_hash = trace.hash
@@ -81,7 +84,7 @@ def live(
     return result
 
 
-def _live(cluster: SimCluster, faults_ms: float, other_mode: OtherMode) -> None:
+def _run(cluster: SimCluster, faults_ms: float, other_mode: OtherMode) -> None:
     for member in cluster.members:
         cluster.at(cluster.random.uniform(0, 300), member.start)
     for client in cluster.clients:
@@ -100,7 +103,7 @@ def _run_on_lossy_disks(
     losses = Losses(cluster)
     cluster.checkers.append(losses)
     try:
-        _live(cluster, faults_ms, other_mode)
+        _run(cluster, faults_ms, other_mode)
     except NotWhole as reason:
         result.not_whole = str(reason)
     result.lost = lost_entries(cluster)
@@ -122,13 +125,13 @@ def make_whole(cluster: SimCluster) -> None:
     cluster.clients_work = False
     _wait(cluster, healed_by_ms, lambda: _is_whole(cluster), "one leader and one log")
     if any(member.is_damaged for member in cluster.members):
-        # What nobody has read yet is found by the scrub, and healed soon after.
-        cluster.run_for(cluster.weather.storage.scrub_start_delay_ms)
+        # What nobody has read yet is found by the scrub, and repaired soon after.
+        cluster.run_for(cluster.profile.storage.scrub_start_delay_ms)
         scrubbed_by_ms = cluster.now_ms + HEAL_LIMIT_MS
-        _wait(cluster, scrubbed_by_ms, lambda: not _damaged(cluster), "end of the quarantine")
-        _wait(cluster, scrubbed_by_ms, lambda: _is_whole(cluster), "one leader and one log, healed")
+        _wait(cluster, scrubbed_by_ms, lambda: not _damaged(cluster), "end of the repair")
+        _wait(cluster, scrubbed_by_ms, lambda: _is_whole(cluster), "one leader and one log, repaired")
     cluster.run_for(QUIET_MS)
-    cluster.told("healed")
+    cluster.told("made_whole")
 
 
 def _damaged(cluster: SimCluster) -> bool:

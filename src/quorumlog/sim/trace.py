@@ -9,7 +9,7 @@ from isal.isal_zlib import crc32
 
 
 class Trace:
-    """Two lives of one seed have the same `hash`."""
+    """Two runs of one seed have the same `hash`."""
 
     def __init__(self, tell: Callable[[str], None] | None = None) -> None:
         """`tell` gets one line an event."""

@@ -265,12 +265,12 @@ def test_a_byte_that_differs_on_one_member_is_found_at_the_end() -> None:
     cell.append(b"a")
     cell.until_whole()
     checker = Convergence(cell)
-    checker.healed()
+    checker.made_whole()
     follower = cell.followers()[0]
     segment = f"{follower.path}/data/{0:020d}"
     follower.disk.flip(segment, follower.node.store.end.position - 1, 1)
     with pytest.raises(Violation, match=r"data/0+ differs between .* from byte 96 on"):
-        checker.healed()
+        checker.made_whole()
 
 
 def test_a_member_that_lags_behind_is_found_at_the_end() -> None:
@@ -280,13 +280,13 @@ def test_a_member_that_lags_behind_is_found_at_the_end() -> None:
     cell.cell.cut_off.add(cell.followers()[0].member_id)
     cell.append(b"b")
     with pytest.raises(Violation, match=r"the log of .* ends with"):
-        Convergence(cell).healed()
+        Convergence(cell).made_whole()
 
 
 def test_a_cluster_without_a_leader_is_found_at_the_end() -> None:
     cell = WatchedCell()
     with pytest.raises(Violation, match="after the faults there are 0 leaders"):
-        Convergence(cell).healed()
+        Convergence(cell).made_whole()
 
 
 def test_what_was_shown_as_committed_is_compared_when_the_log_can_be_read_so_far() -> None:

@@ -212,7 +212,7 @@ class Outcomes:
 
     def broken(self, why: str) -> None:
         with pytest.raises(Violation, match=why):
-            self.checker.healed()
+            self.checker.made_whole()
 
 
 def lost_append(number: int) -> ClientAppend:
@@ -223,11 +223,11 @@ def lost_append(number: int) -> ClientAppend:
 
 def test_true_outcomes_are_accepted() -> None:
     outcomes = Outcomes()
-    outcomes.checker.healed()
+    outcomes.checker.made_whole()
     outcomes.first.outcome = OutcomeUnknown("")
     outcomes.second.outcome = None
     outcomes.cell.operations.appends.append(ClientAppend(3, (b"x",), "n0", 0.0, 1.0, NotLeader("")))
-    outcomes.checker.healed()
+    outcomes.checker.made_whole()
 
 
 def test_an_acknowledged_append_that_is_not_in_the_log_is_found() -> None:
@@ -243,7 +243,7 @@ def test_an_acknowledged_append_may_only_be_lost_where_a_power_loss_took_it() ->
     outcomes.broken("entries from 5 on are lost .a power loss explains it from: 6")
     outcomes.log.forget_from(5)
     outcomes.cell.trace.counts.clear()
-    outcomes.checker.healed()
+    outcomes.checker.made_whole()
     assert outcomes.cell.trace.counts["async: an acknowledged append is lost"] == 1
 
 

@@ -25,7 +25,7 @@ def test_appends_reads_and_restarts_of_everybody_break_no_promise(members: int, 
         cell.start(restarted)
         cell.append(b"%d third" % number)
     cell.until_whole()
-    cell.tell("healed")
+    cell.tell("made_whole")
     assert [append.is_committed for append in cell.operations.appends] == [True] * (2 * members)
     assert cell.operations.reads == members
 
@@ -40,7 +40,7 @@ def test_power_losses_take_nothing_that_was_acknowledged_after_its_sync() -> Non
         cell.start(member)
     cell.append(b"last")
     cell.until_whole()
-    cell.tell("healed")
+    cell.tell("made_whole")
     assert all(member.node.committed_index >= 4 for member in cell.members)
 
 
@@ -53,5 +53,5 @@ def test_a_follower_that_catches_up_over_several_segments_breaks_no_promise() ->
         cell.append(b"%d." % number + bytes(700))
     cell.start(behind)
     cell.until_whole()
-    cell.tell("healed")
+    cell.tell("made_whole")
     assert behind.node.store.end.position > 3 * 2048

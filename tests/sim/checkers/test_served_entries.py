@@ -82,9 +82,9 @@ def test_a_read_that_skips_or_changes_entries_is_found() -> None:
         served.checker.read(read)
 
 
-def test_a_checker_looks_on_in_unfair_lives_unless_a_reason_is_given() -> None:
+def test_a_checker_watches_lossy_disks_unless_a_reason_is_given() -> None:
     cell = WatchedCell(1)
     everywhere = {type(checker) for checker in all_checkers(cell)}
-    unfair = {type(checker) for checker in lossy_disk_checkers(cell)}
+    kept = {type(checker) for checker in lossy_disk_checkers(cell)}
     assert set(NEEDS_HONEST_DISKS) <= everywhere
-    assert unfair == everywhere - set(NEEDS_HONEST_DISKS) | {ServedEntries}
+    assert kept == everywhere - set(NEEDS_HONEST_DISKS) | {ServedEntries}

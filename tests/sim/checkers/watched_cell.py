@@ -39,7 +39,7 @@ class WatchedCell:
         self.storage = storage
         self.is_faulty = False
         self.is_async = storage.flush == "async"
-        self.weather = replace(QUIET, size=members, storage=storage)
+        self.profile = replace(QUIET, size=members, storage=storage)
         self.operations = Operations()
         self.trace = Trace()
         self.checkers: list[Checker] = []

@@ -44,7 +44,7 @@ NEEDS_HONEST_DISKS: dict[type[Checker], str] = {
     AcknowledgedAppends: "what was acknowledged may be gone: it is reported (losses.py), not refused",
     Convergence: "members that committed different entries stay apart: reported as not whole",
 }
-"""Checkers that say nothing true of a life in which disks forget, and why. All others look on there."""
+"""Checkers that say nothing true of a run in which disks forget, and why. All others look on there."""
 
 
 def all_checkers(cluster: SimCluster) -> list[Checker]:
@@ -52,7 +52,7 @@ def all_checkers(cluster: SimCluster) -> list[Checker]:
 
     Members in memory promise nothing of a disk.
     """
-    disks = [] if cluster.weather.store == "memory" else [PromisesOnDisk(cluster)]
+    disks = [] if cluster.profile.store == "memory" else [PromisesOnDisk(cluster)]
     log = CommittedLog(cluster)
     durable = DurableEntries(cluster, log)
     committed = CommittedEntries(cluster, log)

@@ -50,7 +50,7 @@ class AcknowledgedAppends(Checker):
                 f"{_named(append)}, but entries are committed up to {self._log.told_index} only"
             )
 
-    def healed(self) -> None:
+    def made_whole(self) -> None:
         owners = {body: append for append in self.cluster.operations.appends for body in append.bodies}
         found: dict[int, list[Found]] = {}
         for entry in self._final_entries():

@@ -1,4 +1,4 @@
-"""Checker: watches a life and raises `Violation` at the first thing that must not be.
+"""Checker: watches a run and raises `Violation` at the first thing that must not be.
 
 A checker overrides what it needs to see. All calls come in the order of virtual time; none may change
 anything. What a checker remembers of a member it keys by `member.replica` (a directory), not by name:
@@ -58,5 +58,5 @@ class Checker:
     def end_told(self, end: ClientEnd) -> None:
         """A leader has said how far the log goes."""
 
-    def healed(self) -> None:
+    def made_whole(self) -> None:
         """Faults have stopped, and the cluster had the time that it may take to heal."""

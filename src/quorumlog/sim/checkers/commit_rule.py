@@ -1,6 +1,6 @@
 """A leader commits by counting only what is of its own term (Raft paper, section 5.4.2 and figure 8).
 
-Lives in which breaking this rule loses an entry are rare; breaking it is not.
+Runs in which breaking this rule loses an entry are rare; breaking it is not.
 """
 
 from __future__ import annotations

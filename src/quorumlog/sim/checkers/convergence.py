@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Convergence(Checker):
-    def healed(self) -> None:
+    def made_whole(self) -> None:
         up = [member for member in self.cluster.members if member.is_up]
         leaders = [member for member in up if member.node.raft.role is Role.LEADER]
         if len(leaders) != 1:

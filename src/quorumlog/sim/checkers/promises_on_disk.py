@@ -137,8 +137,8 @@ class PromisesOnDisk(Checker):
         index, store = message.index, member.node.store
         if index > store.end.index:
             raise Violation(
-                f"{member.replica} acknowledges entry {index} ({message.push.name}, term {message.term})"
-                f"; its log ends at {store.end.index}"
+                f"{member.replica} acknowledges entry {index} ({message.push.name}, term"
+                f" {message.term}); its log ends at {store.end.index}"
             )
         if message.push is PushType.APPEND:
             self._require_sound(member, message)
@@ -180,12 +180,12 @@ class PromisesOnDisk(Checker):
                         f" {behind - base} of {path} are not all on the platter"
                     )
             position = stop
-        if not member.node.store.damaged:  # what is healed has to be looked at again
+        if not member.node.store.damaged:  # what is repaired has to be looked at again
             self._synced[member.replica] = (index, stop_position)
 
 
 def _but_damaged(store: LedgerStore, first: int, stop: int) -> Iterator[tuple[int, int]]:
-    """A range of positions without what is damaged: a piece that was to heal it may be in the
+    """A range of positions without what is damaged: a piece that was to repair it may be in the
     cache alone, its sync having failed."""
     for damaged in store.damaged:
         low, high = damaged.before.position, damaged.last.position

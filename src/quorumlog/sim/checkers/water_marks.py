@@ -59,6 +59,6 @@ class WaterMarks(Checker):
         is_another = ours is not None and theirs is not None and ours != theirs
         if on_disk is None or on_disk.index < index or is_another:
             raise Violation(
-                f"{leader.replica}, leader of term {leader.node.raft.term}, has mark {index} for {voter}"
-                f"; synced there is {on_disk}, entry {index} is {theirs} there and {ours} here"
+                f"{leader.replica}, leader of term {leader.node.raft.term}, has mark {index} for"
+                f" {voter}; synced there is {on_disk}, entry {index} is {theirs} there and {ours} here"
             )

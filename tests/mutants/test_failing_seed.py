@@ -1,4 +1,4 @@
-"""A campaign that finds something says which seed, and how to see it again."""
+"""A command that finds something says which seed, and how to see it again."""
 
 from __future__ import annotations
 

@@ -61,10 +61,6 @@ class SimCluster:
         )(self)
         self._told: dict[str, list[Callable[..., None]]] = {}
 
-    @property
-    def is_async(self) -> bool:
-        return self.profile.is_async
-
     def member(self, member_id: str) -> SimMember:
         return self._by_id[member_id]
 

@@ -38,7 +38,6 @@ class WatchedCell:
     def __init__(self, members: int = 3, *, storage: StoreConfig = SMALL) -> None:
         self.storage = storage
         self.is_faulty = False
-        self.is_async = storage.flush == "async"
         self.profile = replace(QUIET, size=members, storage=storage)
         self.operations = Operations()
         self.trace = Trace()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quorumlog.sim.checkers.acknowledged_appends import AcknowledgedAppends
 from quorumlog.sim.checkers.bounded_memory import BoundedMemory
 from quorumlog.sim.checkers.checker import Checker, Violation
@@ -24,10 +22,8 @@ from quorumlog.sim.checkers.quorum_on_disk import QuorumOnDisk
 from quorumlog.sim.checkers.reads import Reads
 from quorumlog.sim.checkers.served_entries import ServedEntries
 from quorumlog.sim.checkers.term_origin import TermOrigin
+from quorumlog.sim.checkers.view import ClusterView
 from quorumlog.sim.checkers.water_marks import WaterMarks
-
-if TYPE_CHECKING:
-    from quorumlog.sim.cluster import SimCluster
 
 __all__ = ["NEEDS_HONEST_DISKS", "Checker", "Violation", "all_checkers", "lossy_disk_checkers"]
 
@@ -47,7 +43,7 @@ NEEDS_HONEST_DISKS: dict[type[Checker], str] = {
 """Checkers that say nothing true of a run in which disks forget, and why. All others look on there."""
 
 
-def all_checkers(cluster: SimCluster) -> list[Checker]:
+def all_checkers(cluster: ClusterView) -> list[Checker]:
     """In the order in which they look: some rely on what those before them have noted.
 
     Members in memory promise nothing of a disk.
@@ -78,7 +74,7 @@ def all_checkers(cluster: SimCluster) -> list[Checker]:
     ]
 
 
-def lossy_disk_checkers(cluster: SimCluster) -> list[Checker]:
+def lossy_disk_checkers(cluster: ClusterView) -> list[Checker]:
     """What holds even if disks forget, on a majority too: nothing wrong is served, and every process
     keeps the rules for as long as it lives."""
     kept = [each for each in all_checkers(cluster) if type(each) not in NEEDS_HONEST_DISKS]

@@ -9,18 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt, EntryKind
 from quorumlog.errors import LedgerError, ProtocolViolation, StoreFailure
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.committed_log import CommittedLog
+from quorumlog.sim.checkers.view import ClusterView, MemberView
 from quorumlog.sim.operations import ClientAppend
-
-if TYPE_CHECKING:
-    from quorumlog.sim.cluster import SimCluster
-    from quorumlog.sim.member import SimMember
 
 READ_BYTES = 1 << 20
 
@@ -35,7 +31,7 @@ class Found:
 
 
 class AcknowledgedAppends(Checker):
-    def __init__(self, cluster: SimCluster, log: CommittedLog) -> None:
+    def __init__(self, cluster: ClusterView, log: CommittedLog) -> None:
         super().__init__(cluster)
         self._log = log
 
@@ -80,7 +76,7 @@ class AcknowledgedAppends(Checker):
                     yield Found(index + at, terms[at], bytes(body))
             index += batch.count
 
-    def _read(self, member: SimMember, first_index: int) -> EntryBatch:
+    def _read(self, member: MemberView, first_index: int) -> EntryBatch:
         store, stop_index = member.node.store, member.node.committed_index + 1
         try:
             batch = store.read(store.range_of(first_index, stop_index, READ_BYTES))

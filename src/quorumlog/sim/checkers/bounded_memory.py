@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.sim.checkers.checker import Checker, Violation
-
-if TYPE_CHECKING:
-    from quorumlog.sim.member import SimMember
+from quorumlog.sim.checkers.view import MemberView
 
 
 class BoundedMemory(Checker):
     """Looks into private fields: how much a part keeps is nobody's business but a checker's."""
 
-    def turned(self, member: SimMember) -> None:
+    def turned(self, member: MemberView) -> None:
         node = member.node
         raft, consensus, storage = node.raft, node.config.consensus, node.config.storage
         log, pending, waiting = raft._log, node._pending, raft._handler._waiting

@@ -7,15 +7,10 @@ another directory under the same name has promised nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quorumlog.consensus.messages import AnyPeerMessage
 from quorumlog.consensus.ready import Envelope, Ready
+from quorumlog.sim.checkers.view import ClusterView, MemberView
 from quorumlog.sim.operations import ClientAppend, ClientEnd, ClientRead
-
-if TYPE_CHECKING:
-    from quorumlog.sim.cluster import SimCluster
-    from quorumlog.sim.member import SimMember
 
 
 class Violation(AssertionError):
@@ -25,29 +20,29 @@ class Violation(AssertionError):
 class Checker:
     """Base of all: looks at nothing."""
 
-    def __init__(self, cluster: SimCluster) -> None:
+    def __init__(self, cluster: ClusterView) -> None:
         self.cluster = cluster
 
-    def started(self, member: SimMember) -> None:
+    def started(self, member: MemberView) -> None:
         """`member.node` is up on its directory; nothing has been said or heard yet."""
 
-    def stopped(self, member: SimMember) -> None:
+    def stopped(self, member: MemberView) -> None:
         """The process is gone (killed, power lost, failed or stopped); `member.node` is still the old
         one for the time of this call."""
 
-    def put_back(self, member: SimMember) -> None:
+    def put_back(self, member: MemberView) -> None:
         """It is down, and an older copy has taken the place of its directory."""
 
-    def ready(self, member: SimMember, ready: Ready) -> None:
+    def ready(self, member: MemberView, ready: Ready) -> None:
         """The core gave out a Ready; nothing of it is carried out yet."""
 
-    def sent(self, member: SimMember, envelope: Envelope) -> None:
+    def sent(self, member: MemberView, envelope: Envelope) -> None:
         """A message is leaving now."""
 
-    def parted(self, member: SimMember, message: AnyPeerMessage) -> None:
+    def parted(self, member: MemberView, message: AnyPeerMessage) -> None:
         """`member` closes a connection, for this message violates the protocol."""
 
-    def turned(self, member: SimMember) -> None:
+    def turned(self, member: MemberView) -> None:
         """A turn has ended; everything that it caused is carried out."""
 
     def appended(self, append: ClientAppend) -> None:

@@ -5,28 +5,23 @@ Runs in which breaking this rule loses an entry are rare; breaking it is not.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.committed_log import mark_at
-
-if TYPE_CHECKING:
-    from quorumlog.sim.cluster import SimCluster
-    from quorumlog.sim.member import SimMember
+from quorumlog.sim.checkers.view import ClusterView, MemberView
 
 
 class CommitRule(Checker):
-    def __init__(self, cluster: SimCluster) -> None:
+    def __init__(self, cluster: ClusterView) -> None:
         super().__init__(cluster)
         self._led: dict[Replica, tuple[int, int]] = {}
         """(term, committed index) at the end of the last turn, of those that led then."""
 
-    def started(self, member: SimMember) -> None:
+    def started(self, member: MemberView) -> None:
         self._led.pop(member.replica, None)
 
-    def turned(self, member: SimMember) -> None:
+    def turned(self, member: MemberView) -> None:
         raft, committed_index = member.node.raft, member.node.committed_index
         if raft.role is not Role.LEADER:
             self._led.pop(member.replica, None)

@@ -6,35 +6,30 @@ at that index vouches for everything below it (committed_log.py).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.committed_log import CommittedLog, EntryMark, mark_at
-
-if TYPE_CHECKING:
-    from quorumlog.sim.cluster import SimCluster
-    from quorumlog.sim.member import SimMember
+from quorumlog.sim.checkers.view import ClusterView, MemberView
 
 
 class CommittedEntries(Checker):
-    def __init__(self, cluster: SimCluster, log: CommittedLog) -> None:
+    def __init__(self, cluster: ClusterView, log: CommittedLog) -> None:
         super().__init__(cluster)
         self._log = log
         self._looked: dict[Replica, int] = {}
         """The committed index of each directory's process that was last compared."""
 
-    def started(self, member: SimMember) -> None:
+    def started(self, member: MemberView) -> None:
         self._looked.pop(member.replica, None)
 
-    def turned(self, member: SimMember) -> None:
+    def turned(self, member: MemberView) -> None:
         self.look_at(member)
 
-    def stopped(self, member: SimMember) -> None:
+    def stopped(self, member: MemberView) -> None:
         # What it told others in the turn that killed it counts.
         self.look_at(member)
 
-    def look_at(self, member: SimMember) -> None:
+    def look_at(self, member: MemberView) -> None:
         """Compare what the member says to be committed, and note what nobody has said before."""
         index = member.node.committed_index
         self._log.told_index = max(self._log.told_index, index)
@@ -58,7 +53,7 @@ class CommittedEntries(Checker):
                 return
             self._log.append(mark, member.node.raft.term)
 
-    def _is_replaced(self, member: SimMember, index: int) -> bool:
+    def _is_replaced(self, member: MemberView, index: int) -> bool:
         """Raise Violation unless a power loss explains the difference; True if the member speaks for
         the later leader, whose log counts from now on."""
         first_index, held = self._first_difference(member, index)
@@ -75,7 +70,7 @@ class CommittedEntries(Checker):
         self._log.replace_from(first_index)
         return True
 
-    def _first_difference(self, member: SimMember, index: int) -> tuple[int, EntryMark | None]:
+    def _first_difference(self, member: MemberView, index: int) -> tuple[int, EntryMark | None]:
         """`index` is one; the lowest one that can be read."""
         store = member.node.store
         held = mark_at(store, index)

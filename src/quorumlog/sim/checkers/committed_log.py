@@ -6,14 +6,12 @@ to there: one comparison of numbers stands for all of them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from quorumlog.errors import DirectoryDamaged, IndexOutOfRange, RangeDamaged
 from quorumlog.sim.checkers.checker import Violation
+from quorumlog.sim.checkers.view import ClusterView
 from quorumlog.store.ledger_store import LedgerStore
-
-if TYPE_CHECKING:
-    from quorumlog.sim.cluster import SimCluster
 
 
 class EntryMark(NamedTuple):
@@ -34,7 +32,7 @@ def mark_at(store: LedgerStore, index: int) -> EntryMark | None:
 class CommittedLog:
     """Grows as members say what is committed. Filled by `CommittedEntries`."""
 
-    def __init__(self, cluster: SimCluster) -> None:
+    def __init__(self, cluster: ClusterView) -> None:
         self._cluster = cluster
         self._marks: list[EntryMark] = []
         self._committed_in: list[int] = []
@@ -88,7 +86,7 @@ class CommittedLog:
 
     def forget_from(self, index: int) -> None:
         """A directory has lost what lay from `index` on in a power loss."""
-        assert self._cluster.is_async, index
+        assert self._cluster.profile.is_async, index
         self.forgotten_from = index if self.forgotten_from is None else min(self.forgotten_from, index)
 
     def replace_from(self, index: int) -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quorumlog.consensus.ready import Role
 from quorumlog.sim.checkers.checker import Checker, Violation
+from quorumlog.sim.checkers.view import MemberView
 from quorumlog.store.log.segment_list import DATA_NAME, segment_name
-
-if TYPE_CHECKING:
-    from quorumlog.sim.member import SimMember
 
 
 class Convergence(Checker):
@@ -23,7 +19,7 @@ class Convergence(Checker):
         for member in up:
             self._compare(leader, member)
 
-    def _compare(self, leader: SimMember, member: SimMember) -> None:
+    def _compare(self, leader: MemberView, member: MemberView) -> None:
         node, end = member.node, leader.node.store.end
         followed = (node.raft.leader, node.raft.term)
         if followed != (leader.replica, leader.node.raft.term):
@@ -47,7 +43,7 @@ class Convergence(Checker):
         for base in range(0, end.position, segment_bytes):
             self._compare_segment(leader, member, f"{DATA_NAME}/{segment_name(base)}")
 
-    def _compare_segment(self, leader: SimMember, member: SimMember, name: str) -> None:
+    def _compare_segment(self, leader: MemberView, member: MemberView, name: str) -> None:
         ours = leader.disk.content(f"{leader.path}/{name}")
         theirs = member.disk.content(f"{member.path}/{name}")
         if ours == theirs:

@@ -7,25 +7,20 @@ end must not come back in a power loss.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quorumlog.consensus.ready import Ready
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.committed_log import CommittedLog, EntryMark, mark_at
+from quorumlog.sim.checkers.view import ClusterView, MemberView
 from quorumlog.store.log.segment_list import DATA_NAME, segment_name
-
-if TYPE_CHECKING:
-    from quorumlog.sim.cluster import SimCluster
-    from quorumlog.sim.member import SimMember
 
 
 class Cuts(Checker):
-    def __init__(self, cluster: SimCluster, log: CommittedLog) -> None:
+    def __init__(self, cluster: ClusterView, log: CommittedLog) -> None:
         super().__init__(cluster)
         self._log = log
         self._cut_in_turn: set[str] = set()
 
-    def ready(self, member: SimMember, ready: Ready) -> None:
+    def ready(self, member: MemberView, ready: Ready) -> None:
         index = ready.truncate_from
         if index is None:
             return
@@ -42,10 +37,10 @@ class Cuts(Checker):
                 f" holds {held} there, which is committed (up to {self._log.end_index})"
             )
 
-    def stopped(self, member: SimMember) -> None:
+    def stopped(self, member: MemberView) -> None:
         self._cut_in_turn.discard(member.member_id)  # a cut may be done in part then
 
-    def turned(self, member: SimMember) -> None:
+    def turned(self, member: MemberView) -> None:
         if member.member_id not in self._cut_in_turn:
             return
         self._cut_in_turn.remove(member.member_id)

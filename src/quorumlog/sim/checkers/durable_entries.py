@@ -6,37 +6,32 @@ gone after a power loss, and from then on counts as forgotten (`CommittedLog.for
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quorumlog.consensus.ready import Ready
 from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.committed_log import CommittedLog, mark_at
+from quorumlog.sim.checkers.view import ClusterView, MemberView
 from quorumlog.store.ledger_store import LogPoint
-
-if TYPE_CHECKING:
-    from quorumlog.sim.cluster import SimCluster
-    from quorumlog.sim.member import SimMember
 
 
 class DurableEntries(Checker):
-    def __init__(self, cluster: SimCluster, log: CommittedLog) -> None:
+    def __init__(self, cluster: ClusterView, log: CommittedLog) -> None:
         super().__init__(cluster)
         self._log = log
         self.on_disk: dict[Replica, LogPoint] = {}
         """By directory: up to where its entries are synced. Stays when the directory is lost."""
         self._written: dict[Replica, LogPoint] = {}
 
-    def turned(self, member: SimMember) -> None:
+    def turned(self, member: MemberView) -> None:
         store = member.node.store
         self.on_disk[member.replica] = store.durable
         self._written[member.replica] = store.end
 
-    def stopped(self, member: SimMember) -> None:
+    def stopped(self, member: MemberView) -> None:
         # A process may have acknowledged in the turn that killed it.
         self.turned(member)
 
-    def ready(self, member: SimMember, ready: Ready) -> None:
+    def ready(self, member: MemberView, ready: Ready) -> None:
         """A cut takes entries back by order, and may be done in part when the process ends."""
         if ready.truncate_from is None:
             return
@@ -49,12 +44,12 @@ class DurableEntries(Checker):
                 else:
                     points[member.replica] = LogPoint(ready.truncate_from - 1, *mark, -1)
 
-    def started(self, member: SimMember) -> None:
+    def started(self, member: MemberView) -> None:
         end = member.node.store.end
         on_disk, written = self.on_disk.get(member.replica), self._written.get(member.replica)
         if on_disk is not None:
             self._check_held(member, on_disk, "synced")
-        if written is not None and self.cluster.is_async:
+        if written is not None and self.cluster.profile.is_async:
             if end.index < written.index and member.lost_power:
                 self._log.forget_from(end.index + 1)
                 self.cluster.trace.count("async: a power loss took entries")
@@ -62,7 +57,7 @@ class DurableEntries(Checker):
                 self._check_held(member, written, "written")
         self.turned(member)
 
-    def _check_held(self, member: SimMember, point: LogPoint, how: str) -> None:
+    def _check_held(self, member: MemberView, point: LogPoint, how: str) -> None:
         end = member.node.store.end
         if end.index < point.index:
             raise Violation(

@@ -6,26 +6,21 @@ and lack what they commit in a later one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.committed_log import CommittedLog, mark_at
-
-if TYPE_CHECKING:
-    from quorumlog.sim.cluster import SimCluster
-    from quorumlog.sim.member import SimMember
+from quorumlog.sim.checkers.view import ClusterView, MemberView
 
 
 class LeaderCompleteness(Checker):
-    def __init__(self, cluster: SimCluster, log: CommittedLog) -> None:
+    def __init__(self, cluster: ClusterView, log: CommittedLog) -> None:
         super().__init__(cluster)
         self._log = log
         self._led: dict[Replica, int] = {}
         """The last term in which each directory was found leading."""
 
-    def turned(self, member: SimMember) -> None:
+    def turned(self, member: MemberView) -> None:
         raft = member.node.raft
         if raft.role is not Role.LEADER or self._led.get(member.replica) == raft.term:
             return

@@ -6,31 +6,26 @@ a term that it held before a restart, so no id is ever given twice.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
+from quorumlog.sim.checkers.view import ClusterView, MemberView
 from quorumlog.store.ledger_store import LogPoint
-
-if TYPE_CHECKING:
-    from quorumlog.sim.cluster import SimCluster
-    from quorumlog.sim.member import SimMember
 
 
 class LogMatching(Checker):
-    def __init__(self, cluster: SimCluster) -> None:
+    def __init__(self, cluster: ClusterView) -> None:
         super().__init__(cluster)
         self._ends: dict[Replica, LogPoint] = {}
         self._chains: dict[tuple[int, int], tuple[int, Replica]] = {}
         """(index, term) -> chain, and whose log was the first to end there."""
 
-    def started(self, member: SimMember) -> None:
+    def started(self, member: MemberView) -> None:
         self._look_at(member)
 
-    def turned(self, member: SimMember) -> None:
+    def turned(self, member: MemberView) -> None:
         self._look_at(member)
 
-    def _look_at(self, member: SimMember) -> None:
+    def _look_at(self, member: MemberView) -> None:
         end = member.node.store.end
         if end is self._ends.get(member.replica):
             return

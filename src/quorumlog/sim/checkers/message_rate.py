@@ -7,17 +7,13 @@ processes follow the same leader with the same log, wholly committed, and no cli
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
 from quorumlog.config import ConsensusConfig
 from quorumlog.consensus.messages import PushEntryRequest, PushEntryResponse, PushType
 from quorumlog.consensus.ready import Envelope, Role
 from quorumlog.node import LedgerNode
 from quorumlog.sim.checkers.checker import Checker, Violation
-
-if TYPE_CHECKING:
-    from quorumlog.sim.cluster import SimCluster
-    from quorumlog.sim.member import SimMember
+from quorumlog.sim.checkers.view import ClusterView, MemberView
 
 CALM_FACTOR = 3
 SICK_FACTOR = 20
@@ -29,7 +25,7 @@ Picture = tuple[tuple[LedgerNode, ...], int, int, int, int]
 
 
 class MessageRate(Checker):
-    def __init__(self, cluster: SimCluster) -> None:
+    def __init__(self, cluster: ClusterView) -> None:
         super().__init__(cluster)
         self._second = -1
         self._sent: Counter[str] = Counter()
@@ -37,7 +33,7 @@ class MessageRate(Checker):
         """Without APPEND, its answers and COMMIT, of which there are as many as there is work."""
         self._before: Picture | None = None
 
-    def sent(self, member: SimMember, envelope: Envelope) -> None:
+    def sent(self, member: MemberView, envelope: Envelope) -> None:
         second = int(self.cluster.now_ms // 1000)
         if second != self._second:
             self._begin(second)

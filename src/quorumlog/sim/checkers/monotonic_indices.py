@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quorumlog.consensus.ready import Ready
 from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
-
-if TYPE_CHECKING:
-    from quorumlog.sim.cluster import SimCluster
-    from quorumlog.sim.member import SimMember
+from quorumlog.sim.checkers.view import ClusterView, MemberView
 
 
 class MonotonicIndices(Checker):
-    def __init__(self, cluster: SimCluster) -> None:
+    def __init__(self, cluster: ClusterView) -> None:
         super().__init__(cluster)
         self._floors: dict[Replica, tuple[int, int, int]] = {}
         """(begin, committed, applied) of each directory's process at its last turn."""
 
-    def started(self, member: SimMember) -> None:
+    def started(self, member: MemberView) -> None:
         self._floors.pop(member.replica, None)
         self.turned(member)
 
-    def ready(self, member: SimMember, ready: Ready) -> None:
+    def ready(self, member: MemberView, ready: Ready) -> None:
         cut_index = ready.truncate_from
         if cut_index is None:
             return
@@ -31,19 +26,19 @@ class MonotonicIndices(Checker):
         committed = max(committed, member.node.committed_index)
         if cut_index > committed:
             return
-        if not (ready.loses_committed and self.cluster.is_async):
+        if not (ready.loses_committed and self.cluster.profile.is_async):
             raise Violation(
                 f"{member.replica} in term {member.node.raft.term} cuts its log from {cut_index} on,"
                 f" although entries up to {committed} are committed"
             )
         self._floors[member.replica] = (begin, cut_index - 1, min(applied, cut_index - 1))
 
-    def turned(self, member: SimMember) -> None:
+    def turned(self, member: MemberView) -> None:
         node = member.node
         store = node.store
         begin, end = store.begin.index, store.end.index
         committed, applied, durable = node.committed_index, node.applied_index, node.raft.durable_index
-        on_disk = end if self.cluster.is_async else store.durable.index
+        on_disk = end if self.cluster.profile.is_async else store.durable.index
         floors = self._floors.get(member.replica)
         now = (begin, committed, applied)
         if floors == now and applied <= durable <= on_disk <= end:

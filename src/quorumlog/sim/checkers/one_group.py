@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
-
-if TYPE_CHECKING:
-    from quorumlog.sim.cluster import SimCluster
-    from quorumlog.sim.member import SimMember
+from quorumlog.sim.checkers.view import ClusterView, MemberView
 
 
 class OneGroup(Checker):
-    def __init__(self, cluster: SimCluster) -> None:
+    def __init__(self, cluster: ClusterView) -> None:
         super().__init__(cluster)
         self._founding: tuple[Replica, ...] = ()
 
-    def started(self, member: SimMember) -> None:
+    def started(self, member: MemberView) -> None:
         self._look_at(member)
 
-    def stopped(self, member: SimMember) -> None:
+    def stopped(self, member: MemberView) -> None:
         self._look_at(member)  # what was founded in the turn that it died in may have been told
 
-    def turned(self, member: SimMember) -> None:
+    def turned(self, member: MemberView) -> None:
         self._look_at(member)
 
-    def _look_at(self, member: SimMember) -> None:
+    def _look_at(self, member: MemberView) -> None:
         """What a disk has refused to store, nobody was told of."""
         founding = member.node.directory.formation.founding
         if not founding or founding == self._founding:

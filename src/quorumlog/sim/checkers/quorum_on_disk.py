@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.committed_log import CommittedLog, mark_at
 from quorumlog.sim.checkers.durable_entries import DurableEntries
-
-if TYPE_CHECKING:
-    from quorumlog.sim.cluster import SimCluster
-    from quorumlog.sim.member import SimMember
+from quorumlog.sim.checkers.view import ClusterView, MemberView
 
 
 class QuorumOnDisk(Checker):
     """Asynchronous flushing promises it of no disk, so nothing is looked at then."""
 
-    def __init__(self, cluster: SimCluster, log: CommittedLog, durable: DurableEntries) -> None:
+    def __init__(self, cluster: ClusterView, log: CommittedLog, durable: DurableEntries) -> None:
         super().__init__(cluster)
         self._log = log
         self._durable = durable
         self._checked_index = -1
 
-    def turned(self, member: SimMember) -> None:
+    def turned(self, member: MemberView) -> None:
         index = self._log.end_index
-        if index <= self._checked_index or self.cluster.is_async:
+        if index <= self._checked_index or self.cluster.profile.is_async:
             return
         self._checked_index = index
         voters = member.node.status().voters

@@ -7,20 +7,16 @@ That it does not change later follows: the slice is compared with what is commit
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quorumlog.errors import ProtocolViolation
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.committed_entries import CommittedEntries
 from quorumlog.sim.checkers.committed_log import CommittedLog, EntryMark
+from quorumlog.sim.checkers.view import ClusterView
 from quorumlog.sim.operations import ClientEnd, ClientRead
-
-if TYPE_CHECKING:
-    from quorumlog.sim.cluster import SimCluster
 
 
 class Reads(Checker):
-    def __init__(self, cluster: SimCluster, log: CommittedLog, committed: CommittedEntries) -> None:
+    def __init__(self, cluster: ClusterView, log: CommittedLog, committed: CommittedEntries) -> None:
         super().__init__(cluster)
         self._log = log
         self._committed = committed

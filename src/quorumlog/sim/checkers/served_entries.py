@@ -7,19 +7,15 @@ always at the index and in the term that its leader gave it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quorumlog.entry import EntryId, EntryKind
 from quorumlog.errors import ProtocolViolation
 from quorumlog.sim.checkers.checker import Checker, Violation
+from quorumlog.sim.checkers.view import ClusterView
 from quorumlog.sim.operations import ClientAppend, ClientRead
-
-if TYPE_CHECKING:
-    from quorumlog.sim.cluster import SimCluster
 
 
 class ServedEntries(Checker):
-    def __init__(self, cluster: SimCluster) -> None:
+    def __init__(self, cluster: ClusterView) -> None:
         super().__init__(cluster)
         self._owners: dict[bytes, ClientAppend] = {}
         self._appends_known = 0

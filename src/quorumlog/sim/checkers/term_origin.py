@@ -6,24 +6,19 @@ that asks to be elected in that very term. A pre-vote does neither (Ongaro's the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quorumlog.consensus.ready import Ready
 from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
-
-if TYPE_CHECKING:
-    from quorumlog.sim.cluster import SimCluster
-    from quorumlog.sim.member import SimMember
+from quorumlog.sim.checkers.view import ClusterView, MemberView
 
 
 class TermOrigin(Checker):
-    def __init__(self, cluster: SimCluster) -> None:
+    def __init__(self, cluster: ClusterView) -> None:
         super().__init__(cluster)
         self._candidates: dict[int, set[Replica]] = {0: set()}
         """Who has voted for itself, by term; a new directory holds term 0."""
 
-    def ready(self, member: SimMember, ready: Ready) -> None:
+    def ready(self, member: MemberView, ready: Ready) -> None:
         state = ready.hard_state
         if state is None:
             return

@@ -5,23 +5,18 @@ A voter that has gone on to a higher term may have dropped it since; what it ans
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.committed_log import mark_at
 from quorumlog.sim.checkers.durable_entries import DurableEntries
-
-if TYPE_CHECKING:
-    from quorumlog.sim.cluster import SimCluster
-    from quorumlog.sim.member import SimMember
+from quorumlog.sim.checkers.view import ClusterView, MemberView
 
 
 class WaterMarks(Checker):
     """Asynchronous flushing promises nothing of a disk, so nothing is looked at then."""
 
-    def __init__(self, cluster: SimCluster, durable: DurableEntries) -> None:
+    def __init__(self, cluster: ClusterView, durable: DurableEntries) -> None:
         super().__init__(cluster)
         self._durable = durable
         self._terms: dict[Replica, int] = {}
@@ -29,13 +24,13 @@ class WaterMarks(Checker):
         self._looked: dict[tuple[Replica, int, Replica], int] = {}
         """(leader, term, voter) -> the mark that was last found true."""
 
-    def stopped(self, member: SimMember) -> None:
+    def stopped(self, member: MemberView) -> None:
         self._terms[member.replica] = member.node.raft.term
 
-    def turned(self, member: SimMember) -> None:
+    def turned(self, member: MemberView) -> None:
         raft = member.node.raft
         self._terms[member.replica] = raft.term
-        if raft.role is not Role.LEADER or self.cluster.is_async:
+        if raft.role is not Role.LEADER or self.cluster.profile.is_async:
             return
         marks = raft._replication.acks.marks
         for voter in raft._state.voters:
@@ -45,7 +40,7 @@ class WaterMarks(Checker):
                 if self._terms.get(voter, -1) <= raft.term:
                     self._require(member, voter, mark)
 
-    def _require(self, leader: SimMember, voter: Replica, index: int) -> None:
+    def _require(self, leader: MemberView, voter: Replica, index: int) -> None:
         on_disk = self._durable.on_disk.get(voter)
         ours = mark_at(leader.node.store, index)
         theirs = next(

@@ -1,0 +1,60 @@
+"""What checkers see of a cluster: nothing by which they could change it, and not how it is simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from quorumlog.entry import Replica
+from quorumlog.node import LedgerNode
+from quorumlog.sim.disk import SimDisk
+from quorumlog.sim.operations import Operations
+from quorumlog.sim.profile import SimulationProfile
+from quorumlog.sim.trace import Trace
+
+
+class MemberView(Protocol):
+    @property
+    def member_id(self) -> str: ...
+
+    @property
+    def replica(self) -> Replica: ...
+
+    @property
+    def is_up(self) -> bool: ...
+
+    @property
+    def lost_power(self) -> bool:
+        """Since it was last up: what was not synced may be gone."""
+
+    @property
+    def node(self) -> LedgerNode:
+        """Of a member that is up."""
+
+    @property
+    def disk(self) -> SimDisk: ...
+
+    @property
+    def path(self) -> str:
+        """Of its directory on its disk."""
+
+
+class ClusterView(Protocol):
+    @property
+    def members(self) -> Sequence[MemberView]: ...
+
+    @property
+    def profile(self) -> SimulationProfile: ...
+
+    @property
+    def now_ms(self) -> float: ...
+
+    @property
+    def is_faulty(self) -> bool:
+        """Faults strike; afterwards everything must become whole."""
+
+    @property
+    def operations(self) -> Operations: ...
+
+    @property
+    def trace(self) -> Trace: ...

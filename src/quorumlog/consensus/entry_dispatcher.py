@@ -455,6 +455,8 @@ class EntryDispatcher:
 
     def _fire(self, event: Event) -> None:
         assert (self.state, event) in TRANSITIONS, (self.state, event)
+        if self._state.observer is not None:
+            self._state.observer(f"dispatcher: {self.state.value} {event.name}")
         self.state = TRANSITIONS[self.state, event]
 
     @property

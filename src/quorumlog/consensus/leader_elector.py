@@ -176,6 +176,8 @@ class LeaderElector:
         """This leader's entries do not arrive. Its log is the longest, and those who hear that it
         wants to be elected again would see to that at once; so it says nothing for a while."""
         self._leaves_it_until_ms = self._state.now_ms + 3 * self._config.election_timeout_ms
+        if self._state.observer is not None:
+            self._state.observer("leader: steps down because its entries do not arrive")
         self.step_down()
 
     def on_commit(self) -> None:

@@ -39,6 +39,7 @@ class MemberState:
         "log",
         "member",
         "now_ms",
+        "observer",
         "on_transition",
         "restart_term",
         "role",
@@ -78,6 +79,8 @@ class MemberState:
         self.now_ms = now_ms
         """The time of this turn; an input, never a clock."""
         self.on_transition: Callable[[Role, int, Replica | None], None] = _ignore
+        self.observer: Callable[[str], None] | None = None
+        """Is told of steps that no Ready shows; changes nothing."""
         assert self.term >= self.runs.end_term, (self.term, self.runs.end_term)
         assert committed_index <= self.runs.end_index, (committed_index, self.runs.end_index)
         if founding:

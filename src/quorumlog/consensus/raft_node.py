@@ -116,6 +116,10 @@ class RaftNode:
         self._elector.start()
         self._forming.start()
 
+    def observe(self, observer: Callable[[str], None]) -> None:
+        """Have it told by name of every step of a dispatcher and of what else no Ready shows."""
+        self._state.observer = observer
+
     # ---------------------------------------------------------------- properties
 
     @property

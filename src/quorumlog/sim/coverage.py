@@ -6,13 +6,8 @@ Counts come from `Trace.counts`. `missing` names everything of these lists that 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
-from quorumlog.consensus.dispatcher_automaton import TRANSITIONS, Event
-from quorumlog.consensus.entry_dispatcher import EntryDispatcher
-from quorumlog.consensus.leader_elector import LeaderElector
+from quorumlog.consensus.dispatcher_automaton import TRANSITIONS
 from quorumlog.consensus.messages import (
     AnyPeerMessage,
     PushEntryResponse,
@@ -88,29 +83,3 @@ def missing(counts: Counter[str]) -> list[str]:
         for name in expected()
         if name not in EXPECTED_ABSENT and not any(key.startswith(name) for key in counts)
     ]
-
-
-@contextmanager
-def counted_transitions(counts: Counter[str]) -> Iterator[None]:
-    """Count every step of every dispatcher's automaton in this process, and the leaders that step down
-    because their entries do not arrive."""
-    fire = EntryDispatcher._fire
-    step_down_unheard = LeaderElector.step_down_unheard
-
-    def counted(dispatcher: EntryDispatcher, event: Event) -> None:
-        counts[f"dispatcher: {dispatcher.state.value} {event.name}"] += 1
-        fire(dispatcher, event)
-
-    def counted_step_down(elector: LeaderElector) -> None:
-        counts["leader: steps down because its entries do not arrive"] += 1
-        step_down_unheard(elector)
-
-    patched: Any = EntryDispatcher
-    patched_elector: Any = LeaderElector
-    patched._fire = counted
-    patched_elector.step_down_unheard = counted_step_down
-    try:
-        yield
-    finally:
-        patched._fire = fire
-        patched_elector.step_down_unheard = step_down_unheard

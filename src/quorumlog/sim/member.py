@@ -185,6 +185,7 @@ class SimMember:
             self.local_ms,
             on_ready=lambda ready: self.cluster.told("ready", self, ready),
         )
+        self._node.raft.observe(self.cluster.trace.count)
 
     def hello(self, to: SimMember) -> Hello:
         """What it says first to another member."""

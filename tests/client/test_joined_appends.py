@@ -320,7 +320,7 @@ def append_from_threads(client: LedgerClient, bodies: list[bytes]) -> list[Outco
 
 
 def waiting(client: LedgerClient) -> int:
-    return sum(len(frame.waiters) for frame in client._joiner._joiner._frames)
+    return sum(len(joined.waiters) for joined in client._joiner._joiner._joined)
 
 
 def test_threads_that_find_another_one_sending_share_a_frame(group: FakeGroup) -> None:

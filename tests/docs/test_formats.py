@@ -111,7 +111,7 @@ def test_table_of_the_durable_point() -> None:
 
 
 def test_table_of_the_frame_header() -> None:
-    names = ["magic", "control_crc", "payload_crc", "frame_bytes", "control_bytes", "count"]
+    names = ["magic", "control_crc", "batch_crc", "frame_bytes", "control_bytes", "count"]
     assert layout_of("Frame header") == layout_of_struct(framing._HEADER, names)
     assert framing.DEFAULT_MAX_FRAME_BYTES == 16 * 1024 * 1024
 

@@ -340,9 +340,9 @@ def sealed(control: bytes, *, batch: bytes = b"", count: int = 0) -> bytes:
     """A frame whose lengths and checksums are right, whatever it carries."""
     from isal.isal_zlib import crc32
 
-    payload_crc = crc32(batch) if count else 0
+    batch_crc = crc32(batch) if count else 0
     frame_bytes = FRAME_HEADER_BYTES + len(control) + len(batch)
-    tail = struct.pack("<IIII", payload_crc, frame_bytes, len(control), count) + control
+    tail = struct.pack("<IIII", batch_crc, frame_bytes, len(control), count) + control
     return MAGIC + struct.pack("<I", crc32(tail)) + tail + batch
 
 

@@ -58,16 +58,16 @@ class AsyncLedgerClient(LedgerClientBase):
             body = body_of(body)
         verbs = self._verbs
         allowed_ms = verbs.timeout_ms if timeout_ms is None else verbs.timeout_ms_of(timeout_ms)
-        waiter, frame = self._joiner.add(body, allowed_ms)
+        waiter, joined = self._joiner.add(body, allowed_ms)
         try:
             outcome = await waiter
         except CancelledError:
-            self._joiner.leave(waiter, frame)
+            self._joiner.leave(waiter, joined)
             raise
         if isinstance(outcome, AppendReceipt):
             return outcome
         if outcome is None:
-            return await self._run(self._verbs.append_alone(body, frame))
+            return await self._run(self._verbs.append_alone(body, joined))
         raise outcome
 
     async def append_batch(

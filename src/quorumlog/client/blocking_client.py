@@ -62,11 +62,11 @@ class LedgerClient(LedgerClientBase):
         deadline, ...) and OutcomeUnknown if nobody can tell.
         """
         body = body_of(body)
-        outcome, frame = self._joiner.append(body, self._verbs.timeout_ms_of(timeout_ms))
+        outcome, joined = self._joiner.append(body, self._verbs.timeout_ms_of(timeout_ms))
         if isinstance(outcome, AppendReceipt):
             return outcome
         if outcome is None:
-            return self._run(self._verbs.append_alone(body, frame))
+            return self._run(self._verbs.append_alone(body, joined))
         raise outcome
 
     def append_batch(

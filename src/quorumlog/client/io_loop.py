@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import cast
 
-from quorumlog.client.protocol.append_joiner import AppendFrame
+from quorumlog.client.protocol.append_joiner import JoinedAppends
 from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_requests import Link, LinkState, Request
 from quorumlog.client.system import now_ms, reason_of
@@ -138,7 +138,7 @@ class IoLoop:
         for request in work.completed:
             waiter = request.context
             # Done: whoever waited was cancelled. None: a probe of the protocol's own.
-            if isinstance(waiter, AppendFrame):
+            if isinstance(waiter, JoinedAppends):
                 for each, outcome in zip(waiter.waiters, waiter.outcomes(), strict=True):
                     if not each.done():
                         each.set_result(outcome)

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from quorumlog.client.protocol.append_joiner import AppendFrame
+from quorumlog.client.protocol.append_joiner import JoinedAppends
 from quorumlog.client.protocol.client_protocol import ClientProtocol, Work
 from quorumlog.client.protocol.client_requests import Link, LinkState, Request
 from quorumlog.client.system import now_ms, reason_of
@@ -132,7 +132,7 @@ class IoThread:
         for request in work.completed:
             waiter = request.context
             # The protocol's own probes have nobody who waits.
-            if isinstance(waiter, AppendFrame):
+            if isinstance(waiter, JoinedAppends):
                 for each, outcome in zip(waiter.waiters, waiter.outcomes(), strict=True):
                     each.give(outcome)
             elif waiter is not None:

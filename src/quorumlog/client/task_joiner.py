@@ -10,7 +10,7 @@ import asyncio
 from asyncio import get_running_loop
 
 from quorumlog.client.io_loop import IoLoop
-from quorumlog.client.protocol.append_joiner import AppendFrame, AppendJoiner, Outcome
+from quorumlog.client.protocol.append_joiner import AppendJoiner, JoinedAppends, Outcome
 from quorumlog.client.protocol.client_requests import Request
 from quorumlog.client.system import now_ms
 
@@ -23,7 +23,7 @@ class TaskJoiner:
         self._joiner = AppendJoiner()
         self._is_scheduled = False
 
-    def add(self, body: bytes, timeout_ms: float) -> tuple[asyncio.Future[Outcome], AppendFrame]:
+    def add(self, body: bytes, timeout_ms: float) -> tuple[asyncio.Future[Outcome], JoinedAppends]:
         """What to await, and the frame to `leave` if that is cancelled."""
         loop = get_running_loop()
         if loop is not self._io.loop:
@@ -34,9 +34,9 @@ class TaskJoiner:
         waiter: asyncio.Future[Outcome] = loop.create_future()
         return waiter, self._joiner.add(body, timeout_ms, waiter, now_ms())
 
-    def leave(self, waiter: asyncio.Future[Outcome], frame: AppendFrame) -> None:
-        if frame.leave(waiter) and frame.request is not None:
-            self._io.cancel((frame.request,))
+    def leave(self, waiter: asyncio.Future[Outcome], joined: JoinedAppends) -> None:
+        if joined.leave(waiter) and joined.request is not None:
+            self._io.cancel((joined.request,))
 
     def send(self) -> None:
         """What has gathered so far, ahead of what its caller submits next."""
@@ -49,6 +49,6 @@ class TaskJoiner:
 
     def _requests(self) -> list[Request]:
         # A task that was cancelled in this turn runs, and leaves its frame, only in the next one.
-        frames = self._joiner.take(asyncio.Future.cancelled)
-        requests = [frame.try_to_make_request(asyncio.Future.set_result) for frame in frames]
+        ready = self._joiner.take(asyncio.Future.cancelled)
+        requests = [joined.try_to_make_request(asyncio.Future.set_result) for joined in ready]
         return [request for request in requests if request is not None]

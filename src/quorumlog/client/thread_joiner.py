@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 
 from quorumlog.client.io_thread import IoThread
-from quorumlog.client.protocol.append_joiner import AppendFrame, AppendJoiner, Outcome
+from quorumlog.client.protocol.append_joiner import AppendJoiner, JoinedAppends, Outcome
 from quorumlog.client.system import now_ms
 from quorumlog.errors import OutcomeUnknown
 
@@ -51,32 +51,32 @@ class ThreadJoiner:
         self._sending = threading.Lock()
         """Held from taking the frames until their bytes are written or left in an outbox."""
 
-    def append(self, body: bytes, timeout_ms: float) -> tuple[Outcome, AppendFrame]:
+    def append(self, body: bytes, timeout_ms: float) -> tuple[Outcome, JoinedAppends]:
         """Returns when the append has an outcome."""
         waiter = AppendWaiter()
         with self._gathering:
-            frame = self._joiner.add(body, timeout_ms, waiter, now_ms())
+            joined = self._joiner.add(body, timeout_ms, waiter, now_ms())
         try:
             with self._sending:
-                if not frame.is_taken:
+                if not joined.is_taken:
                     self._send()
-            return waiter.take(), frame
+            return waiter.take(), joined
         except BaseException:
             # Interrupted: what has not left must not leave some day with another thread's frame.
             with self._gathering:
-                frame.leave(waiter)
+                joined.leave(waiter)
             raise
 
     def _send(self) -> None:
-        frames: list[AppendFrame] = []
+        ready: list[JoinedAppends] = []
         try:
             with self._gathering:
-                frames = self._joiner.take()
-            requests = [frame.try_to_make_request(AppendWaiter.give) for frame in frames]
+                ready = self._joiner.take()
+            requests = [joined.try_to_make_request(AppendWaiter.give) for joined in ready]
             self._io.submit([request for request in requests if request is not None])
         except BaseException as failure:
             # This thread was interrupted, or there is a bug. The others must not wait for ever for it.
-            for frame in frames:
-                for waiter in frame.waiters:
+            for joined in ready:
+                for waiter in joined.waiters:
                     waiter.give(OutcomeUnknown(f"the thread that sent it failed: {failure!r}"))
             raise

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from quorumlog.batch import Entry, EntryBatch
 from quorumlog.client.arguments import INDEX_LIMIT, checked_limit, milliseconds, whole
-from quorumlog.client.protocol.append_joiner import AppendFrame
+from quorumlog.client.protocol.append_joiner import JoinedAppends
 from quorumlog.client.protocol.append_window import AppendWindow, BatchGatherer, batch_of
 from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_requests import (
@@ -100,9 +100,9 @@ class Verbs:
         yield call(request)
         return receipt_of(request)
 
-    def append_alone(self, body: bytes, frame: AppendFrame) -> Verb[AppendReceipt]:
+    def append_alone(self, body: bytes, joined: JoinedAppends) -> Verb[AppendReceipt]:
         """One body of a frame that was refused for its size, in the time that is left to it."""
-        return self.append_batch([body], frame.deadline_ms - now_ms())
+        return self.append_batch([body], joined.deadline_ms - now_ms())
 
     def append_stream(
         self, batch_records: int, batch_bytes: int, window: int, timeout_ms: float | None

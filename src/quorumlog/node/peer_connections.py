@@ -83,10 +83,10 @@ class PeerConnections:
         """Nobody answers at the control address any more."""
         self._lose(is_gone=True)
 
-    def hold(self, way: Way, entries_bytes: int, enter: Callable[[], None]) -> None:
+    def hold(self, way: Way, batch_bytes: int, enter: Callable[[], None]) -> None:
         """Something that was received while `connected_to` is empty: `enter` is called behind
         `on_connected`, in the order of the calls, unless its connection breaks before."""
-        size_bytes = _FRAME_BYTES + entries_bytes
+        size_bytes = _FRAME_BYTES + batch_bytes
         self._held_bytes += size_bytes
         if self._held_bytes <= HELD_LIMIT_BYTES:
             self._held.append(_Held(way, size_bytes, enter))

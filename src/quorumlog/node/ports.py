@@ -1,4 +1,4 @@
-"""What a node needs from the world around it."""
+"""What a node asks of its host: to send, to flush, to read, to tell others."""
 
 from __future__ import annotations
 

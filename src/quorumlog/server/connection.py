@@ -29,7 +29,7 @@ LostHandler = Callable[["Connection", bool], None]
 WRITE_BUFFER_BYTES = 4 * MIB
 """A client that leaves more unread is asked for nothing until it has caught up."""
 TURN_FRAMES = 2048
-"""A turn of the loop that took so many is sated."""
+"""A turn of the loop that took so many is full."""
 LEAST_SHARE_BYTES = 64
 """Of each connection in a turn, and then the rest of the frame that has begun."""
 SILENT_PEER_MS = 5000
@@ -48,8 +48,8 @@ class LoopTurn:
 
     Hundreds of clients that send without waiting for answers fill the kernel's buffers with more than a
     second's work, and a loop that took all of it at one look would miss its heartbeats. So once a turn
-    is sated, each connection is read once a turn, and of each the same share, which grows until the
-    turns are just about sated. The rest stays in the kernel.
+    is full, each connection is read once a turn, and of each the same share, which grows until the
+    turns are just about full. The rest stays in the kernel.
 
     Whoever knows when the turn is over says `begin`, and calls `flush` then.
     """
@@ -63,7 +63,7 @@ class LoopTurn:
         self._is_begun = False
         self._paused: list[Connection] = []
         self.share_bytes = RECEIVE_BUFFER_BYTES
-        """Of each connection; all of its buffer while no turn is sated."""
+        """Of each connection; all of its buffer while no turn is full."""
 
     @property
     def is_overfull(self) -> bool:

@@ -146,7 +146,7 @@ class LocalCluster:
         self._roles: dict[str, RoleChange] = {}
         """The last role change of each running member; guarded by `_changed`."""
 
-    # ---------------------------------------------------------------- life
+    # ---------------------------------------------------------------- start and end
 
     def __enter__(self) -> Self:
         self.start()

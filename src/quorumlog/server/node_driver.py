@@ -1,4 +1,4 @@
-"""NodeDriver: one loop around one LedgerNode, and the node's view of the world.
+"""NodeDriver: the loop around one LedgerNode, and its `Host`.
 
 Inputs are gathered as they come and handed to the node in the next turn, which begins with the time:
 a process that was stopped learns of it before it answers anything. Appends of all connections that
@@ -41,7 +41,7 @@ DUPLICATE_TRIES = 4
 
 
 class NodeDriver:
-    """The `Host` of one node (node/ports.py)."""
+    """The `Host` (node/ports.py) of one node."""
 
     def __init__(
         self,

@@ -156,7 +156,7 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
     problems: tuple[str, ...] = ()
     version: str = ""
     damaged_entries: int = 0
-    """Damaged, and to be healed from the others."""
+    """Damaged, and to be repaired from the others."""
     scrub_next_index: int = -1
     """Entry that the background scrub looks at next; -1: no pass is under way."""
     scrub_stop_index: int = -1

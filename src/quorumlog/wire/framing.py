@@ -1,19 +1,19 @@
-"""One frame carries one message of one group, and the entry bytes that belong to it.
+"""One frame carries one message of one group, and the batch that belongs to it.
 
     offset  bytes  field           (little-endian)
          0      4  magic           "QLG" and the version of this layout, 1
          4      4  control_crc     CRC-32 of everything from offset 8 to the end of control
-         8      4  payload_crc     CRC-32 of sizes and entries; 0 without entries
+         8      4  batch_crc       CRC-32 of sizes and entries; 0 without a batch
         12      4  frame_bytes     of the whole frame, this header included
         16      4  control_bytes
         20      4  count           entries in the batch
         24      c  control         MessagePack of (group, message)
     24 + c   4 count  sizes        bytes of each entry, header included
-       ...      n  entries         as they lie on disk (quorumlog.batch)
+       ...      n  batch           entries as they lie on disk (quorumlog.batch)
 
-Sans-IO: `encode_frame` gives buffers to write, `FrameDecoder` takes bytes as they come. Entry bytes
-are never copied on the way out; on the way in they are received into their own buffer (large frames)
-or copied once (small ones), so that the receive buffer is free again at once.
+Sans-IO: `encode_frame` gives buffers to write, `FrameDecoder` takes bytes as they come. A batch is
+never copied on the way out; on the way in it is received into a buffer of its own (large frames) or
+copied once (small ones), so that the receive buffer is free again at once.
 
 Lengths are checked against each other and against `max_frame_bytes` before anything is allocated for
 them. Bytes that no correct counterpart sends raise `ProtocolViolation`, and nothing else; after one
@@ -43,7 +43,7 @@ from quorumlog.errors import ProtocolViolation
 from quorumlog.wire.client_messages import AnyClientMessage
 
 AnyFrameMessage = AnyPeerMessage | AnyClientMessage
-WITH_ENTRIES = (PushEntryRequest, RangeResponse)
+WITH_BATCH = (PushEntryRequest, RangeResponse)
 
 MAGIC = b"QLG\x01"
 FRAME_HEADER_BYTES = 24
@@ -65,7 +65,7 @@ assert _TAIL.size == FRAME_HEADER_BYTES - _CHECKED_FROM
 
 
 class Frame(NamedTuple):
-    """What one frame said. `batch` is None where it carried no entries."""
+    """What one frame said. `batch` is None where it carried none."""
 
     group: str
     message: AnyFrameMessage
@@ -79,7 +79,7 @@ def encode_frame(group: str, message: AnyFrameMessage, batch: EntryBatch | None 
     `batch` of a push or a range travels behind it: it need not be passed a second time.
     """
     if isinstance(message, Message):
-        if isinstance(message, WITH_ENTRIES) and message.batch is not None:
+        if isinstance(message, WITH_BATCH) and message.batch is not None:
             assert batch is None or batch is message.batch, "a message has one batch"
             batch = message.batch
             message = msgspec.structs.replace(message, sender=NOBODY, batch=None)
@@ -89,18 +89,18 @@ def encode_frame(group: str, message: AnyFrameMessage, batch: EntryBatch | None 
     if batch is None or batch.count == 0:
         tail = _TAIL.pack(0, FRAME_HEADER_BYTES + len(control), len(control), 0) + control
         return [MAGIC + crc32(tail).to_bytes(4, "little") + tail]
-    entries = batch.buffer
-    sizes = _SIZE.pack(len(entries)) if batch.count == 1 else batch.sizes.astype("<u4").tobytes()
+    buffer = batch.buffer
+    sizes = _SIZE.pack(len(buffer)) if batch.count == 1 else batch.sizes.astype("<u4").tobytes()
     tail = (
         _TAIL.pack(
-            crc32(entries, crc32(sizes)),
-            FRAME_HEADER_BYTES + len(control) + len(sizes) + len(entries),
+            crc32(buffer, crc32(sizes)),
+            FRAME_HEADER_BYTES + len(control) + len(sizes) + len(buffer),
             len(control),
             batch.count,
         )
         + control
     )
-    return [MAGIC + crc32(tail).to_bytes(4, "little") + tail + sizes, entries]
+    return [MAGIC + crc32(tail).to_bytes(4, "little") + tail + sizes, buffer]
 
 
 def frame_bytes_of(buffers: list[Buffer]) -> int:
@@ -233,7 +233,7 @@ class FrameDecoder:
 
 def _decode(frame: memoryview, header: tuple[bytes, int, int, int, int, int], *, copy: bool) -> Frame:
     """One whole frame whose lengths are checked. `copy`: `frame` is memory that is used again."""
-    _, control_crc, payload_crc, frame_bytes, control_bytes, count = header
+    _, control_crc, batch_crc, frame_bytes, control_bytes, count = header
     assert frame_bytes == len(frame), (frame_bytes, len(frame))
     control_end = FRAME_HEADER_BYTES + control_bytes
     if crc32(frame[_CHECKED_FROM:control_end]) != control_crc:
@@ -244,27 +244,27 @@ def _decode(frame: memoryview, header: tuple[bytes, int, int, int, int, int], *,
         raise ProtocolViolation(f"a frame holds no message: {error}") from None
     batch = None
     if count:
-        if crc32(frame[control_end:]) != payload_crc:
-            raise ProtocolViolation("payload_crc of a frame does not match")
-        entries = frame[control_end + 4 * count :]
+        if crc32(frame[control_end:]) != batch_crc:
+            raise ProtocolViolation("batch_crc of a frame does not match")
+        buffer = frame[control_end + 4 * count :]
         if count == 1:
             (size,) = _SIZE.unpack_from(frame, control_end)
-            if size != len(entries):
+            if size != len(buffer):
                 raise ProtocolViolation(
-                    f"an entry of {size} bytes by its size is {len(entries)} bytes long"
+                    f"an entry of {size} bytes by its size is {len(buffer)} bytes long"
                 )
-            batch = EntryBatch(bytearray(entries) if copy else entries, None)
+            batch = EntryBatch(bytearray(buffer) if copy else buffer, None)
         else:
             sizes = np.frombuffer(frame, "<u4", count, control_end).astype(np.int64)
-            batch = EntryBatch(bytearray(entries) if copy else entries, sizes)
-    elif payload_crc:
-        raise ProtocolViolation("a frame without entries has a payload_crc")
+            batch = EntryBatch(bytearray(buffer) if copy else buffer, sizes)
+    elif batch_crc:
+        raise ProtocolViolation("a frame without a batch has a batch_crc")
     if isinstance(message, Message):
         if message.sender != NOBODY:
             raise ProtocolViolation("a peer message names its sender itself")
-        if isinstance(message, WITH_ENTRIES):
+        if isinstance(message, WITH_BATCH):
             if message.batch is not None:
-                raise ProtocolViolation("a message carries entries inside its control part")
+                raise ProtocolViolation("a message carries a batch inside its control part")
             if batch is not None:
                 message = msgspec.structs.replace(message, batch=batch)
     return Frame(group, message, batch)

@@ -8,11 +8,11 @@ import pytest
 
 from quorumlog.batch import EntryBatch
 from quorumlog.client.protocol.append_joiner import (
-    MAX_FRAME_BYTES,
-    MAX_FRAME_RECORDS,
     MAX_JOINED_BODY_BYTES,
-    AppendFrame,
+    MAX_JOINED_BYTES,
+    MAX_JOINED_RECORDS,
     AppendJoiner,
+    JoinedAppends,
     body_of,
 )
 from quorumlog.client.protocol.client_protocol import ClientProtocol
@@ -40,13 +40,13 @@ def bodies_of(request: Request) -> list[bytes]:
     return [bytes(body) for body in request.batch.bodies()]
 
 
-def taken(*bodies: bytes) -> AppendFrame:
+def taken(*bodies: bytes) -> JoinedAppends:
     (frame,) = joined(*bodies).take()
     frame.make_request()
     return frame
 
 
-def refused(frame: AppendFrame, error: LedgerError) -> AppendFrame:
+def refused(frame: JoinedAppends, error: LedgerError) -> JoinedAppends:
     assert frame.request is not None
     frame.request.error = error
     frame.request.state = RequestState.DONE
@@ -65,15 +65,15 @@ def test_what_gathers_leaves_in_one_frame_and_only_once() -> None:
 
 
 def test_a_frame_ends_at_its_records() -> None:
-    bodies = [b"%d" % number for number in range(2 * MAX_FRAME_RECORDS + 1)]
+    bodies = [b"%d" % number for number in range(2 * MAX_JOINED_RECORDS + 1)]
     frames = frames_of(joined(*bodies))
-    assert [len(frame) for frame in frames] == [MAX_FRAME_RECORDS, MAX_FRAME_RECORDS, 1]
+    assert [len(frame) for frame in frames] == [MAX_JOINED_RECORDS, MAX_JOINED_RECORDS, 1]
     assert [body for frame in frames for body in frame] == bodies
 
 
 def test_a_frame_ends_at_its_bytes() -> None:
     body = bytes(MAX_JOINED_BODY_BYTES - HEADER_BYTES)
-    fitting = MAX_FRAME_BYTES // MAX_JOINED_BODY_BYTES
+    fitting = MAX_JOINED_BYTES // MAX_JOINED_BODY_BYTES
     assert [len(f) for f in frames_of(joined(*[body] * (fitting + 1)))] == [fitting, 1]
 
 
@@ -95,7 +95,7 @@ def test_different_timeouts_never_share_a_frame_nor_change_the_order() -> None:
 
 def test_any_mixture_keeps_its_order_and_the_bounds() -> None:
     chance = random.Random(7)
-    sizes = [0, 10, 1000, MAX_JOINED_BODY_BYTES, MAX_JOINED_BODY_BYTES + 1, 2 * MAX_FRAME_BYTES]
+    sizes = [0, 10, 1000, MAX_JOINED_BODY_BYTES, MAX_JOINED_BODY_BYTES + 1, 2 * MAX_JOINED_BYTES]
     joiner = AppendJoiner()
     bodies = []
     for number in range(3000):
@@ -105,10 +105,10 @@ def test_any_mixture_keeps_its_order_and_the_bounds() -> None:
     frames = frames_of(joiner)
     assert [body for frame in frames for body in frame] == bodies
     for frame in frames:
-        assert len(frame) <= MAX_FRAME_RECORDS
+        assert len(frame) <= MAX_JOINED_RECORDS
         if len(frame) > 1:
             assert max(map(len, frame)) <= MAX_JOINED_BODY_BYTES
-            assert sum(map(len, frame)) + HEADER_BYTES * len(frame) <= MAX_FRAME_BYTES
+            assert sum(map(len, frame)) + HEADER_BYTES * len(frame) <= MAX_JOINED_BYTES
 
 
 # -------------------------------------------------------------------- who leaves it

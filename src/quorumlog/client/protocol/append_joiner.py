@@ -27,18 +27,18 @@ from quorumlog.wire.client_messages import AppendRequest
 MAX_JOINED_BODY_BYTES = 64 * 1024
 """A larger body is a frame of its own: its bytes cost more than a frame does, so joining would save
 nothing, and the small ones beside it would wait for them."""
-MAX_FRAME_BYTES = 1024 * 1024
+MAX_JOINED_BYTES = 1024 * 1024
 """Of entries, headers included. A larger frame would hardly be cheaper a byte, and what is refused is
 sent again as a whole."""
-MAX_FRAME_RECORDS = 1024
+MAX_JOINED_RECORDS = 1024
 """As for the bytes: the fixed costs are gone by then, and all of a frame share its outcome."""
 
 Outcome = AppendReceipt | LedgerError | None
 """What became of one append of a frame. None: certainly not written, to be sent again by itself."""
 
 
-class AppendFrame:
-    """Bodies that leave together, and who waits for each."""
+class JoinedAppends:
+    """Bodies that leave in one frame, and who waits for each."""
 
     __slots__ = (
         "_bodies",
@@ -56,13 +56,13 @@ class AppendFrame:
         self.deadline_ms = deadline_ms
         """Of its oldest append, so that none lasts longer than it was told to."""
         self.waiters: list[Any] = []
-        """In the order of the entries; what they are is the client's affair."""
+        """In the order of the entries; of a kind of the client's own."""
         self.is_taken = False
-        """By whoever sends it: from then on its bodies are what they are."""
+        """Somebody sends it: nothing is added any more."""
         self.request: Request | None = None
-        """Since it is encoded."""
+        """None until it is encoded."""
         self._bodies: list[bytes] = []
-        self._room = MAX_FRAME_BYTES
+        self._room = MAX_JOINED_BYTES
         self._left = 0
 
     def make_request(self) -> Request:
@@ -128,11 +128,11 @@ class AppendJoiner:
     """The appends that nobody has sent yet. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._frames: list[AppendFrame] = []
+        self._joined: list[JoinedAppends] = []
         self._timeout_ms: float = -1
         """Of the last frame."""
 
-    def add(self, body: bytes, timeout_ms: float, waiter: Any, now_ms: float) -> AppendFrame:
+    def add(self, body: bytes, timeout_ms: float, waiter: Any, now_ms: float) -> JoinedAppends:
         """Put one body behind the others; returns the frame that it will travel in.
 
         Only neighbours share a frame. So the order of calls is kept where a large body or another
@@ -140,34 +140,34 @@ class AppendJoiner:
         """
         entry_bytes = HEADER_BYTES + len(body)
         is_large = len(body) > MAX_JOINED_BODY_BYTES
-        frame = self._frames[-1] if self._frames else None
+        joined = self._joined[-1] if self._joined else None
         if (
-            frame is None
+            joined is None
             or is_large
-            or frame._room < entry_bytes
+            or joined._room < entry_bytes
             or timeout_ms != self._timeout_ms
-            or len(frame.waiters) == MAX_FRAME_RECORDS
+            or len(joined.waiters) == MAX_JOINED_RECORDS
         ):
-            frame = AppendFrame(now_ms, now_ms + timeout_ms)
-            self._frames.append(frame)
+            joined = JoinedAppends(now_ms, now_ms + timeout_ms)
+            self._joined.append(joined)
             self._timeout_ms = timeout_ms
-        frame._bodies.append(body)
-        frame.waiters.append(waiter)
-        frame._room = 0 if is_large else frame._room - entry_bytes
-        return frame
+        joined._bodies.append(body)
+        joined.waiters.append(waiter)
+        joined._room = 0 if is_large else joined._room - entry_bytes
+        return joined
 
-    def take(self, is_gone: Callable[[Any], bool] | None = None) -> list[AppendFrame]:
+    def take(self, is_gone: Callable[[Any], bool] | None = None) -> list[JoinedAppends]:
         """All frames, in order, for the caller to send; the next append opens a new one.
 
         `is_gone`: of a waiter that will `leave` but had no time yet to do so.
         """
-        frames, self._frames = self._frames, []
-        for frame in frames:
+        ready, self._joined = self._joined, []
+        for joined in ready:
             if is_gone is not None:
-                for waiter in [waiter for waiter in frame.waiters if is_gone(waiter)]:
-                    frame.leave(waiter)
-            frame.is_taken = True
-        return [frame for frame in frames if frame.waiters]
+                for waiter in [waiter for waiter in joined.waiters if is_gone(waiter)]:
+                    joined.leave(waiter)
+            joined.is_taken = True
+        return [joined for joined in ready if joined.waiters]
 
 
 def body_of(body: bytes | bytearray | memoryview) -> bytes:

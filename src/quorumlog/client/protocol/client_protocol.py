@@ -116,7 +116,7 @@ class ClientProtocol:
         self._requests.fail_waiting_streams(BadRequest("the client was closed"))
         assert not self._links.all(), self._links.all()
 
-    # ---------------------------------------------------------------- what the world does
+    # ---------------------------------------------------------------- what the connections bring
 
     def advance(self, now_ms: float) -> None:
         """Deadlines, silences, redials. Call at `next_wakeup_ms` at the latest."""

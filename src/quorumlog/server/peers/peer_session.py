@@ -50,8 +50,8 @@ class PeerSession:
             self._enter(self._connection, self._receive, message)
         else:
             enter = functools.partial(self._enter, self._connection, self._receive, message)
-            entries_bytes = frame.batch.total_bytes if frame.batch is not None else 0
-            self._peer.connections.hold(self._way, entries_bytes, enter)
+            batch_bytes = frame.batch.total_bytes if frame.batch is not None else 0
+            self._peer.connections.hold(self._way, batch_bytes, enter)
 
     def lost(self) -> None:
         self._peer.inbound_lost(self._way.role, self._connection)

@@ -294,6 +294,11 @@ class GroupConfig:
             raise ConfigError("--data-dir is missing; it is needed unless --store memory is given")
 
     @property
+    def full_name(self) -> str:
+        """Of the member, in its log."""
+        return f"{self.group}/{self.member_id}"
+
+    @property
     def own_address(self) -> MemberAddress:
         return next(m for m in self.members if m.member_id == self.member_id)
 

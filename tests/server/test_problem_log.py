@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from quorumlog.server.problem_log import LOOK_INTERVAL_S, REPEAT_S, ProblemLog, RefusalLog
+from quorumlog.server.problem_log import LOOK_INTERVAL_S, REPEAT_S, ProblemLog
 
 LOG = logging.getLogger("quorumlog.tests.problems")
 
@@ -35,7 +35,7 @@ def test_a_problem_that_lasts_is_said_once_a_minute(caplog: pytest.LogCaptureFix
 def test_a_stranger_that_comes_again_and_again_is_one_line_a_minute(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    refusals = RefusalLog(LOG)
+    refusals = ProblemLog(LOG, "g/n0", 0.0)
     for tenth in range(20):
         refusals.refused("n9 is not among the members", tenth / 10)
     refusals.refused("another stranger", 2.0)

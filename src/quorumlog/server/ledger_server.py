@@ -31,7 +31,6 @@ from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.peers.peer_admission import Verdict
-from quorumlog.server.problem_log import RefusalLog
 from quorumlog.store.directory.member_directory import MemberDirectory, open_directory_of
 from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.wire.client_messages import NOT_SERVED, REFUSED, Hello, HelloResponse
@@ -84,7 +83,6 @@ class LedgerServer:
         self._on_role_change = on_role_change
         self._drivers: dict[str, NodeDriver] = {}
         self._connections: dict[str, Connection] = {}
-        self._refusal_log = RefusalLog(log)
         self._connection_number = 0
         self._run_id = secrets.token_hex(8)
         """Connection ids of another run of this server name nothing here, and other members tell it from
@@ -134,7 +132,7 @@ class LedgerServer:
         for group in sorted(set(wanted) ^ set(self._drivers)):
             log.warning("reload: group %s comes or goes: this needs a restart", group)
         for driver, result in results:
-            name = f"{driver.config.group}/{driver.config.member_id}"
+            name = driver.config.full_name
             driver.configure(result.config)
             log.warning("%s: reloaded: %s", name, ", ".join(result.changed) or "nothing has changed")
             if result.needs_restart:
@@ -155,7 +153,7 @@ class LedgerServer:
                 directory = open_directory_of(config, self._disk)
                 opened.append(directory)
                 for line in directory.report:
-                    log.warning("%s/%s: %s", config.group, config.member_id, line)
+                    log.warning("%s: %s", config.full_name, line)
                 self._drivers[config.group] = NodeDriver(
                     config,
                     directory,
@@ -171,10 +169,9 @@ class LedgerServer:
         except BaseException:
             for directory in opened:
                 directory.close(False)
-            await self._close_listener()
+            self._close_listener()
             self._drivers.clear()
-            for thread in self._threads:
-                thread.close()
+            self._close_threads()
             raise
         for driver in self._drivers.values():
             driver.start()
@@ -193,12 +190,11 @@ class LedgerServer:
 
     async def stop(self) -> None:
         """Hand leadership over, answer what is pending, sync everything, close."""
-        await self._close_listener()
+        self._close_listener()
         await asyncio.gather(*(self._hand_over(d) for d in self._drivers.values() if not d.stopped))
         for driver in self._drivers.values():
             driver.stop()
-        for thread in self._threads:
-            thread.close()  # what was submitted is on disk when this returns
+        self._close_threads()
         for driver in self._drivers.values():
             try:
                 driver.node.close(clean=driver.failure is None)
@@ -222,25 +218,30 @@ class LedgerServer:
         with suppress(TimeoutError):  # of a member that has failed meanwhile
             reason = await asyncio.wait_for(told, limit_s)
             if reason:
-                group, member_id = driver.config.group, driver.config.member_id
-                log.warning("%s/%s stops without a successor: %s", group, member_id, reason)
+                log.warning("%s stops without a successor: %s", driver.config.full_name, reason)
 
-    async def _close_listener(self) -> None:
+    def _close_listener(self) -> None:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
 
+    def _close_threads(self) -> None:
+        """What was submitted is on disk when this returns."""
+        for thread in self._threads:
+            thread.close()
+
+    def _abort_connections(self) -> None:
+        for connection in list(self._connections.values()):
+            connection.abort()
+
     def abandon(self) -> None:
         """As if the process were killed: no farewell, no checkpoint, no flush but what was under way.
         For LocalCluster."""
-        if self._listener is not None:
-            self._listener.close()
+        self._close_listener()
         for driver in self._drivers.values():
             driver.stop()
-        for connection in list(self._connections.values()):
-            connection.abort()
-        for thread in self._threads:
-            thread.close()
+        self._abort_connections()
+        self._close_threads()
         for driver in self._drivers.values():
             driver.directory.close(False)
         self._drivers.clear()
@@ -258,19 +259,12 @@ class LedgerServer:
         """One group's member stopped; the process goes with it, so that nobody overlooks it."""
         if self.failure is None:
             self.failure = error
-        if self._listener is not None:
-            self._listener.close()
-            self._listener = None
-        for connection in list(self._connections.values()):
-            connection.abort()
+        self._close_listener()
+        self._abort_connections()
         if self._ended is not None:
             self._ended.set()
 
     # ---------------------------------------------------------------- connections
-
-    @property
-    def group_names(self) -> list[str]:
-        return [g.group for g in self.groups]
 
     @property
     def drivers(self) -> list[NodeDriver]:
@@ -316,7 +310,8 @@ class LedgerServer:
     def _welcome_peer(self, connection: Connection, group: str, hello: Hello) -> None:
         driver = self._drivers.get(group)
         if driver is None:
-            refusal = f"group {group!r} is not served at {self.address}; groups: {self.group_names}"
+            names = [each.group for each in self.groups]
+            refusal = f"group {group!r} is not served at {self.address}; groups: {names}"
             connection.send(group, HelloResponse(code=NOT_SERVED, message=refusal))
             connection.close()
             return
@@ -335,7 +330,7 @@ class LedgerServer:
         if reason:
             if code == REFUSED:
                 sentence = f"refused a connection of {hello.member_id}: {reason}"
-                self._refusal_log.refused(sentence, time.monotonic())
+                driver.problem_log.refused(sentence, time.monotonic())
             connection.close()
             return
         driver.admit(hello, connection)

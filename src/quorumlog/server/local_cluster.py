@@ -7,13 +7,12 @@ SIGKILL as one process can come: sockets close, nothing is flushed, no farewell 
 from __future__ import annotations
 
 import asyncio
+import functools
 import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import uvloop
@@ -152,12 +151,7 @@ class LocalCluster:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def start(self) -> None:
@@ -184,18 +178,15 @@ class LocalCluster:
 
     def _start(self, member_id: str) -> _MemberThread:
         config = self._configs[member_id]
-        server = LedgerServer([config], on_role_change=self._role_recorder(member_id))
+        server = LedgerServer([config], on_role_change=functools.partial(self._role_changed, member_id))
         member = _MemberThread(server, member_id)
         self._running[member_id] = member
         return member
 
-    def _role_recorder(self, member_id: str) -> Callable[[str, RoleChange], None]:
-        def record(group: str, change: RoleChange) -> None:
-            with self._changed:
-                self._roles[member_id] = change
-                self._changed.notify_all()
-
-        return record
+    def _role_changed(self, member_id: str, group: str, change: RoleChange) -> None:
+        with self._changed:
+            self._roles[member_id] = change
+            self._changed.notify_all()
 
     # ---------------------------------------------------------------- what a test does to it
 

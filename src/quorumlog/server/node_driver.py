@@ -74,7 +74,7 @@ class NodeDriver:
         self._turn_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._problem_log = ProblemLog(log, f"{config.group}/{config.member_id}", time.monotonic())
+        self.problem_log = ProblemLog(log, config.full_name, time.monotonic())
         self.stopped = False
         self.failure: BaseException | None = None
         self.node = LedgerNode(config, directory, self, random.Random(seed), self._now_ms())
@@ -187,9 +187,9 @@ class NodeDriver:
 
     def _look_at_problems(self) -> None:
         now_s = time.monotonic()
-        if self._problem_log.is_due(now_s):
+        if self.problem_log.is_due(now_s):
             status = self.node.status()
-            self._problem_log.look((status.waits_for, *self.status.problems()), now_s)
+            self.problem_log.look((status.waits_for, *self.status.problems()), now_s)
 
     def fail(self, error: BaseException) -> None:
         """A broken invariant, a disk that refuses, a process too many: this member stops, loudly, and
@@ -256,9 +256,8 @@ class NodeDriver:
 
     def role_changed(self, change: RoleChange) -> None:
         log.info(
-            "%s/%s is %s in term %d, leader %s",
-            self.config.group,
-            self.config.member_id,
+            "%s is %s in term %d, leader %s",
+            self.config.full_name,
             change.role.value,
             change.term,
             change.leader_id or "unknown",
@@ -272,10 +271,9 @@ class NodeDriver:
     def lost_committed(self, first_index: int) -> None:
         self.reads.lost_committed()
         log.critical(
-            "%s/%s: entries from index %d on were acknowledged under flush = async, lost in a power"
+            "%s: entries from index %d on were acknowledged under flush = async, lost in a power"
             " failure, and are replaced by those of leader %s",
-            self.config.group,
-            self.config.member_id,
+            self.config.full_name,
             first_index,
             self.node.raft.leader,
         )
@@ -300,9 +298,9 @@ class NodeDriver:
             self.fail(ConfigError(link.problem))
 
     def _peer_connected(self, member_id: str, directory_id: str) -> None:
-        log.info("%s/%s is connected with %s", self.config.group, self.config.member_id, member_id)
+        log.info("%s is connected with %s", self.config.full_name, member_id)
         self.enter(None, self.node.connected, member_id, directory_id)
 
     def _peer_lost(self, member_id: str, is_gone: bool) -> None:
-        log.info("%s/%s has lost %s", self.config.group, self.config.member_id, member_id)
+        log.info("%s has lost %s", self.config.full_name, member_id)
         self.enter(None, self.node.connection_lost, member_id, is_gone)

@@ -1,4 +1,4 @@
-"""ProblemLog: what `status` would say, said on the log as well, without repeating itself."""
+"""ProblemLog: what `status` would say and who was refused, on the log, without repeating itself."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ class ProblemLog:
         self._log = log
         self._name = name
         self._said_s: dict[str, float] = {}
+        self._refused_s: dict[str, float] = {}
         self._next_look_s = now_s + LOOK_INTERVAL_S
 
     def is_due(self, now_s: float) -> bool:
@@ -26,25 +27,18 @@ class ProblemLog:
         self._next_look_s = now_s + LOOK_INTERVAL_S
         current = [sentence for sentence in sentences if sentence]
         for sentence in current:
-            said_s = self._said_s.get(sentence)
-            if said_s is None or now_s - said_s >= REPEAT_S:
-                self._said_s[sentence] = now_s
-                self._log.warning("%s: %s", self._name, sentence)
+            self._say(sentence, self._said_s, now_s)
         for sentence in [said for said in self._said_s if said not in current]:
             del self._said_s[sentence]
             self._log.info("%s: no longer: %s", self._name, sentence)
 
-
-class RefusalLog:
-    """A stranger dials again and again; its refusal is worth one line a minute."""
-
-    def __init__(self, log: logging.Logger) -> None:
-        self._log = log
-        self._said_s: dict[str, float] = {}
-
     def refused(self, sentence: str, now_s: float) -> None:
-        if len(self._said_s) > 1000:
-            self._said_s.clear()
-        if now_s - self._said_s.get(sentence, -REPEAT_S) >= REPEAT_S:
-            self._said_s[sentence] = now_s
-            self._log.warning("%s", sentence)
+        """A stranger dials again and again; its refusal is worth one line a minute."""
+        if len(self._refused_s) > 1000:
+            self._refused_s.clear()
+        self._say(sentence, self._refused_s, now_s)
+
+    def _say(self, sentence: str, said_s: dict[str, float], now_s: float) -> None:
+        if now_s - said_s.get(sentence, -REPEAT_S) >= REPEAT_S:
+            said_s[sentence] = now_s
+            self._log.warning("%s: %s", self._name, sentence)

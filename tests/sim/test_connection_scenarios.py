@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import product
 
 from quorumlog.sim.member import SimMember
-from quorumlog.sim.network import GREETING_MS
+from quorumlog.sim.network.sim_network import GREETING_MS
 from tests.sim.scenario import QUIET, Scenario
 
 ONE_BY_ONE = replace(QUIET, connects_one_by_one=True)

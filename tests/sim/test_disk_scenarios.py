@@ -12,7 +12,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.consensus.messages import PushEntryRequest, PushType
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import ProtocolViolation
-from quorumlog.sim.inode import PAGE_BYTES
+from quorumlog.sim.disk import PAGE_BYTES
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.profile import SimulationProfile
 from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME, Checkpoint, encode_checkpoint

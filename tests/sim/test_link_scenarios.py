@@ -15,7 +15,7 @@ from quorumlog.consensus.ready import Envelope, Role
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.sim.checkers.checker import Checker
 from quorumlog.sim.member import SimMember
-from quorumlog.sim.pipe import Pipe
+from quorumlog.sim.network.pipe import Pipe
 from quorumlog.sim.profile import LINK_KINDS
 from quorumlog.sim.run import run_seed
 from quorumlog.testing import SimulatedLog

@@ -14,7 +14,7 @@ import pytest
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import DiskFull, RangeDamaged
-from quorumlog.sim.faults import ROOMY_BYTES
+from quorumlog.sim.faults.disk_faults import ROOMY_BYTES
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.operations import ClientAppend
 from quorumlog.store.files.durable_file import DURABLE_NAME
@@ -375,7 +375,7 @@ def test_a_write_is_torn_by_a_crash(mode: str) -> None:
         torn = scene.followers()[effect % 2]
         for _ in range(3):
             scene.ask(leader, 1_000)
-        scene.cluster.faults.crash_at_effect(torn, effect, how)
+        scene.cluster.faults.processes.crash_at_effect(torn, effect, how)
         goes_on(scene, leader)
         nothing_is_lost(scene)
         folder = f"{torn.path}/{SET_ASIDE_NAME}/"
@@ -401,7 +401,7 @@ def test_power_is_lost_inside_a_truncation(mode: str) -> None:
         scene.heal()
         while old.node.raft.leader not in [member.replica for member in others]:
             scene.run_for(0.02)
-        scene.cluster.faults.crash_at_effect(old, effect, "power loss")
+        scene.cluster.faults.processes.crash_at_effect(old, effect, "power loss")
         scene.run_for(200)
         nothing_is_lost(scene)
         # Whole segments were compared with the others', too: a checker looks.
@@ -524,7 +524,7 @@ def test_a_sync_fails(mode: str, path_part: str, victim: str) -> None:
     and a loss of power after that takes nothing, although no other disk with it can be asked."""
     scene, leader, other, third = acknowledged_by_two(mode, seed=1)
     failing, rest = (leader, other) if victim == "leader" else (other, leader)
-    scene.cluster.faults.fail_next_sync(failing, path_part)
+    scene.cluster.faults.disks.fail_next_sync(failing, path_part)
     process = failing.process
     scene.ask(leader, 5_000)  # no later entry touches its first page, and so brings it to the disk
     scene.until(lambda: failing.process != process, "member that stops")

@@ -158,7 +158,7 @@ class SimClient:
                 )
             elif isinstance(result, DirectoryDamaged):
                 node.repairer.found(result)
-            elif isinstance(result, StoreFailure) and not self._cluster.may_fail(member):
+            elif isinstance(result, StoreFailure) and not self._cluster.faults.disks.may_fail(member):
                 raise result
 
         try:

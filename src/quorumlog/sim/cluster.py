@@ -12,9 +12,9 @@ from quorumlog.config import GroupConfig, MemberAddress
 from quorumlog.sim.checkers import all_checkers, lossy_disk_checkers
 from quorumlog.sim.checkers.checker import Checker
 from quorumlog.sim.clients import SimClient
-from quorumlog.sim.faults import Faults
+from quorumlog.sim.faults.faults import Faults
 from quorumlog.sim.member import SimMember
-from quorumlog.sim.network import SimNetwork
+from quorumlog.sim.network.sim_network import SimNetwork
 from quorumlog.sim.operations import Operations
 from quorumlog.sim.profile import SimulationProfile, random_beside
 from quorumlog.sim.trace import Trace
@@ -95,14 +95,3 @@ class SimCluster:
             ]
         for hook in hooks:
             hook(*arguments)
-
-    # ---------------------------------------------------------------- members
-
-    def crashed(self, member: SimMember) -> None:
-        self.faults.crashed(member)
-
-    def may_fail(self, member: SimMember) -> bool:
-        return self.faults.may_fail(member)
-
-    def failed(self, member: SimMember) -> None:
-        self.faults.failed(member)

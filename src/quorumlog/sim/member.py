@@ -19,7 +19,7 @@ from quorumlog.errors import DirectoryDamaged, LedgerError, ProtocolViolation, S
 from quorumlog.node import LedgerNode
 from quorumlog.sim.coverage import note_sent
 from quorumlog.sim.disk import Crashed, SimDisk
-from quorumlog.sim.network import End
+from quorumlog.sim.network.link import End
 from quorumlog.store.directory.member_directory import open_directory_of
 from quorumlog.store.files.member_file import cluster_id_of
 from quorumlog.wire.client_messages import Hello, HelloResponse
@@ -171,7 +171,7 @@ class SimMember:
             self.note("refuses to start", self.refusal)
             self.cluster.trace.count("start: refused")
             self.disk.kill()
-            self.cluster.faults.refused(self)
+            self.cluster.faults.disks.refused(self)
             return
         self.replica = Replica(self.member_id, directory.directory_id)
         for line in directory.report:
@@ -279,13 +279,13 @@ class SimMember:
         try:
             act()
         except Crashed:
-            self.cluster.crashed(self)
+            self.cluster.faults.processes.crashed(self)
             return False
         except StoreFailure as failure:
-            if not self.cluster.may_fail(self):
+            if not self.cluster.faults.disks.may_fail(self):
                 raise
             self.note("fails", str(failure))
-            self.cluster.failed(self)
+            self.cluster.faults.disks.failed(self)
             return False
         return True
 

@@ -10,8 +10,8 @@ from random import Random
 
 from quorumlog.consensus.ready import Role
 from quorumlog.sim.cluster import SimCluster
+from quorumlog.sim.faults.other_mode import OtherMode
 from quorumlog.sim.losses import IndexRange, Losses, lost_entries
-from quorumlog.sim.other_mode import OtherMode
 from quorumlog.sim.profile import at_the_edges, draw_profile
 from quorumlog.sim.trace import Trace
 
@@ -91,7 +91,7 @@ def _run(cluster: SimCluster, faults_ms: float, other_mode: OtherMode) -> None:
         client.work()
     cluster.faults.begin()
     other_mode.begin()
-    cluster.faults.begin_sectors()
+    cluster.faults.damage.begin_sectors()
     cluster.run_for(faults_ms)
     other_mode.stop()
     make_whole(cluster)

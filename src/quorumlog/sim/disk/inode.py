@@ -1,4 +1,4 @@
-"""Inode: the bytes of one simulated file, in the cache and on the platter, whatever its names (disk.py).
+"""Inode: the bytes of one simulated file, in the cache and on the platter, whatever its names.
 
 A sync brings its dirty pages to the platter; a power loss leaves any of them there, some torn between
 sectors, and the cache is the platter's copy afterwards.

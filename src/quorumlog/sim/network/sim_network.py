@@ -12,15 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import combinations, permutations
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.consensus.messages import Message
 from quorumlog.consensus.ready import Envelope
-from quorumlog.node.peer_connections import WAYS, PeerConnections, Way, role_of
-from quorumlog.sim.pipe import Pipe
+from quorumlog.node.peer_connections import WAYS, Way, role_of
+from quorumlog.sim.network.link import ROLES, End, Link, Standing
+from quorumlog.sim.network.pipe import Pipe
 from quorumlog.wire.framing import FrameDecoder, encode_frame
 from quorumlog.wire.peer_hello import refusal_of
 
@@ -30,61 +31,8 @@ if TYPE_CHECKING:
 
 GIVE_UP_MS = 5000.0
 """A connection whose bytes get nowhere for so long is given up, as TCP_USER_TIMEOUT does it."""
-ROLES = ("control", "data")
 GREETING_MS = (0.1, 3.0, 30.0)
 """Where connections come up one by one, each half of a greeting takes up to one of these."""
-
-
-class Standing(NamedTuple):
-    """A connection that an end knows of."""
-
-    epoch: int
-    """Of the pair."""
-    number: int
-    """Of this one of the four, within the epoch."""
-    directory_id: str
-    """At the other end."""
-
-
-class End:
-    """What one process knows of its four connections with one other member."""
-
-    __slots__ = ("connections", "standing")
-
-    def __init__(self, member: SimMember, peer_id: str) -> None:
-        self.connections = PeerConnections(
-            lambda directory_id: member.enter_node("connected", peer_id, directory_id),
-            lambda is_gone: member.enter_node("connection_lost", peer_id, is_gone),
-        )
-        self.standing: dict[Way, Standing] = {}
-
-    def opened(self, way: Way, standing: Standing) -> None:
-        self.standing[way] = standing
-        self.connections.opened(way, standing.directory_id)
-
-    def broke(self, way: Way) -> None:
-        self.standing.pop(way, None)
-        self.connections.broke(way)
-
-
-class Link:
-    """Between two members, `first` < `second` by id."""
-
-    __slots__ = ("broken", "epoch", "first", "is_up", "numbers", "second")
-
-    def __init__(self, first: str, second: str) -> None:
-        self.first = first
-        self.second = second
-        self.is_up = False
-        self.epoch = 0
-        """Counts connections; what was sent on an older one is dropped on arrival."""
-        self.broken = False
-        """Bytes were lost inside the stream: it cannot go on once the cut ends."""
-        self.numbers = {(who, role): 0 for who in (first, second) for role in ROLES}
-        """Of each of the four connections, by who dialled it: how often it was reset by itself."""
-
-    def standing(self, dialler: str, role: str, directory_id: str) -> Standing:
-        return Standing(self.epoch, self.numbers[dialler, role], directory_id)
 
 
 class SimNetwork:

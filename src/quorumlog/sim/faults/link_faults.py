@@ -10,7 +10,7 @@ from functools import partial
 from itertools import count, product
 from typing import TYPE_CHECKING
 
-from quorumlog.sim.pipe import Pipe
+from quorumlog.sim.network.pipe import Pipe
 from quorumlog.sim.profile import random_beside
 
 if TYPE_CHECKING:

@@ -1,0 +1,154 @@
+"""DiskFaults: disks that are slow, refuse or are full, and directories that are gone or forget."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import TYPE_CHECKING
+
+from quorumlog.sim.faults.damage import Damage
+from quorumlog.sim.faults.fault_context import FaultContext, Kinds
+from quorumlog.store.files.durable_file import DURABLE_NAME
+from quorumlog.store.files.hard_state_file import HARD_STATE_NAME
+from quorumlog.store.files.slot_file import SECTOR_BYTES, SLOT_BYTES
+
+if TYPE_CHECKING:
+    from quorumlog.sim.member import SimMember
+
+ROOMY_BYTES = 1 << 40
+
+
+def make_room(member: SimMember) -> None:
+    member.disk.capacity_bytes = ROOMY_BYTES
+    member.disk.has_greedy_neighbour = False
+
+
+class DiskFaults:
+    """A member that stops for one is started again by somebody."""
+
+    def __init__(self, context: FaultContext, damage: Damage) -> None:
+        self._context = context
+        self._cluster = context.cluster
+        self._random = context.random
+        self._profile = context.profile
+        self._damage = damage
+        self._neighbours = Random(f"{context.random.getstate()}: neighbours")
+        self._failing: set[str] = set()
+        """Members whose disk has been told to refuse."""
+
+    def kinds(self) -> Kinds:
+        return {
+            "slow disk": self._slow_disk,
+            "failing sync": self._failing_sync,
+            "full disk": self._full_disk,
+            "wipe": self._wipe,
+            "lost hard state": lambda: self._lose_file(HARD_STATE_NAME),
+            "lost durable point": lambda: self._lose_file(DURABLE_NAME),
+        }
+
+    def _slow_disk(self) -> None:
+        member = self._context.anybody()
+        if member is None:
+            return
+        self._context.note("slow disk", member.member_id)
+        member.sync_ms = self._random.choice((100.0, 1000.0, 3000.0))
+
+        def end() -> None:
+            if self._cluster.is_faulty:
+                member.sync_ms = self._profile.sync_ms
+
+        self._cluster.at(self._context.duration_ms(), end)
+
+    def _failing_sync(self) -> None:
+        member = self._context.anybody()
+        if member is not None:
+            self._context.note("failing sync", member.member_id)
+            self.fail_next_sync(
+                member, self._random.choice(("/data/", "/index/", "durable", "hardstate", "/"))
+            )
+
+    def fail_next_sync(self, member: SimMember, path_part: str) -> None:
+        """Of a file whose path contains this; the member may stop for it."""
+        self._failing.add(member.member_id)
+        member.disk.fail_next_sync(path_part)
+
+    def may_fail(self, member: SimMember) -> bool:
+        """A sync of its disk was told to fail, or there was no space to write `member` anew while it
+        forms: then it stops, and tries again with its next start. A full disk stops no member that is
+        formed and runs. One may stop that has just looked at a page which then goes bad under it."""
+        is_formed = member.is_up and bool(member.node.directory.formation.founding)
+        is_full = member.disk.capacity_bytes < ROOMY_BYTES
+        may_stop = member.member_id in self._failing or self._damage.is_stricken(member)
+        return may_stop or (is_full and not is_formed)
+
+    def failed(self, member: SimMember) -> None:
+        """The member stops loudly; somebody starts it again."""
+        member.kill()
+        self._context.restart_later(member)
+
+    def refused(self, member: SimMember) -> None:
+        """Damage that cannot be bounded: somebody does what the message says, and the member is a new
+        one. Without damage no directory may refuse."""
+        assert member.is_damaged or self._profile.has_lossy_disks, (
+            f"{member.member_id} refuses to start undamaged: {member.refusal}"
+        )
+        member.is_lost = True
+        member.disk.remove_tree(member.path)
+        self._context.restart_later(member)
+
+    def _full_disk(self) -> None:
+        member = self._context.anybody()
+        if member is None:
+            return
+        spare_bytes = self._random.choice((0, 4096, 16384))
+        if self._context.extent.random() < 0.7:
+            self._fill("full disk", [member], spare_bytes)
+        else:
+            self._fill("full disks", self._cluster.members, spare_bytes)
+
+    def _fill(self, kind: str, members: Sequence[SimMember], spare_bytes: int) -> None:
+        self._context.note(kind, " ".join(member.member_id for member in members))
+        for member in members:
+            usage = member.disk.usage("/")
+            used_bytes = usage.total_bytes - usage.free_bytes
+            member.disk.capacity_bytes = int(used_bytes / 0.9) + spare_bytes
+        if self._neighbours.random() < 0.5:
+            self._context.note("greedy neighbour")
+            for member in members:
+                member.disk.has_greedy_neighbour = True
+
+        def end() -> None:
+            for member in members:
+                make_room(member)
+
+        self._cluster.at(3 * self._context.duration_ms(), end)
+
+    def _wipe(self) -> None:
+        member = self._context.anybody()
+        if member is None or not self._context.may_lose(member):
+            return
+        self._context.note("wipe", member.member_id)
+        member.is_lost = True
+        member.kill()
+        member.disk.remove_tree(member.path)
+        self._context.restart_later(member)
+
+    def _lose_file(self, name: str) -> None:
+        """Both slots of a file of promises unreadable, or the file gone."""
+        member = self._context.anybody()
+        if member is None or not self._context.may_lose(member):
+            return
+        self._context.note(
+            f"lost {'hard state' if name == HARD_STATE_NAME else 'durable point'}", member.member_id
+        )
+        member.is_lost = True
+        member.kill() if self._random.random() < 0.5 else member.lose_power()
+        path = f"{member.path}/{name}"
+        if path in member.disk.paths():
+            if self._random.random() < 0.3:
+                member.disk.delete(path)
+            else:
+                for slot in (0, 1):
+                    position = slot * SLOT_BYTES + self._random.randrange(SECTOR_BYTES)
+                    member.disk.flip(path, position, 1 << self._random.randrange(8))
+        self._context.restart_later(member)

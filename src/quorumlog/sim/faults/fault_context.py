@@ -1,0 +1,51 @@
+"""FaultContext: whom a fault strikes, for how long, and how fairly.
+
+Fair means that a minority is lost at most: members whose directory was wiped, that forgot what they had
+promised, or whose synced bytes were changed, count together until the end of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from quorumlog.sim.cluster import SimCluster
+    from quorumlog.sim.member import SimMember
+
+Kinds = dict[str, Callable[[], None]]
+"""What strikes, by the names of a simulation profile."""
+
+
+class FaultContext:
+    def __init__(self, cluster: SimCluster) -> None:
+        self.cluster = cluster
+        self.random = cluster.random
+        self.profile = cluster.profile
+        self.extent = Random()
+        self.extent.setstate(cluster.random.getstate())
+        """A stream of its own: what is drawn here moves nothing else of a seed's run."""
+
+    def note(self, kind: str, who: str = "") -> None:
+        self.cluster.trace.count(f"fault: {kind}")
+        self.cluster.trace.note(self.cluster.now_ms, "fault", f"{kind} {who}")
+
+    def duration_ms(self) -> float:
+        timeout_ms = self.profile.consensus.election_timeout_ms
+        return self.random.choice((0.1, 0.5, 1.5, 4.0)) * timeout_ms * self.random.random()
+
+    def anybody(self) -> SimMember | None:
+        up = [member for member in self.cluster.members if member.is_up]
+        leaders = [member for member in up if member.node.raft.role.value == "leader"]
+        if leaders and self.random.random() < 0.4:
+            return self.random.choice(leaders)
+        return self.random.choice(up) if up else None
+
+    def may_lose(self, member: SimMember) -> bool:
+        lost = {m.member_id for m in self.cluster.members if m.is_lost or m.is_damaged}
+        lost.add(member.member_id)
+        return len(lost) <= (len(self.cluster.members) - 1) // 2
+
+    def restart_later(self, member: SimMember) -> None:
+        self.cluster.at(self.duration_ms(), member.start)

@@ -1,0 +1,67 @@
+"""Faults: what strikes a cluster, kind by kind, again and again.
+
+Faults are fair (fault_context.py). Old copies put back and disks that lie strike any number of members,
+in the runs that have them (`LOSSY_DISK_KINDS`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorumlog.sim.faults.damage import Damage
+from quorumlog.sim.faults.disk_faults import DiskFaults, make_room
+from quorumlog.sim.faults.fault_context import FaultContext, Kinds
+from quorumlog.sim.faults.link_faults import LinkFaults
+from quorumlog.sim.faults.lossy_disk_faults import LossyDiskFaults
+from quorumlog.sim.faults.network_faults import NetworkFaults
+from quorumlog.sim.faults.process_faults import ProcessFaults
+
+if TYPE_CHECKING:
+    from quorumlog.sim.cluster import SimCluster
+
+
+class Faults:
+    """Strikes again and again until `stop`; what has begun then ends at once."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self._cluster = cluster
+        self._random = cluster.random
+        self._profile = cluster.profile
+        context = FaultContext(cluster)
+        self._links = LinkFaults(cluster)
+        self.processes = ProcessFaults(context)
+        self.damage = Damage(context)
+        self.disks = DiskFaults(context, self.damage)
+        self._kinds: Kinds = {
+            **self.processes.kinds(),
+            **NetworkFaults(context).kinds(),
+            **self.disks.kinds(),
+            **self.damage.kinds(),
+            **LossyDiskFaults(context).kinds(),
+        }
+
+    def begin(self) -> None:
+        self._links.begin()
+        if self._profile.fault_kinds:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._cluster.at(self._random.expovariate(1 / self._profile.fault_every_ms), self._strike)
+
+    def _strike(self) -> None:
+        if self._cluster.is_faulty:
+            self._kinds[self._random.choice(self._profile.fault_kinds)]()
+            self._begin()
+
+    def stop(self) -> None:
+        cluster = self._cluster
+        cluster.network.heal(set(cluster.network.cut))
+        self._links.stop()
+        self.processes.stop()
+        for member in cluster.members:
+            member.disk.crash_countdown = None
+            make_room(member)
+            member.disk.fail_no_sync()
+            member.sync_ms = min(self._profile.sync_ms, 5.0)
+            member.set_clock(rate=1.0)
+            cluster.at(self._random.uniform(0, 100), member.start)

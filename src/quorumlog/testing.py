@@ -15,7 +15,7 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from quorumlog.batch import Entry, EntryBatch
+from quorumlog.batch import Entry
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import LeaderNotReady, LedgerError, OutcomeUnknown
@@ -23,6 +23,7 @@ from quorumlog.server import LocalCluster
 from quorumlog.sim.checkers.acknowledged_appends import AcknowledgedAppends
 from quorumlog.sim.clients import SimClient
 from quorumlog.sim.cluster import SimCluster
+from quorumlog.sim.operations import read_at_once
 from quorumlog.sim.profile import FAULT_KINDS as MEMBER_KINDS
 from quorumlog.sim.profile import LINK_KINDS, draw_profile
 from quorumlog.sim.run import make_whole
@@ -155,8 +156,7 @@ class SimulatedLog:
         node = member.node
         entries: list[Entry] = []
         while first_index <= node.committed_index:
-            found = node.readable_range(first_index, -1, 1 << 20)
-            batch = found if isinstance(found, EntryBatch) else node.store.read_from(*found)[1]
+            batch = read_at_once(node, first_index)
             entries += batch.entries()
             first_index += batch.count
         return entries

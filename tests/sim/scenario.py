@@ -125,12 +125,6 @@ class Scenario:
         leader = self.leader()
         return [member for member in self.members if member is not leader]
 
-    def wipe(self, member: SimMember) -> None:
-        """Its directory is gone; `start` makes a new one."""
-        member.is_lost = True
-        member.kill()
-        member.disk.remove_tree(member.path)
-
     # ---------------------------------------------------------------- log and network
 
     def ask(self, member: SimMember, body_bytes: int = 0) -> ClientAppend:

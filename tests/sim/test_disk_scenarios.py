@@ -47,7 +47,7 @@ def test_damage_below_the_durable_point_is_repaired_and_shortens_nothing() -> No
     member = scene.followers()[0]
     position = member.node.store.range_of(5, 6, 1).position
     member.kill()
-    path = next(path for path in member.disk.paths() if f"{member.path}/data/" in path)
+    path = member.segment_path()
     member.disk.flip(path, position + 32, 1)
     member.start()  # DurableEntries raises if it starts with less than it had
     assert member.node.store.damaged
@@ -74,7 +74,7 @@ def test_a_torn_entry_is_cut_also_where_its_header_is_whole() -> None:
     scene, member, last = _with_an_unsynced_tail(3, 500)
     position = member.node.store.range_of(last, last + 1, 1).position
     member.kill()
-    member.disk.flip(f"{member.path}/data/{0:020d}", position + 400, 1)
+    member.disk.flip(member.segment_path(), position + 400, 1)
     member.start()
     assert member.node.store.end.index == last - 1, "keeps an entry of which it has only a part"
     scene.make_whole()
@@ -108,7 +108,7 @@ def test_a_cut_inside_damage_takes_nothing_of_what_the_member_has_acknowledged()
     positions = [store.range_of(index, index + 1, 1).position for index in range(first, stop)]
     for member in scene.members:
         member.kill()
-    path = next(path for path in old.disk.paths() if f"{old.path}/data/" in path)
+    path = old.segment_path()
     for position in positions:
         old.disk.flip(path, position, 1)
     scene.heal(new, slow)
@@ -134,7 +134,7 @@ def test_a_member_acknowledges_nothing_from_damage_on_that_may_not_be_committed(
         position = damaged.node.store.range_of(3, 4, 1).position
         for member in scene.members:
             member.kill()
-        damaged.disk.flip(f"{damaged.path}/data/{0:020d}", position + 32, 1)
+        damaged.disk.flip(damaged.segment_path(), position + 32, 1)
         damaged.is_damaged = True  # so the end waits until it is repaired
         leader.start()
         damaged.start()  # the third stays away
@@ -164,7 +164,7 @@ def test_an_acknowledgement_that_waits_is_withheld_once_damage_is_found_in_front
     scene.until(lambda: store.end.index == index + 1, "the second")
     assert store.durable.index == index
     position = store.range_of(index, index + 1, 1).position
-    damaged.disk.flip(f"{damaged.path}/data/{0:020d}", position + 32, 1)
+    damaged.disk.flip(damaged.segment_path(), position + 32, 1)
     damaged.is_damaged = True
     damaged.node.repairer.settle(store.examine(index, index + 1))
     assert [(q.first_index, q.stop_index) for q in store.damaged] == [(index, index + 1)]
@@ -182,7 +182,7 @@ def test_damage_in_front_of_known_damage_is_withheld_with_it() -> None:
     damaged = scene.followers()[0]
     store = damaged.node.store
     positions = [store.range_of(index, index + 1, 1).position for index in range(6)]
-    path = f"{damaged.path}/data/{0:020d}"
+    path = damaged.segment_path()
     damaged.is_damaged = True
     scene.cut([damaged], [member for member in scene.members if member is not damaged])
     for index in (5, 4):
@@ -240,7 +240,7 @@ def test_pieces_of_damage_are_fetched_from_whoever_holds_them() -> None:
     away.kill()
     for member, (first, stop) in lost.items():
         for index in range(first, stop):
-            member.disk.flip(f"{member.path}/data/{0:020d}", positions[index] + 8, 1)
+            member.disk.flip(member.segment_path(), positions[index] + 8, 1)
         member.is_damaged = True
         held = member.node.store
         member.enter(
@@ -262,7 +262,7 @@ def test_damage_found_on_a_full_disk_is_found_again_by_a_restart() -> None:
     usage = damaged.disk.usage("/")
     damaged.disk.capacity_bytes = usage.total_bytes - usage.free_bytes
     scene.cut([damaged], [member for member in scene.members if member is not damaged])
-    damaged.disk.flip(f"{damaged.path}/data/{0:020d}", position + 32, 1)
+    damaged.disk.flip(damaged.segment_path(), position + 32, 1)
     damaged.is_damaged = True
     damaged.node.repairer.settle(damaged.node.store.examine(3, 4))
     scene.run_for(100)

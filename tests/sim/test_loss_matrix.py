@@ -312,7 +312,7 @@ def test_a_minority_is_wiped(mode: str) -> None:
     """One of the two that hold an entry. It must not help the third, which lacks it, to lead."""
     scene, leader, wiped, third = acknowledged_by_two(mode, seed=1)
     leader.kill() if mode != "memory" else leader.pause(20 * ELECTION_MS)
-    scene.wipe(wiped)
+    wiped.wipe()
     wiped.start()
     scene.heal()
     scene.run_for(15 * ELECTION_MS)
@@ -330,7 +330,7 @@ def test_a_majority_is_wiped(mode: str) -> None:
     living = scene.await_leader()
     wiped = scene.followers()
     for member in wiped:
-        scene.wipe(member)
+        member.wipe()
         member.start()
     scene.run_for(20 * ELECTION_MS)
     if mode != "memory":  # a restart would be the end of the last voter
@@ -415,7 +415,7 @@ def test_power_is_lost_inside_a_truncation(mode: str) -> None:
 def flip_in_entry(member: SimMember, index: int, offset: int) -> None:
     """One bit of a synced entry, `offset` bytes behind its begin."""
     entry = member.node.store.range_of(index, index + 1, 1)
-    path = f"{member.path}/data/{entry.segment_position:020d}"
+    path = member.segment_path(entry.segment_position)
     member.disk.flip(path, entry.position - entry.segment_position + offset, 1)
     member.is_damaged = True
 
@@ -436,7 +436,7 @@ def test_a_bit_flips_on_one_disk(mode: str, offset: int) -> None:
     goes_on(scene)
     if not bad.node.store.damaged and scene.leader() is not bad:
         scene.hand_over(scene.await_leader(), bad)
-    scene.wipe(fed)
+    fed.wipe()
     fed.start()  # the leader feeds it from the disk that has the damage
     scene.until(lambda: fed.is_up and fed.node.applied_index >= 5, "fed")
     assert body_at(fed, 5) == whole, "the damage was handed on"
@@ -548,7 +548,7 @@ def test_a_disk_forgets_what_it_called_synced(mode: str) -> None:
     scene.run_for(1_000)  # the durable point is synced, too
     end = liar.node.store.end
     first = liar.node.store.range_of(end.index - 2, end.index - 1, 1)
-    path = f"{liar.path}/data/{first.segment_position:020d}"
+    path = liar.segment_path(first.segment_position)
     content = liar.disk.content(path)
     kept = content[: first.position - first.segment_position]
     liar.lose_power()

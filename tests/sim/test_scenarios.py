@@ -137,7 +137,7 @@ def _leader_with_an_observer() -> tuple[Scenario, SimMember, SimMember, SimMembe
     scene.append(3)
     leader = scene.await_leader()
     wiped, voter = scene.followers()
-    scene.wipe(wiped)
+    wiped.wipe()
     wiped.start()
     scene.until(lambda: wiped.node.applied_index >= 3, "observer with the log")
     scene.append()
@@ -243,7 +243,7 @@ def test_a_majority_of_empty_members_founds_nothing_over_living_data() -> None:
     living, *wiped = scene.members
     living.kill()
     for member in wiped:
-        scene.wipe(member)
+        member.wipe()
         member.start()
     scene.run_for(40 * ELECTION_MS)
     roles = [member.node.raft.role for member in wiped]
@@ -267,7 +267,7 @@ def test_a_group_is_founded_once_although_a_member_was_wiped_while_it_formed() -
             break
         scene.run_for(0.05)
     second.kill()
-    scene.wipe(third)
+    third.wipe()
     scene.cut([first], [second])
     scene.heal(second, third)
     second.start()

@@ -14,13 +14,11 @@ from quorumlog.entry import AppendReceipt
 from quorumlog.errors import LedgerError, ProtocolViolation, StoreFailure
 from quorumlog.sim.checkers.checker import Checker
 from quorumlog.sim.checkers.view import ClusterView, MemberView
-from quorumlog.sim.operations import ClientRead
+from quorumlog.sim.operations import READ_BYTES, ClientRead, read_at_once
 
 if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimCluster
     from quorumlog.sim.member import SimMember
-
-READ_BYTES = 1 << 20
 
 IndexRange = tuple[int, int]
 """(first, last), both inclusive, as people read them."""
@@ -90,8 +88,7 @@ def _read(member: SimMember, first_index: int, limit_bytes: int) -> EntryBatch |
     """None if the member cannot show the entry; or not all of those that it was asked for."""
     node = member.node
     try:
-        found = node.readable_range(first_index, node.committed_index + 1, limit_bytes)
-        batch = found if isinstance(found, EntryBatch) else node.store.read_from(*found)[1]
+        batch = read_at_once(node, first_index, node.committed_index + 1, limit_bytes)
         batch.check_bodies()
     except (LedgerError, StoreFailure, ProtocolViolation):
         return None

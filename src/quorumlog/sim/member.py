@@ -22,6 +22,7 @@ from quorumlog.sim.disk import Crashed, SimDisk
 from quorumlog.sim.network.link import End
 from quorumlog.store.directory.member_directory import open_directory_of
 from quorumlog.store.files.member_file import cluster_id_of
+from quorumlog.store.log.segment_list import DATA_NAME, segment_name
 from quorumlog.wire.client_messages import Hello, HelloResponse
 from quorumlog.wire.peer_hello import member_list_of
 
@@ -225,6 +226,16 @@ class SimMember:
         self._end("loses power", silently=True)
         self.lost_power = True
         self.disk.lose_power(self.cluster.random)
+
+    def wipe(self) -> None:
+        """Its directory is gone; `start` makes a new one."""
+        self.is_lost = True
+        self.kill()
+        self.disk.remove_tree(self.path)
+
+    def segment_path(self, base_position: int = 0) -> str:
+        """The file of the log's segment that begins there."""
+        return f"{self.path}/{DATA_NAME}/{segment_name(base_position)}"
 
     def terminate(self, then: Callable[[], None]) -> None:
         """SIGTERM: it looks for a successor first; `then` is called when it has stopped."""

@@ -7,6 +7,17 @@ from dataclasses import dataclass, field
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import LedgerError, OutcomeUnknown
+from quorumlog.node import LedgerNode
+
+READ_BYTES = 1 << 20
+
+
+def read_at_once(
+    node: LedgerNode, first_index: int, stop_index: int = -1, limit_bytes: int = READ_BYTES
+) -> EntryBatch:
+    """As a read is answered, by this thread and in no time."""
+    found = node.readable_range(first_index, stop_index, limit_bytes)
+    return found if isinstance(found, EntryBatch) else node.store.read_from(*found)[1]
 
 
 @dataclass(slots=True, eq=False)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from quorumlog.consensus.ready import Role
+from quorumlog.sim.checkers.convergence import leader_of_one_log
 from quorumlog.sim.cluster import SimCluster
 from quorumlog.sim.faults.other_mode import OtherMode
 from quorumlog.sim.losses import IndexRange, Losses, lost_entries
@@ -80,7 +80,7 @@ def run_seed(
     result.trace_hash = trace.hash
     result.events = trace.events
     result.appends = len(cluster.operations.appends)
-    result.acknowledged = sum(append.is_committed for append in cluster.operations.appends)
+    result.acknowledged = _acknowledged(cluster)
     return result
 
 
@@ -156,9 +156,4 @@ def _is_whole(cluster: SimCluster) -> bool:
     """Everybody is up, follows one leader, and has committed and applied the same log to its end."""
     if not all(member.is_up for member in cluster.members):
         return False
-    nodes = [member.node for member in cluster.members]
-    leaders = [node for node in nodes if node.raft.role is Role.LEADER]
-    if len(leaders) != 1 or any(node.raft.leader != leaders[0].replica for node in nodes):
-        return False
-    end = leaders[0].store.end
-    return all(node.store.end == end and node.applied_index == end.index for node in nodes)
+    return leader_of_one_log([member.node for member in cluster.members]) is not None

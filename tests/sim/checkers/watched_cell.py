@@ -12,7 +12,7 @@ from quorumlog.entry import Replica
 from quorumlog.node import LedgerNode
 from quorumlog.sim.checkers import Checker
 from quorumlog.sim.disk import SimDisk
-from quorumlog.sim.operations import ClientAppend, ClientRead, Operations
+from quorumlog.sim.operations import ClientAppend, ClientRead, Operations, read_at_once
 from quorumlog.sim.trace import Trace
 from tests.node.cell import SMALL, Cell
 from tests.sim.scenario import QUIET
@@ -98,8 +98,7 @@ class WatchedCell:
 
     def read(self, member: Any, first_index: int = 0) -> ClientRead:
         node = member.node
-        found = node.readable_range(first_index, -1, 1 << 20)
-        batch = found if isinstance(found, EntryBatch) else node.store.read_from(*found)[1]
+        batch = read_at_once(node, first_index)
         self.operations.reads += 1
         read = ClientRead(member.member_id, first_index, batch, node.committed_index, self.now_ms)
         self.tell("read", read)

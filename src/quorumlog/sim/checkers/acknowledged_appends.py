@@ -16,9 +16,7 @@ from quorumlog.errors import LedgerError, ProtocolViolation, StoreFailure
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.committed_log import CommittedLog
 from quorumlog.sim.checkers.view import ClusterView, MemberView
-from quorumlog.sim.operations import ClientAppend
-
-READ_BYTES = 1 << 20
+from quorumlog.sim.operations import READ_BYTES, ClientAppend
 
 
 @dataclass(frozen=True, slots=True)

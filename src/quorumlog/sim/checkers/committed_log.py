@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from quorumlog.entry import Replica
 from quorumlog.errors import DirectoryDamaged, IndexOutOfRange, RangeDamaged
 from quorumlog.sim.checkers.checker import Violation
 from quorumlog.sim.checkers.view import ClusterView
@@ -27,6 +28,14 @@ def mark_at(store: LedgerStore, index: int) -> EntryMark | None:
         return EntryMark(store.id_at(index).term, store.chain_at(index))
     except (IndexOutOfRange, RangeDamaged, DirectoryDamaged):
         return None
+
+
+def mark_on(cluster: ClusterView, replica: Replica, index: int) -> EntryMark | None:
+    """The same of a directory; None also while its member is down and cannot be looked at."""
+    for member in cluster.members:
+        if member.is_up and member.replica == replica:
+            return mark_at(member.node.store, index)
+    return None
 
 
 class CommittedLog:

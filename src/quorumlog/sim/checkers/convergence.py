@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from quorumlog.consensus.ready import Role
+from quorumlog.node import LedgerNode
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.view import MemberView
 from quorumlog.store.log.segment_list import DATA_NAME, segment_name
+
+
+def leader_of_one_log(nodes: Sequence[LedgerNode]) -> LedgerNode | None:
+    """Whom all of these follow, with the same log committed and applied to its end; None: nobody."""
+    leaders = [node for node in nodes if node.raft.role is Role.LEADER]
+    if len(leaders) != 1:
+        return None
+    leader, end = leaders[0], leaders[0].store.end
+    agreed = all(
+        node.raft.leader == leader.replica and node.store.end == end and node.applied_index == end.index
+        for node in nodes
+    )
+    return leader if agreed else None
 
 
 class Convergence(Checker):

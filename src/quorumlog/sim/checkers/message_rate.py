@@ -10,9 +10,10 @@ from collections import Counter
 
 from quorumlog.config import ConsensusConfig
 from quorumlog.consensus.messages import PushEntryRequest, PushEntryResponse, PushType
-from quorumlog.consensus.ready import Envelope, Role
+from quorumlog.consensus.ready import Envelope
 from quorumlog.node import LedgerNode
 from quorumlog.sim.checkers.checker import Checker, Violation
+from quorumlog.sim.checkers.convergence import leader_of_one_log
 from quorumlog.sim.checkers.view import ClusterView, MemberView
 
 CALM_FACTOR = 3
@@ -70,17 +71,11 @@ class MessageRate(Checker):
     def _picture(self) -> Picture | None:
         """Equal pictures: nothing happened between them. None: something is happening."""
         nodes = tuple(member.node for member in self.cluster.members if member.is_up)
-        leaders = [node for node in nodes if node.raft.role is Role.LEADER]
-        if self.cluster.is_faulty or len(leaders) != 1:
+        leader = None if self.cluster.is_faulty else leader_of_one_log(nodes)
+        if leader is None or any(node.raft.term != leader.raft.term for node in nodes):
             return None
-        leader = leaders[0]
-        end = leader.store.end
-        for node in nodes:
-            follows = node.raft.leader == leader.replica and node.raft.term == leader.raft.term
-            if not follows or node.store.end != end or node.applied_index != end.index:
-                return None
         operations = self.cluster.operations
-        return nodes, leader.raft.term, end.index, len(operations.appends), operations.reads
+        return nodes, leader.raft.term, leader.store.end.index, len(operations.appends), operations.reads
 
     def _refuse(self, member_id: str, count: int, limit: int, what: str) -> None:
         member = next(m for m in self.cluster.members if m.member_id == member_id)

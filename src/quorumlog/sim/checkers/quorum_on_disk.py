@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
-from quorumlog.sim.checkers.committed_log import CommittedLog, mark_at
+from quorumlog.sim.checkers.committed_log import CommittedLog, mark_on
 from quorumlog.sim.checkers.durable_entries import DurableEntries
 from quorumlog.sim.checkers.view import ClusterView, MemberView
 
@@ -36,9 +36,6 @@ class QuorumOnDisk(Checker):
             )
 
     def _holds_another(self, voter: Replica, index: int) -> bool:
-        """A longer log need not be the same log; that of a member that is down cannot be looked at."""
-        for member in self.cluster.members:
-            if member.is_up and member.replica == voter:
-                held = mark_at(member.node.store, index)
-                return held is not None and held != self._log.at(index)
-        return False
+        """A longer log need not be the same log."""
+        held = mark_on(self.cluster, voter, index)
+        return held is not None and held != self._log.at(index)

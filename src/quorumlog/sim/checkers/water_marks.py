@@ -8,7 +8,7 @@ from __future__ import annotations
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
-from quorumlog.sim.checkers.committed_log import mark_at
+from quorumlog.sim.checkers.committed_log import mark_at, mark_on
 from quorumlog.sim.checkers.durable_entries import DurableEntries
 from quorumlog.sim.checkers.view import ClusterView, MemberView
 
@@ -43,14 +43,7 @@ class WaterMarks(Checker):
     def _require(self, leader: MemberView, voter: Replica, index: int) -> None:
         on_disk = self._durable.on_disk.get(voter)
         ours = mark_at(leader.node.store, index)
-        theirs = next(
-            (
-                mark_at(member.node.store, index)
-                for member in self.cluster.members
-                if member.is_up and member.replica == voter
-            ),
-            None,
-        )
+        theirs = mark_on(self.cluster, voter, index)
         is_another = ours is not None and theirs is not None and ours != theirs
         if on_disk is None or on_disk.index < index or is_another:
             raise Violation(

@@ -59,18 +59,11 @@ class Damage:
         """Change synced bytes that nothing but the disk can have changed: of the log below the durable
         point, which a power loss leaves as it is, and of one slot of a file of promises."""
         member = self._context.anybody()
-        if (
-            member is None
-            or member.is_damaged
-            or not self._context.may_lose(member)
-            or self._profile.is_async
-        ):
-            return
-        durable = read_durable_point(member.disk.platter(), member.path)
-        if durable is None or durable.point.position == 0:
+        durable = self._durable_point(member) if member is not None else None
+        if member is None or durable is None:
             return
         if kind == "zeroed page":
-            path, stop_position = self._random.choice(self._targets(member, durable.point))
+            path, stop_position = self._random.choice(self._targets(member, durable))
             position = self._random.randrange(stop_position) // PAGE_BYTES * PAGE_BYTES
             is_slot = path.endswith((HARD_STATE_NAME, DURABLE_NAME))
             page_stop = min(position + PAGE_BYTES, len(member.disk.content(path)))
@@ -78,15 +71,15 @@ class Damage:
                 return  # bytes above the durable point, too
             member.disk.zero_page(path, position)
         elif self._random.random() < 0.3:
-            path, stop_position = self._random.choice(self._targets(member, durable.point))
+            path, stop_position = self._random.choice(self._targets(member, durable))
             if f"/{DATA_NAME}/" in path:
                 return  # it might be behind a blank record, where nobody ever looks
             position = self._random.randrange(stop_position)
             member.disk.flip(path, position, 1 << self._random.randrange(8))
         else:
-            index = self._random.randint(0, durable.point.index)
+            index = self._random.randint(0, durable.index)
             entry = member.node.store.range_of(index, index + 1, 1)
-            path = f"{member.path}/{DATA_NAME}/{entry.segment_position:020d}"
+            path = member.segment_path(entry.segment_position)
             position = entry.position - entry.segment_position + self._random.randrange(entry.size_bytes)
             member.disk.flip(path, position, 1 << self._random.randrange(8))
         member.is_damaged = True
@@ -102,12 +95,10 @@ class Damage:
         if self._sectors.random() < 0.3:
             self._unreadable_behind_end(member)
             return
-        if member.is_damaged or not self._context.may_lose(member) or self._profile.is_async:
+        durable = self._durable_point(member)
+        if durable is None:
             return
-        durable = read_durable_point(member.disk.platter(), member.path)
-        if durable is None or durable.point.position == 0:
-            return
-        targets = self._targets(member, durable.point) + [
+        targets = self._targets(member, durable) + [
             (path, PAGE_BYTES)
             for path in (f"{member.path}/{name}" for name in UNREADABLE_WHOLE)
             if member.disk.exists(path)
@@ -134,7 +125,7 @@ class Damage:
         segment_bytes = self._profile.storage.segment_bytes
         offset = -(-(member.node.store.end.position % segment_bytes) // PAGE_BYTES) * PAGE_BYTES
         base = member.node.store.end.position // segment_bytes * segment_bytes
-        path = f"{member.path}/{DATA_NAME}/{base:020d}"
+        path = member.segment_path(base)
         if offset >= segment_bytes or not member.disk.exists(path):
             return
         member.lose_power()
@@ -142,6 +133,13 @@ class Damage:
         if offset < member.disk.size_of(path):
             member.disk.lose_page(path, offset)
             self._context.note("unreadable page behind the end", f"{path} at {offset}")
+
+    def _durable_point(self, member: SimMember) -> LogPoint | None:
+        """Up to where bytes of its log may go bad; None: nowhere."""
+        if member.is_damaged or not self._context.may_lose(member) or self._profile.is_async:
+            return None
+        durable = read_durable_point(member.disk.platter(), member.path)
+        return durable.point if durable is not None and durable.point.position > 0 else None
 
     @staticmethod
     def _targets(member: SimMember, durable: LogPoint) -> list[tuple[str, int]]:

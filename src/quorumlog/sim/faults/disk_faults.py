@@ -47,10 +47,9 @@ class DiskFaults:
         }
 
     def _slow_disk(self) -> None:
-        member = self._context.anybody()
+        member = self._context.strike("slow disk")
         if member is None:
             return
-        self._context.note("slow disk", member.member_id)
         member.sync_ms = self._random.choice((100.0, 1000.0, 3000.0))
 
         def end() -> None:
@@ -60,9 +59,8 @@ class DiskFaults:
         self._cluster.at(self._context.duration_ms(), end)
 
     def _failing_sync(self) -> None:
-        member = self._context.anybody()
+        member = self._context.strike("failing sync")
         if member is not None:
-            self._context.note("failing sync", member.member_id)
             self.fail_next_sync(
                 member, self._random.choice(("/data/", "/index/", "durable", "hardstate", "/"))
             )
@@ -92,8 +90,7 @@ class DiskFaults:
         assert member.is_damaged or self._profile.has_lossy_disks, (
             f"{member.member_id} refuses to start undamaged: {member.refusal}"
         )
-        member.is_lost = True
-        member.disk.remove_tree(member.path)
+        member.wipe()
         self._context.restart_later(member)
 
     def _full_disk(self) -> None:
@@ -128,9 +125,7 @@ class DiskFaults:
         if member is None or not self._context.may_lose(member):
             return
         self._context.note("wipe", member.member_id)
-        member.is_lost = True
-        member.kill()
-        member.disk.remove_tree(member.path)
+        member.wipe()
         self._context.restart_later(member)
 
     def _lose_file(self, name: str) -> None:
@@ -142,7 +137,7 @@ class DiskFaults:
             f"lost {'hard state' if name == HARD_STATE_NAME else 'durable point'}", member.member_id
         )
         member.is_lost = True
-        member.kill() if self._random.random() < 0.5 else member.lose_power()
+        self._context.end(member)
         path = f"{member.path}/{name}"
         if path in member.disk.paths():
             if self._random.random() < 0.3:

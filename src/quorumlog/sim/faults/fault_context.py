@@ -42,6 +42,17 @@ class FaultContext:
             return self.random.choice(leaders)
         return self.random.choice(up) if up else None
 
+    def strike(self, kind: str) -> SimMember | None:
+        """Anybody; noted as struck."""
+        member = self.anybody()
+        if member is not None:
+            self.note(kind, member.member_id)
+        return member
+
+    def end(self, member: SimMember) -> None:
+        """Its process, or the power of its machine."""
+        member.kill() if self.random.random() < 0.5 else member.lose_power()
+
     def may_lose(self, member: SimMember) -> bool:
         lost = {m.member_id for m in self.cluster.members if m.is_lost or m.is_damaged}
         lost.add(member.member_id)

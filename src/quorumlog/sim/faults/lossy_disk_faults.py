@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from quorumlog.sim.faults.fault_context import FaultContext, Kinds
 from quorumlog.store.files.durable_file import DURABLE_NAME, read_durable_point
 from quorumlog.store.files.slot_file import SLOT_FILE_BYTES
-from quorumlog.store.log.segment_list import DATA_NAME
 
 if TYPE_CHECKING:
     from quorumlog.sim.member import SimMember
@@ -38,7 +37,7 @@ class LossyDiskFaults:
             if self._cluster.is_faulty:
                 for member, copy in copies:
                     self._context.note("old copy", member.member_id)
-                    member.kill() if self._random.random() < 0.5 else member.lose_power()
+                    self._context.end(member)
                     member.disk.restore(copy)
                     self._cluster.told("put_back", member)
                     self._context.restart_later(member)
@@ -58,7 +57,7 @@ class LossyDiskFaults:
             if left is not None and left.point.position < synced_position:
                 position = self._random.randrange(left.point.position, synced_position)
                 first = position % self._profile.storage.segment_bytes
-                path = f"{member.path}/{DATA_NAME}/{position - first:020d}"
+                path = member.segment_path(position - first)
                 member.disk.flip(path, first, 1 << self._random.randrange(8))
                 self._context.note("lying disk", f"{path} at {first}")
             self._context.restart_later(member)

@@ -93,10 +93,9 @@ class NetworkFaults:
 
     def _flapping(self) -> None:
         """One member's connections break again and again."""
-        member = self._context.anybody()
+        member = self._context.strike("flapping")
         if member is None:
             return
-        self._context.note("flapping", member.member_id)
         others = [i for i in self._ids() if i != member.member_id]
         for round_number in range(6):
             for other in others:

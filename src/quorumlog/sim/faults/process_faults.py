@@ -37,16 +37,14 @@ class ProcessFaults:
         }
 
     def _kill(self) -> None:
-        member = self._context.anybody()
+        member = self._context.strike("kill")
         if member is not None:
-            self._context.note("kill", member.member_id)
             member.kill()
             self._context.restart_later(member)
 
     def _power_loss(self) -> None:
-        member = self._context.anybody()
+        member = self._context.strike("power loss")
         if member is not None:
-            self._context.note("power loss", member.member_id)
             member.lose_power()
             self._context.restart_later(member)
 
@@ -58,16 +56,14 @@ class ProcessFaults:
             self._context.restart_later(member)
 
     def _crash_at_an_effect(self) -> None:
-        member = self._context.anybody()
+        member = self._context.strike("crash at an effect")
         if member is not None:
             self._crash_within(member, 60)
-            self._context.note("crash at an effect", member.member_id)
 
     def _crash_while_starting(self) -> None:
-        member = self._context.anybody()
+        member = self._context.strike("crash while starting")
         if member is not None:
-            self._context.note("crash while starting", member.member_id)
-            member.kill() if self._random.random() < 0.5 else member.lose_power()
+            self._context.end(member)
             self._crash_within(member, 40)
             self._context.restart_later(member)
 
@@ -92,9 +88,8 @@ class ProcessFaults:
         self._context.restart_later(member)
 
     def _clean_stop(self) -> None:
-        member = self._context.anybody()
+        member = self._context.strike("clean stop")
         if member is not None:
-            self._context.note("clean stop", member.member_id)
             if self._profile.stops_with_successor:
                 if member.node.raft.role.value == "leader":
                     self._context.note("clean stop of a leader", member.member_id)
@@ -104,21 +99,18 @@ class ProcessFaults:
                 self._context.restart_later(member)
 
     def _pause(self) -> None:
-        member = self._context.anybody()
+        member = self._context.strike("pause")
         if member is not None:
-            self._context.note("pause", member.member_id)
             member.pause(self._context.duration_ms())
 
     def _clock_jump(self) -> None:
-        member = self._context.anybody()
+        member = self._context.strike("clock jump")
         if member is not None:
-            self._context.note("clock jump", member.member_id)
             member.set_clock(jump_ms=self._context.duration_ms())
 
     def _clock_drift(self) -> None:
-        member = self._context.anybody()
+        member = self._context.strike("clock drift")
         if member is not None:
-            self._context.note("clock drift", member.member_id)
             member.set_clock(rate=self._random.choice((0.7, 0.95, 1.05, 1.5)))
 
     def _transfer(self) -> None:

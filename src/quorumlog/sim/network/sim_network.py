@@ -223,10 +223,13 @@ class SimNetwork:
 
     def _stuck(self, from_id: str, to_id: str) -> None:
         link, pipe = self._link(from_id, to_id), self.pipes[from_id, to_id]
+        self._give_up_later(link, lambda: pipe.is_stuck)
+
+    def _give_up_later(self, link: Link, is_stuck: Callable[[], bool]) -> None:
         epoch = link.epoch
 
         def give_up() -> None:
-            if link.epoch == epoch and pipe.is_stuck:
+            if link.epoch == epoch and is_stuck():
                 self.reset(link.first, link.second, closed_by=None)
 
         self._cluster.at(GIVE_UP_MS, give_up)
@@ -276,13 +279,8 @@ class SimNetwork:
             self._held.append((sender, envelope, data, link, standing))
         else:
             link.broken = True
-        epoch = link.epoch
-
-        def give_up() -> None:
-            if link.epoch == epoch and (sender.member_id, envelope.to.member_id) in self.cut:
-                self.reset(link.first, link.second, closed_by=None)
-
-        self._cluster.at(GIVE_UP_MS, give_up)
+        way = (sender.member_id, envelope.to.member_id)
+        self._give_up_later(link, lambda: way in self.cut)
 
     def heal(self, ways: set[tuple[str, str]]) -> None:
         """These ways are open again."""

@@ -186,7 +186,7 @@ def test_a_slow_link_deposes_nobody() -> None:
     scene.make_whole()
 
 
-def test_lives_without_link_faults_are_what_they_were_without_any_pipes() -> None:
+def test_runs_without_link_faults_are_what_they_were_without_any_pipes() -> None:
     """What is drawn for links is drawn beside the rest."""
     runs = [run_seed(seed, faults_ms=500) for seed in range(1, 40)]
     assert not [result.failure for result in runs if result.failure]

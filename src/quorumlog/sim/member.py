@@ -190,28 +190,21 @@ class SimMember:
 
     def hello(self, to: SimMember) -> Hello:
         """What it says first to another member."""
-        own = self.hello_response()
-        return Hello(
-            role="control",
-            member_id=own.member_id,
-            directory_id=own.directory_id,
-            to_member_id=to.member_id,
-            cluster_id=own.cluster_id,
-            members=own.members,
-            segment_bytes=own.segment_bytes,
-            durability=own.durability,
-        )
+        return Hello(role="control", to_member_id=to.member_id, **self._introduction())
 
     def hello_response(self) -> HelloResponse:
+        return HelloResponse(**self._introduction())
+
+    def _introduction(self) -> dict[str, Any]:
         directory = self.node.directory
-        return HelloResponse(
-            member_id=self.member_id,
-            directory_id=self.replica.directory_id,
-            cluster_id=cluster_id_of(directory.formation.founding),
-            members=member_list_of(self.config.members),
-            segment_bytes=self.config.storage.segment_bytes,
-            durability=directory.durability.value,
-        )
+        return {
+            "member_id": self.member_id,
+            "directory_id": self.replica.directory_id,
+            "cluster_id": cluster_id_of(directory.formation.founding),
+            "members": member_list_of(self.config.members),
+            "segment_bytes": self.config.storage.segment_bytes,
+            "durability": directory.durability.value,
+        }
 
     def _draw_directory_id(self) -> str:
         self.directories += 1

@@ -28,7 +28,7 @@ class Faults:
         self._random = cluster.random
         self._profile = cluster.profile
         context = FaultContext(cluster)
-        self._links = LinkFaults(cluster)
+        self._links = LinkFaults(context)
         self.processes = ProcessFaults(context)
         self.damage = Damage(context)
         self.disks = DiskFaults(context, self.damage)

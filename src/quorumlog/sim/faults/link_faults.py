@@ -8,13 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import count, product
-from typing import TYPE_CHECKING
 
+from quorumlog.sim.faults.fault_context import FaultContext
 from quorumlog.sim.network.pipe import Pipe
 from quorumlog.sim.profile import random_beside
-
-if TYPE_CHECKING:
-    from quorumlog.sim.cluster import SimCluster
 
 Way = tuple[str, str]
 """(from, to)."""
@@ -23,10 +20,11 @@ Way = tuple[str, str]
 class LinkFaults:
     """Strikes again and again until `stop`, which ends what has begun."""
 
-    def __init__(self, cluster: SimCluster) -> None:
-        self._cluster = cluster
-        self._profile = cluster.profile
-        self._random = random_beside(cluster.random, "links")
+    def __init__(self, context: FaultContext) -> None:
+        self._context = context
+        self._cluster = context.cluster
+        self._profile = context.profile
+        self._random = random_beside(context.random, "links")
         self._kinds: dict[str, Callable[[], Callable[[Pipe], None]]] = {
             "throttled link": self._throttle,
             "bursty link": self._burst,
@@ -50,8 +48,7 @@ class LinkFaults:
             return
         kind, ways = self._random.choice(self._profile.link_kinds), self._ways()
         number = next(self._numbers)
-        self._cluster.trace.count(f"fault: {kind}")
-        self._cluster.trace.note(self._cluster.now_ms, "fault", f"{kind} {ways}")
+        self._context.note(kind, str(ways))
         limit = self._kinds[kind]()
         timeout_ms = self._profile.consensus.election_timeout_ms
         lasts_ms = self._random.choice((1, 4, 12)) * timeout_ms * self._random.uniform(0.5, 1)

@@ -217,6 +217,45 @@ def test_a_piece_that_no_chain_behind_it_proves_is_not_taken(tmp_path: Path) -> 
     cell.close()
 
 
+@pytest.mark.parametrize("kind", ["in front of the range", "another chain behind it"])
+def test_a_proof_that_proves_nothing_of_the_range_counts_for_nothing(tmp_path: Path, kind: str) -> None:
+    cell = with_lost_entries(tmp_path, {"n0": [(40, 80)], "n1": [(60, 61)], "n2": []})
+    node = cell.nodes["n0"]
+    if kind == "in front of the range":
+        proof = 10, node.store.point_on_disk(10).chain
+    else:
+        proof = node.store.durable.index, node.store.end.chain ^ 1
+
+    def with_another_proof(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, RangeResponse):
+            msgspec.structs.force_setattr(message, "proofs", (proof,))
+        return "n2" in (sender, to)
+
+    cell.drops = with_another_proof
+    cell.until(lambda: any("no entry behind them" in problem for problem in node.problems()))
+    assert lost_by(node) == [(40, 80)]
+    cell.close()
+
+
+def test_no_proof_in_front_of_the_range_is_offered(tmp_path: Path) -> None:
+    """The member that asks has little on its disk, as it says."""
+    cell = with_lost_entries(tmp_path, {"n0": [(40, 80)], "n1": [(60, 61)], "n2": []})
+    offered: list[tuple[int, ...]] = []
+
+    def looked_at(sender: str, to: str, message: object) -> bool:
+        if isinstance(message, RangeRequest):
+            msgspec.structs.force_setattr(message, "durable_index", 30)
+        elif isinstance(message, RangeResponse) and message.count and to == "n0":
+            offered.append(tuple(index for index, _ in message.proofs))
+        return "n2" in (sender, to)
+
+    cell.drops = looked_at
+    cell.until(lambda: offered)
+    assert offered[0]
+    assert min(offered[0]) >= 79
+    cell.close()
+
+
 def test_the_whole_members_elect_one_of_themselves(tmp_path: Path) -> None:
     filled(tmp_path).close()
     segment(tmp_path, "n1", 1).unlink()

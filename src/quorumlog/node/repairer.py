@@ -235,8 +235,10 @@ class Repairer:
             if batch is None or batch.count != response.count:
                 raise ProtocolViolation(f"a range of {response.count} entries without their bytes")
             before = self._store.check_piece(damaged, batch)
+            # A chain in front of the range's end says nothing of what is behind it.
+            behind = [proof for proof in response.proofs if proof[0] >= damaged.last.index]
             is_proven = batch.last_index == damaged.last.index
-            if not (is_proven or any(self._agrees(index, chain) for index, chain in response.proofs)):
+            if not (is_proven or any(self._agrees(index, chain) for index, chain in behind)):
                 raise ProtocolViolation("no entry behind them is known to be the same there and here")
         except ProtocolViolation as violation:
             return violation

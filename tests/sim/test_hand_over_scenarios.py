@@ -86,6 +86,27 @@ def test_a_leader_that_is_stopped_asks_the_next_when_the_first_cannot_take_over(
     scene.make_whole()
 
 
+def test_a_leader_that_stops_sleeps_while_a_hand_over_runs() -> None:
+    """A turn for each message and timer, and none for nothing."""
+    scene = Scenario()
+    scene.append(3)
+    leader = scene.await_leader()
+    for member in scene.followers():
+        scene.cut([leader], [member], both_ways=False)
+    scene.run_for(5)
+    turns, turn = 0, leader.node.turn
+
+    def counted() -> None:
+        nonlocal turns
+        turns += 1
+        turn()
+
+    leader.node.turn = counted  # type: ignore[method-assign]
+    leader.enter(lambda: leader.node.find_successor(lambda reason: None))
+    scene.run_for(ELECTION_MS / 2)
+    assert 0 < turns < ELECTION_MS / 2
+
+
 def test_a_leader_that_nobody_can_follow_stops_all_the_same() -> None:
     scene = Scenario()
     scene.append(3)

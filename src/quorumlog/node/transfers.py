@@ -83,7 +83,8 @@ class Transfers:
         begin_by_ms = self._begin_by_ms if self._to else NEVER
         if self._stop_done is None:
             return begin_by_ms
-        return min(begin_by_ms, self._stop_by_ms, self._next_try_ms)
+        can_try = self._done is None and self._raft.role is Role.LEADER
+        return min(begin_by_ms, self._stop_by_ms, self._next_try_ms if can_try else NEVER)
 
     def tick(self, now_ms: float) -> None:
         if self._to and (not self._pending.proposed_count or now_ms >= self._begin_by_ms):

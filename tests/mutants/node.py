@@ -120,6 +120,6 @@ def early_frames_dropped(patch: Patch) -> None:
     """Who speaks to a member that is not connected speaks too early."""
     patch.edit(
         PeerConnections.hold,
-        "if self._held_bytes <= HELD_LIMIT_BYTES:",
-        "if self._held_bytes <= HELD_LIMIT_BYTES and not reached():",
+        "if way in self._overflowed:",
+        "if reached() or way in self._overflowed:",
     )

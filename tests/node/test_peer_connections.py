@@ -131,6 +131,24 @@ def test_what_waits_is_bounded_and_has_no_gaps() -> None:
     assert len(world.told) == 4 + HELD_LIMIT_BYTES // 1024
 
 
+def test_what_comes_behind_a_loss_is_lost_although_another_way_makes_room_meanwhile() -> None:
+    world = Host()
+    world.open(THEIR_DATA, THEIR_CONTROL)
+    world.receive(THEIR_DATA, "push 1", HELD_LIMIT_BYTES // 2)
+    world.receive(THEIR_CONTROL, "heartbeat", HELD_LIMIT_BYTES // 4)
+    world.receive(THEIR_DATA, "push 2", HELD_LIMIT_BYTES // 2)
+    world.open(THEIR_CONTROL)
+    world.receive(THEIR_DATA, "push 3")
+    world.receive(THEIR_CONTROL, "newer heartbeat")
+    world.open(OUR_CONTROL, OUR_DATA)
+    assert world.told == ["connected d", "push 1", "newer heartbeat"]
+    world.open(THEIR_DATA, THEIR_CONTROL)
+    world.connections.broke(OUR_DATA)
+    world.receive(THEIR_DATA, "of a new connection")
+    world.open(OUR_DATA)
+    assert world.told[-1] == "of a new connection"
+
+
 def test_a_closed_one_tells_nobody() -> None:
     world = Host()
     world.open(*WAYS)

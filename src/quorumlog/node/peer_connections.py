@@ -20,7 +20,7 @@ from quorumlog.config import MIB
 from quorumlog.consensus.messages import AnyPeerMessage, goes_with_data
 
 HELD_LIMIT_BYTES = 32 * MIB
-"""Twice the largest frame. What comes above it is lost, and so is all that comes behind."""
+"""Twice the largest frame. What comes above it is lost, and so is all that comes behind on its way."""
 _FRAME_BYTES = 1024
 """What a frame takes here beside its entries, and rather more."""
 
@@ -60,6 +60,8 @@ class PeerConnections:
         """Directory id that the core was told of; empty while it knows of none."""
         self._held: list[_Held] = []
         self._held_bytes = 0
+        self._overflowed: set[Way] = set()
+        """Ways of which something was lost: what comes behind it must not enter across the gap."""
 
     def opened(self, way: Way, directory_id: str, run_id: str = "") -> None:
         """Both sides have greeted each other. An older one of the same way was a leftover."""
@@ -70,6 +72,7 @@ class PeerConnections:
             self._on_connected(directory_id)
             held, self._held = self._held, []
             self._held_bytes = 0
+            self._overflowed.clear()
             for frame in held:
                 frame.enter()
 
@@ -77,6 +80,7 @@ class PeerConnections:
         if self._speakers.pop(way, None) is not None:
             self._held = [frame for frame in self._held if frame.way != way]
             self._held_bytes = sum([frame.size_bytes for frame in self._held])
+            self._overflowed.discard(way)
             self._lose(is_gone=False)
 
     def gone(self) -> None:
@@ -87,9 +91,13 @@ class PeerConnections:
         """Something that was received while `connected_to` is empty: `enter` is called behind
         `on_connected`, in the order of the calls, unless its connection breaks before."""
         size_bytes = _FRAME_BYTES + batch_bytes
+        if way in self._overflowed:
+            return
+        if self._held_bytes + size_bytes > HELD_LIMIT_BYTES:
+            self._overflowed.add(way)
+            return
         self._held_bytes += size_bytes
-        if self._held_bytes <= HELD_LIMIT_BYTES:
-            self._held.append(_Held(way, size_bytes, enter))
+        self._held.append(_Held(way, size_bytes, enter))
 
     def close(self) -> None:
         """Nobody is told."""
@@ -97,6 +105,7 @@ class PeerConnections:
         self._speakers.clear()
         self._held = []
         self._held_bytes = 0
+        self._overflowed.clear()
 
     def _lose(self, is_gone: bool) -> None:
         """`is_gone` is told although the loss was: it is what starts an election at once."""

@@ -10,9 +10,9 @@ import pytest
 from quorumlog import config
 from quorumlog.config import (
     FRAME_LIMIT_BYTES,
-    GIB,
     LARGEST_ENTRY_BYTES,
     LARGEST_PUSH_BYTES,
+    LARGEST_WINDOW_BYTES,
     MIB,
     RELOADABLE,
     ConsensusConfig,
@@ -49,10 +49,16 @@ def test_times_and_sizes_are_whole_numbers(kind: Any, options: Any, name: str, v
     ("kind", "options", "name", "bound"),
     [
         (StoreConfig, {}, "max_entry_bytes", LARGEST_ENTRY_BYTES),
-        (ConsensusConfig, {"push_window_bytes": GIB}, "push_limit_bytes", LARGEST_PUSH_BYTES),
+        (
+            ConsensusConfig,
+            {"push_window_bytes": LARGEST_WINDOW_BYTES},
+            "push_limit_bytes",
+            LARGEST_PUSH_BYTES,
+        ),
+        (ConsensusConfig, {}, "push_window_bytes", LARGEST_WINDOW_BYTES),
     ],
 )
-def test_what_fits_into_no_frame_is_refused_with_the_bound(
+def test_what_fits_into_no_frame_or_connection_is_refused_with_the_bound(
     kind: Any, options: Any, name: str, bound: int
 ) -> None:
     kind(**options, **{name: bound})

@@ -30,6 +30,10 @@ LARGEST_ENTRY_BYTES = FRAME_LIMIT_BYTES - FRAME_HEAD_BYTES
 """Of `max_entry_bytes`: a larger entry would reach no follower and no reader."""
 LARGEST_PUSH_BYTES = LARGEST_ENTRY_BYTES * HEADER_BYTES // PUSHED_BYTES_PER_ENTRY
 """Of `push_limit_bytes`: as many of the smallest entries as one frame carries, each of its own term."""
+UNSENT_LIMIT_BYTES = 32 * MIB
+"""Above this a peer that does not read is sent nothing more; the core hears that it was not."""
+LARGEST_WINDOW_BYTES = UNSENT_LIMIT_BYTES * HEADER_BYTES // PUSHED_BYTES_PER_ENTRY
+"""Of `push_window_bytes`: as many of the smallest entries as a connection holds unsent."""
 MAX_NAME_BYTES = 255
 """Of a group or a member: names go into the head of a frame, ids into a slot of `hardstate`."""
 
@@ -38,6 +42,10 @@ _FRAME_WHY = f"one frame carries {FRAME_LIMIT_BYTES} bytes, heads included"
 _ENTRY_WHY = (
     f"a larger entry fits into no frame ({FRAME_LIMIT_BYTES} bytes, head included), so no follower could"
     " receive it"
+)
+_WINDOW_WHY = (
+    f"a connection holds {UNSENT_LIMIT_BYTES} bytes that are not sent yet, heads included, and refuses"
+    " pushes above that"
 )
 _BLANK_WHY = "a blank record says its length in a signed 32-bit number"
 
@@ -93,7 +101,7 @@ class ConsensusConfig:
     """A vote wait is drawn from [min_vote_interval_ms, max_vote_interval_ms]."""
     lost_connection_wait_ms: int = _number(50, 0, HOUR_MS)
     """After a lost connection to the leader a pre-vote starts within [0, this]."""
-    push_window_bytes: int = _number(8 * MIB, 1, TIB)
+    push_window_bytes: int = _number(8 * MIB, 1, LARGEST_WINDOW_BYTES, _WINDOW_WHY)
     """Unacknowledged bytes that one follower may have on its way."""
     push_limit_bytes: int = _number(1 * MIB, 1, LARGEST_PUSH_BYTES, _FRAME_WHY)
     """Bytes of one push; a single larger entry still goes, alone."""

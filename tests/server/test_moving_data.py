@@ -11,11 +11,11 @@ from dataclasses import replace
 import uvloop
 
 from quorumlog import ConsensusConfig, LocalCluster, connect
-from quorumlog.config import KIB, MIB, MemberAddress
+from quorumlog.config import KIB, MIB, UNSENT_LIMIT_BYTES, MemberAddress
 from quorumlog.consensus.ready import PeerStatus
 from quorumlog.entry import Replica
 from quorumlog.server.connection import LoopTurn
-from quorumlog.server.peers.peer_link import UNSENT_LIMIT_BYTES, PeerLink
+from quorumlog.server.peers.peer_link import PeerLink
 from quorumlog.server.peers.stalled_peers import StalledPeers
 from quorumlog.wire.client_messages import Hello, HelloResponse
 from quorumlog.wire.framing import encode_frame

@@ -129,11 +129,25 @@ def test_a_connection_without_room_is_told_to_the_leader_which_sends_that_push_l
     scene.until(
         lambda: behind.is_up and behind.node.store.end == leader.node.store.end,
         "follower that has caught up",
-        within_ms=30_000,
+        within_ms=5_500,
     )
     refused = scene.cluster.trace.counts["link: full"]
     assert refused > 0
     assert sum(pushed.times.values()) == len(pushed.times) + refused
+    scene.make_whole()
+
+
+def test_a_full_link_is_used_to_nine_tenths_while_what_went_before_is_acknowledged() -> None:
+    """The pause after a full link is as long as it is, whatever is answered meanwhile."""
+    scene, leader, behind = one_behind()
+    way(scene, leader, behind).limits(5.0, room_bytes=12_000)
+    behind.start()
+    scene.until(
+        lambda: behind.is_up and behind.node.store.end == leader.node.store.end,
+        "follower that has caught up",
+        within_ms=50 * (BODY_BYTES + HEADER_BYTES) / 5.0 / 0.9,
+    )
+    assert scene.cluster.trace.counts["link: full"] > 0
     scene.make_whole()
 
 

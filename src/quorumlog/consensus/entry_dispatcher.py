@@ -374,7 +374,8 @@ class EntryDispatcher:
             self.lacks_space = False
             self.diverged_at = -1
             self._window.acknowledge(self.mark, self._state.now_ms)
-            self._wait_for_answer()
+            if not self._paused:
+                self._wait_for_answer()
             self._write_index = max(self._write_index, self.mark + 1)
             return self.mark
         if response.first_index <= max(self.mark, self.match_index):

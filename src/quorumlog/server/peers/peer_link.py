@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from quorumlog.batch import EntryBatch
-from quorumlog.config import KIB, MIB, MemberAddress
+from quorumlog.config import KIB, UNSENT_LIMIT_BYTES, MemberAddress
 from quorumlog.errors import ProtocolViolation
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.wire.client_messages import DUPLICATE, Hello, HelloResponse
@@ -33,8 +33,6 @@ FRESH_S = 0.5
 own up because the other's has arrived, the two would go on so for as long as the network has latency."""
 _NO_WAY_THERE = (errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EAFNOSUPPORT)
 """An address of a kind that this machine has no way to, such as IPv6: it says nothing of the peer."""
-UNSENT_LIMIT_BYTES = 32 * MIB
-"""Above this a peer that does not read is sent nothing more; the core hears that it was not."""
 MOVING_BYTES = 4 * KIB
 """Less is what passes even where large frames do not: a greeting, a question."""
 

@@ -11,7 +11,9 @@ from dataclasses import replace
 import uvloop
 
 from quorumlog import ConsensusConfig, LocalCluster, connect
+from quorumlog.batch import EntryBatch
 from quorumlog.config import KIB, MIB, UNSENT_LIMIT_BYTES, MemberAddress
+from quorumlog.consensus.messages import PushEntryRequest, PushType, RangeResponse
 from quorumlog.consensus.ready import PeerStatus
 from quorumlog.entry import Replica
 from quorumlog.server.connection import LoopTurn
@@ -24,8 +26,11 @@ from tests.waiting import eventually
 PATIENCE_S = 20
 
 
-LARGE = HelloResponse(message="x" * MIB)
-"""Any message of a mebibyte will do."""
+BATCH = EntryBatch.from_bodies([b"x" * MIB])
+PUSH = PushEntryRequest(
+    sender=Replica("n0", "d0"), term=1, push=PushType.APPEND, committed_index=-1, count=1, batch=BATCH
+)
+REPAIR = RangeResponse(sender=Replica("n0", "d0"), term=1, number=1, count=1, batch=BATCH)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -65,10 +70,10 @@ async def linked(work: Callable[[PeerLink, socket.socket], object]) -> None:
 def test_bytes_move_as_long_as_the_other_machine_takes_them_and_a_greeting_is_too_little() -> None:
     async def work(link: PeerLink, other: socket.socket) -> None:
         assert not link.has_moved(), "a greeting passes where large frames do not"
-        link.send(LARGE)
+        link.send(PUSH)
         await until(link.has_moved)  # its buffers take what its process does not read
         for _ in range(20):
-            link.send(LARGE)
+            link.send(PUSH)
         await until(lambda: not link.has_moved())  # nothing fits into them any more
         other.setblocking(False)
         received = 0
@@ -79,17 +84,47 @@ def test_bytes_move_as_long_as_the_other_machine_takes_them_and_a_greeting_is_to
     uvloop.run(linked(work))
 
 
+def test_bytes_that_move_behind_the_newest_push_say_nothing_of_it() -> None:
+    async def work(link: PeerLink, other: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        connection = link._connection
+        assert connection is not None
+        other.setblocking(False)
+
+        async def all_read() -> None:
+            while connection.acknowledged_bytes < connection.sent_bytes:
+                await asyncio.wait_for(loop.sock_recv(other, MIB), PATIENCE_S)
+
+        link.send(REPAIR)
+        await all_read()
+        assert not link.has_moved()
+        link.send(REPAIR)
+        link.send(PUSH)
+        link.send(REPAIR)
+        await all_read()
+        assert link.has_moved(), "what goes in front of the push is what it waits for"
+        assert not link.has_moved()
+        link.send(REPAIR)
+        await all_read()
+        assert not link.has_moved()
+        link.send(PUSH)
+        await all_read()
+        assert link.has_moved()
+
+    uvloop.run(linked(work))
+
+
 def test_a_link_that_is_full_says_so_and_one_that_is_down_does_not() -> None:
     async def work(link: PeerLink, other: socket.socket) -> None:
         accepted = 0
-        while link.send(LARGE):
+        while link.send(PUSH):
             accepted += 1
             await asyncio.sleep(0)
             assert accepted < 200
         assert accepted * MIB > UNSENT_LIMIT_BYTES
         other.close()
         await until(lambda: link.up is None)
-        assert link.send(LARGE), "lost with its connection, of which the core hears"
+        assert link.send(PUSH), "lost with its connection, of which the core hears"
         assert not link.has_moved()
 
     uvloop.run(linked(work))

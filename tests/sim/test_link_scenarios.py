@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 
 from quorumlog.consensus.messages import PushEntryRequest, PushType
 from quorumlog.consensus.ready import Envelope, Role
 from quorumlog.entry_header import HEADER_BYTES
+from quorumlog.errors import DirectoryDamaged
+from quorumlog.node import repairer
 from quorumlog.sim.checkers.checker import Checker
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.network.pipe import Pipe
@@ -148,6 +151,43 @@ def test_a_full_link_is_used_to_nine_tenths_while_what_went_before_is_acknowledg
         within_ms=50 * (BODY_BYTES + HEADER_BYTES) / 5.0 / 0.9,
     )
     assert scene.cluster.trace.counts["link: full"] > 0
+    scene.make_whole()
+
+
+def test_a_lost_push_goes_again_while_its_receiver_is_sent_a_repair() -> None:
+    """Bytes move all the time, and none of them are of a push."""
+    scene = Scenario(weather=SMALL_PUSHES)
+    scene.append(2)
+    leader, (hurt, other) = scene.await_leader(), scene.followers()
+    for _ in range(60):
+        scene.ask_and_wait(leader, BODY_BYTES)
+    scene.run_for(500)
+    first_index, stop_index = 3, 55
+    for index in range(first_index, stop_index):
+        position = hurt.node.store.range_of(index, index + 1, 1).position
+        hurt.disk.flip(f"{hurt.path}/data/{position // 8192 * 8192:020d}", position % 8192 + 32, 1)
+    way(scene, leader, hurt).limits(10.0)
+    other.kill()
+    with patch.object(repairer, "PIECE_BYTES", 4_000):
+        damage = DirectoryDamaged("", path="", position=0, index=first_index, stop_index=stop_index)
+        hurt.enter(lambda: hurt.node.repairer.found(damage))
+        scene.until(lambda: bool(hurt.node.store.damaged), "damaged range")
+        scene.run_for(300)
+        writer, losses = hurt.node._writer, 0
+        is_sound = writer.is_sound_where_it_meets
+
+        def lost_once(message: PushEntryRequest) -> bool:
+            nonlocal losses
+            if message.push is not PushType.APPEND or losses:
+                return is_sound(message)
+            losses += 1
+            return False
+
+        writer.is_sound_where_it_meets = lost_once  # type: ignore[method-assign]
+        asked = scene.ask(leader, 100)
+        scene.until(lambda: asked.is_committed, "commit", within_ms=2_000)
+        assert losses
+        assert hurt.node.store.damaged, "the repair was over before"
     scene.make_whole()
 
 

@@ -21,7 +21,8 @@ class Host(Protocol):
 
     def members_with_moving_data(self) -> Iterable[str]:
         """Ids of those whose machine has acknowledged more than a few bytes of what they were sent on
-        their data connection since they were named last. Asked with each heartbeat of a leader."""
+        their data connection, up to the end of their newest push, since they were named last: bytes
+        behind it say nothing of any push. Asked with each heartbeat of a leader."""
 
     def flush_later(self, work: Callable[[], T], done: Callable[[T | StoreFailure], None]) -> None:
         """Run `work` beside the loop, one at a time in the order given, then `done` on the loop.

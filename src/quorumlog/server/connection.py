@@ -142,6 +142,7 @@ class Connection(asyncio.BufferedProtocol):
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
         self._out: list[Buffer] = []
+        self._written_bytes = 0
         self._is_clogged = False
         """The other side does not read what it is sent."""
         self.closed = False
@@ -232,6 +233,7 @@ class Connection(asyncio.BufferedProtocol):
     def flush(self) -> None:
         if self._transport is not None and self._out:
             out, self._out = self._out, []
+            self._written_bytes += sum(map(len, out))
             if len(out) == 1:
                 self._transport.write(out[0])
             else:
@@ -242,6 +244,11 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             return 0
         return self._transport.get_write_buffer_size() + sum(map(len, self._out))
+
+    @property
+    def sent_bytes(self) -> int:
+        """All that was ever given to send."""
+        return self._written_bytes + sum(map(len, self._out))
 
     @property
     def acknowledged_bytes(self) -> int:

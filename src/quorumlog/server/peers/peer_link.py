@@ -15,6 +15,7 @@ from contextlib import suppress
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import KIB, UNSENT_LIMIT_BYTES, MemberAddress
+from quorumlog.consensus.messages import PushEntryRequest
 from quorumlog.errors import ProtocolViolation
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.wire.client_messages import DUPLICATE, Hello, HelloResponse
@@ -81,6 +82,8 @@ class PeerLink:
         self._dialled_s = 0.0
         self._moved_bytes = 0
         """Acknowledged by the peer's machine when `has_moved` was true last."""
+        self._pushed_bytes = 0
+        """Sent up to the end of the newest push; what is behind it, such as a repair, is none."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -112,14 +115,18 @@ class PeerLink:
         if connection.unsent_bytes > UNSENT_LIMIT_BYTES:
             return False
         connection.send(self.group, message, batch)
+        if isinstance(message, PushEntryRequest) and message.batch is not None:
+            self._pushed_bytes = connection.sent_bytes
         return True
 
     def has_moved(self) -> bool:
-        """The peer's machine has acknowledged `MOVING_BYTES` since this was true last."""
+        """The peer's machine has acknowledged `MOVING_BYTES` in front of the end of the newest push
+        since this was true last."""
         acknowledged_bytes = self._connection.acknowledged_bytes if self._connection is not None else 0
-        if acknowledged_bytes - self._moved_bytes < MOVING_BYTES:
+        moved_bytes = min(acknowledged_bytes, self._pushed_bytes)
+        if moved_bytes - self._moved_bytes < MOVING_BYTES:
             return False
-        self._moved_bytes = acknowledged_bytes
+        self._moved_bytes = moved_bytes
         return True
 
     async def _run(self) -> None:
@@ -165,7 +172,7 @@ class PeerLink:
         if not await self._connect(loop, connection):
             return None
         self._connection = connection
-        self._moved_bytes = 0
+        self._moved_bytes = self._pushed_bytes = 0
         self._dialled_s = loop.time()
         connection.send(self.group, self._hello(self.role, self.peer.member_id))
         return connection

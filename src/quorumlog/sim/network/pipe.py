@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 OPEN_SHARE = 0.2
 """Of the time, a way that is open in bursts lets frames through."""
 
-Item = tuple[int, Callable[[], bool], Callable[[], None]]
-"""(bytes, whether its connection still stands, what happens when it has passed)."""
+Item = tuple[int, Callable[[], bool], Callable[[], None], bool]
+"""(bytes, whether its connection still stands, what happens when it has passed, is it a push)."""
 
 
 class Pipe:
@@ -64,10 +64,18 @@ class Pipe:
 
     @property
     def is_moving(self) -> bool:
-        return bool(self._queue) and not self.is_stuck
+        """As long as a push is in it: what is behind the last one says nothing of any."""
+        return any(is_push for *_, is_push in self._queue) and not self.is_stuck
 
-    def put(self, size_bytes: int, stands: Callable[[], bool], passed: Callable[[], None]) -> None:
-        self._queue.append((size_bytes, stands, passed))
+    def put(
+        self,
+        size_bytes: int,
+        stands: Callable[[], bool],
+        passed: Callable[[], None],
+        *,
+        is_push: bool,
+    ) -> None:
+        self._queue.append((size_bytes, stands, passed, is_push))
         self._queued_bytes += size_bytes
         if len(self._queue) == 1:
             self._advance()
@@ -91,7 +99,7 @@ class Pipe:
 
         def leave() -> None:
             if self._turn == turn:
-                _, stands, passed = self._take()
+                _, stands, passed, _ = self._take()
                 if stands():
                     passed()
                 self._advance()

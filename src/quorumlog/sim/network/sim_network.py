@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from quorumlog.config import DEFAULT_GROUP
-from quorumlog.consensus.messages import Message
+from quorumlog.consensus.messages import AnyPeerMessage, Message, PushEntryRequest
 from quorumlog.consensus.ready import Envelope
 from quorumlog.node.peer_connections import WAYS, Way, role_of
 from quorumlog.sim.network.link import ROLES, End, Link, Standing
@@ -33,6 +33,10 @@ GIVE_UP_MS = 5000.0
 """A connection whose bytes get nowhere for so long is given up, as TCP_USER_TIMEOUT does it."""
 GREETING_MS = (0.1, 3.0, 30.0)
 """Where connections come up one by one, each half of a greeting takes up to one of these."""
+
+
+def _carries_push(message: AnyPeerMessage) -> bool:
+    return isinstance(message, PushEntryRequest) and message.batch is not None
 
 
 class SimNetwork:
@@ -51,7 +55,7 @@ class SimNetwork:
         self.pipes = {way: Pipe(cluster, partial(self._stuck, *way)) for way in permutations(ids, 2)}
         """By (from, to): what data passes through before anything else happens to it."""
         self._moved: set[tuple[str, str]] = set()
-        """(from, to) of entries that have arrived since the sender last asked."""
+        """(from, to) of pushes that have arrived since the sender last asked."""
 
     def _link(self, one: str, other: str) -> Link:
         return self._links[(one, other) if one < other else (other, one)]
@@ -252,6 +256,7 @@ class SimNetwork:
                 len(data),
                 lambda: link.standing(sender.member_id, role, to.directory_id) == standing,
                 lambda: self._send(sender, envelope, data, link, standing),
+                is_push=_carries_push(envelope.message),
             )
         else:
             self._cluster.trace.count("link: full")
@@ -318,7 +323,7 @@ class SimNetwork:
             end, way = receiver.ends[sender_id], Way(role, is_ours=False)
             if end.standing.get(way) != heard:
                 return
-            if getattr(envelope.message, "batch", None) is not None:
+            if _carries_push(envelope.message):
                 self._moved.add((sender_id, to_id))
             message = self._decoder.receive_data(data)[0].message
             assert isinstance(message, Message), message

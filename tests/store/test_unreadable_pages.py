@@ -35,6 +35,30 @@ def stopped(count: int, unsynced: int = 0) -> tuple[SimDisk, int, int]:
     return disk, durable.position, end.position
 
 
+INDEX_PAGE = ("m/index/" + "0" * 20, 0)
+
+
+def test_the_tools_go_on_behind_a_segment_whose_first_entry_nobody_can_name() -> None:
+    disk, _, _ = stopped(300)
+    disk.flip(data_path(2 * CONFIG.segment_bytes), 9, 4)
+    disk.unreadable = {INDEX_PAGE}
+    assert "m/index" in verify_directory(disk, "m").problem
+    view = inspect_directory(disk, "m")
+    assert [segment.first_index for segment in view.segments] == [0, 66, 198, 264]
+    assert view.segments[1].last_term == -1
+
+
+def test_what_is_listed_is_not_shown_again_because_nobody_can_name_its_first_entry() -> None:
+    disk, _, _ = stopped(300)
+    disk.delete(data_path(2 * CONFIG.segment_bytes))
+    open_simulated(disk)
+    disk.kill()
+    disk.unreadable = {INDEX_PAGE}
+    found = verify_directory(disk, "m")
+    assert [str(each)[:18] for each in found.damaged] == ["entries 132 .. 197"]
+    assert [each for each in found.damage if each.path.startswith("data")] == []
+
+
 def problems_of(directory: MemberDirectory) -> str:
     return "; ".join(directory.problems())
 

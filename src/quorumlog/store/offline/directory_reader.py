@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Self
 
 import numpy as np
@@ -142,7 +143,11 @@ class DirectoryReader:
         files = list_segment_files(self._disk, self.path, DATA_NAME)
         index_files = list_segment_files(self._disk, self.path, INDEX_NAME)
         sizes = Counter(file.size_bytes for file in files if file.size_bytes)
-        self.segment_bytes = sizes.most_common(1)[0][0] if sizes else 0
+        distances = {later.position - file.position for file, later in pairwise(files)}
+        # Files that are too few to outvote a damaged one: what their names say, else the longest.
+        self.segment_bytes = max(
+            sizes, key=lambda size: (sizes[size], size in distances, size), default=0
+        )
         self.index_segment_bytes = index_files[0].size_bytes if index_files else 0
         self.hard_state = self.hard_state or HardState(0, None)
         self._data = SegmentView(self._disk, f"{self.path}/{DATA_NAME}", files, self.segment_bytes)
@@ -230,6 +235,17 @@ class DirectoryReader:
         """Of a segment in `segments`."""
         following = number + 1 < len(self.segments)
         return self._first_indices[number + 1] - 1 if following else self.end.index
+
+    def last_header_of(self, number: int) -> EntryHeader | None:
+        """None if that entry cannot be read, or lies further on: the segments between are not listed
+        where nothing says with which entry they begin."""
+        segment, index = self.segments[number], self.last_index_of(number)
+        try:
+            header = self.header_at(index) if index >= segment.first_index else None
+        except DirectoryDamaged:
+            return None
+        stop = segment.position + segment.size_bytes
+        return header if header is not None and segment.position <= header.pos < stop else None
 
     def id_at(self, index: int) -> EntryId:
         return EntryId(index, self.header_at(index).term)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from quorumlog.entry import Formation, Replica
-from quorumlog.errors import DirectoryDamaged
 from quorumlog.store.disk import Disk
 from quorumlog.store.files.member_file import cluster_id_of
 from quorumlog.store.ledger_store import DamagedRange
@@ -147,17 +146,14 @@ def inspect_directory(
 
 def _segment_view(reader: DirectoryReader, number: int) -> SegmentView:
     segment = reader.segments[number]
-    last_index = reader.last_index_of(number)
-    try:
-        last = reader.header_at(last_index)
-    except DirectoryDamaged:
-        last_term, bytes_used = -1, segment.size_bytes
-    else:
+    last = reader.last_header_of(number)
+    last_term, bytes_used = -1, segment.size_bytes
+    if last is not None:
         last_term, bytes_used = last.term, last.pos + last.size - segment.position
     return SegmentView(
         file=segment.name,
         first_index=segment.first_index,
-        last_index=last_index,
+        last_index=reader.last_index_of(number),
         first_term=segment.first_term,
         last_term=last_term,
         bytes_used=bytes_used,

@@ -46,7 +46,11 @@ def survey_own(
     search = SegmentSearch(data, IndexUnits(index))
     segments = _segments(search, files.data_files, log)
     damage = [*_damage_of_files(data, files, log), *_damage_of_log(data, files, known, log)]
-    damage += [each for each in search.damage if not any(r.holds(each.index) for r in log.ranges)]
+    damage += [
+        each
+        for each in search.damage
+        if not any(r.before.position <= each.position < r.last.position for r in log.ranges)
+    ]
     tail = ""
     if log.cut_pieces:
         where = data.name_of(log.cut_pieces[0][0])

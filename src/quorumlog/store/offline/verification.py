@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from quorumlog.batch import EntryBatch
-from quorumlog.errors import DirectoryDamaged, StoreFailure
+from quorumlog.errors import StoreFailure
 from quorumlog.store.disk import Disk
 from quorumlog.store.ledger_store import DamagedRange
 from quorumlog.store.log.segment_list import INDEX_NAME, segment_name
@@ -227,10 +227,8 @@ def _count(reader: DirectoryReader, batch: EntryBatch, found: EntryCheck) -> Non
 def _check_blanks(reader: DirectoryReader, found: EntryCheck) -> None:
     """Where the log goes on in the next segment, the rest of this one must say so."""
     for number, segment in enumerate(reader.segments[:-1]):
-        last_index = reader.last_index_of(number)
-        try:
-            header = reader.header_at(last_index)
-        except DirectoryDamaged:
+        header = reader.last_header_of(number)
+        if header is None:
             continue  # reported already
         position = header.pos + header.size
         rest_bytes = segment.position + segment.size_bytes - position
@@ -240,7 +238,7 @@ def _check_blanks(reader: DirectoryReader, found: EntryCheck) -> None:
             written, expected = written[:4], expected[:4]
         if written != expected:
             problem = f"no blank record (magic {BLANK_MAGIC}) fills the rest of the segment"
-            found.damage.append(Damage(segment.name, position, last_index, problem))
+            found.damage.append(Damage(segment.name, position, header.index, problem))
 
 
 # ---------------------------------------------------------------- several directories

@@ -11,6 +11,7 @@ import base64
 import hashlib
 import json
 import lzma
+import os
 import shutil
 from pathlib import Path
 from random import Random
@@ -279,6 +280,106 @@ def test_a_checkpoint_without_data_is_damage(tmp_path: Path) -> None:
         assert "entries 0 .. 7 are missing: checkpoint names entry 7" in verification.problem
         (tmp_path / "data").mkdir(exist_ok=True)
         (tmp_path / "data" / f"{0:020d}").write_bytes(bytes(1024))
+
+
+@pytest.fixture
+def follower(unpacked: Path, tmp_path: Path) -> Path:
+    """Entries 0 to 399, the last two of term 3."""
+    return Path(shutil.copytree(unpacked / "three" / "dledger-n0", tmp_path / "follower"))
+
+
+def write(path: Path, position: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(data)
+
+
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_units_of_what_a_newer_leader_cut_away_name_nothing(
+    follower: Path, has_checkpoint: bool
+) -> None:
+    """398 and 399 are cut, a 398 of a newer term and the same size comes, and the member is killed."""
+    with DirectoryReader(disk, str(follower)) as reader:
+        header = reader.header_at(398)
+    newer = (header.term + 1).to_bytes(8, "big")
+    file, offset = at(follower, header.pos)
+    write(file, offset + 16, newer)
+    unit = 398 * 32
+    write(follower / "index" / f"{unit // 4096 * 4096:020d}", unit % 4096 + 24, newer)
+    if has_checkpoint:
+        (follower / "checkpoint").write_text("committedIndex=397\nendIndex=399\n")
+    else:
+        (follower / "checkpoint").unlink()
+    verification = verify_directory(disk, str(follower))
+    assert (verification.problem, verification.ledger_end_index) == ("", 398)
+
+
+@pytest.mark.parametrize("begin", [0, 256])
+def test_the_index_names_what_is_gone_with_all_data_files(follower: Path, begin: int) -> None:
+    shutil.rmtree(follower / "data")
+    (follower / "data").mkdir()
+    (follower / "checkpoint").unlink()
+    for file in (follower / "index").iterdir():
+        if int(file.name) < begin * 32:
+            file.unlink()
+    with DirectoryReader(disk, str(follower)) as reader:
+        assert reader.missing is not None
+        assert (reader.missing.index, reader.missing.stop_index) == (begin, 400)
+        assert list(reader.pieces(0, reader.named_stop_index)) == [reader.missing]
+    assert not verify_directory(disk, str(follower)).ok
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("size_bytes", [30000, 70000])
+def test_of_two_files_the_damaged_one_does_not_say_how_long_they_are(
+    follower: Path, number: int, size_bytes: int
+) -> None:
+    files = sorted((follower / "data").iterdir())
+    for file in files[:-2]:
+        file.unlink()
+    os.truncate(files[-2 + number], size_bytes)
+    with DirectoryReader(disk, str(follower)) as reader:
+        assert reader.segment_bytes == 65536
+        wrong = [damage.problem for damage in reader.damage]
+    assert f"is {size_bytes} bytes long, not 65536" in wrong
+
+
+@pytest.mark.parametrize("expired", [0, 3, 5])
+@pytest.mark.parametrize("byte", [0, 9, 15])
+@pytest.mark.parametrize("is_trimmed", [True, False])
+def test_the_index_knows_with_which_entry_the_log_begins(
+    copy: Path, expired: int, byte: int, is_trimmed: bool
+) -> None:
+    """A flipped bit in the first header: entries must not vanish, nor pass for others."""
+    files = sorted((copy / "data").iterdir())
+    for file in files[:expired]:
+        file.unlink()
+    with DirectoryReader(disk, str(copy)) as reader:
+        begin = reader.ledger_begin_index
+    for file in (copy / "index").iterdir():
+        if is_trimmed and int(file.name) + 4096 <= begin * 32:
+            file.unlink()
+    flip(files[expired], byte)
+    bodies: dict[int, bytes] = {}
+    with DirectoryReader(disk, str(copy)) as reader:
+        assert reader.ledger_begin_index == begin
+        for piece in reader.pieces(begin, reader.named_stop_index):
+            if not isinstance(piece, Damage):
+                bodies |= enumerate(map(bytes, piece.bodies()), piece.first_index)
+        for number in range(len(reader.segments)):
+            reader.last_header_of(number)
+    assert bodies == dict(bodies_of("single")[begin + 1 :])
+    assert not verify_directory(disk, str(copy)).ok
+    assert inspect_directory(disk, str(copy)).damage
+
+
+def test_without_an_index_a_begin_behind_what_was_committed_is_damage(copy: Path) -> None:
+    shutil.rmtree(copy / "index")
+    files = sorted((copy / "data").iterdir())
+    for file in files[:-1]:
+        file.unlink()
+    flip(files[-1], 9)
+    assert "checkpoint names entry 499 as committed" in verify_directory(disk, str(copy)).problem
 
 
 # ---------------------------------------------------------------- what files may and may not hold

@@ -35,13 +35,13 @@ def stopped(count: int, unsynced: int = 0) -> tuple[SimDisk, int, int]:
     return disk, durable.position, end.position
 
 
-INDEX_PAGE = ("m/index/" + "0" * 20, 0)
+INDEX_PAGES = {(f"m/index/{position:020d}", 0) for position in (0, PAGE_BYTES)}
 
 
 def test_the_tools_go_on_behind_a_segment_whose_first_entry_nobody_can_name() -> None:
     disk, _, _ = stopped(300)
     disk.flip(data_path(2 * CONFIG.segment_bytes), 9, 4)
-    disk.unreadable = {INDEX_PAGE}
+    disk.unreadable = INDEX_PAGES
     assert "m/index" in verify_directory(disk, "m").problem
     view = inspect_directory(disk, "m")
     assert [segment.first_index for segment in view.segments] == [0, 66, 198, 264]
@@ -53,7 +53,7 @@ def test_what_is_listed_is_not_shown_again_because_nobody_can_name_its_first_ent
     disk.delete(data_path(2 * CONFIG.segment_bytes))
     open_simulated(disk)
     disk.kill()
-    disk.unreadable = {INDEX_PAGE}
+    disk.unreadable = INDEX_PAGES
     found = verify_directory(disk, "m")
     assert [str(each)[:18] for each in found.damaged] == ["entries 132 .. 197"]
     assert [each for each in found.damage if each.path.startswith("data")] == []

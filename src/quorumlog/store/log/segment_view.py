@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -28,6 +29,9 @@ from quorumlog.store.log.segment_scan import (
 
 WINDOW_BYTES = 16 << 20
 MAX_OPEN_FILES = 64
+UNIT_CHUNK = 65_536
+"""Index units that are read at once."""
+
 MAX_INDEX = 1 << 58
 """No log gets that far, and the byte position of its index unit still fits into 64 bits."""
 
@@ -243,6 +247,23 @@ class IndexUnits:
         """Behind the last index that has room for a unit."""
         bases = self.segments.bases
         return (bases[-1] + self.segments.segment_bytes) // INDEX_UNIT_BYTES if bases else 0
+
+    @cached_property
+    def begin_index(self) -> int:
+        """The first index whose unit names it: what lies in front was trimmed. Looked for in the first
+        file; where it has none, that file's stop."""
+        if not self.segments.bases:
+            return 0
+        index = self.segments.bases[0] // INDEX_UNIT_BYTES
+        file_stop = index + self.segments.segment_bytes // INDEX_UNIT_BYTES
+        while index < file_stop:
+            stop = min(index + UNIT_CHUNK, file_stop)
+            units = self.read(index, stop)
+            is_unit = (units["index"] == np.arange(index, stop)) & (units["size"] > 0)
+            if is_unit.any():
+                return index + int(is_unit.argmax())
+            index = stop
+        return file_stop
 
     def read(self, first_index: int, stop_index: int) -> IndexArray:
         """Shape (stop_index - first_index,), `INDEX_DTYPE`."""

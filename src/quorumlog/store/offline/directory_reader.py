@@ -39,6 +39,7 @@ from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME
 from quorumlog.store.log.segment_scan import IndexArray
 from quorumlog.store.log.segment_view import (
     MAX_INDEX,
+    UNIT_CHUNK,
     IndexUnits,
     SegmentView,
     list_segment_files,
@@ -50,8 +51,6 @@ from quorumlog.store.offline.log_extent import Damage, LogExtent, LogSegment, Se
 from quorumlog.store.offline.missing_entries import missing_entries
 from quorumlog.store.offline.own_survey import survey_own
 from quorumlog.store.offline.stored_entries import Place, Stop, StoredEntries
-
-_UNIT_CHUNK = 65_536
 
 
 class DirectoryReader:
@@ -155,7 +154,8 @@ class DirectoryReader:
             self._disk, f"{self.path}/{INDEX_NAME}", index_files, self.index_segment_bytes
         )
         self._units = IndexUnits(index)
-        return survey_java(self._data, self._units, files)
+        committed_index = MAX_INDEX if self._checkpoint is None else self._checkpoint.committed_index
+        return survey_java(self._data, self._units, files, committed_index)
 
     def _own_extent(self, record: MemberRecord, durable: DurablePoint | None) -> LogExtent:
         """As a start finds it: without a readable durable point it would verify all of the log."""
@@ -331,7 +331,7 @@ class DirectoryReader:
             stop_index = min(stop_index, self._first_indices[at])
         index = first_index
         while index < min(stop_index, self._units.stop_index):
-            chunk_stop = min(index + _UNIT_CHUNK, stop_index, self._units.stop_index)
+            chunk_stop = min(index + UNIT_CHUNK, stop_index, self._units.stop_index)
             units = self._units.read(index, chunk_stop)
             for number in np.flatnonzero(units["index"] == np.arange(index, chunk_stop)).tolist():
                 if self._header_by_unit(index + number) is not None:

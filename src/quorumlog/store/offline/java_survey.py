@@ -26,8 +26,11 @@ from quorumlog.store.offline.stored_entries import Place, Stop, StoredEntries
 JAVA_SCANNED_FILES = 3
 
 
-def survey_java(data: SegmentView, units: IndexUnits, files: list[SegmentFile]) -> LogExtent:
-    """By DLedger's own rules, except that the index of what is scanned only speeds the scan up."""
+def survey_java(
+    data: SegmentView, units: IndexUnits, files: list[SegmentFile], committed_index: int
+) -> LogExtent:
+    """By DLedger's own rules, except that a log does not begin where the index contradicts, nor behind
+    what was committed. Of the rest of what is scanned the index only speeds the scan up."""
     search = SegmentSearch(data, units)
     for file, following in pairwise(files):
         if following.position != file.position + data.segment_bytes:
@@ -50,10 +53,11 @@ def survey_java(data: SegmentView, units: IndexUnits, files: list[SegmentFile]) 
     segments: list[LogSegment] = []
     for file, first_position in zip(files[:start], first_positions, strict=False):
         low_index = segments[-1].first_index + 1 if segments else 0
-        segment = search.segment_of(file, first_position, low_index, MAX_INDEX)
+        high_index = committed_index + 1 if file is files[0] else MAX_INDEX
+        segment = search.segment_of(file, first_position, low_index, high_index)
         if segment is not None:
             segments.append(segment)
-    end, tail = _scan(search, files[start:], first_positions[start], segments)
+    end, tail = _scan(search, files[start:], first_positions[start], segments, committed_index + 1)
     if files[-1].position > end.position + data.segment_bytes:
         problem = f"the log ends here, but {files[-1].name} lies further on: {tail or 'no entry'}"
         at = next((f for f in reversed(files) if f.position <= end.position), files[0])
@@ -86,11 +90,23 @@ def _start_of_scan(search: SegmentSearch, files: list[SegmentFile]) -> int:
 
 
 def _scan(
-    search: SegmentSearch, files: list[SegmentFile], position: int, segments: list[LogSegment]
+    search: SegmentSearch,
+    files: list[SegmentFile],
+    position: int,
+    segments: list[LogSegment],
+    high_index: int,
 ) -> tuple[LogPoint, str]:
+    """`high_index`: a log does not begin above it."""
     entries = StoredEntries(search.data, search.units, checked=False)
     header = search.header_at(position)
     first_index = header.index if header is not None else 0
+    if not segments and (header is not None or search.unit_at(position, 0, high_index)):
+        known = len(search.damage)
+        segment = search.segment_of(files[0], position, 0, high_index)
+        if len(search.damage) > known:  # the next index does not follow this header's
+            segments += filter(None, [segment])
+            first_index = segment.first_index if segment is not None else 0
+            return LogPoint(first_index - 1, -1, 0, position), search.damage[known].problem
     if segments and first_index <= segments[-1].first_index:
         problem = f"its first entry says index {first_index}, not above {segments[-1].first_index}"
         search.damage.append(Damage(files[0].name, position, first_index, problem))

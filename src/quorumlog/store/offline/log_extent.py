@@ -83,7 +83,7 @@ class SegmentSearch:
             unit = self.units.read(header.index, header.index + 1)[0]
             if int(unit["position"]) == first_position:
                 return self.log_segment(file, first_position, header)
-        found = self._unit_at(first_position, low_index, min(high_index, self.units.stop_index - 1))
+        found = self.unit_at(first_position, low_index, high_index)
         if header is not None and found is None:
             return self.log_segment(file, first_position, header)  # nothing says otherwise
         index, term = found or (-1, -1)
@@ -104,13 +104,16 @@ class SegmentSearch:
             first_position,
         )
 
-    def _unit_at(self, position: int, low_index: int, high_index: int) -> tuple[int, int] | None:
+    def unit_at(self, position: int, low_index: int, high_index: int) -> tuple[int, int] | None:
         """(index, term) of the unit for the entry at `position`; positions rise with the index."""
+        low_index = max(low_index, self.units.begin_index)
+        high_index = min(high_index, self.units.stop_index - 1)
         while low_index <= high_index:
             middle = (low_index + high_index) // 2
             unit = self.units.read(middle, middle + 1)
-            if int(unit["index"][0]) != middle:
-                return None
+            if int(unit["index"][0]) != middle or int(unit["size"][0]) <= 0:
+                high_index = middle - 1  # behind the last unit
+                continue
             found = int(unit["position"][0])
             if found == position:
                 return middle, int(unit["term"][0])

@@ -175,7 +175,7 @@ class StoreConfig:
     """So much of the newest data stays in the operating system's page cache; older data is given back
     once it is synced, and comes from the disk when it is read."""
     max_set_aside_bytes: int = _number(1 * GIB, 0, 1024 * TIB)
-    """What a start has cut off and what healing has overwritten is kept in `quarantine/` for people, so
+    """What a start has cut off and what a repair has overwritten is kept in `set-aside/` for people, so
     much of it in all: above that the oldest goes, but never the newest of each file."""
     scrub_bytes_per_second: int = _number(4 * MIB, 0, TIB)
     """How fast a pass over the whole log, one a day, looks for damage; 0: it does not."""

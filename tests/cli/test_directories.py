@@ -29,7 +29,7 @@ INSPECT_KEYS = {
     "committed_index",
     "segments",
     "damage",
-    "quarantine",
+    "damaged",
 }
 VERIFY_KEYS = [
     "directory",
@@ -39,7 +39,7 @@ VERIFY_KEYS = [
     "chain_crc",
     "ok",
     "problem",
-    "quarantine",
+    "damaged",
 ]
 
 
@@ -260,7 +260,7 @@ def test_verify_ends_with_1_on_damage_and_names_file_and_index(cli: Cli, damaged
     assert "index" in row["problem"]
 
 
-def test_what_is_in_quarantine_is_said_although_nothing_else_is_wrong(
+def test_what_is_damaged_is_said_although_nothing_else_is_wrong(
     cli: Cli, stopped: list[Path], tmp_path: Path
 ) -> None:
     """The bytes are back; the member was killed before it had noted that."""
@@ -280,7 +280,7 @@ def test_what_is_in_quarantine_is_said_although_nothing_else_is_wrong(
         assert "entries 7 .. 8 in data/" in text
         assert f"stop index 9, term {last.term} from 7, chain {before.chain:08x} before" in text
         (found,) = objects(cli(command, copy, "--json").stdout)
-        (damaged,) = found["quarantine"]
+        (damaged,) = found["damaged"]
         assert (damaged["first_index"], damaged["stop_index"]) == (7, 9)
 
 

@@ -124,7 +124,7 @@ def test_members_with_different_damage_heal_each_other(tmp_path: Path) -> None:
     cell.close()
 
 
-def test_while_nobody_else_holds_the_range_it_stays_in_quarantine_and_says_so(tmp_path: Path) -> None:
+def test_while_nobody_else_holds_the_range_it_stays_damaged_and_says_so(tmp_path: Path) -> None:
     filled(tmp_path).close(clean=True)  # so that they know by themselves what is committed
     for member in ("n0", "n1"):
         segment(tmp_path, member, 1).unlink()
@@ -352,7 +352,7 @@ def test_damage_that_a_push_meets_makes_the_leader_hand_over_and_is_healed(tmp_p
     cell.until(lambda: len({node.applied_index for node in cell.nodes.values()}) == 1)
     cell.until(lambda: is_whole(old))
     same_everywhere(cell, tmp_path)
-    (kept,) = (tmp_path / old.replica.member_id / "quarantine").iterdir()
+    (kept,) = (tmp_path / old.replica.member_id / "set-aside").iterdir()
     assert kept.stat().st_size == ENTRY_BYTES, "one bad entry, and no more, was sent again"
     cell.close()
 
@@ -390,7 +390,7 @@ def test_damage_found_on_a_full_disk_stops_nobody_and_is_saved_when_there_is_spa
     cell = Cell(tmp_path, disks={"n1": disk})
     outcomes = append(cell.leader(), *[b"y" * 500] * 100)
     cell.until(lambda: outcomes and all(n.applied_index == 100 for n in cell.nodes.values()))
-    node, path = cell.nodes["n1"], tmp_path / "n1" / "healing"
+    node, path = cell.nodes["n1"], tmp_path / "n1" / "damaged"
     cell.drops = lambda sender, to, message: isinstance(message, RangeRequest)
     disk.is_full = True
     scribble(node, tmp_path, 50, offset=8)

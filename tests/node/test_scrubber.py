@@ -27,7 +27,7 @@ def test_damage_in_an_entry_that_nobody_reads_is_found_and_healed(tmp_path: Path
     damaged = cell.followers()[0]
     scribble(damaged, tmp_path, 150, offset=offset)
     cell.now_ms += SMALL.scrub_start_delay_ms
-    damaged = tmp_path / damaged.replica.member_id / "quarantine"
+    damaged = tmp_path / damaged.replica.member_id / "set-aside"
     cell.until(damaged.exists, "the damaged bytes are kept aside")
     cell.until(lambda: all(is_whole(node) for node in cell.nodes.values()))
     cell.until(lambda: len({node.store.end for node in cell.nodes.values()}) == 1)

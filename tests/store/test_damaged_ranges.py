@@ -81,7 +81,7 @@ def indices(store: FileLedgerStore) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("at", [0, 4, 8, 16, 24, 36, 40, 44])
-def test_a_bad_header_below_the_durable_point_is_quarantined_alone_and_healed(
+def test_a_bad_header_below_the_durable_point_is_listed_alone_and_healed(
     tmp_path: Path, at: int
 ) -> None:
     twin = make_pair(tmp_path, index_synced=False)
@@ -100,7 +100,7 @@ def test_a_bad_header_below_the_durable_point_is_quarantined_alone_and_healed(
     heal_from(twin, store)
     assert read_log(store) == numbered(10)
     assert files_of(path) == files_of(tmp_path / "twin")
-    kept = next((path / "quarantine").iterdir())
+    kept = next((path / "set-aside").iterdir())
     assert kept.read_bytes() == damaged[ENTRY_BYTES : 2 * ENTRY_BYTES]
     store.close()
     again, report = open_store(str(path))
@@ -127,7 +127,7 @@ def cut_file(file: Path, size_bytes: int) -> None:
         (lambda path: data_file(path, 1024).rename(data_file(path, 77)), (4, 8)),
     ],
 )
-def test_what_a_lost_segment_held_is_quarantined_and_healed(
+def test_what_a_lost_segment_held_is_listed_and_healed(
     tmp_path: Path,
     damage: Callable[[Path], None],
     expected: tuple[int, int],
@@ -190,7 +190,7 @@ def test_a_bad_blank_record_between_good_neighbours_is_simply_written_again(tmp_
     store.close()
 
 
-def test_a_page_that_the_disk_cannot_read_is_quarantined(tmp_path: Path) -> None:
+def test_a_page_that_the_disk_cannot_read_is_listed(tmp_path: Path) -> None:
     twin = make_pair(tmp_path, index_synced=False)
     disk = UnreadableDisk(f"/data/{1024:020d}")
     disk.unreadable = True
@@ -238,12 +238,12 @@ def test_an_unreadable_list_of_ranges_makes_the_start_verify_the_whole_log(tmp_p
     data_file(path, 1024).unlink()
     open_store(str(path))[0].close()
     flip(data_file(path), ENTRY_BYTES + 100)  # a body, which a start does not look at otherwise
-    flip(path / "healing", 10)
+    flip(path / "damaged", 10)
     store, _ = open_store(str(path))
     assert indices(store) == [(1, 2), (4, 8)]
     heal_from(twin, store)
     assert files_of(path) == files_of(tmp_path / "twin")
-    assert not (path / "healing").exists()
+    assert not (path / "damaged").exists()
     store.close()
 
 
@@ -267,7 +267,7 @@ def test_killed_at_every_step_of_a_start_that_makes_a_segment_again(tmp_path: Pa
 
 
 @pytest.mark.usefixtures("no_syncs")
-def test_killed_at_every_step_of_a_healing(tmp_path: Path) -> None:
+def test_killed_at_every_step_of_a_repair(tmp_path: Path) -> None:
     twin = make_pair(tmp_path)
     source = tmp_path / "m"
     data_file(source, 1024).unlink()
@@ -303,7 +303,7 @@ def look(store: FileLedgerStore, first_index: int, stop_index: int) -> Examinati
 
 
 @pytest.mark.parametrize("at", [0, 8, 16, 24, 36, 40, 48, 200])
-def test_a_closer_look_quarantines_the_one_bad_entry(tmp_path: Path, at: int) -> None:
+def test_a_closer_look_lists_the_one_bad_entry(tmp_path: Path, at: int) -> None:
     twin = make_pair(tmp_path)
     path = tmp_path / "m"
     store, _ = open_store(str(path))
@@ -408,7 +408,7 @@ def test_damage_that_was_cut_meanwhile_is_none(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_cut_that_takes_the_range_away_ends_the_quarantine(tmp_path: Path) -> None:
+def test_a_cut_that_takes_the_range_away_ends_the_damage(tmp_path: Path) -> None:
     twin = make_pair(tmp_path)
     path = tmp_path / "m"
     data_file(path, 1024).unlink()
@@ -626,7 +626,7 @@ def test_killed_at_every_step_of_a_cut_inside_a_range(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- what another member sends
 
 
-def test_entries_that_are_not_the_ones_in_quarantine_are_refused(tmp_path: Path) -> None:
+def test_entries_that_are_not_the_damaged_ones_are_refused(tmp_path: Path) -> None:
     twin = make_pair(tmp_path)
     path = tmp_path / "m"
     data_file(path, 1024).unlink()
@@ -654,18 +654,18 @@ def test_entries_that_are_not_the_ones_in_quarantine_are_refused(tmp_path: Path)
 
 class FullDisk(OsDisk):
     def make_directory(self, path: str) -> None:
-        if path.endswith("/quarantine"):
+        if path.endswith("/set-aside"):
             raise OSError(errno.ENOSPC, "No space left on device")
         super().make_directory(path)
 
 
-def test_lack_of_space_for_the_damaged_bytes_stops_no_healing(tmp_path: Path) -> None:
+def test_lack_of_space_for_the_damaged_bytes_stops_no_repair(tmp_path: Path) -> None:
     twin = make_pair(tmp_path, index_synced=False)
     flip(data_file(tmp_path / "m"), ENTRY_BYTES + 8)
     store, _ = open_store(str(tmp_path / "m"), disk=FullDisk())
     heal_from(twin, store)
     assert read_log(store) == numbered(10)
-    assert not (tmp_path / "m" / "quarantine").exists()
+    assert not (tmp_path / "m" / "set-aside").exists()
     store.close()
 
 
@@ -706,7 +706,7 @@ def test_on_a_full_disk_damage_is_known_in_memory_and_the_rest_is_served() -> No
     with pytest.raises(RangeDamaged):
         store.range_of(10, 11, 1)
     assert store.read(store.range_of(11, 40, 10_000)).first_index == 11
-    assert not disk.exists("/m/healing")
+    assert not disk.exists("/m/damaged")
     disk.capacity_bytes = 1 << 40
     assert store.save_damaged() is True
     assert store.damaged_problem == ""
@@ -761,7 +761,7 @@ def test_a_list_that_a_cut_has_made_wrong_does_not_outlive_it_on_a_full_disk() -
     append_noop(store, 2)
     sync(store)
     assert indices(store) == [(34, 35)]
-    assert not disk.exists("/m/healing")
+    assert not disk.exists("/m/damaged")
     disk.kill()
     store, _ = open_store("/m", SMALL, disk)
     assert (indices(store), store.end.index) == ([(34, 35)], 37)

@@ -54,7 +54,7 @@ def test_a_directory_in_full(tmp_path: Path) -> None:
         "segment_bytes": 1024,
         "index_segment_bytes": 320,
         "damage": [],
-        "quarantine": [],
+        "damaged": [],
         "tail": "",
     }
     assert [segment["file"] for segment in segments] == [
@@ -106,7 +106,7 @@ def test_what_waits_to_be_healed_is_shown_with_what_is_known_of_it(tmp_path: Pat
     with opened(path) as directory:  # a start makes the file again, and notes what it has lost
         (lost,) = directory.store.damaged
     view = inspect_directory(disk, str(path))
-    (damaged,) = view.to_json()["quarantine"]
+    (damaged,) = view.to_json()["damaged"]
     assert damaged == {
         "first_index": whole.segments[1].first_index,
         "stop_index": whole.segments[1].last_index + 1,
@@ -120,16 +120,16 @@ def test_what_waits_to_be_healed_is_shown_with_what_is_known_of_it(tmp_path: Pat
     assert view.ledger_end_index == whole.ledger_end_index
     found = verify_directory(disk, str(path))
     assert not found.ok
-    assert found.to_json()["quarantine"] == [damaged]
+    assert found.to_json()["damaged"] == [damaged]
 
 
 def test_a_note_that_nobody_can_read_is_damage(tmp_path: Path) -> None:
     path = make_directory(tmp_path / "n0", 40)
-    (path / "healing").write_bytes(b"[]\ncrc32=0\n")
+    (path / "damaged").write_bytes(b"[]\ncrc32=0\n")
     view = inspect_directory(disk, str(path))
-    assert [damage.path for damage in view.damage] == ["healing"]
+    assert [damage.path for damage in view.damage] == ["damaged"]
     assert view.damaged == ()
-    assert "healing: is unreadable" in verify_directory(disk, str(path)).problem
+    assert "damaged: is unreadable" in verify_directory(disk, str(path)).problem
 
 
 def test_a_running_member(tmp_path: Path) -> None:

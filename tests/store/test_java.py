@@ -96,7 +96,7 @@ def test_a_java_directory_is_read_as_java_reads_it_and_never_written(
         "chain_crc": 0,
         "ok": True,
         "problem": "",
-        "quarantine": [],
+        "damaged": [],
     }
     for name, file in told["files"].items():
         data = (path / name).read_bytes()

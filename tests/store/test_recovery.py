@@ -409,8 +409,8 @@ def test_strays_are_moved_out_of_the_way(tmp_path: Path) -> None:
     store, report = open_store(str(tmp_path))
     assert read_log(store) == numbered(7)
     assert len(report.lines) == 3
-    assert (tmp_path / "quarantine" / "data-notes.txt.2").read_bytes() == b"hello"
-    assert (tmp_path / "quarantine" / "index-.hidden.3").is_dir()
+    assert (tmp_path / "set-aside" / "data-notes.txt.2").read_bytes() == b"hello"
+    assert (tmp_path / "set-aside" / "index-.hidden.3").is_dir()
     store.close()
 
 

@@ -39,7 +39,7 @@ def keep(folder: SetAside, disk: Disk, name: str, size_bytes: int = 100) -> str:
 
 
 def held(disk: Disk, directory: str) -> list[str]:
-    names = disk.list(f"{directory}/quarantine")
+    names = disk.list(f"{directory}/set-aside")
     return sorted(names, key=lambda name: int(name.rpartition(".")[2]))
 
 
@@ -79,14 +79,14 @@ def test_a_limit_of_zero_leaves_the_newest_of_each(disk: Disk, directory: str) -
 
 
 def test_what_an_earlier_release_has_kept_is_older_than_all(disk: Disk, directory: str) -> None:
-    disk.make_directory(f"{directory}/quarantine")
+    disk.make_directory(f"{directory}/set-aside")
     for name in (f"damaged-{0:020d}", f"damaged-{0:020d}-2", f"{500:020d}"):
-        file = disk.open(f"{directory}/quarantine/{name}", create=True)
+        file = disk.open(f"{directory}/set-aside/{name}", create=True)
         file.pwritev([bytes(100)], 0)
         file.close()
     folder = SetAside(disk, directory, LIMITED)
     assert keep(folder, disk, f"damaged-{0:020d}").endswith(".1")
-    names = disk.list(f"{directory}/quarantine")
+    names = disk.list(f"{directory}/set-aside")
     assert len(names) == 2
     assert f"damaged-{0:020d}.1" in names
 
@@ -101,7 +101,7 @@ def test_a_folder_stays(tmp_path: Path) -> None:
     assert held(disk, str(tmp_path / "m")) == ["data-folder.1", "data-folder.2"]
 
 
-def test_healing_and_starts_keep_to_the_limit_and_the_store_counts(tmp_path: Path) -> None:
+def test_repairs_and_starts_keep_to_the_limit_and_the_store_counts(tmp_path: Path) -> None:
     config = replace(SMALL, max_set_aside_bytes=600)
     for name in ("m", "twin"):
         store = new_store(str(tmp_path / name), config)
@@ -116,7 +116,7 @@ def test_healing_and_starts_keep_to_the_limit_and_the_store_counts(tmp_path: Pat
         store.settle(store.examine(1, 2))
         heal_from(twin, store)
     assert store.set_aside == (2, 496)
-    next((tmp_path / "m" / "quarantine").iterdir()).unlink()
+    next((tmp_path / "m" / "set-aside").iterdir()).unlink()
     store.look_at_set_aside()
     assert store.set_aside == (1, 248)
     store.close()
@@ -124,7 +124,7 @@ def test_healing_and_starts_keep_to_the_limit_and_the_store_counts(tmp_path: Pat
         (tmp_path / "m" / "data" / name).write_bytes(bytes(100))
     store, _ = open_store(str(tmp_path / "m"), config)
     assert store.set_aside == (5, 648)
-    assert os.path.exists(tmp_path / "m" / "quarantine" / "data-d.8")
+    assert os.path.exists(tmp_path / "m" / "set-aside" / "data-d.8")
     store.close()
     store, _ = open_store(str(tmp_path / "m"), replace(config, max_set_aside_bytes=0))
     assert store.set_aside == (5, 648)

@@ -67,7 +67,7 @@ def test_power_lost_after_damage_was_noted_cuts_no_acknowledged_entry() -> None:
             pass
         else:
             break
-        is_noted = disk.exists("m/healing") and disk.is_name_synced("m/healing")
+        is_noted = disk.exists("m/damaged") and disk.is_name_synced("m/damaged")
         disk.lose_power(Random(step))
         if is_noted:
             noted += 1

@@ -78,7 +78,7 @@ def test_a_whole_directory(made: Path) -> None:
         "chain_crc": chain,
         "ok": True,
         "problem": "",
-        "quarantine": [],
+        "damaged": [],
     }
     assert seen[-1] == (COUNT, COUNT)
     assert seen == sorted(seen)

@@ -109,7 +109,7 @@ def _print_damage(found: Inspection, *, quick: bool) -> None:
         )
     for damaged in found.damaged:
         console.print(
-            f"healing {describe_damaged(damaged)}; damaged until another member sends it",
+            f"damaged {describe_damaged(damaged)}; damaged until another member sends it",
             markup=False,
             style="red",
             soft_wrap=True,

@@ -166,7 +166,7 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
     scrub_ended_ms_ago: int = -1
     """Since the newest of them ended; -1: none has."""
     set_aside_files: int = 0
-    """What is kept in `quarantine/` for people."""
+    """What is kept in `set-aside/` for people."""
     set_aside_bytes: int = 0
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from quorumlog.sim.disk import PAGE_BYTES
 from quorumlog.sim.faults.fault_context import FaultContext, Kinds
 from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME
-from quorumlog.store.files.damaged_ranges import HEALING_NAME
+from quorumlog.store.files.damaged_ranges import DAMAGED_NAME
 from quorumlog.store.files.durable_file import DURABLE_NAME, read_durable_point
 from quorumlog.store.files.hard_state_file import CURRTERM_NAME, HARD_STATE_NAME
 from quorumlog.store.files.slot_file import SECTOR_BYTES, SLOT_BYTES
@@ -19,7 +19,7 @@ from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES
 if TYPE_CHECKING:
     from quorumlog.sim.member import SimMember
 
-UNREADABLE_WHOLE = (HEALING_NAME, CHECKPOINT_NAME, CURRTERM_NAME)
+UNREADABLE_WHOLE = (DAMAGED_NAME, CHECKPOINT_NAME, CURRTERM_NAME)
 """Small files of a directory of which a page may become unreadable, beside log, index and promises."""
 
 

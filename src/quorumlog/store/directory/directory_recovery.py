@@ -14,6 +14,7 @@ from quorumlog.store.directory.member_directory import (
     lock_directory,
     open_or_make_durable,
     refusals_named,
+    rename_earlier,
 )
 from quorumlog.store.disk import Disk
 from quorumlog.store.file_ledger_store import FileLedgerStore
@@ -67,6 +68,7 @@ def recover_directory(disk: Disk, path: str) -> list[str]:
             config = StoreConfig(
                 segment_bytes=record.segment_bytes, index_segment_bytes=record.index_segment_bytes
             )
+            rename_earlier(disk, path, config)
             durable_file = open_or_make_durable(disk, path)
             store, recovery = FileLedgerStore.recover(disk, path, config, durable_file)
             end = store.end

@@ -8,8 +8,8 @@
     DIR/lock         held by the process that uses it
     DIR/data/        data segments                              file_ledger_store.py
     DIR/index/       index segments
-    DIR/healing      what is damaged; mostly absent        damaged.py
-    DIR/quarantine/  what recovery cut off, kept for people
+    DIR/damaged      which entries are; mostly absent           damaged_ranges.py
+    DIR/set-aside/   what recovery cut off, kept for people     set_aside.py
 
 A data directory, not a name, is what voted and acknowledged. So a directory that forgot its term and
 vote, or what it has on disk, must not speak for its old self: it draws a new directory id, synced
@@ -34,7 +34,7 @@ from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.disk import Disk, DiskLock
 from quorumlog.store.file_ledger_store import FileLedgerStore
 from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME, load_checkpoint
-from quorumlog.store.files.damaged_ranges import HEALING_NAME
+from quorumlog.store.files.damaged_ranges import DAMAGED_NAME, EARLIER_DAMAGED_NAME
 from quorumlog.store.files.durable_file import DURABLE_NAME, DurableFile
 from quorumlog.store.files.hard_state_file import (
     CURRTERM_NAME,
@@ -47,7 +47,7 @@ from quorumlog.store.files.replaced_file import read_readable
 from quorumlog.store.files.slot_file import SLOT_BYTES
 from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME
 from quorumlog.store.memory_disk import MemoryDisk
-from quorumlog.store.repair.set_aside import SET_ASIDE_NAME
+from quorumlog.store.repair.set_aside import EARLIER_SET_ASIDE_NAME, SET_ASIDE_NAME, SetAside
 
 __all__ = ["MemberDirectory", "open_directory_of", "open_member_directory"]
 
@@ -59,7 +59,7 @@ MAX_MEMBER_ID_BYTES = 255
 
 _OWN_NAMES = frozenset(
     name + suffix
-    for name in (MEMBER_NAME, HARD_STATE_NAME, CURRTERM_NAME, DURABLE_NAME, HEALING_NAME, LOCK_NAME)
+    for name in (MEMBER_NAME, HARD_STATE_NAME, CURRTERM_NAME, DURABLE_NAME, DAMAGED_NAME, LOCK_NAME)
     for suffix in ("", ".tmp")
 ) | {DATA_NAME, INDEX_NAME, SET_ASIDE_NAME, "lost+found"}
 
@@ -298,6 +298,22 @@ def _renew(disk: Disk, path: str, record: MemberRecord, directory_id: str) -> Me
     return renewed
 
 
+def rename_earlier(disk: Disk, path: str, config: StoreConfig) -> None:
+    """Give what an earlier release has written the names of this one; on disk when this returns, before
+    anything is read or written under them. A file `healing` takes the place of `damaged`
+    (damaged_ranges.py); a folder `quarantine` beside `set-aside` is kept in there as a whole."""
+    names = set(disk.list(path))
+    earlier = {EARLIER_DAMAGED_NAME, EARLIER_SET_ASIDE_NAME} & names
+    if EARLIER_DAMAGED_NAME in earlier:
+        disk.rename(f"{path}/{EARLIER_DAMAGED_NAME}", f"{path}/{DAMAGED_NAME}")
+    if {EARLIER_SET_ASIDE_NAME, SET_ASIDE_NAME} <= names:
+        SetAside(disk, path, config).take(f"{path}/{EARLIER_SET_ASIDE_NAME}", EARLIER_SET_ASIDE_NAME)
+    elif EARLIER_SET_ASIDE_NAME in earlier:
+        disk.rename(f"{path}/{EARLIER_SET_ASIDE_NAME}", f"{path}/{SET_ASIDE_NAME}")
+    if earlier:
+        disk.sync_directory(path)
+
+
 def open_or_make_durable(disk: Disk, path: str) -> DurableFile:
     """A point that cannot be read starts again at the origin: then the whole log is verified."""
     try:
@@ -336,6 +352,7 @@ def _open_recovered(
     disk: Disk, path: str, lock: DiskLock, record: MemberRecord, config: StoreConfig, renewed: str
 ) -> MemberDirectory:
     disk.sync_directory(path)  # a name may be in the cache only
+    rename_earlier(disk, path, config)
     absent = [
         f"{path}/{name} {problem}; it counts as absent and is written again"
         for name in (CURRTERM_NAME, CHECKPOINT_NAME)

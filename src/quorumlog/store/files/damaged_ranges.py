@@ -2,12 +2,12 @@
 written.
 
 Such a range is neither cut nor served. The member keeps its log end and what is known of the range (the
-points at both ends, the terms between), until another member's copy has taken its place (healing.py).
+points at both ends, the terms between), until another member's copy has taken its place (rewriting.py).
 
-    DIR/healing      the ranges, two lines of text; absent while there is none
+    DIR/damaged      the ranges, two lines of text; absent while there is none
                        [[[11,1,91823,2976],[12,1,77112,3224],[[12,1]],"data/0...","chain_crc ..."], ...]
                        crc32=0c4a1f2e
-    DIR/quarantine/  the damaged bytes as they were, and what a start has cut; kept for people
+    DIR/set-aside/   the damaged bytes as they were, and what a start has cut; kept for people
                      (set_aside.py)
 
 The file is what keeps a segment that was made again, all zeros, from passing for a healthy one at the
@@ -28,7 +28,16 @@ from quorumlog.store.disk import Disk, is_lack_of_space
 from quorumlog.store.files.replaced_file import read_file, replace_file
 from quorumlog.store.ledger_store import DamagedRange, LogPoint
 
-HEALING_NAME = "healing"
+DAMAGED_NAME = "damaged"
+EARLIER_DAMAGED_NAME = "healing"
+"""Until a start renames it (member_directory.py)."""
+
+
+def damaged_name(disk: Disk, directory: str) -> str:
+    """What the file is called in this directory. Where both names are there the earlier one counts: a
+    start that renames it was killed, or an earlier release has run since."""
+    has_earlier = disk.exists(f"{directory}/{EARLIER_DAMAGED_NAME}")
+    return EARLIER_DAMAGED_NAME if has_earlier else DAMAGED_NAME
 
 
 def load_damaged(disk: Disk, directory: str, end: LogPoint) -> tuple[DamagedRange, ...] | None:
@@ -37,7 +46,7 @@ def load_damaged(disk: Disk, directory: str, end: LogPoint) -> tuple[DamagedRang
     `end`: the durable point. What lies above it was cut off since, by a truncation that did not come
     to its end: it lowers the durable point first, to where a range that it cuts ends from then on.
     """
-    ranges = _read_ranges(disk, f"{directory}/{HEALING_NAME}")
+    ranges = _read_ranges(disk, f"{directory}/{damaged_name(disk, directory)}")
     if ranges is None:
         return None
     return tuple(
@@ -128,7 +137,7 @@ class DamagedRanges:
     def save(self) -> bool:
         """The ranges as they are now, on disk when this returns. False: there is no space for them, and
         the file names none that is no longer damaged. Raises StoreFailure."""
-        path = f"{self._directory}/{HEALING_NAME}"
+        path = f"{self._directory}/{DAMAGED_NAME}"
         with self.lock:
             with self._change:
                 ranges, self.is_saved = self.ranges, True

@@ -30,7 +30,7 @@ class SegmentList:
     """Segments from `first_position` on; contiguous.
 
     Only `file_at`, `pread` and `reserve_ahead` may be called off the store's own thread, and `write`
-    under a lock that truncation takes as well (healing.py).
+    under a lock that truncation takes as well (rewriting.py).
     """
 
     def __init__(self, disk: Disk, directory: str, segment_bytes: int, first_position: int) -> None:

@@ -23,7 +23,7 @@ from quorumlog.entry_header import EntryHeader
 from quorumlog.errors import ConfigError, DirectoryDamaged, IndexOutOfRange
 from quorumlog.store.disk import Disk
 from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME, load_checkpoint
-from quorumlog.store.files.damaged_ranges import HEALING_NAME, load_damaged
+from quorumlog.store.files.damaged_ranges import damaged_name, load_damaged
 from quorumlog.store.files.durable_file import (
     DURABLE_NAME,
     DURABLE_ORIGIN,
@@ -176,7 +176,7 @@ class DirectoryReader:
         damaged = load_damaged(self._disk, self.path, known.point)
         if damaged is None:
             problem = "is unreadable: the next start checks every entry instead"
-            self.damage.append(Damage(HEALING_NAME, 0, -1, problem))
+            self.damage.append(Damage(damaged_name(self._disk, self.path), 0, -1, problem))
         self.damaged = damaged or ()
         extent, self._data, self._units = survey_own(self._disk, self.path, record, known, damaged)
         return extent

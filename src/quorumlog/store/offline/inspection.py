@@ -101,7 +101,7 @@ class Inspection:
                 }
                 for damage in self.damage
             ],
-            "quarantine": [damaged_to_json(each) for each in self.damaged],
+            "damaged": [damaged_to_json(each) for each in self.damaged],
             "tail": self.tail,
         }
 

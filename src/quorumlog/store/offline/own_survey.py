@@ -23,7 +23,7 @@ def survey_own(
     known: DurablePoint,
     damaged: Sequence[DamagedRange] | None,
 ) -> tuple[LogExtent, SegmentView, IndexUnits]:
-    """`known`: the durable point. `damaged`: of the file `healing`, None if it is unreadable."""
+    """`known`: the durable point. `damaged`: of the file `damaged`, None if it is unreadable."""
     config = StoreConfig(
         segment_bytes=record.segment_bytes, index_segment_bytes=record.index_segment_bytes
     )

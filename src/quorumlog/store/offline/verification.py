@@ -78,7 +78,7 @@ class Verification:
             "chain_crc": self.chain_crc,
             "ok": self.ok,
             "problem": self.problem,
-            "quarantine": [damaged_to_json(each) for each in self.damaged],
+            "damaged": [damaged_to_json(each) for each in self.damaged],
         }
 
 

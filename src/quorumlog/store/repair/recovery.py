@@ -4,7 +4,7 @@
                                a damaged range (damaged.py), its ends known, until another
                                member's copy takes its place
     above it                   whole entries with good digests are written again, the rest is a torn
-                               tail: kept aside in `quarantine/` and cut
+                               tail: kept aside in `set-aside/` and cut
 
 Nothing is believed because a read shows it. After a SIGKILL the tail is only page cache, and after a
 failed `fdatasync` the cache shows bytes, marked clean, that the disk does not have. So the names are
@@ -21,7 +21,7 @@ import numpy as np
 from quorumlog.config import StoreConfig
 from quorumlog.errors import DiskFull, StoreFailure
 from quorumlog.store.disk import Disk
-from quorumlog.store.files.damaged_ranges import HEALING_NAME, DamagedRanges, load_damaged
+from quorumlog.store.files.damaged_ranges import DAMAGED_NAME, DamagedRanges, load_damaged
 from quorumlog.store.files.durable_file import DurableFile, DurablePoint
 from quorumlog.store.ledger_store import LogPoint
 from quorumlog.store.log.ledger_space import control_reserve
@@ -126,7 +126,7 @@ class _Recovery:
             known_ranges = load_damaged(self._disk, self._directory, self._durable.point)
             if known_ranges is None:
                 self._lines.append(
-                    f"{self._directory}/{HEALING_NAME} is unreadable: the log is verified"
+                    f"{self._directory}/{DAMAGED_NAME} is unreadable: the log is verified"
                 )
             found = survey_log(
                 self._data,

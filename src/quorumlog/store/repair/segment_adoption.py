@@ -1,6 +1,6 @@
 """SegmentAdoption: a start does to the segment files what the survey of them says (survey_files.py).
 
-What does not belong to the log is set aside in `quarantine/`; the others become lists of files of full
+What does not belong to the log is set aside in `set-aside/`; the others become lists of files of full
 length.
 """
 

@@ -1,6 +1,6 @@
-"""SetAside: `DIR/damaged`, where bytes and files are kept for people to look at.
+"""SetAside: `DIR/set-aside`, where bytes and files are kept for people to look at.
 
-    damaged-00000000000000004096.7   what healing has overwritten, from that position of the data on
+    damaged-00000000000000004096.7   what a repair has overwritten, from that position of the data on
     00000000000000012288.8           what a start has cut off behind the log
     data-..., index-...              files and bytes that do not belong there
 
@@ -19,7 +19,9 @@ from quorumlog.store.disk import Disk
 from quorumlog.store.ledger_store import SetAsideCount
 from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME, NAME_DIGITS
 
-SET_ASIDE_NAME = "quarantine"
+SET_ASIDE_NAME = "set-aside"
+EARLIER_SET_ASIDE_NAME = "quarantine"
+"""Until a start renames it (member_directory.py)."""
 _POSITION = re.compile(rf"([0-9]{{{NAME_DIGITS}}})(-[0-9]+)?$")
 """The rest was the number of a copy in earlier releases."""
 

@@ -86,7 +86,7 @@ def survey_log(
     *,
     must_be_bounded: bool,
 ) -> LogSurvey:
-    """`known`: the durable point. `known_ranges`: of the file `healing`, None if it is unreadable: then
+    """`known`: the durable point. `known_ranges`: of the file `damaged`, None if it is unreadable: then
     all of the log is looked at. `begin`: the log begins behind it.
 
     Raises DirectoryDamaged if `must_be_bounded` and damage cannot be. OSError is raised for no page.

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumlog.batch import EntryBatch, digests_of
+from quorumlog.batch import EntryBatch
 from quorumlog.entry import EntryKind
 from quorumlog.entry_header import CHAIN_OFFSET, unpack_header
 from quorumlog.errors import BadRequest, ProtocolViolation
+from quorumlog.header_array import digests_of
 
 bodies_lists = st.lists(st.binary(max_size=200), min_size=1, max_size=12)
 

@@ -25,51 +25,34 @@ from isal.isal_zlib import crc32
 from quorumlog.entry import EntryKind
 from quorumlog.entry_header import (
     HEADER_BYTES,
-    MIX_BODY,
-    MIX_FIRST,
-    MIX_INDEX,
-    MIX_SECOND,
-    MIX_SHAPE,
-    MIX_TERM,
     Buffer,
     EntryHeader,
     unpack_header,
 )
 from quorumlog.errors import BadRequest, ProtocolViolation
-
-HEADER_DTYPE = np.dtype(
-    [
-        ("magic", ">i4"),
-        ("size", ">i4"),
-        ("index", ">i8"),
-        ("term", ">i8"),
-        ("pos", ">i8"),
-        ("channel", ">i4"),
-        ("chain_crc", ">u4"),
-        ("body_crc", ">u4"),
-        ("body_len", ">i4"),
-    ]
+from quorumlog.header_array import (
+    BITS_32,
+    BODY,
+    CHAIN,
+    HEADER_DTYPE,
+    HEADER_WORDS,
+    HIGH_32,
+    INDEX,
+    LOW_32,
+    POS,
+    SHAPE,
+    TERM,
+    HeaderArray,
+    Int64Array,
+    UInt32Array,
+    UInt64Array,
+    chain_of_words,
+    term_runs_of,
+    words_of,
 )
-assert HEADER_DTYPE.itemsize == HEADER_BYTES
-
-Int64Array = npt.NDArray[np.int64]
-UInt64Array = npt.NDArray[np.uint64]
-UInt32Array = npt.NDArray[np.uint32]
-HeaderArray = npt.NDArray[Any]
 
 _BLANK_HEADER = bytes(HEADER_BYTES)
-_LOW_32 = np.uint64(0xFFFFFFFF)
-_HIGH_32 = np.uint64(0xFFFFFFFF << 32)
-_32 = np.uint64(32)
 _NORMAL_SHAPE = np.uint64(EntryKind.NORMAL << 32)
-
-# The 48 bytes of a header as six native 64-bit words: one conversion makes all that follows cheap.
-HEADER_WORDS = 6
-_SHAPE, _INDEX, _TERM, _POS, _CHAIN, _BODY = range(HEADER_WORDS)
-"""magic << 32 | size, index, term, pos, channel << 32 | chain_crc, body_crc << 32 | body_len."""
-_30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
-_MIX_INDEX, _MIX_TERM, _MIX_SHAPE = np.uint64(MIX_INDEX), np.uint64(MIX_TERM), np.uint64(MIX_SHAPE)
-_MIX_BODY, _MIX_FIRST, _MIX_SECOND = np.uint64(MIX_BODY), np.uint64(MIX_FIRST), np.uint64(MIX_SECOND)
 _NOOP_MAGIC = int(EntryKind.NOOP).to_bytes(4, "big")
 _ZERO = np.zeros(1, np.int64)
 _ZERO.setflags(write=False)
@@ -228,7 +211,7 @@ class EntryBatch:
         return self._chain_before
 
     def words(self) -> UInt64Array:
-        """Shape (6, count): the headers as native words, see `_SHAPE` and the others; do not change.
+        """Shape (6, count): the headers as native words, see `SHAPE` and the others; do not change.
 
         Kept until the batch is stamped: whoever changes the buffer by other ways makes a new batch.
         """
@@ -308,9 +291,9 @@ class EntryBatch:
         if not self.count:
             return ()
         words = self.words()
-        terms = words[_TERM]
+        terms = words[TERM]
         if terms[0] == terms[-1] and bool(np.logical_and.reduce(terms == terms[0])):
-            return ((int(words[_INDEX][0]), int(terms[0])),)
+            return ((int(words[INDEX][0]), int(terms[0])),)
         return term_runs_of(self.headers())
 
     @property
@@ -318,7 +301,7 @@ class EntryBatch:
         """Only no-ops: entries that may use the reserve which data may not."""
         if not self.count or self.buffer[:4] != _NOOP_MAGIC:
             return False
-        return self.count == 1 or bool((self.words()[_SHAPE] >> _32 == EntryKind.NOOP).all())
+        return self.count == 1 or bool((self.words()[SHAPE] >> BITS_32 == EntryKind.NOOP).all())
 
     def body_crcs(self) -> UInt32Array:
         """Shape (count,): the CRC-32 of each body as it is, whatever the header says."""
@@ -343,12 +326,12 @@ class EntryBatch:
         if self.count == 1:
             return self._stamp_one(first_index, term, int(np.asarray(positions)[0]), previous_chain)
         words = self.words().copy()
-        words[_INDEX] = np.arange(first_index, first_index + self.count)
-        words[_TERM] = term
-        words[_POS] = positions
-        words[_BODY] = (self.body_crcs().astype(np.uint64) << _32) | (words[_BODY] & _LOW_32)
-        chain = _chain_of_words(words, previous_chain)
-        words[_CHAIN] = (words[_CHAIN] & _HIGH_32) | chain
+        words[INDEX] = np.arange(first_index, first_index + self.count)
+        words[TERM] = term
+        words[POS] = positions
+        words[BODY] = (self.body_crcs().astype(np.uint64) << BITS_32) | (words[BODY] & LOW_32)
+        chain = chain_of_words(words, previous_chain)
+        words[CHAIN] = (words[CHAIN] & HIGH_32) | chain
         self._put_words(words)
         return int(chain[-1])
 
@@ -376,11 +359,11 @@ class EntryBatch:
         else:
             words = self.words()
             sizes = self.sizes.view(np.uint64)
-            good = bool(((words[_BODY] & _LOW_32) == sizes - np.uint64(HEADER_BYTES)).all())
-            known = bool((words[_SHAPE] == sizes + _NORMAL_SHAPE).all())
+            good = bool(((words[BODY] & LOW_32) == sizes - np.uint64(HEADER_BYTES)).all())
+            known = bool((words[SHAPE] == sizes + _NORMAL_SHAPE).all())
             if not known:
-                good = good and bool(((words[_SHAPE] & _LOW_32) == sizes).all())
-                kinds = words[_SHAPE] >> _32
+                good = good and bool(((words[SHAPE] & LOW_32) == sizes).all())
+                kinds = words[SHAPE] >> BITS_32
                 known = not normal_only and bool(
                     ((kinds == EntryKind.NORMAL) | (kinds == EntryKind.NOOP)).all()
                 )
@@ -399,12 +382,12 @@ class EntryBatch:
             return
         words = self.words()
         expected = np.arange(first_index, first_index + self.count)
-        if not bool((words[_INDEX].view(np.int64) == expected).all()):
+        if not bool((words[INDEX].view(np.int64) == expected).all()):
             raise ProtocolViolation(f"entries from index {first_index} on are not contiguous")
-        terms = words[_TERM].view(np.int64)
+        terms = words[TERM].view(np.int64)
         if not bool((terms[1:] >= terms[:-1]).all()):
             raise ProtocolViolation(f"terms fall within a batch from index {first_index} on")
-        wrong = _chain_of_words(words, previous_chain) != (words[_CHAIN] & _LOW_32)
+        wrong = chain_of_words(words, previous_chain) != (words[CHAIN] & LOW_32)
         if bool(wrong.any()):
             at = first_index + int(wrong.argmax())
             raise ProtocolViolation(f"chain_crc does not match at index {at}")
@@ -413,7 +396,7 @@ class EntryBatch:
         """Does every header name the position that is expected of it?"""
         if self.count == 1:
             return self.first_header.pos == int(positions[0])
-        return bool((self.words()[_POS].view(np.int64) == positions).all())
+        return bool((self.words()[POS].view(np.int64) == positions).all())
 
     def check_bodies(self) -> None:
         """Raise ProtocolViolation unless every body matches its `body_crc`."""
@@ -432,53 +415,3 @@ def _wrong(bodies: Any, error: TypeError) -> str:
         except TypeError:
             return f"; number {place} of the batch is {type(body).__name__}"
     return f": {error}"
-
-
-def term_runs_of(records: HeaderArray) -> tuple[tuple[int, int], ...]:
-    """Runs of equal terms in an array with `index` and `term` fields, as ((first_index, term), ...)."""
-    terms = records["term"].astype(np.int64)
-    edges = np.flatnonzero(terms[1:] != terms[:-1]) + 1
-    firsts = [0, *edges.tolist()]
-    return tuple((int(records["index"][i]), int(terms[i])) for i in firsts)
-
-
-def words_of(headers: HeaderArray) -> UInt64Array:
-    """Shape (6, count): headers of `HEADER_DTYPE` as native words, as `EntryBatch.words`."""
-    rows = np.ascontiguousarray(headers).view(">u8").reshape(len(headers), HEADER_WORDS)
-    words: UInt64Array = rows.T.astype(np.uint64, order="C")
-    return words
-
-
-def digests_of(headers: HeaderArray) -> UInt64Array:
-    """Shape (count,): d(i) of the module's docstring, a 32-bit value in a uint64."""
-    return _digests_of_words(words_of(headers))
-
-
-def _digests_of_words(words: UInt64Array) -> UInt64Array:
-    """One splitmix64 finaliser over a sum of the identifying fields, each times an odd constant of its
-    own: a change of any one field changes the 64-bit state for certain, its low half with 1 - 2^-32.
-    """
-    body = (words[_CHAIN] & _HIGH_32) | (words[_BODY] >> _32)
-    z: UInt64Array = words[_INDEX] * _MIX_INDEX
-    z += words[_TERM] * _MIX_TERM
-    z += words[_SHAPE] * _MIX_SHAPE
-    z += body * _MIX_BODY
-    z ^= z >> _30
-    z *= _MIX_FIRST
-    z ^= z >> _27
-    z *= _MIX_SECOND
-    z ^= z >> _31
-    z &= _LOW_32
-    return z
-
-
-def chain_of(headers: HeaderArray, previous_chain: int) -> UInt32Array:
-    """Shape (count,): chain_crc of each entry, continuing from `previous_chain`."""
-    return _chain_of_words(words_of(headers), previous_chain).astype(np.uint32)
-
-
-def _chain_of_words(words: UInt64Array, previous_chain: int) -> UInt64Array:
-    sums = np.add.accumulate(_digests_of_words(words))
-    sums += np.uint64(previous_chain)
-    sums &= _LOW_32
-    return sums

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from quorumlog import errors
-from quorumlog.batch import HEADER_DTYPE, EntryBatch
+from quorumlog.batch import EntryBatch
 from quorumlog.consensus.messages import AnyPeerMessage, PushResult, PushType, VoteResult
 from quorumlog.entry import Replica
 from quorumlog.errors import LedgerError
+from quorumlog.header_array import HEADER_DTYPE
 from quorumlog.store.files import durable_file, hard_state_file, slot_file
 from quorumlog.store.files.checkpoint_file import decode_checkpoint
 from quorumlog.store.files.durable_file import DURABLE_MAGIC, decode_durable_point

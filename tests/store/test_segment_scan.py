@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quorumlog.batch import HEADER_DTYPE, EntryBatch, digests_of
+from quorumlog.batch import EntryBatch
 from quorumlog.entry_header import HEADER_BYTES, unpack_header
+from quorumlog.header_array import HEADER_DTYPE, digests_of
 from quorumlog.store.log.segment_scan import (
     BLANK_BYTES,
     INDEX_DTYPE,

@@ -7,7 +7,7 @@ writers are at work, the batch also waits as long as every further look at the s
 
 from __future__ import annotations
 
-from quorumlog.batch import EntryBatch, Int64Array
+from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB, GroupConfig
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role
@@ -20,6 +20,7 @@ from quorumlog.errors import (
     NotLeader,
     PendingFull,
 )
+from quorumlog.header_array import Int64Array
 from quorumlog.node.flusher import Flusher
 from quorumlog.node.log_writer import LogWriter
 from quorumlog.node.pending_appends import PendingAppends

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from quorumlog.batch import EntryBatch, Int64Array
+from quorumlog.batch import EntryBatch
 from quorumlog.consensus.messages import PushEntryRequest, PushType
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import AppendOrder
@@ -29,6 +29,7 @@ from quorumlog.errors import (
     RangeDamaged,
     StoreFailure,
 )
+from quorumlog.header_array import Int64Array
 from quorumlog.node.ports import Host
 from quorumlog.node.push_checks import (
     check_positions,

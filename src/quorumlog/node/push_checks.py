@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from quorumlog.batch import EntryBatch, Int64Array
+from quorumlog.batch import EntryBatch
 from quorumlog.consensus.messages import PushEntryRequest
 from quorumlog.consensus.ready import AppendOrder
 from quorumlog.entry_header import unpack_header
 from quorumlog.errors import ProtocolViolation
+from quorumlog.header_array import Int64Array
 from quorumlog.store.ledger_store import LedgerStore, LogPoint
 
 

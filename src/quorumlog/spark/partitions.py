@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from pyspark.sql.datasource import InputPartition
 
-from quorumlog.batch import Int64Array
+from quorumlog.header_array import Int64Array
 from quorumlog.spark.offsets import IndexRange
 
 _MAX_SAMPLES = 64

@@ -18,10 +18,11 @@ from typing import Self
 
 import msgspec
 
-from quorumlog.batch import EntryBatch, Int64Array
+from quorumlog.batch import EntryBatch
 from quorumlog.config import StoreConfig
 from quorumlog.entry import EntryId
 from quorumlog.errors import DirectoryDamaged
+from quorumlog.header_array import Int64Array
 from quorumlog.store.disk import Disk
 from quorumlog.store.files.damaged_ranges import DamagedRanges
 from quorumlog.store.files.durable_file import DurableFile, DurablePoint
@@ -35,10 +36,9 @@ from quorumlog.store.ledger_store import (
     SetAsideCount,
     SyncTask,
 )
-from quorumlog.store.log.entry_index import EntryIndex
+from quorumlog.store.log.entry_index import EntryIndex, LogEnds
 from quorumlog.store.log.flush import DurableRecord, Flush
 from quorumlog.store.log.ledger_space import LedgerSpace, control_reserve
-from quorumlog.store.log.log_ends import LogEnds
 from quorumlog.store.log.log_reader import LogReader
 from quorumlog.store.log.page_cache import PageCache
 from quorumlog.store.log.placement import Placement, check_continues, place

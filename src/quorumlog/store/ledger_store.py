@@ -14,9 +14,10 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from quorumlog.batch import EntryBatch, Int64Array
+from quorumlog.batch import EntryBatch
 from quorumlog.config import StoreConfig
 from quorumlog.entry import EntryId
+from quorumlog.header_array import Int64Array
 
 
 class LogPoint(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):

@@ -16,11 +16,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from quorumlog.batch import EntryBatch, chain_of
+from quorumlog.batch import EntryBatch
 from quorumlog.client.protocol.client_requests import Request, response_of
 from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import IndexOutOfRange, LedgerError, ProtocolViolation, RangeDamaged
+from quorumlog.header_array import chain_of
 from quorumlog.wire.client_messages import ReadRequest, ReadResponse
 
 READ_BATCH_BYTES = 1024 * 1024

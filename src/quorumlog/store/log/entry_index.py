@@ -11,12 +11,24 @@ import numpy as np
 from quorumlog.batch import EntryBatch
 from quorumlog.entry_header import HEADER_BYTES, unpack_header
 from quorumlog.errors import DirectoryDamaged, IndexOutOfRange
-from quorumlog.store.log.log_ends import LogEnds
+from quorumlog.store.ledger_store import LogPoint
 from quorumlog.store.log.placement import Placement, problem_of_units
 from quorumlog.store.log.recent_units import RecentUnits
 from quorumlog.store.log.segment import Segment
 from quorumlog.store.log.segment_list import SegmentList
 from quorumlog.store.log.segment_scan import INDEX_DTYPE, INDEX_UNIT_BYTES, IndexArray, index_units_of
+
+
+class LogEnds:
+    """Written by the store's thread only. Another thread reads one field at a time, and looks again at
+    `truncations` before it believes what it has found."""
+
+    def __init__(self, begin: LogPoint, end: LogPoint) -> None:
+        """Everything up to `end` is on disk."""
+        self.begin = begin
+        self.end = end
+        self.durable = end
+        self.truncations = 0
 
 
 class EntryIndex:

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from quorumlog.batch import EntryBatch, term_runs_of
+from quorumlog.batch import EntryBatch
 from quorumlog.entry import EntryId
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import DirectoryDamaged, IndexOutOfRange, ProtocolViolation, RangeDamaged
+from quorumlog.header_array import term_runs_of
 from quorumlog.store.files.damaged_ranges import DamagedRanges
 from quorumlog.store.ledger_store import LogPoint, LogRange
-from quorumlog.store.log.entry_index import EntryIndex
-from quorumlog.store.log.log_ends import LogEnds
+from quorumlog.store.log.entry_index import EntryIndex, LogEnds
 from quorumlog.store.log.placement import range_length
 from quorumlog.store.log.segment_list import SegmentList
 from quorumlog.store.log.segment_scan import IndexArray

@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from quorumlog.batch import EntryBatch, Int64Array
+from quorumlog.batch import EntryBatch
 from quorumlog.entry_header import HEADER_BYTES, unpack_header
 from quorumlog.errors import BodyTooLarge
+from quorumlog.header_array import Int64Array
 from quorumlog.store.ledger_store import LogPoint
 from quorumlog.store.log.segment_scan import BLANK_BYTES, IndexArray
 

@@ -10,8 +10,8 @@ import struct
 
 import numpy as np
 
-from quorumlog.batch import UInt32Array
 from quorumlog.entry_header import EntryHeader
+from quorumlog.header_array import UInt32Array
 from quorumlog.store.log.segment_scan import INDEX_DTYPE, INDEX_UNIT_BYTES, IndexArray
 
 CAPACITY = 65536

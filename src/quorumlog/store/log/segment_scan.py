@@ -27,9 +27,9 @@ import numpy as np
 import numpy.typing as npt
 from isal.isal_zlib import crc32
 
-from quorumlog.batch import HEADER_DTYPE, HeaderArray, Int64Array, chain_of
 from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES, EntryHeader, unpack_header
+from quorumlog.header_array import HEADER_DTYPE, HeaderArray, Int64Array, chain_of
 
 INDEX_DTYPE = np.dtype(
     [("magic", ">i4"), ("position", ">i8"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8")]

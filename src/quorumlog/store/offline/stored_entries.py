@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from quorumlog.batch import EntryBatch, HeaderArray, Int64Array, chain_of
+from quorumlog.batch import EntryBatch
 from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES
+from quorumlog.header_array import HeaderArray, Int64Array, chain_of
 from quorumlog.store.log.segment_scan import BLANK_BYTES, BLANK_MAGIC
 from quorumlog.store.log.segment_view import IndexUnits, SegmentView, read_pages, scan_at
 

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from isal.isal_zlib import crc32
 
-from quorumlog.batch import term_runs_of
 from quorumlog.config import StoreConfig
 from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES, EntryHeader
 from quorumlog.errors import DirectoryDamaged
+from quorumlog.header_array import term_runs_of
 from quorumlog.store.ledger_store import DamagedRange, LogPoint
 from quorumlog.store.log.placement import place, problem_of_units
 from quorumlog.store.log.segment_scan import (

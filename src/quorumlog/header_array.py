@@ -1,0 +1,103 @@
+"""The headers of many entries at once, with numpy: fields, words, and what they add to the chain.
+
+`quorumlog.entry_header` draws the layout and does the same for one entry.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from quorumlog.entry_header import (
+    HEADER_BYTES,
+    MIX_BODY,
+    MIX_FIRST,
+    MIX_INDEX,
+    MIX_SECOND,
+    MIX_SHAPE,
+    MIX_TERM,
+)
+
+HEADER_DTYPE = np.dtype(
+    [
+        ("magic", ">i4"),
+        ("size", ">i4"),
+        ("index", ">i8"),
+        ("term", ">i8"),
+        ("pos", ">i8"),
+        ("channel", ">i4"),
+        ("chain_crc", ">u4"),
+        ("body_crc", ">u4"),
+        ("body_len", ">i4"),
+    ]
+)
+assert HEADER_DTYPE.itemsize == HEADER_BYTES
+
+Int64Array = npt.NDArray[np.int64]
+UInt64Array = npt.NDArray[np.uint64]
+UInt32Array = npt.NDArray[np.uint32]
+HeaderArray = npt.NDArray[Any]
+
+LOW_32 = np.uint64(0xFFFFFFFF)
+HIGH_32 = np.uint64(0xFFFFFFFF << 32)
+BITS_32 = np.uint64(32)
+
+# The 48 bytes of a header as six native 64-bit words: one conversion makes all that follows cheap.
+HEADER_WORDS = 6
+SHAPE, INDEX, TERM, POS, CHAIN, BODY = range(HEADER_WORDS)
+"""magic << 32 | size, index, term, pos, channel << 32 | chain_crc, body_crc << 32 | body_len."""
+_30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
+_MIX_INDEX, _MIX_TERM, _MIX_SHAPE = np.uint64(MIX_INDEX), np.uint64(MIX_TERM), np.uint64(MIX_SHAPE)
+_MIX_BODY, _MIX_FIRST, _MIX_SECOND = np.uint64(MIX_BODY), np.uint64(MIX_FIRST), np.uint64(MIX_SECOND)
+
+
+def term_runs_of(records: HeaderArray) -> tuple[tuple[int, int], ...]:
+    """Runs of equal terms in an array with `index` and `term` fields, as ((first_index, term), ...)."""
+    terms = records["term"].astype(np.int64)
+    edges = np.flatnonzero(terms[1:] != terms[:-1]) + 1
+    firsts = [0, *edges.tolist()]
+    return tuple((int(records["index"][i]), int(terms[i])) for i in firsts)
+
+
+def words_of(headers: HeaderArray) -> UInt64Array:
+    """Shape (6, count): headers of `HEADER_DTYPE` as native words, as `EntryBatch.words`."""
+    rows = np.ascontiguousarray(headers).view(">u8").reshape(len(headers), HEADER_WORDS)
+    words: UInt64Array = rows.T.astype(np.uint64, order="C")
+    return words
+
+
+def digests_of(headers: HeaderArray) -> UInt64Array:
+    """Shape (count,): d(i) of `quorumlog.batch`, a 32-bit value in a uint64."""
+    return _digests_of_words(words_of(headers))
+
+
+def _digests_of_words(words: UInt64Array) -> UInt64Array:
+    """One splitmix64 finaliser over a sum of the identifying fields, each times an odd constant of its
+    own: a change of any one field changes the 64-bit state for certain, its low half with 1 - 2^-32.
+    """
+    body = (words[CHAIN] & HIGH_32) | (words[BODY] >> BITS_32)
+    z: UInt64Array = words[INDEX] * _MIX_INDEX
+    z += words[TERM] * _MIX_TERM
+    z += words[SHAPE] * _MIX_SHAPE
+    z += body * _MIX_BODY
+    z ^= z >> _30
+    z *= _MIX_FIRST
+    z ^= z >> _27
+    z *= _MIX_SECOND
+    z ^= z >> _31
+    z &= LOW_32
+    return z
+
+
+def chain_of(headers: HeaderArray, previous_chain: int) -> UInt32Array:
+    """Shape (count,): chain_crc of each entry, continuing from `previous_chain`."""
+    return chain_of_words(words_of(headers), previous_chain).astype(np.uint32)
+
+
+def chain_of_words(words: UInt64Array, previous_chain: int) -> UInt64Array:
+    sums = np.add.accumulate(_digests_of_words(words))
+    sums += np.uint64(previous_chain)
+    sums &= LOW_32
+    return sums

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from quorumlog.entry import EntryKind
 from quorumlog.entry_header import (
     HEADER_BYTES,
     MIX_BODY,
@@ -34,6 +35,9 @@ HEADER_DTYPE = np.dtype(
     ]
 )
 assert HEADER_DTYPE.itemsize == HEADER_BYTES
+
+ENTRY_KINDS = frozenset(map(int, EntryKind))
+"""The magic of every kind of entry that there is."""
 
 Int64Array = npt.NDArray[np.int64]
 UInt64Array = npt.NDArray[np.uint64]
@@ -101,3 +105,40 @@ def chain_of_words(words: UInt64Array, previous_chain: int) -> UInt64Array:
     sums += np.uint64(previous_chain)
     sums &= LOW_32
     return sums
+
+
+def first_wrong(
+    headers: HeaderArray,
+    sizes: Int64Array,
+    positions: Int64Array,
+    expected_index: int,
+    previous_term: int,
+    previous_chain: int | None,
+) -> tuple[int, str]:
+    """Position in `headers` of the first that does not continue the log (its length: none), and why.
+
+    `sizes` and `positions`: of the entries as they lie. `previous_chain` None: no digest is looked at.
+    """
+    count = len(headers)
+    if count == 0:
+        return 0, ""
+    terms = headers["term"].astype(np.int64)
+    before = np.concatenate([np.array([previous_term], np.int64), terms[:-1]])
+    known = np.logical_or.reduce([headers["magic"] == kind for kind in ENTRY_KINDS])
+    shape = known & (headers["size"] == sizes) & (headers["body_len"] == sizes - HEADER_BYTES)
+    checks = [
+        ("body_len and size disagree", ~shape),
+        ("index does not follow", headers["index"] != np.arange(expected_index, expected_index + count)),
+        ("pos is not where the entry lies", headers["pos"] != positions),
+        ("term falls", terms < before),
+    ]
+    if previous_chain is not None:
+        checks.append(
+            ("chain_crc does not match", headers["chain_crc"] != chain_of(headers, previous_chain))
+        )
+    first, why = count, ""
+    for problem, wrong in checks:
+        at = int(wrong.argmax())
+        if wrong[at] and at < first:
+            first, why = at, f"{problem} at {int(positions[at])} (index {expected_index + at})"
+    return first, why

@@ -27,9 +27,8 @@ import numpy as np
 import numpy.typing as npt
 from isal.isal_zlib import crc32
 
-from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES, EntryHeader, unpack_header
-from quorumlog.header_array import HEADER_DTYPE, HeaderArray, Int64Array, chain_of
+from quorumlog.header_array import ENTRY_KINDS, HEADER_DTYPE, HeaderArray, Int64Array, first_wrong
 
 INDEX_DTYPE = np.dtype(
     [("magic", ">i4"), ("position", ">i8"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8")]
@@ -44,7 +43,6 @@ BLANK_BYTES = 8
 """What every segment keeps free behind its last entry, so that a blank record always fits."""
 
 _SHAPE = struct.Struct(">ii")
-_KINDS = frozenset((int(EntryKind.NORMAL), int(EntryKind.NOOP)))
 
 
 class SegmentScan(NamedTuple):
@@ -69,7 +67,7 @@ def decode_entry_header(data: bytes) -> EntryHeader | None:
         return None
     header = unpack_header(data)
     whole = header.size == header.body_len + HEADER_BYTES >= HEADER_BYTES
-    return header if whole and header.magic in _KINDS and header.index >= 0 else None
+    return header if whole and header.magic in ENTRY_KINDS and header.index >= 0 else None
 
 
 def blank_record(rest_bytes: int) -> bytes:
@@ -128,8 +126,8 @@ def scan_segment(
     )
     offsets = np.array(positions, np.int64) - base_position
     headers = gather_headers(data, offsets)
-    good, why = _first_wrong(
-        headers, offsets + base_position, expected_index, previous_term, previous_chain
+    good, why = first_wrong(
+        headers, headers["size"], offsets + base_position, expected_index, previous_term, previous_chain
     )
     if check_bodies and previous_chain is not None:
         wrong_body = _first_wrong_body(data, offsets[:good], headers)
@@ -162,7 +160,7 @@ def _walk(
         if position + BLANK_BYTES > data_end:
             return positions, "full", "", position
         magic, size = unpack_from(data, position - base)
-        if magic in _KINDS:
+        if magic in ENTRY_KINDS:
             if size < HEADER_BYTES:
                 return positions, "bad", f"an entry of {size} bytes at {position}", position
             # The rolling rule leaves room for a blank behind every entry.
@@ -186,36 +184,6 @@ def _walk(
         else:
             return positions, "bad", f"no record at {position}: magic {magic}, size {size}", position
     return positions, "full", "", position
-
-
-def _first_wrong(
-    headers: HeaderArray,
-    positions: Int64Array,
-    expected_index: int,
-    previous_term: int,
-    previous_chain: int | None,
-) -> tuple[int, str]:
-    """Position in `headers` of the first that does not continue the log (its length: none), and why."""
-    count = len(headers)
-    if count == 0:
-        return 0, ""
-    terms = headers["term"].astype(np.int64)
-    before = np.concatenate([np.array([previous_term], np.int64), terms[:-1]])
-    first, why = count, ""
-    checks = [
-        ("body_len and size disagree", headers["body_len"] != headers["size"] - HEADER_BYTES),
-        ("index does not follow", headers["index"] != np.arange(expected_index, expected_index + count)),
-        ("pos is not where the entry lies", headers["pos"] != positions),
-        ("term falls", terms < before),
-    ]
-    if previous_chain is not None:
-        digests_differ = headers["chain_crc"] != chain_of(headers, previous_chain)
-        checks.append(("chain_crc does not match", digests_differ))
-    for problem, wrong in checks:
-        at = int(wrong.argmax())
-        if wrong[at] and at < first:
-            first, why = at, f"{problem} at {int(positions[at])} (index {expected_index + at})"
-    return first, why
 
 
 def _first_wrong_body(data: memoryview, offsets: Int64Array, headers: HeaderArray) -> int:

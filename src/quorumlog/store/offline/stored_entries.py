@@ -11,9 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from quorumlog.batch import EntryBatch
-from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES
-from quorumlog.header_array import HeaderArray, Int64Array, chain_of
+from quorumlog.header_array import Int64Array, first_wrong
 from quorumlog.store.log.segment_scan import BLANK_BYTES, BLANK_MAGIC
 from quorumlog.store.log.segment_view import IndexUnits, SegmentView, read_pages, scan_at
 
@@ -110,7 +109,10 @@ class StoredEntries:
             data = data[: int(sizes.sum())]
         batch = EntryBatch(data, sizes)
         headers = batch.headers()
-        if not self._continue_log(headers, sizes, batch.starts + place.position, place):
+        chain = place.previous_chain if self._checked else None
+        positions = batch.starts + place.position
+        good, _ = first_wrong(headers, sizes, positions, place.next_index, place.previous_term, chain)
+        if good < batch.count:
             return None
         if check_bodies:
             wrong = batch.body_crcs() != headers["body_crc"]
@@ -122,26 +124,6 @@ class StoredEntries:
                 good = int(wrong.argmax())
                 return batch.slice(0, good) if good else Stop("body_crc does not match", is_blank=False)
         return batch
-
-    def _continue_log(
-        self, headers: HeaderArray, sizes: Int64Array, positions: Int64Array, place: Place
-    ) -> bool:
-        terms = headers["term"].astype(np.int64)
-        magic = headers["magic"]
-        indices = np.arange(place.next_index, place.next_index + len(headers))
-        return (
-            bool((headers["size"] == sizes).all())
-            and bool((headers["body_len"] == sizes - HEADER_BYTES).all())
-            and bool(((magic == EntryKind.NORMAL) | (magic == EntryKind.NOOP)).all())
-            and bool((headers["index"] == indices).all())
-            and bool((headers["pos"] == positions).all())
-            and int(terms[0]) >= place.previous_term
-            and bool((terms[1:] >= terms[:-1]).all())
-            and (
-                not self._checked
-                or bool((headers["chain_crc"] == chain_of(headers, place.previous_chain)).all())
-            )
-        )
 
 
 def _cut(sizes: Int64Array, batch_bytes: int) -> Int64Array:

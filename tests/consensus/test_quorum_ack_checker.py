@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumlog.consensus.quorum_ack_checker import PeerWaterMarks, QuorumAckChecker, quorum_value
+from quorumlog.consensus.membership import Membership
+from quorumlog.consensus.quorum_ack_checker import PeerWaterMarks, QuorumAckChecker
 from quorumlog.entry import Replica
 
 VOTERS = tuple(Replica(f"n{i}", f"d{i}") for i in range(9))
@@ -15,15 +16,10 @@ def naive_quorum_value(values: list[int]) -> int:
     return max(reached)
 
 
-@given(st.lists(st.integers(-1, 50), min_size=1, max_size=9))
-def test_quorum_value_is_the_largest_that_a_majority_has_reached(values: list[int]) -> None:
-    assert quorum_value(values) == naive_quorum_value(values)
-
-
 @given(st.integers(1, 9), st.lists(st.tuples(st.integers(0, 11), st.integers(-1, 30)), max_size=60))
 def test_marks_never_fall_and_strangers_do_not_count(size: int, answers: list[tuple[int, int]]) -> None:
     voters = VOTERS[:size]
-    checker = QuorumAckChecker(3, voters, first_index=10)
+    checker = QuorumAckChecker(3, Membership.of(voters), first_index=10)
     highest = dict.fromkeys(voters, -1)
     committed = -1
     for number, index in answers:
@@ -41,7 +37,7 @@ def test_marks_never_fall_and_strangers_do_not_count(size: int, answers: list[tu
 
 
 def test_a_stranger_has_no_mark() -> None:
-    marks = PeerWaterMarks(1, VOTERS[:3])
+    marks = PeerWaterMarks(1, Membership.of(VOTERS[:3]))
     assert not marks.raise_to(Replica("n1", "wiped"), 5)
     assert marks.mark_of(Replica("n1", "wiped")) == -1
     assert marks.quorum_index == -1

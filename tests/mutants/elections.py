@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorumlog.consensus.forming import Forming
-from quorumlog.consensus.leader_elector import Campaign, LeaderElector
+from quorumlog.consensus.leader_elector import LeaderElector
 from quorumlog.consensus.leadership_transfer import LeadershipTransfer
 from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.raft_node import RaftNode
@@ -18,11 +18,12 @@ from tests.sim import test_scenarios as scenes
 def votes_counted_twice(patch: Patch) -> None:
     """Every answer is an answer."""
     patch.edit(
-        Campaign.record,
-        "        if self.pre_vote or",
-        "        if voter in self.answers and result is VoteResult.ACCEPT and reached():\n"
-        "            voter = Replica(voter.member_id, str(len(self.answers)))\n"
-        "        if self.pre_vote or",
+        LeaderElector._count,
+        "        campaign.record(voter, result)\n",
+        "        if campaign.answers.get(voter) is result is VoteResult.ACCEPT and reached():\n"
+        "            others = [v for v in self._state.others() if v not in campaign.answers]\n"
+        "            voter = others[0] if others else voter\n"
+        "        campaign.record(voter, result)\n",
     )
 
 

@@ -24,7 +24,8 @@ Read in this order:
     ready                what the core wants done, and in which order
     term_runs            which term wrote which indices
     log_changes          what the next Ready does to the log; what is durable
-    damaged_indices   entries that the disk cannot show, and what is not said meanwhile
+    damaged_indices      entries that the disk cannot show, and what is not said meanwhile
+    membership           who votes, and what makes a quorum of them
     member_state         term, vote, role, leader, committed index: all transitions
     outbox               who is connected, what leaves next
     leader_elector       silence, pre-vote, vote, heartbeats, stepping down

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from quorumlog.config import ConsensusConfig
 from quorumlog.consensus.member_state import MemberState
-from quorumlog.consensus.quorum_ack_checker import quorum_value
 from quorumlog.entry import Replica
 
 NAMED_AFTER = 4
@@ -43,8 +42,7 @@ class DataProgress:
         state = self._state
         if state.committed_index > self._gave_up_at_index:
             self._back_off = 1
-        others = [voter for voter in state.voters if voter != state.member]
-        self._progressed_ms = dict.fromkeys(others, state.now_ms)
+        self._progressed_ms = dict.fromkeys(state.others(), state.now_ms)
 
     def on_connected(self, voter: Replica) -> None:
         """An observer is new here at first; a voter that comes back has still to progress."""
@@ -63,8 +61,8 @@ class DataProgress:
         state = self._state
         if state.committed_index >= state.runs.end_index:
             return False
-        times = [ms for voter, ms in self._progressed_ms.items() if voter in state.voters]
-        silent_ms = state.now_ms - quorum_value([state.now_ms, *times])
+        progressed_ms = {**self._progressed_ms, state.member: state.now_ms}
+        silent_ms = state.now_ms - state.membership.quorum_value(progressed_ms)
         if silent_ms < GIVEN_UP_AFTER * self._back_off * self._config.election_timeout_ms:
             return False
         self._back_off = min(2 * self._back_off, MAX_BACK_OFF)

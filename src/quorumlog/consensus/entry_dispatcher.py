@@ -468,7 +468,7 @@ class EntryDispatcher:
     def status(self, stalled_since_ms: float | None) -> PeerStatus:
         return PeerStatus(
             replica=self.to,
-            is_voter=self.to in self._state.voters,
+            is_voter=self._state.membership.is_voter(self.to),
             state=self.state.value,
             match_index=self.match_index,
             water_mark=self.mark,

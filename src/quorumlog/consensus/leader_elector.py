@@ -34,7 +34,6 @@ from quorumlog.consensus.messages import (
     VoteResult,
 )
 from quorumlog.consensus.outbox import Outbox
-from quorumlog.consensus.quorum_ack_checker import quorum_value
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import Replica
 
@@ -74,9 +73,13 @@ class Campaign:
         self.answers: dict[Replica, VoteResult] = {}
         """By voter, so that a repeated answer counts once."""
 
+    def all_but(self, *results: VoteResult) -> list[Replica]:
+        """Who has answered, and none of these."""
+        return [voter for voter, result in self.answers.items() if result not in results]
+
     @property
-    def accepts(self) -> int:
-        return sum(result is VoteResult.ACCEPT for result in self.answers.values())
+    def accepting(self) -> list[Replica]:
+        return [voter for voter, result in self.answers.items() if result is VoteResult.ACCEPT]
 
     def record(self, voter: Replica, result: VoteResult) -> None:
         # A vote once given is a promise for its term; a pre-vote may be thought better of.
@@ -159,7 +162,7 @@ class LeaderElector:
     def _campaigns_from_ms(self) -> float:
         """A member with damaged entries leaves it to the others to lead, unless none of them does
         for three election time-outs; alone in its group it has nobody to wait for."""
-        if not self._state.log.damaged or self._state.quorum == 1:
+        if not self._state.log.damaged or self._state.is_quorum_alone:
             return self._leaves_it_until_ms
         if self._state.first_unproven_index is None:
             self._terms_without_commit = 0  # others have committed what it could not
@@ -253,9 +256,8 @@ class LeaderElector:
             ledger_end=state.ledger_end,
             transfer_mark=campaign.transfer_mark,
         )
-        for voter in state.voters:
-            if voter != state.member:
-                self._outbox.send(voter, request)
+        for voter in state.others():
+            self._outbox.send(voter, request)
         self._count(campaign, state.member, VoteResult.ACCEPT)
 
     def on_vote_response(self, response: VoteResponse) -> None:
@@ -264,13 +266,13 @@ class LeaderElector:
             campaign is not None
             and response.vote_term == campaign.vote_term
             and response.pre_vote == campaign.pre_vote
-            and response.sender in self._state.voters
+            and self._state.membership.is_voter(response.sender)
         ):
             self._count(campaign, response.sender, response.result)
 
     def _count(self, campaign: Campaign, voter: Replica, result: VoteResult) -> None:
         campaign.record(voter, result)
-        if campaign.accepts >= self._state.quorum:
+        if self._state.membership.has_quorum(campaign.accepting):
             self._outcome = VoteOutcome.PASSED
             self._campaign = None
             if campaign.pre_vote:
@@ -278,23 +280,22 @@ class LeaderElector:
                 self._ask_votes(campaign.transfer_mark)
             else:
                 self._state.become_leader()
-        elif len(campaign.answers) == len(self._state.voters):
+        elif len(campaign.answers) == len(self._state.membership.voters()):
             # Everybody has answered: the outcome is known before the wait is over.
             self._campaign = None
             self._next_vote_ms += self._parse(campaign)
 
     def _parse(self, campaign: Campaign) -> float:
         """Choose the outcome of a round that did not pass; returns what to wait beyond the usual."""
-        assert campaign.accepts < self._state.quorum, campaign.accepts
-        quorum = self._state.quorum
-        results = [r for r in campaign.answers.values() if r is not VoteResult.REJECT_NOT_A_VOTER]
-        longer_logs = sum(result in LOG_REFUSALS for result in results)
-        missing = len(results) < quorum
-        behind = not missing and len(results) - longer_logs < quorum
+        has_quorum = self._state.membership.has_quorum
+        assert not has_quorum(campaign.accepting), campaign.answers
+        no_voter = VoteResult.REJECT_NOT_A_VOTER
+        missing = not has_quorum(campaign.all_but(no_voter))
+        behind = not missing and not has_quorum(campaign.all_but(no_voter, *LOG_REFUSALS))
         if campaign.pre_vote:
             # A pre-vote raised no term, so there is none to ask again in.
             self._outcome = VoteOutcome.WAIT_TO_VOTE_NEXT
-        elif missing or behind or VoteResult.REJECT_ALREADY_HAS_LEADER in results:
+        elif missing or behind or VoteResult.REJECT_ALREADY_HAS_LEADER in campaign.answers.values():
             self._outcome = VoteOutcome.WAIT_TO_REVOTE
         else:
             self._outcome = VoteOutcome.WAIT_TO_VOTE_NEXT
@@ -333,7 +334,7 @@ class LeaderElector:
             return VoteResult.REJECT_NOT_A_VOTER
         if request.sender.member_id == state.member.member_id:
             return VoteResult.REJECT_UNEXPECTED_LEADER
-        if request.sender not in state.voters:
+        if not state.membership.is_voter(request.sender):
             return VoteResult.REJECT_UNKNOWN_LEADER
         if request.vote_term < state.term + request.pre_vote:
             return VoteResult.REJECT_EXPIRED_VOTE_TERM
@@ -444,9 +445,8 @@ class LeaderElector:
         """Elected. Until the first answers come, the voters count as just heard: they elected us."""
         state = self._state
         self._campaign = None
-        others = [voter for voter in state.voters if voter != state.member]
-        self._answered_ms = dict.fromkeys(others, state.now_ms)
-        self._answered_round = dict.fromkeys(others, 0)
+        self._answered_ms = dict.fromkeys(state.others(), state.now_ms)
+        self._answered_round = dict.fromkeys(state.others(), 0)
         self.round = 0
         self._next_heartbeat_ms = state.now_ms + self._config.heartbeat_interval_ms
         self.start_round()
@@ -483,14 +483,16 @@ class LeaderElector:
 
     def has_live_quorum(self) -> bool:
         """A majority, this leader included, has answered within the election time-out."""
-        now_ms = self._state.now_ms
-        answered = quorum_value([now_ms, *self._answered_ms.values()])
-        return now_ms - answered < self._config.election_timeout_ms
+        state = self._state
+        answered_ms = {**self._answered_ms, state.member: state.now_ms}
+        silent_ms = state.now_ms - state.membership.quorum_value(answered_ms)
+        return silent_ms < self._config.election_timeout_ms
 
     @property
     def confirmed_round(self) -> int:
         """The newest heartbeat round that a majority has answered."""
-        return int(quorum_value([self.round, *self._answered_round.values()]))
+        state = self._state
+        return int(state.membership.quorum_value({**self._answered_round, state.member: self.round}))
 
     @property
     def _is_fit_to_lead(self) -> bool:

@@ -55,7 +55,7 @@ class LeadershipTransfer:
         LeaderTransferring if a transfer runs."""
         if self.target is not None:
             raise LeaderTransferring(f"a transfer to {self.target.member_id} is running")
-        target = next((v for v in self._state.voters if v.member_id == member_id), None)
+        target = next((v for v in self._state.membership.voters() if v.member_id == member_id), None)
         if target is None:
             raise TransferFailed(f"{member_id} is not a voter of this group")
         if target == self._state.member:
@@ -120,8 +120,9 @@ class LeadershipTransfer:
         now_ms = self._state.now_ms
         if self.target is not None or now_ms < self._next_unfit_try_ms:
             return
-        voters = self._state.voters
-        if self._state.lacks_space and 2 * sum(map(self._takes_part, voters)) <= len(voters):
+        membership = self._state.membership
+        voters = membership.voters()
+        if self._state.lacks_space and not membership.has_quorum(list(filter(self._takes_part, voters))):
             return  # to refuse is clearer than to take what most disks have no room for
         fit = [voter for voter in voters if self._is_fit(voter)]
         if fit:
@@ -145,7 +146,7 @@ class LeadershipTransfer:
         fit = [
             voter
             for member_id in preferred_ids
-            for voter in self._state.voters
+            for voter in self._state.membership.voters()
             if voter.member_id == member_id and self._is_fit(voter)
         ]
         if fit:

@@ -17,10 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quorumlog.consensus.log_changes import LogChanges
+from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import EntryId, HardState, Replica
-
-VOTING_ROLES = (Role.FOLLOWER, Role.CANDIDATE, Role.LEADER)
 
 
 def _ignore(role: Role, term: int, leader: Replica | None) -> None:
@@ -38,6 +37,7 @@ class MemberState:
         "leader",
         "log",
         "member",
+        "membership",
         "now_ms",
         "observer",
         "on_transition",
@@ -46,7 +46,6 @@ class MemberState:
         "runs",
         "term",
         "voted_for",
-        "voters",
     )
 
     def __init__(
@@ -59,7 +58,7 @@ class MemberState:
         now_ms: float,
     ) -> None:
         self.member = member
-        self.voters: tuple[Replica, ...] = ()
+        self.membership = Membership()
         """Whose votes, marks and heartbeat answers count."""
         self.role = Role.UNFORMED
         self.term, self.voted_for = hard_state
@@ -93,11 +92,6 @@ class MemberState:
         return self.runs.end
 
     @property
-    def quorum(self) -> int:
-        """Votes or marks that make a majority of the voters."""
-        return len(self.voters) // 2 + 1
-
-    @property
     def hard_state(self) -> HardState:
         return HardState(self.term, self.voted_for)
 
@@ -105,11 +99,19 @@ class MemberState:
     def first_unproven_index(self) -> int | None:
         """Nothing at or above it is acknowledged, by this member to others or to itself. A group of one
         has committed whatever it once had on disk."""
-        return None if self.quorum == 1 else self.log.damaged.first_unproven(self.committed_index)
+        return None if self.is_quorum_alone else self.log.damaged.first_unproven(self.committed_index)
 
     @property
     def is_voter(self) -> bool:
-        return self.role in VOTING_ROLES
+        return self.membership.is_voter(self.member)
+
+    @property
+    def is_quorum_alone(self) -> bool:
+        return self.membership.has_quorum((self.member,))
+
+    def others(self) -> tuple[Replica, ...]:
+        """The voters without this member."""
+        return self.membership.others(self.member)
 
     # ---------------------------------------------------------------- transitions
 
@@ -117,16 +119,16 @@ class MemberState:
         """The group has formed with these voters; a directory not among them observes."""
         assert self.role is Role.UNFORMED, self.role
         assert founding, founding
-        self.voters = founding
-        self._move(Role.FOLLOWER if self.member in founding else Role.OBSERVER, self.term, None)
+        self.membership = Membership.of(founding)
+        self._move(Role.FOLLOWER if self.is_voter else Role.OBSERVER, self.term, None)
 
     def follow(self, term: int, leader: Replica) -> None:
         """`leader` has shown that it leads `term`."""
-        assert leader in self.voters, (leader, self.voters)
+        assert self.membership.is_voter(leader), (leader, self.membership)
         assert leader != self.member, leader
         assert self.role is not Role.LEADER or term > self.term, (self.role, term, self.term)
         assert self.leader in (None, leader) or term > self.term, (self.leader, leader, term)
-        self._move(Role.OBSERVER if self.role is Role.OBSERVER else Role.FOLLOWER, term, leader)
+        self._move(Role.FOLLOWER if self.is_voter else Role.OBSERVER, term, leader)
 
     def become_candidate(self) -> None:
         """Nobody leads as far as this member knows; its term stays as it is."""
@@ -141,7 +143,7 @@ class MemberState:
     def grant_vote(self, term: int, candidate: Replica) -> None:
         """Vote for `candidate` in `term`; durable before the answer leaves."""
         assert self.is_voter, self.role
-        assert candidate in self.voters, (candidate, self.voters)
+        assert self.membership.is_voter(candidate), (candidate, self.membership)
         assert term >= self.term, (term, self.term)
         assert term > self.term or self.voted_for in (None, candidate), (self.voted_for, candidate)
         self._vote(term, candidate, Role.FOLLOWER)

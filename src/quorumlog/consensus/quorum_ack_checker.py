@@ -7,19 +7,8 @@ figure 8; docs/divergence.md, W3.)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
+from quorumlog.consensus.membership import Membership
 from quorumlog.entry import Replica
-
-
-def quorum_value(values: Iterable[float]) -> float:
-    """The largest value that a majority has reached: the (n // 2 + 1)-th largest of n.
-
-    The same question is asked of water marks, of heartbeat rounds and of times of the last answer.
-    """
-    ordered = sorted(values)
-    assert ordered, ordered
-    return ordered[(len(ordered) - 1) // 2]
 
 
 class PeerWaterMarks:
@@ -28,11 +17,12 @@ class PeerWaterMarks:
     Kept for one term: an acknowledgement speaks of the log of the leader that it was given to.
     """
 
-    __slots__ = ("_marks", "term")
+    __slots__ = ("_marks", "_membership", "term")
 
-    def __init__(self, term: int, voters: tuple[Replica, ...]) -> None:
+    def __init__(self, term: int, membership: Membership) -> None:
         self.term = term
-        self._marks: dict[Replica, int] = dict.fromkeys(voters, -1)
+        self._membership = membership
+        self._marks: dict[Replica, int] = dict.fromkeys(membership.voters(), -1)
 
     def raise_to(self, voter: Replica, index: int) -> bool:
         """False if the mark stays: an older answer, or a sender that is no voter."""
@@ -54,7 +44,7 @@ class PeerWaterMarks:
 
     @property
     def quorum_index(self) -> int:
-        return int(quorum_value(self._marks.values()))
+        return int(self._membership.quorum_value(self._marks))
 
 
 class QuorumAckChecker:
@@ -62,9 +52,9 @@ class QuorumAckChecker:
 
     __slots__ = ("_first_index", "marks")
 
-    def __init__(self, term: int, voters: tuple[Replica, ...], first_index: int) -> None:
+    def __init__(self, term: int, membership: Membership, first_index: int) -> None:
         """`first_index`: of the no-op that opens the term; nothing below it is counted."""
-        self.marks = PeerWaterMarks(term, voters)
+        self.marks = PeerWaterMarks(term, membership)
         self._first_index = first_index
 
     def record(self, voter: Replica, index: int) -> bool:

@@ -217,7 +217,7 @@ class RaftNode:
             return PushResult.NOT_FORMED
         if term < state.term:
             return PushResult.EXPIRED_TERM
-        if sender not in state.voters or (
+        if not state.membership.is_voter(sender) or (
             term == state.term and state.leader is not None and state.leader != sender
         ):
             return PushResult.INCONSISTENT_LEADER
@@ -527,7 +527,7 @@ class RaftNode:
             durable_index=self._log.durable_index,
             committed_index=state.committed_index,
             applied_index=state.applied_index,
-            voters=state.voters,
+            membership=state.membership,
             pending=self._forming.formation.pending,
             transferring_to=target.member_id if target else None,
             waits_for=self._forming.waits_for(),

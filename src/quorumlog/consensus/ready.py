@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.messages import AnyPeerMessage
 from quorumlog.entry import EntryId, EntryKind, Formation, HardState, Replica
 
@@ -147,10 +148,14 @@ class MemberStatus:
     durable_index: int
     committed_index: int
     applied_index: int
-    voters: tuple[Replica, ...]
+    membership: Membership
     pending: tuple[Replica, ...] = ()
     transferring_to: str | None = None
     waits_for: str = ""
     """One sentence on why the member is not a working voter, empty if it is."""
     problems: tuple[str, ...] = ()
     peers: tuple[PeerStatus, ...] = field(default=())
+
+    @property
+    def voters(self) -> tuple[Replica, ...]:
+        return self.membership.voters()

@@ -37,7 +37,7 @@ class Replication:
         self._elector = elector
         self.dispatchers: dict[str, EntryDispatcher] = {}
         """One per member that was ever connected, or is a voter; kept ordered by member id."""
-        self.acks = QuorumAckChecker(-1, (state.member,), 0)
+        self.acks = QuorumAckChecker(-1, state.membership, 0)
         self._progress = DataProgress(config, state)
         self.sizes = LogBytes(config.max_transfer_lag_bytes)
         self._push_due = False
@@ -54,11 +54,10 @@ class Replication:
         state = self._state
         first_index = state.runs.end_index + 1
         self._committed_ms = state.now_ms
-        self.acks = QuorumAckChecker(state.term, state.voters, first_index)
+        self.acks = QuorumAckChecker(state.term, state.membership, first_index)
         self._progress.begin()
         self.sizes.begin(first_index - 1)
-        others = [voter for voter in state.voters if voter != state.member]
-        connected = {voter.member_id: voter for voter in (*others, *self._outbox.connected)}
+        connected = {voter.member_id: voter for voter in (*state.others(), *self._outbox.connected)}
         for voter in connected.values():
             self._begin_dispatcher(voter, first_index)
 
@@ -138,10 +137,12 @@ class Replication:
     def check_that_most_have_space(self) -> None:
         """Raises DiskFull while so many followers have refused what came before for lack of space that
         what comes now could not be committed."""
-        voters = self._state.voters
-        full = [d.to for d in self.dispatchers.values() if d.lacks_space and d.to in voters]
-        if 2 * len(full) >= len(voters):
-            names = ", ".join(voter.member_id for voter in full)
+        full = [dispatcher.to for dispatcher in self.dispatchers.values() if dispatcher.lacks_space]
+        if not full:
+            return
+        membership = self._state.membership
+        if not membership.has_quorum([voter for voter in membership.voters() if voter not in full]):
+            names = ", ".join(voter.member_id for voter in full if membership.is_voter(voter))
             raise DiskFull(f"no space on {names}: too many for entries to be committed without")
 
     def append(self, count: int, kind: EntryKind, size_bytes: int) -> EntryId:

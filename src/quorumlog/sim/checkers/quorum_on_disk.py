@@ -23,12 +23,13 @@ class QuorumOnDisk(Checker):
         if index <= self._checked_index or self.cluster.profile.is_async:
             return
         self._checked_index = index
-        voters = member.node.status().voters
+        membership = member.node.status().membership
+        voters = membership.voters()
         on_disk = self._durable.on_disk
         ends = {voter: on_disk[voter].index for voter in voters if voter in on_disk}
         others = [voter for voter in ends if self._holds_another(voter, index)]
         holders = [voter for voter, end in ends.items() if end >= index and voter not in others]
-        if 2 * len(holders) <= len(voters):
+        if not membership.has_quorum(holders):
             raise Violation(
                 f"{member.replica} in term {member.node.raft.term} says that entry {index} is committed;"
                 f" synced on the voters' disks is {ends} of {len(voters)}; another entry is there at"

@@ -1,0 +1,60 @@
+"""Membership: who votes and acknowledges, and what makes a quorum of them.
+
+A membership has two halves. They are equal but for the time of a change from the old voters to the new
+ones (joint consensus): then every decision needs a majority of each half. Nothing else in the core
+counts voters; what is asked of votes, marks, heartbeat rounds and times of answers is asked here.
+
+Raft paper, section 6; Ongaro's thesis, 4.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from quorumlog.entry import Replica
+
+
+class Membership(NamedTuple):
+    """A value. Both halves are empty before the group has formed: nobody is a quorum then."""
+
+    old: tuple[Replica, ...] = ()
+    new: tuple[Replica, ...] = ()
+
+    @classmethod
+    def of(cls, voters: tuple[Replica, ...]) -> Membership:
+        """No change is under way: both halves are `voters`."""
+        return cls(voters, voters)
+
+    def voters(self) -> tuple[Replica, ...]:
+        """Everybody whose answer counts in one half or in both, each once."""
+        return self.old if self.old == self.new else tuple(dict.fromkeys((*self.old, *self.new)))
+
+    def is_voter(self, replica: Replica) -> bool:
+        return replica in self.old or replica in self.new
+
+    def others(self, replica: Replica) -> tuple[Replica, ...]:
+        """The voters without this one."""
+        return tuple(voter for voter in self.voters() if voter != replica)
+
+    def has_quorum(self, replicas: Collection[Replica]) -> bool:
+        """Are a majority of each half among `replicas`? Who is no voter counts for nothing."""
+        return _has_majority(self.old, replicas) and (
+            self.old == self.new or _has_majority(self.new, replicas)
+        )
+
+    def quorum_value(self, values: Mapping[Replica, float]) -> float:
+        """The largest value that a quorum has reached. `values` has one for each voter, at least."""
+        value = _majority_value(self.old, values)
+        return value if self.old == self.new else min(value, _majority_value(self.new, values))
+
+
+def _has_majority(half: tuple[Replica, ...], replicas: Collection[Replica]) -> bool:
+    return 2 * sum(voter in replicas for voter in half) > len(half)
+
+
+def _majority_value(half: tuple[Replica, ...], values: Mapping[Replica, float]) -> float:
+    """The (n // 2 + 1)-th largest of n."""
+    assert half, values
+    ordered = sorted([values[voter] for voter in half])
+    return ordered[(len(ordered) - 1) // 2]

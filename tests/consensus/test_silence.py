@@ -145,7 +145,7 @@ def test_a_push_that_found_no_room_on_its_connection_is_the_only_one_that_goes_a
     n0.act(lambda: n0.propose("c"))
     order = next(order for order in n0.held_pushes if order.to == n0.peer(1))
     n0.holds_pushes = False
-    n0.act(lambda: n0.node.on_push_failed("n1"))
+    n0.act(lambda: n0.node.on_push_failed(n0.peer(1)))
     stay_alive(n0, 900, 1, 2)
     assert len(pushes(n0)) == 3
     stay_alive(n0, 300, 1, 2)

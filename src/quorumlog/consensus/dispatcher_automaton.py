@@ -17,7 +17,7 @@ class DispatcherState(Enum):
 class Event(Enum):
     """What moves a dispatcher from one state to the next."""
 
-    BEGUN = "a term begins, or another directory is connected"
+    BEGUN = "a term begins, or a directory is connected that was away when it began"
     MISSED = "the follower does not hold the compared entry"
     MATCHED = "the compared entry is held, and nothing above it is known to differ"
     MATCHED_BELOW_CONFLICT = "the compared entry is held, the one above it is another"

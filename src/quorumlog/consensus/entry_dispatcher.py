@@ -15,7 +15,7 @@ from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.messages import PushEntryRequest, PushEntryResponse, PushResult, PushType
 from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.push_window import PushWindow
-from quorumlog.consensus.ready import PeerStatus, PushOrder
+from quorumlog.consensus.ready import PeerStatus, PushOrder, Role
 from quorumlog.entry import EntryId, Replica
 
 NEVER = float("inf")
@@ -24,7 +24,7 @@ ASKED_IN_VAIN = 3
 
 
 class EntryDispatcher:
-    """Feeds one member. Lives as long as this process; `begin` starts it anew for a term or directory.
+    """Feeds one directory. Lives as long as this process; `begin` starts it anew for a term.
 
     Invariants while in APPEND or COMMIT: every entry up to `match_index` and up to `mark` is on the
     follower's disk (up to `match_index` it may be damaged, which is why only `mark` counts);
@@ -46,8 +46,6 @@ class EntryDispatcher:
         self._outbox = outbox
         self.to = to
         self.state = DispatcherState.COMPARE
-        self.active = False
-        """This member leads, and `to` is connected."""
         self.term = -1
         self._compare_index = -1
         self._conflict_seen = False
@@ -92,15 +90,21 @@ class EntryDispatcher:
 
     # ---------------------------------------------------------------- life
 
-    def begin(self, to: Replica, term: int, write_index: int) -> None:
-        """Start at COMPARE with the entry before `write_index`: a new term, or another directory.
+    @property
+    def active(self) -> bool:
+        """This member leads the term, and `to` is connected."""
+        state = self._state
+        return (
+            state.role is Role.LEADER and state.term == self.term and self._outbox.is_connected(self.to)
+        )
+
+    def begin(self, write_index: int) -> None:
+        """Start at COMPARE with the entry before `write_index`, in the leader's current term.
 
         At an election `write_index` is the leader's `ledger_end_index` + 1 of that moment (DLedger
         began at a stale end and had followers drop their whole log; docs/divergence.md, W1).
         """
-        self.to = to
-        self.term = term
-        self.active = self._outbox.is_connected(to)
+        self.term = self._state.term
         self.lacks_space = False
         self._committed_sent = -1
         self._window.begin()
@@ -110,15 +114,10 @@ class EntryDispatcher:
 
     def stop(self) -> None:
         """This member leads no more."""
-        self.active = False
         self._order_counts = False
 
-    def disconnect(self) -> None:
-        self.active = False
-
     def reconnect(self) -> None:
-        """The same directory is back: whatever was on its way is lost."""
-        self.active = True
+        """It is back: whatever was on its way is lost."""
         self._committed_sent = -1
         self._paused = False
         self._window.forget_silence()

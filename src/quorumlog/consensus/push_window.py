@@ -25,7 +25,7 @@ class PushWindow:
         """The highest index sent since `begin`."""
 
     def begin(self) -> None:
-        """Another term, or another directory."""
+        """Another term."""
         self._sent_index = -1
         self.clear()
 

@@ -381,20 +381,21 @@ class RaftNode:
         if lacks_space and self._state.role is Role.LEADER:
             self._transfer.hand_over_unfit()
 
-    def on_pushed(self, member_id: str, last_index: int, size_bytes: int) -> None:
-        """The PushOrder for this member was carried out up to `last_index`."""
-        self._replication.on_pushed(member_id, last_index, size_bytes)
+    def on_pushed(self, to: Replica, last_index: int, size_bytes: int) -> None:
+        """The PushOrder for this directory was carried out up to `last_index`."""
+        self._replication.on_pushed(to, last_index, size_bytes)
 
-    def on_push_failed(self, member_id: str) -> None:
-        """The PushOrder for this member could not be carried out, because the entries cannot be read or
-        its connection has no room for them; it comes again after a time-out."""
-        self._replication.on_push_failed(member_id)
+    def on_push_failed(self, to: Replica) -> None:
+        """The PushOrder for this directory could not be carried out, because the entries cannot be read
+        or its connection has no room for them; it comes again after a time-out."""
+        self._replication.on_push_failed(to)
 
     def on_bytes_moved(self, member_id: str) -> None:
         """More than a few bytes of what this member was sent beside heartbeats were acknowledged by its
         machine since the last such report; at most one with each heartbeat."""
-        if self._state.role is Role.LEADER:
-            self._replication.on_bytes_moved(member_id)
+        replica = self._outbox.replica_of(member_id)
+        if replica is not None and self._state.role is Role.LEADER:
+            self._replication.on_bytes_moved(replica)
 
     def on_applied(self, index: int) -> None:
         """For `status` only: everything up to `index` is applied."""
@@ -418,9 +419,7 @@ class RaftNode:
             # Also if its loss was reported before: a dying process closes several connections, and
             # only the end of the control connection is a hint.
             self._elector.on_connection_lost(leader)
-        if self._outbox.replica_of(member_id) is not None:
-            self._outbox.disconnect(member_id)
-            self._replication.on_connection_lost(member_id)
+        self._outbox.disconnect(member_id)
 
     # ---------------------------------------------------------------- transitions
 

@@ -66,10 +66,10 @@ class AppendOrder(msgspec.Struct, frozen=True):
 
 
 class PushOrder(NamedTuple):
-    """Send entries from `first_index` on to one member, at most `limit_bytes` (at least one entry),
-    never at or above `stop_index`; then report `on_pushed(member_id, last_index, size_bytes)`.
+    """Send entries from `first_index` on to one directory, at most `limit_bytes` (at least one entry),
+    never at or above `stop_index`; then report `on_pushed(to, last_index, size_bytes)`.
 
-    No second order for the member is given before that report.
+    No second order for it is given before that report.
     """
 
     to: Replica

@@ -1,6 +1,6 @@
 """Replication: what a leader has the others hold, what they acknowledge, and what that commits.
 
-One EntryDispatcher for each other member brings the log there, the QuorumAckChecker counts the water
+One EntryDispatcher for each other directory brings the log there, the QuorumAckChecker counts the water
 marks of the term. Outside of a term that this member leads nothing here has an effect.
 """
 
@@ -35,8 +35,8 @@ class Replication:
         self._log = log
         self._outbox = outbox
         self._elector = elector
-        self.dispatchers: dict[str, EntryDispatcher] = {}
-        """One per member that was ever connected, or is a voter; kept ordered by member id."""
+        self.dispatchers: dict[Replica, EntryDispatcher] = {}
+        """One per other voter, and per directory that was fed; kept ordered."""
         self.acks = QuorumAckChecker(-1, state.membership, 0)
         self._progress = DataProgress(config, state)
         self.sizes = LogBytes(config.max_transfer_lag_bytes)
@@ -57,8 +57,7 @@ class Replication:
         self.acks = QuorumAckChecker(state.term, state.membership, first_index)
         self._progress.begin()
         self.sizes.begin(first_index - 1)
-        connected = {voter.member_id: voter for voter in (*state.others(), *self._outbox.connected)}
-        for voter in connected.values():
+        for voter in dict.fromkeys((*state.others(), *self._outbox.connected)):
             self._begin_dispatcher(voter, first_index)
 
     def stop(self) -> None:
@@ -67,34 +66,23 @@ class Replication:
             dispatcher.stop()
 
     def _begin_dispatcher(self, voter: Replica, write_index: int) -> None:
-        dispatcher = self.dispatchers.get(voter.member_id)
-        if dispatcher is None:
-            dispatcher = EntryDispatcher(
+        if voter not in self.dispatchers:
+            self.dispatchers[voter] = EntryDispatcher(
                 self._config, self._state, self._outbox, voter, self._on_held_at_most
             )
-            self.dispatchers[voter.member_id] = dispatcher
-            for member_id in sorted(self.dispatchers):
-                self.dispatchers[member_id] = self.dispatchers.pop(member_id)
-        dispatcher.begin(voter, self._state.term, write_index)
+            self.dispatchers = dict(sorted(self.dispatchers.items(), key=lambda item: item[0]))
+        self.dispatchers[voter].begin(write_index)
 
     def on_connected(self, voter: Replica, *, may_be_set_back: bool) -> None:
         """`may_be_set_back`: a power loss may have taken what this directory has acknowledged."""
-        dispatcher = self.dispatchers.get(voter.member_id)
-        fed_before = (
-            dispatcher is not None and dispatcher.to == voter and dispatcher.term == self._state.term
-        )
-        if dispatcher is not None and fed_before and not may_be_set_back:
+        dispatcher = self.dispatchers.get(voter)
+        if dispatcher is not None and dispatcher.term == self._state.term and not may_be_set_back:
             dispatcher.reconnect()
         else:
-            # Another directory, or one that was away when this term began (an observer has a dispatcher
-            # of an older term then).
+            # A new observer, or one that was away when this term began.
             self._begin_dispatcher(voter, self._state.runs.end_index + 1)
         self._progress.on_connected(voter)
         self._push_due = True
-
-    def on_connection_lost(self, member_id: str) -> None:
-        if member_id in self.dispatchers:
-            self.dispatchers[member_id].disconnect()
 
     # ---------------------------------------------------------------- time
 
@@ -106,9 +94,9 @@ class Replication:
                 self._progress.note(dispatcher.to)
         self._push_due = True
 
-    def on_bytes_moved(self, member_id: str) -> None:
-        dispatcher = self.dispatchers.get(member_id)
-        if dispatcher is not None and dispatcher.active:
+    def on_bytes_moved(self, to: Replica) -> None:
+        dispatcher = self.dispatchers[to]
+        if dispatcher.active:
             dispatcher.on_bytes_moved()
             self._progress.note(dispatcher.to)
 
@@ -173,18 +161,18 @@ class Replication:
         self.commit_due_ms = min([d.commit_due_ms for d in self.dispatchers.values()], default=NEVER)
         return tuple(order for order in orders if order is not None)
 
-    def on_pushed(self, member_id: str, last_index: int, size_bytes: int) -> None:
-        self.dispatchers[member_id].on_pushed(last_index, size_bytes)
+    def on_pushed(self, to: Replica, last_index: int, size_bytes: int) -> None:
+        self.dispatchers[to].on_pushed(last_index, size_bytes)
         self._push_due = True
 
-    def on_push_failed(self, member_id: str) -> None:
-        self.dispatchers[member_id].on_push_failed()
+    def on_push_failed(self, to: Replica) -> None:
+        self.dispatchers[to].on_push_failed()
         self._push_due = True
 
     # ---------------------------------------------------------------- acknowledgements
 
     def on_response(self, response: PushEntryResponse) -> None:
-        acknowledged = self.dispatchers[response.sender.member_id].on_response(response)
+        acknowledged = self.dispatchers[response.sender].on_response(response)
         if acknowledged >= 0:
             self._on_mark(response.sender, acknowledged)
         self._push_due = True
@@ -222,7 +210,7 @@ class Replication:
 
     def held_index(self, voter: Replica) -> int:
         """Up to here the member is known to hold this leader's log."""
-        dispatcher = self.dispatchers[voter.member_id]
+        dispatcher = self.dispatchers[voter]
         return max(dispatcher.mark, dispatcher.match_index)
 
     # ---------------------------------------------------------------- status

@@ -23,12 +23,11 @@ class BoundedMemory(Checker):
             limits.append((len(waiting), most, "pushes ahead of the log (max_waiting_pushes)"))
         # One entry goes however large it is, so a window may run over by one.
         window_bytes = consensus.push_window_bytes + storage.entry_limit_bytes
-        for member_id, dispatcher in raft._replication.dispatchers.items():
+        for dispatcher in raft._replication.dispatchers.values():
             if dispatcher._window.pushes:
                 size_bytes = sum(size for _, size in dispatcher._window.pushes)
-                limits.append(
-                    (size_bytes, window_bytes, f"bytes on their way to {member_id} (push_window_bytes)")
-                )
+                what = f"bytes on their way to {dispatcher.to.member_id} (push_window_bytes)"
+                limits.append((size_bytes, window_bytes, what))
         if log._ends:
             # Each stands for an entry at least: of this leader, or pushed by one that awaits our disk.
             ends = (node.config.max_uncommitted_bytes + 2 * window_bytes) // HEADER_BYTES

@@ -202,7 +202,7 @@ class FakeMember:
         self.node.on_durable(number)
         while self._unsynced and self._unsynced[0][0] <= number:
             for envelope in self._unsynced.popleft()[2]:
-                if self.node.may_leave(envelope):
+                if self.node.pushes.may_leave(envelope):
                     self._send(envelope)
 
     def report_written(self) -> None:
@@ -213,7 +213,7 @@ class FakeMember:
             self._unsynced.clear()
             self.node.on_durable(number)
             for envelope in answers:
-                if self.node.may_leave(envelope):
+                if self.node.pushes.may_leave(envelope):
                     self._send(envelope)
             self.carry_out()
 

@@ -191,12 +191,9 @@ def test_status_is_a_picture() -> None:
     n0 = LoneMember(terms=(1, 1, 2), committed=1)
     status = n0.node.status()
     assert (status.ledger_begin_index, status.ledger_end) == (0, EntryId(2, 2))
-    assert (status.durable_index, status.committed_index, status.applied_index) == (2, 1, -1)
+    assert (status.durable_index, status.committed_index) == (2, 1)
     assert (status.role, status.term, status.voters) == (Role.FOLLOWER, 2, n0.voters)
     assert (status.waits_for, status.problems, status.peers) == ("", (), ())
-    n0.node.on_applied(1)
-    assert n0.node.status().applied_index == 1
-    assert status.applied_index == -1
 
 
 def test_an_empty_log_begins_nowhere() -> None:

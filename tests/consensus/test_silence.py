@@ -45,7 +45,7 @@ def level(**settings: object) -> LoneMember:
 def questions(n0: LoneMember) -> list[PushEntryRequest]:
     """What n1 was asked to have received, so far."""
     sent = n0.to(1, PushEntryRequest)
-    return [p for p in sent if p.push is PushType.COMMIT and p.number > 0]
+    return [p for p in sent if p.asks_what_arrived]
 
 
 def received(n0: LoneMember, index: int) -> list[object]:
@@ -461,7 +461,7 @@ class ThinLink:
             if message.push is PushType.APPEND:
                 self.pushed.append(message.first_index)
                 self._free_ms = max(self._free_ms, self.now_ms) + self.push_ms
-            if message.push is not PushType.COMMIT or message.number > 0:
+            if message.push is not PushType.COMMIT or message.asks_what_arrived:
                 after_ms += max(0.0, self._free_ms - self.now_ms)
         to = envelope.to.member_id
         self._at(after_ms, lambda: self._turn(to, lambda m: m.node.step(with_sender(envelope, sender))))

@@ -51,9 +51,9 @@ def make_group(path: Path) -> Entries:
             old = cell.leader()
             old.transfer(cell.followers()[0].replica.member_id, lambda outcome: None)
             cell.until(lambda old=old: cell.leader() is not old)
-            cell.until(lambda: cell.leader().applied_index == cell.leader().store.end.index)
+            cell.until(lambda: cell.leader().durable_committed_index == cell.leader().store.end.index)
     end = cell.leader().store.end.index
-    cell.until(lambda: all(node.applied_index == end for node in cell.nodes.values()))
+    cell.until(lambda: all(node.durable_committed_index == end for node in cell.nodes.values()))
     entries: Entries = {}
     for first in range(end + 1):
         batch = cell.leader().store.read(cell.leader().store.range_of(first, first + 1, 1))
@@ -216,7 +216,7 @@ def names_the_place(refusal: str, directory: Path) -> bool:
 def run_until_whole(cell: Cell, entries: Entries) -> None:
     def is_whole() -> bool:
         ends = {node.store.end for node in cell.nodes.values()}
-        applied = {node.applied_index for node in cell.nodes.values()}
+        applied = {node.durable_committed_index for node in cell.nodes.values()}
         return (
             len(ends) == len(applied) == 1
             and ends.pop().index == applied.pop() >= len(entries)

@@ -135,7 +135,7 @@ def fill(cell: Cell, entries: int) -> None:
 
 def are_equal(cell: Cell) -> bool:
     ends = {node.store.end for node in cell.nodes.values()}
-    applied = {node.applied_index for node in cell.nodes.values()}
+    applied = {node.durable_committed_index for node in cell.nodes.values()}
     return len(ends) == len(applied) == 1 and ends.pop().index == applied.pop()
 
 

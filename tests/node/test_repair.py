@@ -45,7 +45,7 @@ def filled(path: Path, batches: int = 20) -> Cell:
     for _ in range(batches):
         outcomes = append(cell.leader(), *[b"y" * 500] * 20)
         cell.until(lambda outcomes=outcomes: outcomes)
-    cell.until(lambda: all(n.applied_index == batches * 20 for n in cell.nodes.values()))
+    cell.until(lambda: all(n.durable_committed_index == batches * 20 for n in cell.nodes.values()))
     return cell
 
 
@@ -100,7 +100,7 @@ def test_a_member_that_lost_a_segment_starts_says_so_and_is_healed(tmp_path: Pat
     outcomes = append(cell.leader(), b"on")
     cell.until(lambda: outcomes)
     end = cell.leader().store.end.index
-    cell.until(lambda: all(n.applied_index == end for n in cell.nodes.values()))
+    cell.until(lambda: all(n.durable_committed_index == end for n in cell.nodes.values()))
     same_everywhere(cell, tmp_path)
     cell.close()
     cell = Cell(tmp_path)
@@ -119,7 +119,7 @@ def test_members_with_different_damage_heal_each_other(tmp_path: Path) -> None:
     outcomes = append(cell.leader(), b"on")
     cell.until(lambda: outcomes)
     end = cell.leader().store.end.index
-    cell.until(lambda: all(n.applied_index == end for n in cell.nodes.values()))
+    cell.until(lambda: all(n.durable_committed_index == end for n in cell.nodes.values()))
     same_everywhere(cell, tmp_path)
     cell.close()
 
@@ -284,7 +284,7 @@ def test_a_damaged_member_leads_when_nobody_else_can(tmp_path: Path) -> None:
     cell.until(lambda: cell.nodes["n1"].raft.role is Role.LEADER, "after three time-outs")
     cell.until(lambda: is_whole(cell.nodes["n1"]), "n0 holds the segment, if not the end")
     cell.cut_off = set()
-    cell.until(lambda: len({node.applied_index for node in cell.nodes.values()}) == 1)
+    cell.until(lambda: len({node.durable_committed_index for node in cell.nodes.values()}) == 1)
     same_everywhere(cell, tmp_path)
     cell.close()
 
@@ -349,7 +349,7 @@ def test_damage_that_a_push_meets_makes_the_leader_hand_over_and_is_healed(tmp_p
     scribble(old, tmp_path, 150)
     cell.cut_off = set()
     cell.until(lambda: caught_up.raft.role is Role.LEADER, "the one that has everything takes over")
-    cell.until(lambda: len({node.applied_index for node in cell.nodes.values()}) == 1)
+    cell.until(lambda: len({node.durable_committed_index for node in cell.nodes.values()}) == 1)
     cell.until(lambda: is_whole(old))
     same_everywhere(cell, tmp_path)
     (kept,) = (tmp_path / old.replica.member_id / "set-aside").iterdir()
@@ -389,7 +389,7 @@ def test_damage_found_on_a_full_disk_stops_nobody_and_is_saved_when_there_is_spa
     disk = DiskWithoutRoom()
     cell = Cell(tmp_path, disks={"n1": disk})
     outcomes = append(cell.leader(), *[b"y" * 500] * 100)
-    cell.until(lambda: outcomes and all(n.applied_index == 100 for n in cell.nodes.values()))
+    cell.until(lambda: outcomes and all(n.durable_committed_index == 100 for n in cell.nodes.values()))
     node, path = cell.nodes["n1"], tmp_path / "n1" / "damaged"
     cell.drops = lambda sender, to, message: isinstance(message, RangeRequest)
     disk.is_full = True
@@ -399,7 +399,7 @@ def test_damage_found_on_a_full_disk_stops_nobody_and_is_saved_when_there_is_spa
     cell.step()
     assert any("make space" in problem for problem in node.problems())
     outcomes = append(cell.leader(), b"on")
-    cell.until(lambda: outcomes and node.applied_index == 101)
+    cell.until(lambda: outcomes and node.durable_committed_index == 101)
     assert not path.exists()
     disk.is_full = False
     cell.until(path.exists)

@@ -142,7 +142,10 @@ class Scenario:
         for _ in range(count):
             self.ask_and_wait(self.await_leader())
         end = self.await_leader().node.store.end.index
-        self.until(lambda: all(m.node.applied_index >= end for m in self.members if m.is_up), "one log")
+        self.until(
+            lambda: all(m.node.durable_committed_index >= end for m in self.members if m.is_up),
+            "one log",
+        )
 
     def cut(self, one: list[SimMember], other: list[SimMember], *, both_ways: bool = True) -> None:
         """Nothing passes from `one` to `other`, nor back."""

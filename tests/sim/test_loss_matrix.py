@@ -438,7 +438,7 @@ def test_a_bit_flips_on_one_disk(mode: str, offset: int) -> None:
         scene.hand_over(scene.await_leader(), bad)
     fed.wipe()
     fed.start()  # the leader feeds it from the disk that has the damage
-    scene.until(lambda: fed.is_up and fed.node.applied_index >= 5, "fed")
+    scene.until(lambda: fed.is_up and fed.node.durable_committed_index >= 5, "fed")
     assert body_at(fed, 5) == whole, "the damage was handed on"
     nothing_is_lost(scene)
     assert not any(member.node.store.damaged for member in scene.members)

@@ -139,7 +139,7 @@ def _leader_with_an_observer() -> tuple[Scenario, SimMember, SimMember, SimMembe
     wiped, voter = scene.followers()
     wiped.wipe()
     wiped.start()
-    scene.until(lambda: wiped.node.applied_index >= 3, "observer with the log")
+    scene.until(lambda: wiped.node.durable_committed_index >= 3, "observer with the log")
     scene.append()
     return scene, leader, wiped, voter
 

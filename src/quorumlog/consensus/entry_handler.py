@@ -3,7 +3,7 @@
     COMPARE   do I hold this entry?
     TRUNCATE  cut what is known to differ
     APPEND    the entry before the first one must be held; then write what is new
-    COMMIT    commit what has been verified
+    COMMIT    commit what has been verified; one that asks wants to know what has arrived
 
 Whoever gets here has passed the term gate of `RaftNode`: the sender leads this member's current term.
 Four rules stand above all others:
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from bisect import insort
 from itertools import pairwise
+from typing import Protocol
 
 import msgspec
 
@@ -29,6 +30,29 @@ from quorumlog.consensus.messages import PushEntryRequest, PushEntryResponse, Pu
 from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.ready import AppendOrder, Envelope
 from quorumlog.entry import EntryKind, Replica
+
+
+class PushQuestions(Protocol):
+    """What the node asks about pushes of this term's leader before the core takes them, and about the
+    answers once the disk has what they promise."""
+
+    @property
+    def waiting_pushes(self) -> tuple[PushEntryRequest, ...]:
+        """Pushes ahead of the log, in order: whoever takes the one before them takes these as well."""
+
+    def drop_waiting_pushes(self) -> None:
+        """As if they had been lost on the way."""
+
+    def conflict_of(self, request: PushEntryRequest) -> int | None:
+        """Where an APPEND or TRUNCATE would have the log cut, if anywhere. Changes nothing."""
+
+    def last_shared_index(self, push: PushEntryRequest) -> int | None:
+        """The last entry of a push, or the one before it, that this log holds by index and term; None
+        if it does not even hold the one before."""
+
+    def may_leave(self, envelope: Envelope) -> bool:
+        """Asked when an answer has waited for the disk, and not before: the entries that it acknowledges
+        may turn out to be damaged while it waits. One that may not leave is kept."""
 
 
 class EntryHandler:
@@ -96,7 +120,7 @@ class EntryHandler:
             # A COMMIT names an entry that we have acknowledged. After a restart there may be nothing
             # left to push, and this is what verifies the log then.
             self._verify_up_to(request.previous.index)
-            if request.number > 0 and request.first_index >= 0:
+            if request.asks_what_arrived:
                 # What waits for the disk has arrived; what waits for a push before it will come again.
                 self._answer(request, PushResult.RECEIVED, index=self._verified_index)
                 if self._verified_index > request.previous.index:
@@ -119,7 +143,6 @@ class EntryHandler:
         self._commit()
 
     def conflict_of(self, request: PushEntryRequest) -> int | None:
-        """Where an APPEND or TRUNCATE of this term's leader would have the log cut, if anywhere."""
         runs = self._state.runs
         if request.term != self._state.term or not runs.holds(request.previous):
             return None
@@ -130,6 +153,13 @@ class EntryHandler:
             if cut_index <= runs.end_index and runs.term_at(cut_index) != term:
                 return cut_index
         return None
+
+    def last_shared_index(self, push: PushEntryRequest) -> int | None:
+        runs = self._state.runs
+        if not runs.holds(push.previous):
+            return None
+        differs = runs.first_difference(push.first_index, push.last_index + 1, push.term_runs)
+        return min(push.last_index, runs.end_index) if differs is None else differs - 1
 
     def _compare(self, request: PushEntryRequest) -> None:
         # The leader searches anew, so what waited belongs to an earlier attempt and will come again.
@@ -199,8 +229,6 @@ class EntryHandler:
         return True
 
     def may_leave(self, envelope: Envelope) -> bool:
-        """Asked when an answer has waited for the disk, and not before: the entries that it acknowledges
-        may turn out to be damaged while it waits. One that may not leave is kept."""
         answer = envelope.message
         if answer.term < self._state.term:
             # Worth nothing to the leader of an older term, and after a cut it would not even be true.

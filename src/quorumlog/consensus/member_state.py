@@ -30,7 +30,6 @@ class MemberState:
     """One member's view. `on_transition(old_role, old_term, old_leader)` is called after each change."""
 
     __slots__ = (
-        "applied_index",
         "committed_index",
         "hard_state_changed",
         "lacks_space",
@@ -72,7 +71,6 @@ class MemberState:
         self.committed_index = committed_index
         """Never falls (async mode excepted, see EntryHandler), never above the log's end; entries up
         to here never change."""
-        self.applied_index = -1
         self.lacks_space = False
         """The newest data that came found no room on this member's disk."""
         self.now_ms = now_ms
@@ -174,7 +172,6 @@ class MemberState:
         """Async mode only: a power loss has taken committed entries from `index` on from the group."""
         assert index <= self.committed_index, (index, self.committed_index)
         self.committed_index = index - 1
-        self.applied_index = min(self.applied_index, index - 1)
 
     # ---------------------------------------------------------------- the two ways in
 

@@ -126,8 +126,8 @@ class PushEntryRequest(Message, frozen=True, kw_only=True, tag=5):
     push: PushType
     committed_index: int
     number: int = 0
-    """Serial number of a COMPARE or TRUNCATE within the leader's term; echoed. Of a COMMIT: not 0 if it
-    asks whether `previous` is still held and what has arrived, and must not wait for a push."""
+    """Serial number of a question within the leader's term; echoed. Every COMPARE and TRUNCATE is one,
+    and a COMMIT that `asks_what_arrived`; 0 in those that only tell."""
     previous: EntryId = NO_ENTRY
     first_index: int = -1
     count: int = 0
@@ -143,6 +143,12 @@ class PushEntryRequest(Message, frozen=True, kw_only=True, tag=5):
     @property
     def last_index(self) -> int:
         return self.first_index + self.count - 1
+
+    @property
+    def asks_what_arrived(self) -> bool:
+        """A COMMIT tells. With a number it asks, too: is `previous` still held, and has all below
+        `first_index` arrived? It is answered at once, and goes between the pushes that it is about."""
+        return self.push is PushType.COMMIT and self.number > 0 and self.first_index >= 0
 
 
 class PushEntryResponse(Message, frozen=True, kw_only=True, tag=6):
@@ -232,6 +238,5 @@ AnyPeerMessage = AnyMessage | RangeRequest | RangeResponse
 def goes_with_data(message: AnyPeerMessage) -> bool:
     """On the data connection; everything else is small, and goes with the heartbeats."""
     if isinstance(message, PushEntryRequest):
-        # A COMMIT that asks goes where the pushes go that it is about, between them.
-        return message.push is not PushType.COMMIT or message.number > 0
+        return message.push is not PushType.COMMIT or message.asks_what_arrived
     return isinstance(message, PushEntryResponse | RangeRequest | RangeResponse)

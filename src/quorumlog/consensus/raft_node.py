@@ -16,7 +16,7 @@ from typing import Any
 
 from quorumlog.config import ConsensusConfig
 from quorumlog.consensus.damaged_indices import DamagedIndices
-from quorumlog.consensus.entry_handler import EntryHandler
+from quorumlog.consensus.entry_handler import EntryHandler, PushQuestions
 from quorumlog.consensus.forming import Forming
 from quorumlog.consensus.leader_elector import LeaderElector
 from quorumlog.consensus.leadership_transfer import LeadershipTransfer
@@ -38,7 +38,6 @@ from quorumlog.consensus.messages import (
 from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.read_index import ReadIndex
 from quorumlog.consensus.ready import (
-    Envelope,
     MemberStatus,
     PushOrder,
     ReadGrant,
@@ -91,6 +90,7 @@ class RaftNode:
             max_waiting_pushes=config.max_waiting_pushes,
             async_mode=async_mode,
         )
+        self.pushes: PushQuestions = self._handler
         self._config = config
         self._replication = Replication(config, self._state, self._log, self._outbox, self._elector)
         self._transfer = LeadershipTransfer(
@@ -273,31 +273,6 @@ class RaftNode:
 
     # ---------------------------------------------------------------- requests
 
-    def waiting_pushes(self) -> tuple[PushEntryRequest, ...]:
-        """Pushes ahead of the log, in order: whoever takes the one before them takes these as well."""
-        return self._handler.waiting_pushes
-
-    def conflict_of(self, request: PushEntryRequest) -> int | None:
-        """Where this message of the leader would cut the log; None if nowhere. Changes nothing."""
-        return self._handler.conflict_of(request)
-
-    def last_shared_index(self, push: PushEntryRequest) -> int | None:
-        """The last entry of a push, or the one before it, that this log holds by index and term; None
-        if it does not even hold the one before."""
-        runs = self._state.runs
-        if not runs.holds(push.previous):
-            return None
-        differs = runs.first_difference(push.first_index, push.last_index + 1, push.term_runs)
-        return min(push.last_index, runs.end_index) if differs is None else differs - 1
-
-    def may_leave(self, envelope: Envelope) -> bool:
-        """Of a message that waited for the disk, when the disk has it."""
-        return self._handler.may_leave(envelope)
-
-    def drop_waiting_pushes(self) -> None:
-        """As if they had been lost on the way."""
-        self._handler.drop_waiting_pushes()
-
     def propose(self, count: int, kind: EntryKind = EntryKind.NORMAL, *, size_bytes: int = 0) -> EntryId:
         """Take the next `count` indices for entries of the current term; the id of the first.
         `size_bytes`: of all of them together.
@@ -396,10 +371,6 @@ class RaftNode:
         replica = self._outbox.replica_of(member_id)
         if replica is not None and self._state.role is Role.LEADER:
             self._replication.on_bytes_moved(replica)
-
-    def on_applied(self, index: int) -> None:
-        """For `status` only: everything up to `index` is applied."""
-        self._state.applied_index = index
 
     def on_connected(self, member_id: str, directory_id: str) -> None:
         """Both ways to this member work now, and this directory is at the other end."""
@@ -525,7 +496,6 @@ class RaftNode:
             ledger_end=state.ledger_end,
             durable_index=self._log.durable_index,
             committed_index=state.committed_index,
-            applied_index=state.applied_index,
             membership=state.membership,
             pending=self._forming.formation.pending,
             transferring_to=target.member_id if target else None,

@@ -7,8 +7,8 @@
     3  append                  written, not yet synced
     4  messages, pushes        may leave now: step 1 has made what they promise durable
     5  a sync is asked for     when it ends, `on_durable(number)`; of `messages_after_durable` those
-                               leave that still `may_leave`
-    6  apply up to the smaller of `committed_index` and the durable index; grant reads
+                               leave that still may (`PushQuestions.may_leave`)
+    6  complete appends up to `committed_index`; grant reads
 
 Every positive answer to APPEND (also a repeated one), COMPARE and TRUNCATE waits for the disk and is
 in `messages_after_durable`. `on_durable(n)` means that everything written by Readys 1..n is on disk.
@@ -147,7 +147,6 @@ class MemberStatus:
     ledger_end: EntryId
     durable_index: int
     committed_index: int
-    applied_index: int
     membership: Membership
     pending: tuple[Replica, ...] = ()
     transferring_to: str | None = None

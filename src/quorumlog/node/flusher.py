@@ -142,49 +142,49 @@ class Flusher:
         waiting = self._after_durable
         while waiting and waiting[0][0] <= number:
             envelope = waiting.popleft()[1]
-            if self._raft.may_leave(envelope):
+            if self._raft.pushes.may_leave(envelope):
                 self._host.send(envelope)
         return True
 
     # ---------------------------------------------------------------- what nobody waits for
 
-    def run_timers(self, now_ms: float, applied_index: int) -> None:
+    def run_timers(self, now_ms: float, durable_committed_index: int) -> None:
         """Sync the durable point and write the checkpoint when they are due."""
         if self._point_unsynced and now_ms >= self._next_point_sync_ms:
             self._next_point_sync_ms = now_ms + self._config.durable_sync_interval_ms
             self._point_unsynced = False
             self._host.flush_later(self._directory.sync_durable_point, _raise_failure)
-        if applied_index > self._checkpointed_index and now_ms >= self._next_checkpoint_ms:
+        if durable_committed_index > self._checkpointed_index and now_ms >= self._next_checkpoint_ms:
             self._next_checkpoint_ms = now_ms + self._config.checkpoint_interval_ms
-            write = self._checkpoint(applied_index)
-            self._checkpointed_index = min(applied_index, self._store.durable.index)
+            write = self._checkpoint(durable_committed_index)
+            self._checkpointed_index = min(durable_committed_index, self._store.durable.index)
             self._host.read_later(write, self._checkpoint_written)
 
-    def next_wakeup_ms(self, applied_index: int) -> float:
+    def next_wakeup_ms(self, durable_committed_index: int) -> float:
         wakeup = NEVER
         if self._point_unsynced:
             wakeup = self._next_point_sync_ms
-        if applied_index > self._checkpointed_index:
+        if durable_committed_index > self._checkpointed_index:
             wakeup = min(wakeup, self._next_checkpoint_ms)
         behind = self._store.end.index > self._store.durable.index
         if not self._sync_first and behind and self._task is None:
             wakeup = min(wakeup, self._next_flush_ms)
         return wakeup
 
-    def close(self, applied_index: int, *, clean: bool) -> None:
+    def close(self, durable_committed_index: int, *, clean: bool) -> None:
         """Give the directory back; `clean`: everything synced and the checkpoint written first.
 
         Raises StoreFailure if a sync fails, after the directory is given back.
         """
         try:
             if clean:
-                self._finish(applied_index)
+                self._finish(durable_committed_index)
         except BaseException:
             self._directory.close(False)
             raise
         self._directory.close(clean)
 
-    def _finish(self, applied_index: int) -> None:
+    def _finish(self, durable_committed_index: int) -> None:
         if self._task is not None:
             # It ran while the loop was being stopped, and nobody was told what came of it.
             if not self._task.done:
@@ -194,16 +194,16 @@ class Flusher:
         if task is not None:
             task.run()
             self._store.finish_sync(task)
-        if applied_index > self._checkpointed_index:
+        if durable_committed_index > self._checkpointed_index:
             # Without one the next start knows less of what is committed, and nothing else.
             with suppress(DirectoryDamaged):
-                self._checkpoint(applied_index)()
+                self._checkpoint(durable_committed_index)()
 
-    def _checkpoint(self, applied_index: int) -> Callable[[], None]:
+    def _checkpoint(self, durable_committed_index: int) -> Callable[[], None]:
         """Work for any thread that writes it. Never above what is on disk, which under `flush = async`
-        is behind what is applied, and never an entry damaged. It raises DirectoryDamaged if the
+        is behind what a quorum holds, and never an entry damaged. It raises DirectoryDamaged if the
         entry cannot be read."""
-        store, index = self._store, min(applied_index, self._store.durable.index)
+        store, index = self._store, min(durable_committed_index, self._store.durable.index)
         damaged = next((q for q in store.damaged if q.holds(index)), None)
         known = store.point_in_memory(index) if damaged is None else damaged.before
         if known is not None:

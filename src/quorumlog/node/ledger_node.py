@@ -85,7 +85,7 @@ class LedgerNode:
             damaged=[(q.first_index, q.stop_index) for q in self.store.damaged],
         )
         self.committed_index = directory.committed_index
-        self.applied_index = directory.committed_index
+        self.durable_committed_index = directory.committed_index
         """Entries up to here are committed and on this member's own disk; never above either."""
         self.lost_committed_from: int | None = None
         """Async mode: lowest index at which a new leader ordered acknowledged entries away."""
@@ -251,9 +251,9 @@ class LedgerNode:
             self.raft.on_space(bool(self._writer.disk_full))
             self._carry_out_all()
         while self._flusher.flush_or_report(self._now_ms):
-            self._apply()
+            self._note_durable_committed()
             self._carry_out_all()
-        self._apply()
+        self._note_durable_committed()
         self._pushes.tick(self._now_ms)
         self._transfers.tick(self._now_ms)
         self._carry_out_all()
@@ -262,7 +262,7 @@ class LedgerNode:
     def next_wakeup_ms(self) -> float:
         wakeup = min(
             self.raft.next_wakeup_ms(),
-            self._flusher.next_wakeup_ms(self.applied_index),
+            self._flusher.next_wakeup_ms(self.durable_committed_index),
             self.repairer.next_wakeup_ms(),
             self._scrubber.next_wakeup_ms(),
             self._pushes.next_wakeup_ms(),
@@ -395,12 +395,12 @@ class LedgerNode:
             if grant.number in self._confirmations:
                 done, _ = self._confirmations.pop(grant.number)
                 done(None)
-        self._apply()
+        self._note_durable_committed()
 
     def _lose_committed(self, index: int) -> None:
         lowest = self.lost_committed_from
         self.lost_committed_from = index if lowest is None else min(lowest, index)
-        self.applied_index = min(self.applied_index, index - 1)
+        self.durable_committed_index = min(self.durable_committed_index, index - 1)
         self._host.lost_committed(index)
 
     def _role_changed(self, change: RoleChange) -> None:
@@ -421,11 +421,9 @@ class LedgerNode:
         for done, _ in waiting.values():
             done(self._former.not_leader())
 
-    def _apply(self) -> None:
-        applied = min(self.committed_index, self.raft.durable_index)
-        if applied > self.applied_index:
-            self.applied_index = applied
-            self.raft.on_applied(applied)
+    def _note_durable_committed(self) -> None:
+        index = min(self.committed_index, self.raft.durable_index)
+        self.durable_committed_index = max(self.durable_committed_index, index)
 
     # ---------------------------------------------------------------- by the clock
 
@@ -436,7 +434,7 @@ class LedgerNode:
         if self._now_ms >= self._next_expiry_ms:
             self._next_expiry_ms = self._now_ms + EXPIRY_INTERVAL_MS
             self._pending.expire(self._now_ms)
-        self._flusher.run_timers(self._now_ms, self.applied_index)
+        self._flusher.run_timers(self._now_ms, self.durable_committed_index)
         self.repairer.tick(self._now_ms)
         self._scrubber.tick(self._now_ms)
 
@@ -447,4 +445,4 @@ class LedgerNode:
         )
         self._refuse_confirmations()
         self._transfers.close()
-        self._flusher.close(self.applied_index, clean=clean)
+        self._flusher.close(self.durable_committed_index, clean=clean)

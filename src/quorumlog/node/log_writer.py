@@ -102,7 +102,7 @@ class LogWriter:
         """
         if message.push is PushType.APPEND:
             checked_entries(message)
-        shared_index = self._raft.last_shared_index(message)
+        shared_index = self._raft.pushes.last_shared_index(message)
         if shared_index is None:
             return True
         look, self._contradiction = self._look or self._contradiction, None
@@ -111,7 +111,7 @@ class LogWriter:
             self._store.truncations,
         ):
             look = None
-        cuts = self._raft.conflict_of(message) is not None
+        cuts = self._raft.pushes.conflict_of(message) is not None
         shares = message.push is PushType.TRUNCATE or shares_log(message, shared_index, self._store)
         if shares and not cuts:
             return True
@@ -175,9 +175,9 @@ class LogWriter:
         Raises ProtocolViolation where they lie elsewhere in the sender's log.
         """
         batch = message.batch
-        if self._raft.last_shared_index(message) == message.last_index:
+        if self._raft.pushes.last_shared_index(message) == message.last_index:
             return True  # it is all here; the answer to its first copy was lost
-        waiting = [push.batch for push in self._raft.waiting_pushes()]
+        waiting = [push.batch for push in self._raft.pushes.waiting_pushes]
         try:
             try:
                 positions = self._plan_together([batch, *waiting])
@@ -185,7 +185,7 @@ class LogWriter:
                 if not waiting:
                     raise
                 # They will be sent again. A no-op must not be refused for the data that waits behind it.
-                self._raft.drop_waiting_pushes()
+                self._raft.pushes.drop_waiting_pushes()
                 waiting = []
                 positions = self._plan_together([batch])
         except DiskFull as error:

@@ -184,7 +184,7 @@ def test_a_committed_index_that_falls_is_found() -> None:
     checker = MonotonicIndices(cell)
     cell.watch(checker)
     leader = cell.leader()
-    leader.node.committed_index = leader.node.applied_index = 1
+    leader.node.committed_index = leader.node.durable_committed_index = 1
     with pytest.raises(Violation, match="committed_index fell"):
         checker.turned(leader)
 
@@ -206,7 +206,7 @@ def test_an_entry_applied_before_it_is_durable_is_found() -> None:
     cell.watch(checker)
     leader = cell.leader()
     leader.node.raft._log.durable_index = 0
-    with pytest.raises(Violation, match="applied_index is above durable_index"):
+    with pytest.raises(Violation, match="durable_committed_index is above durable_index"):
         checker.turned(leader)
 
 

@@ -128,6 +128,6 @@ class WatchedCell:
         def whole() -> bool:
             end = self.leader().node.store.end
             nodes = self.cell.nodes.values()
-            return all(n.store.end == end and n.applied_index == end.index for n in nodes)
+            return all(n.store.end == end and n.durable_committed_index == end.index for n in nodes)
 
         self.cell.until(whole, "one log")

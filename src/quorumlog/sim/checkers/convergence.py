@@ -18,7 +18,7 @@ def leader_of_one_log(nodes: Sequence[LedgerNode]) -> LedgerNode | None:
         return None
     leader, end = leaders[0], leaders[0].store.end
     agreed = all(
-        node.raft.leader == leader.replica and node.store.end == end and node.applied_index == end.index
+        node.raft.leader == leader.replica and node.store.end == end and node.durable_committed_index == end.index
         for node in nodes
     )
     return leader if agreed else None
@@ -48,10 +48,11 @@ class Convergence(Checker):
                 f"the log of {member.replica} ends with {node.store.end}, that of the leader"
                 f" {leader.replica} with {end}"
             )
-        indices = (node.committed_index, node.applied_index)
+        indices = (node.committed_index, node.durable_committed_index)
         if indices != (end.index, end.index):
             raise Violation(
-                f"{member.replica} has (committed, applied) {indices} of a log that ends at {end.index}"
+                f"{member.replica} has committed, and committed on its disk, {indices} of a log that"
+                f" ends at {end.index}"
             )
         if leader.node.config.store == "memory":
             return  # there are no files; the chain at the end speaks for every entry

@@ -6,6 +6,7 @@ decided in `quorumlog.consensus`.
 
 from __future__ import annotations
 
+import hashlib
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
@@ -55,11 +56,19 @@ class HardState(NamedTuple):
 class Formation(NamedTuple):
     """How far the group has formed, as this member stored it (docs/architecture.md, forming).
 
-    `founding` never changes once set; its hash is the cluster id.
+    `founding` and `cluster_id` never change once set.
     """
 
     pending: tuple[Replica, ...] = ()
     founding: tuple[Replica, ...] = ()
+    cluster_id: str = ""
+
+    @classmethod
+    def formed(cls, founding: tuple[Replica, ...], pending: tuple[Replica, ...] = ()) -> Formation:
+        """The group has formed with these: the cluster id is computed here, once, from the list in any
+        order, so that every founder has the same."""
+        digest = hashlib.sha256(msgspec.json.encode(sorted(founding))).hexdigest()
+        return cls(pending, founding, digest[:32])
 
 
 class Durability(StrEnum):

@@ -83,7 +83,7 @@ def test_it_forms_when_everybody_has_answered_with_the_same_list() -> None:
     n0.answer(N1)
     assert n0.node.role is Role.UNFORMED, "a majority is not enough"
     n0.answer(N2)
-    assert n0.formation == Formation(LIST, LIST)
+    assert n0.formation == Formation.formed(LIST, LIST)
     assert n0.node.role is Role.FOLLOWER
     assert n0.requests[N1].founding == LIST, "and it tells the others"
 
@@ -248,5 +248,5 @@ def test_the_order_of_the_configured_list_does_not_matter() -> None:
 
 def test_a_group_of_one_forms_at_once() -> None:
     n0 = Unformed(ids=("n0",))
-    assert n0.formation == Formation((N0,), (N0,))
+    assert n0.formation == Formation.formed((N0,), (N0,))
     assert n0.node.role is Role.FOLLOWER

@@ -37,7 +37,7 @@ def write_golden(directory: Path) -> None:
         group_size=1,
         draw_id=lambda: DIRECTORY_ID,
     )
-    member.save_formation(Formation(pending=(OWN,), founding=(OWN,)))
+    member.save_formation(Formation.formed((OWN,), pending=(OWN,)))
     member.save_hard_state(HardState(1, OWN))
     for batch in (EntryBatch.noop(), EntryBatch.from_bodies([BODY] * ENTRIES)):
         end = member.store.end

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from quorumlog.entry import Formation, HardState, Replica
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.files.member_file import cluster_id_of
 from quorumlog.store.offline.inspection import inspect_directory
 from quorumlog.store.offline.verification import verify_directory
 from tests.store.made_logs import append, fill, flip, make_directory, open_small, opened
@@ -21,7 +20,7 @@ def test_a_directory_in_full(tmp_path: Path) -> None:
     with opened(path) as directory:
         own = Replica("n0", directory.directory_id)
         founding = (own, Replica("n1", "d1"))
-        directory.save_formation(Formation((), founding))
+        directory.save_formation(Formation.formed(founding))
         directory.save_hard_state(HardState(1, own))
         fill(directory, 20, term=1)
         directory.save_hard_state(HardState(4, Replica("n1", "d1")))
@@ -37,7 +36,7 @@ def test_a_directory_in_full(tmp_path: Path) -> None:
         "member_id": "n0",
         "directory_id": own.directory_id,
         "formation": {
-            "cluster_id": cluster_id_of(founding),
+            "cluster_id": Formation.formed(founding).cluster_id,
             "founding": [
                 {"member_id": "n0", "directory_id": own.directory_id},
                 {"member_id": "n1", "directory_id": "d1"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from quorumlog.entry import Formation, Replica
@@ -11,7 +12,6 @@ from quorumlog.errors import DirectoryDamaged
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.files.member_file import (
     MemberRecord,
-    cluster_id_of,
     decode_member,
     encode_member,
     load_member,
@@ -27,7 +27,7 @@ RECORD = MemberRecord(
     directory_id="aa",
     segment_bytes=1024,
     index_segment_bytes=320,
-    formation=Formation((), FOUNDING),
+    formation=Formation.formed(FOUNDING),
 )
 
 
@@ -75,11 +75,16 @@ def test_a_damaged_file_stops_the_start_and_is_named(tmp_path: Path) -> None:
 
 
 def test_the_cluster_id_names_the_founding_list_in_any_order() -> None:
-    assert cluster_id_of(()) == ""
-    assert cluster_id_of(FOUNDING) == cluster_id_of(tuple(reversed(FOUNDING)))
-    assert cluster_id_of(FOUNDING) != cluster_id_of(FOUNDING[:2])
-    assert len(cluster_id_of(FOUNDING)) == 32
-    assert RECORD.cluster_id == cluster_id_of(FOUNDING)
+    cluster_id = RECORD.formation.cluster_id
+    assert Formation().cluster_id == ""
+    assert Formation.formed(FOUNDING[::-1]).cluster_id == cluster_id
+    assert Formation.formed(FOUNDING[:2]).cluster_id != cluster_id
+    assert len(cluster_id) == 32
+
+
+def test_the_cluster_id_is_the_stored_one_whatever_the_list() -> None:
+    other = msgspec.structs.replace(RECORD, formation=Formation((), FOUNDING, "ab" * 16))
+    assert decode_member(encode_member(other)) == other
 
 
 def test_a_save_is_on_disk_before_its_name_is(tmp_path: Path) -> None:

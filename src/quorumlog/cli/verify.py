@@ -13,7 +13,6 @@ from quorumlog.cli.options import Json, check_directory, named_path
 from quorumlog.cli.output import EXIT_REFUSED, entry_progress, note, out, print_json
 from quorumlog.errors import DirectoryDamaged
 from quorumlog.store.disk import OsDisk
-from quorumlog.store.files.member_file import cluster_id_of
 from quorumlog.store.offline.directory_reader import DirectoryReader
 from quorumlog.store.offline.verification import (
     Verification,
@@ -97,7 +96,7 @@ def _identity_problem(first: Verification, readers: list[DirectoryReader]) -> st
     ours, theirs = (reader.group for reader in readers)
     if ours and theirs and ours != theirs:
         return f"is of group {theirs}, and {first.directory} of group {ours}"
-    clusters = {cluster_id_of(reader.formation.founding) for reader in readers} - {""}
+    clusters = {reader.formation.cluster_id for reader in readers} - {""}
     if len(clusters) > 1:
         return f"is of another cluster than {first.directory}: they were formed apart"
     return ""

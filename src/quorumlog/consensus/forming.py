@@ -134,7 +134,7 @@ class Forming:
 
     def _form(self, founding: tuple[Replica, ...]) -> None:
         assert not self.formation.founding, self.formation
-        self.formation = Formation(self.formation.pending, founding)
+        self.formation = Formation.formed(founding, self.formation.pending)
         self.changed = True
         self._next_ask_ms = math.inf
         self._state.form(founding)

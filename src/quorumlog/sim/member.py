@@ -21,7 +21,6 @@ from quorumlog.sim.coverage import note_sent
 from quorumlog.sim.disk import Crashed, SimDisk
 from quorumlog.sim.network.link import End
 from quorumlog.store.directory.member_directory import open_directory_of
-from quorumlog.store.files.member_file import cluster_id_of
 from quorumlog.store.log.segment_list import DATA_NAME, segment_name
 from quorumlog.wire.client_messages import Hello, HelloResponse
 from quorumlog.wire.peer_hello import member_list_of
@@ -200,7 +199,7 @@ class SimMember:
         return {
             "member_id": self.member_id,
             "directory_id": self.replica.directory_id,
-            "cluster_id": cluster_id_of(directory.formation.founding),
+            "cluster_id": directory.formation.cluster_id,
             "members": member_list_of(self.config.members),
             "segment_bytes": self.config.storage.segment_bytes,
             "durability": directory.durability.value,

@@ -38,7 +38,7 @@ from quorumlog.store.directory.member_directory import (
 )
 from quorumlog.store.disk import Disk, DiskFile, DiskLock, DiskUsage, OsDisk
 from quorumlog.store.file_ledger_store import FileLedgerStore
-from quorumlog.store.files.member_file import MemberRecord, cluster_id_of
+from quorumlog.store.files.member_file import MemberRecord
 from quorumlog.store.ledger_store import LOG_ORIGIN, LedgerStore, LogPoint, LogRange, SyncTask
 from quorumlog.store.memory_disk import MemoryDisk
 from quorumlog.store.offline.directory_reader import DirectoryReader
@@ -71,7 +71,6 @@ __all__ = [
     "OsDisk",
     "SyncTask",
     "Verification",
-    "cluster_id_of",
     "compare_directories",
     "inspect_directory",
     "open_directory_of",

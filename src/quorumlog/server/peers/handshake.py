@@ -6,7 +6,6 @@ from typing import Any
 
 from quorumlog.config import GroupConfig
 from quorumlog.store.directory.member_directory import MemberDirectory
-from quorumlog.store.files.member_file import cluster_id_of
 from quorumlog.wire.client_messages import WELCOME, Hello, HelloResponse
 from quorumlog.wire.peer_hello import member_list_of
 
@@ -32,7 +31,7 @@ class Handshake:
     @property
     def cluster_id(self) -> str:
         """Empty until the cluster has formed."""
-        return cluster_id_of(self._directory.formation.founding)
+        return self._directory.formation.cluster_id
 
     def hello(self, role: str, to_member_id: str) -> Hello:
         return Hello(

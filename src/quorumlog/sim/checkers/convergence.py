@@ -18,7 +18,9 @@ def leader_of_one_log(nodes: Sequence[LedgerNode]) -> LedgerNode | None:
         return None
     leader, end = leaders[0], leaders[0].store.end
     agreed = all(
-        node.raft.leader == leader.replica and node.store.end == end and node.durable_committed_index == end.index
+        node.raft.leader == leader.replica
+        and node.store.end == end
+        and node.durable_committed_index == end.index
         for node in nodes
     )
     return leader if agreed else None

@@ -28,7 +28,7 @@ from contextlib import ExitStack, contextmanager
 import msgspec
 
 from quorumlog.config import GroupConfig, StoreConfig
-from quorumlog.entry import Durability, Formation, HardState
+from quorumlog.entry import Durability, HardState
 from quorumlog.errors import ConfigError, DirectoryDamaged, RangeDamaged, StoreFailure
 from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.disk import Disk, DiskLock
@@ -292,7 +292,7 @@ def forgotten_files(disk: Disk, path: str) -> list[str]:
 def _renew(disk: Disk, path: str, record: MemberRecord, directory_id: str) -> MemberRecord:
     """The new id is on disk before any file is made again: otherwise a crash in between would leave
     a directory that looks whole and speaks for its old self."""
-    formation = Formation(pending=(), founding=record.formation.founding)
+    formation = record.formation._replace(pending=())
     renewed = msgspec.structs.replace(record, directory_id=directory_id, formation=formation)
     save_member(disk, path, renewed)
     return renewed

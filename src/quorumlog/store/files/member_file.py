@@ -10,7 +10,6 @@ the directory gets a new id because it forgot what it had promised.
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import msgspec
@@ -37,18 +36,6 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Entries carry both digests; a 0 where a digest belongs is damage."""
     formation: Formation = Formation()
 
-    @property
-    def cluster_id(self) -> str:
-        """ "" until the group has formed."""
-        return cluster_id_of(self.formation.founding)
-
-
-def cluster_id_of(founding: tuple[Replica, ...]) -> str:
-    """32 hexadecimal digits that name the founding list, whatever its order; "" for an empty one."""
-    if not founding:
-        return ""
-    return hashlib.sha256(msgspec.json.encode(sorted(founding))).hexdigest()[:32]
-
 
 def encode_member(record: MemberRecord) -> bytes:
     fields: dict[str, Any] = {
@@ -61,7 +48,7 @@ def encode_member(record: MemberRecord) -> bytes:
         "checked": record.checked,
         "pending": record.formation.pending,
         "founding": record.formation.founding,
-        "cluster_id": record.cluster_id,
+        "cluster_id": record.formation.cluster_id,
     }
     line = msgspec.json.encode(fields)
     return line + f"\ncrc32={crc32(line):08x}\n".encode()
@@ -88,18 +75,15 @@ def decode_member(data: bytes) -> MemberRecord:
     stored = msgspec.json.decode(line, type=_Stored)
     if stored.version != MEMBER_VERSION:
         raise ValueError(f"its version is {stored.version}, this software knows {MEMBER_VERSION}")
-    record = MemberRecord(
+    return MemberRecord(
         group=stored.group,
         member_id=stored.member_id,
         directory_id=stored.directory_id,
         segment_bytes=stored.segment_bytes,
         index_segment_bytes=stored.index_segment_bytes,
         checked=stored.checked,
-        formation=Formation(stored.pending, stored.founding),
+        formation=Formation(stored.pending, stored.founding, stored.cluster_id),
     )
-    if record.cluster_id != stored.cluster_id:
-        raise ValueError(f"its founding list is of cluster {record.cluster_id}, not {stored.cluster_id}")
-    return record
 
 
 def load_member(disk: Disk, directory: str) -> MemberRecord | None:

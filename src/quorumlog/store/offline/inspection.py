@@ -7,7 +7,6 @@ from typing import Any
 
 from quorumlog.entry import Formation, Replica
 from quorumlog.store.disk import Disk
-from quorumlog.store.files.member_file import cluster_id_of
 from quorumlog.store.ledger_store import DamagedRange
 from quorumlog.store.offline.directory_reader import DirectoryReader
 from quorumlog.store.offline.log_extent import Damage
@@ -67,7 +66,7 @@ class Inspection:
             "member_id": self.member_id,
             "directory_id": self.directory_id,
             "formation": {
-                "cluster_id": cluster_id_of(self.formation.founding),
+                "cluster_id": self.formation.cluster_id,
                 "founding": [_voter_json(voter) for voter in self.formation.founding],
                 "pending": [_voter_json(voter) for voter in self.formation.pending],
             },

@@ -28,6 +28,7 @@ Read in this order:
     membership           who votes, and what makes a quorum of them
     member_state         term, vote, role, leader, committed index: all transitions
     outbox               who is connected, what leaves next
+    campaign             one round of votes, and its outcome
     leader_elector       silence, pre-vote, vote, heartbeats, stepping down
     dispatcher_automaton COMPARE -> TRUNCATE -> APPEND <-> COMMIT
     push_window          what is on its way to one member, and how long an answer may take

@@ -20,10 +20,10 @@ Raft paper, sections 5.2, 5.4.1 and 6; Ongaro's thesis, 9.6 (pre-vote) and 3.10 
 from __future__ import annotations
 
 import math
-from enum import Enum
 from random import Random
 
 from quorumlog.config import ConsensusConfig
+from quorumlog.consensus.campaign import KEEPS_OWN_TERM, Campaign, VoteOutcome
 from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.messages import (
     HeartbeatRequest,
@@ -40,51 +40,6 @@ from quorumlog.entry import Replica
 MAX_BACK_OFF = 64
 """A damaged member that led in vain waits so many times three election time-outs at most."""
 LONG_AGO_MS = -math.inf
-
-LOG_REFUSALS = (VoteResult.REJECT_EXPIRED_LEDGER_TERM, VoteResult.REJECT_SMALL_LEDGER_END_INDEX)
-KEEPS_OWN_TERM = (
-    VoteResult.REJECT_ALREADY_HAS_LEADER,
-    VoteResult.REJECT_UNKNOWN_LEADER,
-    VoteResult.REJECT_UNEXPECTED_LEADER,
-    VoteResult.REJECT_NOT_A_VOTER,
-)
-"""A vote refused for one of these reasons leaves the voter's term alone; any other raises it."""
-
-
-class VoteOutcome(Enum):
-    """What a candidate does when its vote wait is over."""
-
-    WAIT_TO_REVOTE = "WAIT_TO_REVOTE"
-    WAIT_TO_VOTE_NEXT = "WAIT_TO_VOTE_NEXT"
-    PASSED = "PASSED"
-
-
-class Campaign:
-    """One question to all voters; answers that echo another question are not counted here."""
-
-    __slots__ = ("answers", "pre_vote", "transfer_mark", "vote_term")
-
-    def __init__(
-        self, vote_term: int, *, pre_vote: bool, transfer_mark: tuple[Replica, int] | None
-    ) -> None:
-        self.vote_term = vote_term
-        self.pre_vote = pre_vote
-        self.transfer_mark = transfer_mark
-        self.answers: dict[Replica, VoteResult] = {}
-        """By voter, so that a repeated answer counts once."""
-
-    def all_but(self, *results: VoteResult) -> list[Replica]:
-        """Who has answered, and none of these."""
-        return [voter for voter, result in self.answers.items() if result not in results]
-
-    @property
-    def accepting(self) -> list[Replica]:
-        return [voter for voter, result in self.answers.items() if result is VoteResult.ACCEPT]
-
-    def record(self, voter: Replica, result: VoteResult) -> None:
-        # A vote once given is a promise for its term; a pre-vote may be thought better of.
-        if self.pre_vote or self.answers.get(voter) is not VoteResult.ACCEPT:
-            self.answers[voter] = result
 
 
 class LeaderElector:
@@ -287,18 +242,7 @@ class LeaderElector:
 
     def _parse(self, campaign: Campaign) -> float:
         """Choose the outcome of a round that did not pass; returns what to wait beyond the usual."""
-        has_quorum = self._state.membership.has_quorum
-        assert not has_quorum(campaign.accepting), campaign.answers
-        no_voter = VoteResult.REJECT_NOT_A_VOTER
-        missing = not has_quorum(campaign.all_but(no_voter))
-        behind = not missing and not has_quorum(campaign.all_but(no_voter, *LOG_REFUSALS))
-        if campaign.pre_vote:
-            # A pre-vote raised no term, so there is none to ask again in.
-            self._outcome = VoteOutcome.WAIT_TO_VOTE_NEXT
-        elif missing or behind or VoteResult.REJECT_ALREADY_HAS_LEADER in campaign.answers.values():
-            self._outcome = VoteOutcome.WAIT_TO_REVOTE
-        else:
-            self._outcome = VoteOutcome.WAIT_TO_VOTE_NEXT
+        self._outcome, behind = campaign.outcome(self._state.membership)
         # Who cannot win with this log leaves the next move to those with a longer one.
         return self._config.max_vote_interval_ms if behind else 0.0
 

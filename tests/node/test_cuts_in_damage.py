@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from quorumlog.consensus.messages import PushEntryRequest
+from quorumlog.consensus.messages import PushEntryRequest, PushType
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt
 from quorumlog.node import LedgerNode
+from quorumlog.node.log_writer import _Look
 from quorumlog.node.push_sender import read_sound
 from tests.node.cell import SMALL, Cell
 from tests.node.test_ledger_node import append
@@ -146,3 +147,58 @@ def test_a_byte_changed_in_the_entry_before_a_cut_is_noticed_and_healed(
     cell.until(lambda: is_healed(cell))
     assert len({tuple(bodies_of(each)) for each in cell.nodes.values()}) == 1
     cell.close()
+
+
+@pytest.mark.parametrize("meanwhile", ["a look that is not close", "a cut"])
+def test_only_a_close_look_at_the_log_as_it_is_allows_a_cut(tmp_path: Path, meanwhile: str) -> None:
+    """A changed body, which only a close look notices, in the entry before the cut. The cut comes behind
+    a push that waits for a look at the same entry, or the log was cut while that was looked at."""
+    cell, member, conflict = old_leader_with_a_tail_of_its_own(tmp_path)
+    cell.cut_off = {member}
+    cell.start(member)  # all of its index counts as synced from now on, so no start looks there again
+    cell.kill(member)
+    cell.cut_off = set()
+    twin = next(iter(cell.nodes.values())).store
+    overwrite(tmp_path, member, twin.range_of(conflict - 1, conflict, 1).position + 50, b"?")
+    node, happened = cell.start(member), []
+
+    def arrives(sender: str, to: str, message: object) -> bool:
+        is_push = to == member and isinstance(message, PushEntryRequest)
+        if is_push and node.raft.conflict_of(message) is not None:
+            assert node.raft.last_shared_index(message) == conflict - 1
+            if meanwhile == "a look that is not close" and not happened:
+                happened.append(node.store.point_in_memory(conflict - 1))
+                node.receive(repeated_push(cell.nodes[sender], message.term, conflict - 2, conflict))
+        return False
+
+    def was_read(result: object) -> None:
+        if meanwhile == "a cut" and isinstance(result, _Look) and result.is_close and not happened:
+            happened.append(None)
+            node.store._ends.truncations += 1  # type: ignore[attr-defined]
+
+    cell.drops = arrives
+    cell.worlds[member].on_read = was_read
+    cell.until(lambda: is_healed(cell))
+    assert happened == [None]
+    assert len({tuple(bodies_of(each)) for each in cell.nodes.values()}) == 1
+    cell.close()
+
+
+def repeated_push(leader: LedgerNode, term: int, first_index: int, stop_index: int) -> PushEntryRequest:
+    """Of a leader of `term`."""
+    _, batch = read_sound(leader.store, first_index, stop_index, 1 << 20)
+    assert batch.count == stop_index - first_index
+    before = leader.store.point_on_disk(first_index - 1)
+    return PushEntryRequest(
+        sender=leader.replica,
+        term=term,
+        push=PushType.APPEND,
+        committed_index=-1,
+        previous=before.entry_id,
+        first_index=first_index,
+        count=batch.count,
+        term_runs=batch.term_runs(),
+        previous_chain=before.chain,
+        cold=True,
+        batch=batch,
+    )

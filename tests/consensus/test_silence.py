@@ -334,6 +334,21 @@ def test_a_leader_stays_where(what: str) -> None:
     assert n0.node.role is Role.LEADER
 
 
+def test_connections_that_come_and_go_are_no_progress() -> None:
+    """A transport gives up a way that swallows data, and dials again, and gives up again."""
+    n0 = LoneMember().lead()
+    matched(n0, 1, 2)
+    n0.hear(1, ack(1, 0))
+    n0.act(lambda: n0.propose("a"))
+    began_ms = n0.now_ms
+    while n0.node.role is Role.LEADER and n0.now_ms < began_ms + 20 * ELECTION_MS:
+        for i in (1, 2):
+            n0.act(lambda i=i: n0.node.on_connection_lost(f"n{i}", is_gone=False))
+            n0.act(lambda i=i: n0.node.on_connected(f"n{i}", f"n{i}-d0"))
+        stay_alive(n0, 3000, 1, 2)
+    assert n0.node.role is not Role.LEADER
+
+
 def test_a_majority_has_to_get_entries_not_just_anybody() -> None:
     """Of five, one that acknowledges all is not enough."""
     n0 = LoneMember(5).lead()

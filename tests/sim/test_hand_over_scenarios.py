@@ -86,6 +86,23 @@ def test_a_leader_that_is_stopped_asks_the_next_when_the_first_cannot_take_over(
     scene.make_whole()
 
 
+def test_a_leader_whose_own_disk_hangs_hands_over_all_the_same() -> None:
+    """Half an election time-out is what entries on their way are given."""
+    scene = Scenario()
+    scene.append(3)
+    leader = scene.await_leader()
+    heir, other = scene.followers()
+    leader.sync_ms = 1e9
+    scene.cut([leader], [other])
+    asked = proposed(scene, leader)
+    asked_to_hand_over(leader, heir)
+    scene.run_for(0.4 * ELECTION_MS)
+    assert scene.leader() is leader
+    assert not asked.is_committed
+    scene.until(lambda: scene.leader() is heir, "hand-over", within_ms=0.6 * ELECTION_MS)
+    scene.until(lambda: heir.node.committed_index == heir.node.store.end.index, "commit")
+
+
 def test_a_leader_that_stops_sleeps_while_a_hand_over_runs() -> None:
     """A turn for each message and timer, and none for nothing."""
     scene = Scenario()

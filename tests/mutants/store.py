@@ -201,8 +201,8 @@ def page_behind_end_refused(patch: Patch) -> None:
     """A disk that cannot be read is a disk that fails."""
     patch.edit(
         _Survey._last_byte,
-        "data, refused = read_pages(self._data, size_bytes, start)",
-        "data, refused = self._data.pread(size_bytes, start), [][: not reached()]",
+        "data, refused = read_pages(segments, size_bytes, start)",
+        "data, refused = segments.pread(size_bytes, start), [][: not reached()]",
     )
 
 

@@ -5,16 +5,19 @@ The mutants (tests/mutants/store.py) run some of these as well.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from quorumlog.entry import HardState, Replica
 from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
 from quorumlog.sim.disk import PAGE_BYTES, SimDisk
 from quorumlog.store.directory.opened_directory import MemberDirectory
+from quorumlog.store.file_ledger_store import FileLedgerStore
 from quorumlog.store.offline.directory_reader import DirectoryReader
 from quorumlog.store.offline.inspection import inspect_directory
 from quorumlog.store.offline.verification import verify_directory
-from tests.store.log_making import append_numbered, numbered, read_log, sync
+from tests.store.log_making import append_numbered, heal_from, numbered, read_log, sync
 from tests.store.sim_logs import CONFIG, data_path, make_unreadable, open_simulated
 
 
@@ -90,6 +93,112 @@ def test_a_page_behind_the_end_is_shown_as_damage_and_ends_no_tool() -> None:
         (damage,) = reader.damage
     assert (damage.path, damage.position) == (data_path(page).removeprefix("m/"), page)
     assert "behind the end of the log" in damage.problem
+
+
+@pytest.mark.parametrize("index_segment_pages", [1, 3, 1024])
+def test_an_index_page_behind_the_end_is_written_again(index_segment_pages: int) -> None:
+    """Wherever it lies in the reserve, whose end is inside a page, or behind that."""
+    config = replace(CONFIG, index_segment_bytes=index_segment_pages * PAGE_BYTES)
+    disk = SimDisk()
+    directory = open_simulated(disk, config=config)
+    append_numbered(directory.store, 20)
+    sync(directory.store)
+    directory.close(clean=True)
+    disk.kill()
+    whole = disk.snapshot()
+    pages = [
+        (path, page)
+        for path in disk.paths()
+        if path.startswith("m/index/")
+        for page in range(min(disk.size_of(path) // PAGE_BYTES, 180))
+    ]
+    for path, page in pages:
+        disk = SimDisk()
+        disk.restore(whole)
+        disk.unreadable = {(path, page)}
+        found = verify_directory(disk, "m")
+        store = open_simulated(disk, config=config).store
+        assert read_log(store) == numbered(20)
+        if not disk.unreadable:
+            assert (path, found.ok) == (path, False)
+            assert path.removeprefix("m/") in found.problem
+        append_numbered(store, 30)
+        sync(store)
+        assert read_log(store) == numbered(50)
+        disk.kill()
+        assert open_simulated(disk, config=config).problems() == ()
+
+
+def with_two_ranges_in_a_page(count: int) -> tuple[SimDisk, FileLedgerStore]:
+    """A disk, on which entry 1 was found damaged before its page became unreadable, and its twin."""
+    disk, _, _ = stopped(count)
+    twin = SimDisk()
+    twin.restore(disk.snapshot())
+    disk.flip(data_path(0), 248 + 8, 4)
+    store = open_simulated(disk).store
+    store.settle(store.examine(0, 3))
+    store.save_damaged()
+    disk.kill()
+    make_unreadable(disk, 0)
+    return disk, open_simulated(twin).store
+
+
+def test_a_start_gets_by_damaged_ranges_that_share_an_unreadable_page() -> None:
+    disk, twin = with_two_ranges_in_a_page(5)
+    store = open_simulated(disk).store
+    assert [(each.first_index, each.stop_index) for each in store.damaged] == [(0, 1), (1, 2), (2, 5)]
+    append_numbered(store, 10)
+    sync(store)
+    heal_from(twin, store)
+    assert read_log(store) == numbered(15)
+    disk.kill()
+    assert read_log(open_simulated(disk).store) == numbered(15)
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_ranges_that_share_an_unreadable_page_are_healed_and_cut(is_cut: bool) -> None:
+    disk, twin = with_two_ranges_in_a_page(30)
+    disk.unreadable.clear()
+    store = open_simulated(disk).store
+    make_unreadable(disk, 0)
+    store.settle(store.examine(5, 6))
+    store.save_damaged()
+    assert [(each.first_index, each.stop_index) for each in store.damaged] == [(1, 2), (2, 17)]
+    if is_cut:
+        store.truncate_from(4, twin.point_on_disk(3))
+        assert [(each.first_index, each.stop_index) for each in store.damaged] == [
+            (0, 1),
+            (1, 2),
+            (2, 4),
+        ]
+        append_numbered(store, 3)
+        sync(store)
+    else:
+        last = store.damaged[-1]
+        batch = twin.read(twin.range_of(last.first_index, last.stop_index, 600))
+        store.write_piece(last, store.check_piece(last, batch), batch)
+        assert [each.first_index for each in store.damaged][:2] == [0, 1], "they are in that page, too"
+    heal_from(twin, store)
+    assert read_log(store) == numbered(7 if is_cut else 30)
+    disk.kill()
+    assert read_log(open_simulated(disk).store) == numbered(7 if is_cut else 30)
+
+
+def test_a_start_finds_the_entries_beside_a_known_range_whose_page_is_unreadable() -> None:
+    disk, twin = with_two_ranges_in_a_page(5)
+    make_readable = disk.unreadable.copy()
+    disk.unreadable.clear()
+    directory = open_simulated(disk)
+    disk.unreadable |= make_readable
+    directory.store.settle(directory.store.examine(3, 4))
+    directory.store.save_damaged()
+    assert [each.first_index for each in directory.store.damaged] == [1, 2]
+    directory.close(clean=True)
+    disk.kill()
+    store = open_simulated(disk).store
+    assert [each.first_index for each in store.damaged] == [0, 1, 2]
+    heal_from(twin, store)
+    assert read_log(store) == numbered(5)
 
 
 @pytest.mark.parametrize("offset", [0, 1, PAGE_BYTES, 2 * PAGE_BYTES])

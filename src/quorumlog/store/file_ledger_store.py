@@ -270,8 +270,10 @@ class FileLedgerStore(LedgerStore):
             damaged = self._damaged.at(index - 1)
             if damaged is None:
                 end = self._reader.point_at(index - 1)
-            elif not self._damaged.is_saved:
-                self.save_damaged()  # before the durable point names an end that only the range knows
+            else:
+                self._rewriting.look_around(damaged, self._ends)
+                if not self._damaged.is_saved:
+                    self.save_damaged()  # before the durable point names an end only it knows
             assert end is not None, f"the entry before {index} is damaged, and nobody says its end"
             assert end.index == index - 1, (end, index)
             if damaged is not None and end.index == damaged.last.index:
@@ -279,7 +281,8 @@ class FileLedgerStore(LedgerStore):
                 end = min(end, msgspec.structs.replace(end, position=damaged.last.position))
             file = self._data.file_at(end.position)
             if damaged is not None and file is not None:
-                file.make_writable(end.position, damaged.before.position, file.end_position)
+                before, _ = self._damaged.run_around(damaged)
+                file.make_writable(end.position, before.position, file.end_position)
             self._truncate_to(end)
 
     def _truncate_to(self, cut: LogPoint) -> None:
@@ -435,6 +438,7 @@ class FileLedgerStore(LedgerStore):
         return self._rewriting.check(damaged, batch)[0]
 
     def write_piece(self, damaged: DamagedRange, before: LogPoint, batch: EntryBatch) -> None:
+        self._rewriting.look_around(damaged, self._ends)
         if not self._damaged.is_saved:  # what is written over has to be known as damaged first
             self.save_damaged()
         self._rewriting.write(damaged, before, batch, self.end)

@@ -122,15 +122,19 @@ class Damage:
     def _unreadable_behind_end(self, member: SimMember) -> None:
         """A power loss tears a page that the log has not reached, or had reached and not synced: nothing
         is lost with it."""
-        segment_bytes = self._profile.storage.segment_bytes
-        offset = -(-(member.node.store.end.position % segment_bytes) // PAGE_BYTES) * PAGE_BYTES
-        base = member.node.store.end.position // segment_bytes * segment_bytes
-        path = member.segment_path(base)
+        storage, end = self._profile.storage, member.node.store.end
+        position, segment_bytes, name = end.position, storage.segment_bytes, DATA_NAME
+        if self._sectors.random() < 0.5:
+            position = (end.index + 1) * INDEX_UNIT_BYTES + self._sectors.randrange(4 * PAGE_BYTES)
+            segment_bytes, name = storage.index_segment_bytes, INDEX_NAME
+        offset = -(-(position % segment_bytes) // PAGE_BYTES) * PAGE_BYTES
+        base = position // segment_bytes * segment_bytes
+        path = f"{member.path}/{name}/{base:020d}"
         if offset >= segment_bytes or not member.disk.exists(path):
             return
         member.lose_power()
         self._cluster.at(self._sectors.uniform(0, 1_000), member.start)
-        if offset < member.disk.size_of(path):
+        if member.disk.exists(path) and offset < member.disk.size_of(path):
             member.disk.lose_page(path, offset)
             self._context.note("unreadable page behind the end", f"{path} at {offset}")
 

@@ -96,6 +96,17 @@ class DamagedRanges:
         """The range whose last entry this is: its chain is known though its bytes are not."""
         return next((each for each in self.ranges if each.last.index == index), None)
 
+    def run_around(self, damaged: DamagedRange) -> tuple[LogPoint, LogPoint]:
+        """The ends of the ranges that touch this one and each other: between them no byte counts."""
+        ranges, before, last = self.ranges, damaged.before, damaged.last
+        for each in reversed(ranges):
+            if each.before.index < before.index <= each.last.index:
+                before = each.before
+        for each in ranges:
+            if each.before.index <= last.index < each.last.index:
+                last = each.last
+        return before, last
+
     def stop_before(self, first_index: int, stop_index: int) -> int:
         """Where a read from `first_index` on, which is good itself, has to stop."""
         return min([stop_index, *(r.first_index for r in self.ranges if r.first_index > first_index)])

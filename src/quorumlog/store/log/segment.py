@@ -130,14 +130,18 @@ class Segment:
             except OSError:
                 self.zero(first, stop)
 
-    def discard_from(self, position: int, reserved_stop: int = 0) -> None:
+    def discard_from(self, position: int, reserved_stop: int = 0, low: int | None = None) -> None:
         """Everything from `position` on is zeros, whatever the disk or the cache hold; not synced.
 
         Cutting the file and growing it again costs the same for a gigabyte as for a page, and does
         not trust the cache: after a failed sync it may show zeros, marked clean, over old bytes.
         That gives the space back, up to `reserved_stop` zeros are written instead and keep it.
+        `low`: from here on no bytes count (None: `position`). The pages in which the zeros and the file
+        are cut may be unreadable, and are written as a whole then.
         """
         cut = max(position, reserved_stop)
+        for place in (position, max(position, cut - 1)):
+            self.make_writable(place, position if low is None else low, self.end_position)
         self.zero(position, cut)
         try:
             self._file.set_size(cut - self.base_position)

@@ -117,10 +117,10 @@ class SegmentList:
                 dropped.append(file)
         return dropped
 
-    def discard_from(self, position: int, reserve_stop: int) -> Segment | None:
+    def discard_from(self, position: int, reserve_stop: int, low: int) -> Segment | None:
         """Zeros from `position` on, for a start; returns the segment that holds it, which is not synced.
 
-        Space up to `reserve_stop` that the segments have is theirs all the while.
+        Space up to `reserve_stop` that the segments have is theirs all the while. `low`: see `Segment`.
         """
         self.reserved_position = position
         for file in self.files:
@@ -132,7 +132,8 @@ class SegmentList:
         self.drop_after(max(position, self.first_position), reserve_stop)
         file_at_end = self.file_at(position)
         if file_at_end is not None:
-            file_at_end.discard_from(position, min(self.reserved_position, file_at_end.end_position))
+            stop = min(self.reserved_position, file_at_end.end_position)
+            file_at_end.discard_from(position, stop, low)
         return file_at_end
 
     def close(self) -> None:

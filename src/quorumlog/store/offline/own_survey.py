@@ -45,7 +45,7 @@ def survey_own(
     )
     search = SegmentSearch(data, IndexUnits(index))
     segments = _segments(search, files.data_files, log)
-    damage = [*_damage_of_files(data, files, log), *_damage_of_log(data, files, known, log)]
+    damage = [*_damage_of_files(data, files, log), *_damage_of_log(data, index, files, known, log)]
     damage += [
         each
         for each in search.damage
@@ -80,7 +80,7 @@ def _damage_of_files(data: SegmentView, files: FileSurvey, log: LogSurvey) -> li
 
 
 def _damage_of_log(
-    data: SegmentView, files: FileSurvey, known: DurablePoint, log: LogSurvey
+    data: SegmentView, index: SegmentView, files: FileSurvey, known: DurablePoint, log: LogSurvey
 ) -> list[Damage]:
     lost = {data.name_of(each.position): each.problem for each in files.data if each.problem}
     damage = [
@@ -97,7 +97,8 @@ def _damage_of_log(
         wrong = log.contradiction
         problem = f"the entries do not lead to the durable entry {known.point.index}"
         damage.append(Damage(data.name_of(wrong.position - 1), wrong.position, wrong.index, problem))
-    for page in log.unreadable:
-        problem = f"{page.problem}; it lies behind the end of the log, and a start writes it again"
-        damage.append(Damage(data.name_of(page.position), page.position, -1, problem))
+    for segments, pages in ((data, log.unreadable), (index, log.unreadable_units)):
+        for page in pages:
+            problem = f"{page.problem}; it lies behind the end of the log, and a start writes it again"
+            damage.append(Damage(segments.name_of(page.position), page.position, -1, problem))
     return damage

@@ -225,30 +225,30 @@ class _Recovery:
     def _write_pages(self, found: LogSurvey) -> tuple[str, ...]:
         """Zeros over the pages behind the end that the disk cannot read: the next write there may be of
         a part only. Returns what is said of it."""
-        for page in found.unreadable:
-            file = self._data.file_at(page.position)
-            assert file is not None, page
-            file.zero(page.position, min(page.position + PAGE_BYTES, file.end_position))
-        rewritten = tuple(
-            f"{self._data.path_of(page.position)}: the page at {page.position}, behind the end of the"
-            f" log (entry {found.end.index}), {page.problem}; written again"
-            for page in found.unreadable
-        )
+        rewritten = []
+        for files, pages in ((self._data, found.unreadable), (self._index, found.unreadable_units)):
+            for page in pages:
+                file = files.file_at(page.position)
+                assert file is not None, page
+                file.zero(page.position, min(page.position + PAGE_BYTES, file.end_position))
+                rewritten.append(
+                    f"{file.path}: the page at {page.position}, behind the end of the log (entry"
+                    f" {found.end.index}), {page.problem}; written again"
+                )
         self._lines += rewritten
-        return rewritten
+        return tuple(rewritten)
 
     def _cut(self, end: LogPoint, ranges: DamagedRanges) -> None:
         """Zeros behind the end, on disk, with everything that was written again in front of it."""
-        damaged, file = ranges.ending_at(end.index), self._data.file_at(end.position)
-        if damaged is not None and file is not None:
-            file.make_writable(end.position, damaged.before.position, file.end_position)
+        damaged = ranges.ending_at(end.index)
+        low = end.position if damaged is None else ranges.run_around(damaged)[0].position
         units_position = (end.index + 1) * INDEX_UNIT_BYTES
         data_stop, index_stop = control_reserve(self._config, end.position, end.index + 1)
-        for files, position, reserve_stop in (
-            (self._data, end.position, data_stop),
-            (self._index, units_position, index_stop),
+        for files, position, reserve_stop, free_from in (
+            (self._data, end.position, data_stop, low),
+            (self._index, units_position, index_stop, 0),  # units can be made again
         ):
-            file = files.discard_from(position, reserve_stop)
+            file = files.discard_from(position, reserve_stop, free_from)
             if file is not None:
                 self._written.append(file)
         for written in dict.fromkeys(self._written):

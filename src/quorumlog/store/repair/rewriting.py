@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from quorumlog.store.disk import Disk, is_lack_of_space
 from quorumlog.store.files.damaged_ranges import DamagedRanges
 from quorumlog.store.ledger_store import DamagedRange, Examination, LogPoint
 from quorumlog.store.log.entry_index import EntryIndex
+from quorumlog.store.log.log_ends import LogEnds
 from quorumlog.store.log.page_cache import PageCache
 from quorumlog.store.log.placement import Placement, place
 from quorumlog.store.log.segment import PAGE_BYTES, Segment
@@ -162,6 +164,24 @@ class Rewriting:
             written.append(file)
         return self._damaged.add(examination.ranges), written
 
+    def look_around(self, damaged: DamagedRange, ends: LogEnds) -> None:
+        """Entries beside a run of ranges whose last page there cannot be read are damaged as well: to
+        write into that page is to write all of it."""
+        with self._damaged.lock:
+            before, last = self._damaged.run_around(damaged)
+            if self._is_page_lost(before.position) or self._is_page_lost(last.position):
+                with suppress(DirectoryDamaged):  # then that page is left alone
+                    found = self.examine(before.index, last.index + 2, ends.begin, ends.durable, 0)
+                    self._damaged.add(found.ranges)
+
+    def _is_page_lost(self, position: int) -> bool:
+        """Can the page not be read that begins in front of a position and goes on behind it?"""
+        file, offset = self._data.file_at(position), position % PAGE_BYTES
+        try:
+            return offset > 0 and file is not None and not file.pread(1, position)
+        except OSError:
+            return True
+
     def check(self, damaged: DamagedRange, batch: EntryBatch) -> tuple[LogPoint, LogPoint]:
         """See `LedgerStore.check_piece`; the points in front of the entries and behind them."""
         last = damaged.last
@@ -211,8 +231,9 @@ class Rewriting:
             is_last = batch.last_index == damaged.last.index
             stop_position = damaged.last.position if is_last else placement.end_position
             self._keep_aside(before.position, stop_position)
-            low, high = damaged.before.position, damaged.last.position
-            if end.index <= damaged.last.index:
+            run_before, run_last = self._damaged.run_around(damaged)
+            low, high = run_before.position, run_last.position
+            if end.index <= run_last.index:
                 high = self._segment_end(high)  # nothing lies behind
             written: list[Segment] = []
             for number, (start, stop, position) in enumerate(placement.pieces):

@@ -65,7 +65,9 @@ class LogSurvey(NamedTuple):
     cut_entries: int
     """Whole entries among them."""
     unreadable: tuple[Unreadable, ...]
-    """Pages behind the end that the disk cannot read."""
+    """Pages of the data behind the end that the disk cannot read."""
+    unreadable_units: tuple[Unreadable, ...]
+    """The same of the index."""
     lines: tuple[str, ...]
     """What a start says of it."""
 
@@ -140,6 +142,7 @@ class _Survey:
             pieces,
             sum(self._count_entries(*piece) for piece in pieces),
             unreadable,
+            self._look_behind_units((end.index + 1) * INDEX_UNIT_BYTES),
             tuple(self._lines),
         )
 
@@ -178,7 +181,9 @@ class _Survey:
             return self._begin
         inside = next((each for each in self._known if each.holds(index)), None)
         if inside is not None:
-            return inside.before
+            before = inside.before
+            is_begin = before.index <= self._begin.index
+            return before if is_begin or not read_pages(self._data, 1, before.position - 1)[1] else None
         unit = self._synced_unit(index, self._durable.position)
         if unit is None:
             return None
@@ -275,7 +280,7 @@ class _Survey:
             first, segment_end = max(base, end.position), base + self._data.segment_bytes
             if first >= segment_end:
                 continue
-            stop = self._last_byte(first, segment_end, unreadable)
+            stop = self._last_byte(self._data, first, segment_end, unreadable)
             if stop - first <= BLANK_BYTES:
                 blank = blank_record(segment_end - first)
                 if read_pages(self._data, stop - first, first)[0] == blank[: stop - first]:
@@ -283,7 +288,18 @@ class _Survey:
             pieces.append((first, stop))
         return tuple(pieces), tuple(unreadable)
 
-    def _last_byte(self, first: int, segment_end: int, unreadable: list[Unreadable]) -> int:
+    def _look_behind_units(self, position: int) -> tuple[Unreadable, ...]:
+        unreadable: list[Unreadable] = []
+        for base in self._index.bases:
+            first, segment_end = max(base, position), base + self._index.segment_bytes
+            if first < segment_end:
+                self._last_byte(self._index, first, segment_end, unreadable)
+        return tuple(unreadable)
+
+    @staticmethod
+    def _last_byte(
+        segments: Segments, first: int, segment_end: int, unreadable: list[Unreadable]
+    ) -> int:
         """Just behind the last byte from `first` on that is not zero; `first` if all are.
 
         Holes are not read, or a hundred empty segments would take seconds. Given up behind a long gap:
@@ -293,13 +309,13 @@ class _Survey:
         zeros = bytes(_ZERO_CHECK_BYTES)
         last = start = first
         while True:
-            start = self._data.next_data(start) if start < segment_end else segment_end
+            start = segments.next_data(start) if start < segment_end else segment_end
             if start >= segment_end or start - last > _TAIL_GAP_BYTES:
                 return last
             size_bytes = min(segment_end - start, _ZERO_CHECK_BYTES)
-            data, refused = read_pages(self._data, size_bytes, start)
+            data, refused = read_pages(segments, size_bytes, start)
             # A page in which the log ends is one of the entries that end in it.
-            base = self._data.base_of(start)
+            base = segments.base_of(start)
             unreadable += [each for each in refused if not (each.position - base) % PAGE_BYTES]
             if data != zeros[: len(data)]:
                 last = start + len(data.rstrip(b"\0"))

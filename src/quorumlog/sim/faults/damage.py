@@ -114,6 +114,8 @@ class Damage:
             kind = "unreadable page after a power loss"
             member.lose_power()
             self._cluster.at(self._sectors.uniform(0, 1_000), member.start)
+        if not member.disk.exists(path) or position >= member.disk.size_of(path):
+            return  # the power loss took the file, or so much of it
         member.disk.lose_page(path, position)
         member.is_damaged = True
         self._stricken_until_ms[member.member_id] = self._cluster.now_ms + 2 * member.sync_ms + 10

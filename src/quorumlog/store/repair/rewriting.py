@@ -24,8 +24,7 @@ from quorumlog.errors import DirectoryDamaged, IndexOutOfRange, ProtocolViolatio
 from quorumlog.store.disk import Disk, is_lack_of_space
 from quorumlog.store.files.damaged_ranges import DamagedRanges
 from quorumlog.store.ledger_store import DamagedRange, Examination, LogPoint
-from quorumlog.store.log.entry_index import EntryIndex
-from quorumlog.store.log.log_ends import LogEnds
+from quorumlog.store.log.entry_index import EntryIndex, LogEnds
 from quorumlog.store.log.page_cache import PageCache
 from quorumlog.store.log.placement import Placement, place
 from quorumlog.store.log.segment import PAGE_BYTES, Segment

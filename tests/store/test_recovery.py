@@ -444,3 +444,41 @@ def test_term_runs_after_a_start(tmp_path: Path, lengths: list[int]) -> None:
     store, _ = open_store(str(tmp_path))
     assert store.term_runs() == tuple(expected)
     store.close()
+
+
+@pytest.mark.parametrize("is_durable", [True, False])
+def test_an_entry_that_fits_into_no_frame_by_now_is_part_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_durable: bool
+) -> None:
+    config = StoreConfig(segment_bytes=32 << 20, index_segment_bytes=4096, disk_full_ratio=1.0)
+    with monkeypatch.context() as earlier_release:
+        earlier_release.setattr("quorumlog.config.FRAME_LIMIT_BYTES", 32 << 20)
+        store = new_store(str(tmp_path / "m"), config)
+        append_numbered(store, 2)
+        append_bodies(store, [body(2, 1, 18 << 20)])
+        append_numbered(store, 2)
+        sync(store)
+        store.close()
+    if not is_durable:
+        DurableFile.create(OsDisk(), str(tmp_path / "m")).close()
+    store, report = open_store(str(tmp_path / "m"), config)
+    assert (store.end.index, store.damaged, report.cut_bytes) == (4, (), 0)
+    found = store.examine(0, 5)
+    assert (found.ranges, found.units, found.stop_index) == ((), (), 5)
+    assert len(read_log(store)[2][2]) == 18 << 20
+    store.close()
+
+
+def test_a_length_that_is_not_that_of_the_entry_is_not_read_into_memory(tmp_path: Path) -> None:
+    config = StoreConfig(segment_bytes=64 << 20, index_segment_bytes=4096, disk_full_ratio=1.0)
+    store = new_store(str(tmp_path / "m"), config)
+    append_numbered(store, 4)
+    sync(store)
+    overwrite(data_file(tmp_path / "m"), 248 + 4, b"\2")  # `size`: 32 MiB more
+    sizes = []
+    pread = store._data.pread
+    store._data.pread = lambda size, position: sizes.append(size) or pread(size, position)  # type: ignore
+    found = store.examine(0, 4)
+    assert [(each.first_index, each.stop_index) for each in found.ranges] == [(1, 2)]
+    assert max(sizes) <= 1 << 20 | 48
+    store.close()

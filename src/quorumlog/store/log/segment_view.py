@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from quorumlog.entry_header import HEADER_BYTES, unpack_header
 from quorumlog.errors import ConfigError
 from quorumlog.store.disk import Disk, DiskFile
 from quorumlog.store.log.segment import PAGE_BYTES
@@ -199,11 +200,10 @@ def scan_at(
     check_bodies: bool = False,
     stop_position: int | None = None,
     window_bytes: int = WINDOW_BYTES,
-    limit_bytes: int | None = None,
 ) -> tuple[SegmentScan, bytes]:
     """`scan_segment` of the next window of a segment, and the bytes of that window.
 
-    An entry longer than `window_bytes` is read whole if it has at most `limit_bytes` (None: its size).
+    An entry longer than `window_bytes` is read whole, whatever fits into a frame by now.
     An entry that touches a page which the disk cannot read is bad.
     """
     segment_end = segments.base_of(position) + segments.segment_bytes
@@ -228,7 +228,13 @@ def scan_at(
             scan = scan._replace(stop="bad", problem=unreadable[0].problem)
         if scan.stop != "full" or scan.end_position > position or len(data) < size_bytes:
             return scan, data
-        longest = int.from_bytes(data[4:8], "big") + BLANK_BYTES if limit_bytes is None else limit_bytes
+        if len(data) < HEADER_BYTES:
+            return scan, data
+        header = unpack_header(data)
+        if header.pos != position or header.size != header.body_len + HEADER_BYTES:
+            problem = f"a header at {position} that no entry of more than {size_bytes} bytes has"
+            return scan._replace(stop="bad", problem=problem), data  # before its body is in memory
+        longest = header.size + BLANK_BYTES
         if size_bytes >= min(longest, room_bytes):
             return scan, data
         size_bytes = min(longest, room_bytes)

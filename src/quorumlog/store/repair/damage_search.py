@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from isal.isal_zlib import crc32
 
-from quorumlog.config import StoreConfig
 from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES, EntryHeader
 from quorumlog.errors import DirectoryDamaged
@@ -47,7 +46,6 @@ class DamageSearch:
         self,
         data: Segments,
         index: Segments,
-        config: StoreConfig,
         begin: LogPoint,
         known: Sequence[DamagedRange],
         on_entries: Callable[[SegmentScan], None],
@@ -60,7 +58,6 @@ class DamageSearch:
         `must_know_terms` False: a range whose terms nobody knows is one with no `term_runs`."""
         self._data = data
         self._index = index
-        self._config = config
         self._begin = begin
         self._known = known
         self._anchor: LogPoint | None = None
@@ -120,7 +117,6 @@ class DamageSearch:
             check_bodies=check_bodies,
             stop_position=stop_position,
             window_bytes=self._window_bytes,
-            limit_bytes=self._config.entry_limit_bytes + BLANK_BYTES,
         )
         if scan.stop == "full" and scan.end_position == at and stop_position is None:
             scan = scan._replace(stop="bad", problem="an entry is longer than any can be")
@@ -282,9 +278,10 @@ class DamageSearch:
         segment_bytes = self._data.segment_bytes
         wrong, _ = problem_of_units(units, first_index, segment_bytes, last.position)
         sizes = units["size"].astype(np.int64)
-        if wrong >= 0 or int(sizes.max()) > self._config.entry_limit_bytes:
+        limit_bytes = segment_bytes - BLANK_BYTES
+        if wrong >= 0 or int(sizes.max()) > limit_bytes:
             return None
-        placement = place(sizes, point.position, segment_bytes, self._config.entry_limit_bytes)
+        placement = place(sizes, point.position, segment_bytes, limit_bytes)
         low, high = int(units["term"][0]), int(units["term"][-1])
         fits = (
             bool((placement.positions == units["position"]).all())

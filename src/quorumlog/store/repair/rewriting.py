@@ -90,7 +90,6 @@ class Rewriting:
                 search = DamageSearch(
                     self._data,
                     self._index.files,
-                    self._config,
                     begin,
                     self._damaged.ranges,
                     lambda scan, units=units: self._compare_units(scan, units),  # type: ignore[misc]

@@ -206,7 +206,6 @@ class _Survey:
             search = DamageSearch(
                 self._data,
                 self._index,
-                self._config,
                 self._begin,
                 self._known,
                 lambda scan: self._on_entries(scan, b""),

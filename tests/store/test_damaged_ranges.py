@@ -108,6 +108,20 @@ def test_a_bad_header_below_the_durable_point_is_listed_alone_and_healed(
     again.close()
 
 
+def test_damage_where_the_index_is_gone_as_well_takes_no_good_entry_with_it(tmp_path: Path) -> None:
+    """Units that are still there lead past it, but not to the first entry that is good."""
+    twin = make_pair(tmp_path, index_synced=False)
+    path = tmp_path / "m"
+    flip(data_file(path), ENTRY_BYTES)
+    overwrite(index_file(path), 0, bytes(8 * INDEX_UNIT_BYTES))
+    store, _ = open_store(str(path))
+    assert indices(store) == [(1, 2)]
+    heal_from(twin, store)
+    assert read_log(store) == numbered(10)
+    store.close()
+    twin.close()
+
+
 def cut_file(file: Path, size_bytes: int) -> None:
     with file.open("r+b") as opened:
         opened.truncate(size_bytes)

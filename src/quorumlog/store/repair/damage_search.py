@@ -169,12 +169,26 @@ class DamageSearch:
         first have to be proven otherwise: by where it lies, by its body, and its term by those of its
         neighbours, since a term changes at a no-op only.
         """
-        for candidates in (self._by_units, self._by_positions):
-            for position in candidates(point, at, stop):
-                header = self._whole_entry(position, point, at, stop)
-                if header is not None:
-                    return header
-        return None
+        found = self._first_whole(self._by_units(point, at, stop), point, at, stop)
+        if found is not None and not self._lacks_units(point.index + 2, found.index):
+            return found
+        # Entries in front of it whose units are gone as well are found by their own word.
+        stop_position = stop.position if found is None else found.pos
+        return self._first_whole(self._by_positions(at, stop_position), point, at, stop) or found
+
+    def _first_whole(
+        self, positions: Iterator[int], point: LogPoint, at: int, stop: LogPoint
+    ) -> EntryHeader | None:
+        headers = (self._whole_entry(position, point, at, stop) for position in positions)
+        return next((header for header in headers if header is not None), None)
+
+    def _lacks_units(self, first_index: int, stop_index: int) -> bool:
+        for first in range(first_index, stop_index, _UNIT_CHUNK):
+            units = self._units(first, min(first + _UNIT_CHUNK, stop_index))
+            expected = np.arange(first, min(first + _UNIT_CHUNK, stop_index))
+            if len(units) < len(expected) or (units["index"] != expected).any():
+                return True
+        return False
 
     def _whole_entry(
         self, position: int, point: LogPoint, at: int, stop: LogPoint
@@ -241,11 +255,11 @@ class DamageSearch:
                 equal = (headers["index"] == named["index"]) & (headers["pos"] == named["position"])
                 yield from (offsets[equal] + base).tolist()
 
-    def _by_positions(self, point: LogPoint, at: int, stop: LogPoint) -> Iterator[int]:
+    def _by_positions(self, at: int, stop_position: int) -> Iterator[int]:
         """Positions where the field `pos` of a header would be true."""
         position = at + 1
-        while position + HEADER_BYTES <= stop.position:
-            size = min(_SEARCH_BYTES + HEADER_BYTES, stop.position - position)
+        while position + HEADER_BYTES <= stop_position:
+            size = min(_SEARCH_BYTES + HEADER_BYTES, stop_position - position)
             data, _ = read_pages(self._data, size, position)
             count = len(data) - HEADER_BYTES + 1
             if count <= 0:

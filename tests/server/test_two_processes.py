@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import shutil
 import socket
 from collections.abc import Iterator
@@ -86,6 +87,15 @@ class Ghost:
         except ConnectionResetError:
             pass
 
+    @property
+    def is_closed(self) -> bool:
+        if not select.select([self._socket], [], [], 0)[0]:
+            return False
+        try:
+            return self._socket.recv(65536, socket.MSG_PEEK) == b""
+        except ConnectionResetError:
+            return True
+
     def close(self) -> None:
         self._socket.close()
 
@@ -155,6 +165,24 @@ def test_a_directory_of_the_group_takes_the_place_of_one_that_is_not(
     with ghost(cluster, member, asked, "d" * 32) as stranger:
         assert stranger.answer.code == DUPLICATE
         assert "127.0.0.1:9999" in stranger.answer.message
+
+
+def test_a_new_directory_at_the_address_does_not_take_the_place_of_one_of_the_group(
+    cluster: LocalCluster, client: LedgerClient
+) -> None:
+    """The process with the directory of the group is somewhere else, and connected."""
+    member, asked = a_follower(cluster), cluster.leader()
+    directory_id = directory_of(client, member)
+    cluster.kill(member)
+    with ghost(cluster, member, asked, directory_id) as founding:
+        assert founding.answer.code == WELCOME
+        shutil.rmtree(cluster.data_dir(member))
+        cluster.restart(member)
+        eventually(
+            lambda: founding.is_closed or f"two processes are {member}" in problems_of(client, asked),
+            what="the verdict",
+        )
+        assert not founding.is_closed
 
 
 def test_a_restart_is_let_in_although_the_connection_of_the_process_before_still_stands(

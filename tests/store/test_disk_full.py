@@ -21,12 +21,15 @@ from tests.store.log_making import (
     append_bodies,
     append_noop,
     append_numbered,
+    heal_from,
     make_directory,
     numbered,
     open_store,
     read_log,
     sync,
 )
+from tests.store.sim_logs import CONFIG as SIMULATED
+from tests.store.sim_logs import data_path, open_simulated
 from tests.store.stopping_disk import StoppingDisk
 
 CONFIG = StoreConfig(
@@ -423,3 +426,28 @@ def test_a_batch_is_refused_whole_across_segments(small_file_system: Path) -> No
     append_numbered(store, 1)
     assert read_log(store) == numbered(2)
     store.close()
+
+
+def test_a_data_file_that_is_lost_on_a_full_disk_stops_nobody_and_waits_for_space() -> None:
+    disk = SimDisk()
+    directory = open_simulated(disk)
+    append_numbered(directory.store, 150)
+    sync(directory.store)
+    directory.close(clean=True)
+    disk.kill()
+    twin_disk = SimDisk()
+    twin_disk.restore(disk.snapshot())
+    twin = open_simulated(twin_disk).store
+    disk.delete(data_path(SIMULATED.segment_bytes))
+    disk.capacity_bytes = disk._used_bytes()
+    for _ in range(2):
+        store = open_simulated(disk).store
+        ((first, stop),) = [(each.first_index, each.stop_index) for each in store.damaged]
+        with pytest.raises(DiskFull):
+            heal_from(twin, store)
+        assert [(each.first_index, each.stop_index) for each in store.damaged] == [(first, stop)]
+        disk.kill()
+    disk.capacity_bytes *= 2
+    store = open_simulated(disk).store
+    heal_from(twin, store)
+    assert read_log(store) == numbered(150)

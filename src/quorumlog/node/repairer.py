@@ -21,6 +21,7 @@ from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import Replica
 from quorumlog.errors import (
     DirectoryDamaged,
+    DiskFull,
     LedgerError,
     ProtocolViolation,
     StoreFailure,
@@ -260,6 +261,10 @@ class Repairer:
         self._is_writing = False
         if isinstance(result, StoreFailure):
             raise result
+        if isinstance(result, DiskFull):
+            self._refused = f"; {result}"
+            self._pass_over(damaged, voter)
+            return
         if isinstance(result, ProtocolViolation):
             self._refused = f"; {voter.member_id} sent others: {result}"
             self._pass_over(damaged, voter)

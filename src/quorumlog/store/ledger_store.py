@@ -322,7 +322,8 @@ class LedgerStore(Protocol):
         entries leave the damaged, what is left of the range on both sides stays.
 
         The damaged bytes are kept aside first; lack of space for that stops nothing. Raises
-        IndexOutOfRange if the range was cut meanwhile, StoreFailure.
+        IndexOutOfRange if the range was cut meanwhile, StoreFailure; DiskFull without space for the
+        entries, and then nothing is written over.
         """
 
     def configure(self, config: StoreConfig) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import StoreConfig
-from quorumlog.errors import DirectoryDamaged, IndexOutOfRange, ProtocolViolation, StoreFailure
+from quorumlog.errors import DirectoryDamaged, DiskFull, IndexOutOfRange, ProtocolViolation, StoreFailure
 from quorumlog.store.disk import Disk, is_lack_of_space
 from quorumlog.store.files.damaged_ranges import DamagedRanges
 from quorumlog.store.ledger_store import DamagedRange, Examination, LogPoint
@@ -221,13 +221,19 @@ class Rewriting:
         return before, point
 
     def write(self, damaged: DamagedRange, before: LogPoint, batch: EntryBatch, end: LogPoint) -> None:
-        """See `LedgerStore.write_piece`. `end`: of the log."""
+        """See `LedgerStore.write_piece`. `end`: of the log. Raises DiskFull, and nothing is written."""
         with self._damaged.lock:
             if damaged not in self._damaged.ranges:
                 raise IndexOutOfRange(f"{damaged}: is no longer damaged")
             placement = self._place(before, batch)
             is_last = batch.last_index == damaged.last.index
             stop_position = damaged.last.position if is_last else placement.end_position
+            units_position, units_bytes = (
+                batch.first_index * INDEX_UNIT_BYTES,
+                batch.count * INDEX_UNIT_BYTES,
+            )
+            self._take_space(self._data, before.position, stop_position)
+            self._take_space(self._index.files, units_position, units_position + units_bytes)
             self._keep_aside(before.position, stop_position)
             run_before, run_last = self._damaged.run_around(damaged)
             low, high = run_before.position, run_last.position
@@ -248,7 +254,6 @@ class Rewriting:
                     file.zero(behind + BLANK_BYTES, file.end_position)
                 written.append(file)
             units = index_units_of(batch.headers(), placement.positions)
-            units_position = batch.first_index * INDEX_UNIT_BYTES
             self._index.files.make_writable(units_position, units.nbytes)
             written += self._index.files.write(units.tobytes(), units_position)
             for file in dict.fromkeys(written):
@@ -263,6 +268,17 @@ class Rewriting:
                 left.append(damaged.behind(point, path))
             self._damaged.replace(damaged, left)
             self._damaged.save()
+
+    @staticmethod
+    def _take_space(files: SegmentList, position: int, stop_position: int) -> None:
+        """A segment that a start has made again may have none. Raises DiskFull."""
+        while position < stop_position:
+            file = files.file_at(position)
+            assert file is not None, position
+            stop = min(stop_position, file.end_position)
+            if file.reserve_what_fits(position, stop) < stop:
+                raise DiskFull(f"no space to write entries again at {position} in {file.path}")
+            position = stop
 
     def _place(self, reached: LogPoint, batch: EntryBatch) -> Placement:
         return place(

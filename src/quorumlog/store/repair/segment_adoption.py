@@ -6,7 +6,10 @@ length.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from quorumlog.config import StoreConfig
+from quorumlog.errors import DiskFull
 from quorumlog.store.disk import Disk, is_lack_of_space
 from quorumlog.store.files.durable_file import DurableFile, DurablePoint
 from quorumlog.store.ledger_store import LogPoint
@@ -94,9 +97,10 @@ class SegmentAdoption:
                 file.sync()
             files.adopt(file)
         if finding.fate is Fate.MADE_AGAIN and files is self.data:
-            # A repair must not run out of space halfway.
+            # Best now; else each piece of the repair asks for its own.
             file = files.files[-1]
-            file.reserve(file.base_position, file.end_position)
+            with suppress(DiskFull):
+                file.reserve(file.base_position, file.end_position)
 
     def _cut_off(self, files: SegmentList, finding: SegmentFinding) -> None:
         end = finding.position + files.segment_bytes

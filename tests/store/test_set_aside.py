@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,17 @@ import pytest
 from quorumlog.sim.disk import SimDisk
 from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.store.repair.set_aside import SetAside
-from tests.store.log_making import SMALL, append_numbered, heal_from, new_store, open_store, sync
+from tests.store.log_making import (
+    SMALL,
+    append_numbered,
+    heal_from,
+    new_store,
+    numbered,
+    open_store,
+    read_log,
+    sync,
+)
+from tests.store.sim_logs import open_simulated
 from tests.store.test_recovery import data_file, flip
 
 LIMITED = replace(SMALL, max_set_aside_bytes=250)
@@ -130,3 +141,28 @@ def test_repairs_and_starts_keep_to_the_limit_and_the_store_counts(tmp_path: Pat
     assert store.set_aside == (5, 648)
     store.close()
     twin.close()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EXDEV])
+def test_a_stray_name_that_cannot_be_set_aside_refuses_no_start(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    disk = SimDisk()
+    directory = open_simulated(disk)
+    append_numbered(directory.store, 5)
+    sync(directory.store)
+    directory.close(clean=True)
+    disk.kill()
+    disk.write_file("m/data/stray", b"1")
+
+    move = disk.rename
+
+    def rename(old: str, new: str) -> None:
+        if old == "m/data/stray":
+            raise OSError(number, "refused", old)
+        move(old, new)
+
+    monkeypatch.setattr(disk, "rename", rename)
+    directory = open_simulated(disk)
+    assert read_log(directory.store) == numbered(5)
+    assert "m/data/stray is not a segment and stays where it is" in "; ".join(directory.report)

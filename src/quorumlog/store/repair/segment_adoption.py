@@ -6,6 +6,7 @@ length.
 
 from __future__ import annotations
 
+import errno
 from contextlib import suppress
 
 from quorumlog.config import StoreConfig
@@ -56,8 +57,13 @@ class SegmentAdoption:
     def adopt(self, found: FileSurvey) -> None:
         """Raises OSError, DiskFull."""
         for path, name in found.strangers:
-            self.lines.append(f"{path} is not a segment, set aside")
-            self.kept_aside.append(self._set_aside.take(path, name))
+            try:
+                self.kept_aside.append(self._set_aside.take(path, name))
+                self.lines.append(f"{path} is not a segment, set aside")
+            except OSError as error:
+                if not (is_lack_of_space(error) or error.errno in (errno.EXDEV, errno.EBUSY)):
+                    raise
+                self.lines.append(f"{path} is not a segment and stays where it is: {error}")
         if found.lost_from < self._known.point.position:
             # Should this start not come to its end, the next one finds files of full length: it has to
             # look for entries in them.

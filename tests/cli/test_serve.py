@@ -194,7 +194,7 @@ def test_sighup_reads_the_configuration_again(
     config.write_text(f"{common}\nmax_entry_bytes = 1\n")
     process.send_signal(signal.SIGHUP)
     said = lines_until(process, "nothing is reloaded")
-    assert "max_entry_bytes (1) must be above 48" in said
+    assert "max_entry_bytes (1) must be at least 49" in said
     assert cli("append", *at, input=b"y" * 100).exit_code == 0
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=30)

@@ -164,8 +164,8 @@ def test_only_a_close_look_at_the_log_as_it_is_allows_a_cut(tmp_path: Path, mean
 
     def arrives(sender: str, to: str, message: object) -> bool:
         is_push = to == member and isinstance(message, PushEntryRequest)
-        if is_push and node.raft.conflict_of(message) is not None:
-            assert node.raft.last_shared_index(message) == conflict - 1
+        if is_push and node.raft.pushes.conflict_of(message) is not None:
+            assert node.raft.pushes.last_shared_index(message) == conflict - 1
             if meanwhile == "a look that is not close" and not happened:
                 happened.append(node.store.point_in_memory(conflict - 1))
                 node.receive(repeated_push(cell.nodes[sender], message.term, conflict - 2, conflict))

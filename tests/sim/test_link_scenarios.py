@@ -156,7 +156,7 @@ def test_a_full_link_is_used_to_nine_tenths_while_what_went_before_is_acknowledg
 
 def test_a_lost_push_goes_again_while_its_receiver_is_sent_a_repair() -> None:
     """Bytes move all the time, and none of them are of a push."""
-    scene = Scenario(weather=SMALL_PUSHES)
+    scene = Scenario(profile=SMALL_PUSHES)
     scene.append(2)
     leader, (hurt, other) = scene.await_leader(), scene.followers()
     for _ in range(60):

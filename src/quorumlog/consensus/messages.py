@@ -238,5 +238,5 @@ AnyPeerMessage = AnyMessage | RangeRequest | RangeResponse
 def goes_with_data(message: AnyPeerMessage) -> bool:
     """On the data connection; everything else is small, and goes with the heartbeats."""
     if isinstance(message, PushEntryRequest):
-        return message.push is not PushType.COMMIT or message.asks_what_arrived
+        return message.push is not PushType.COMMIT or message.number > 0
     return isinstance(message, PushEntryResponse | RangeRequest | RangeResponse)

@@ -140,9 +140,11 @@ class Segment:
         are cut may be unreadable, and are written as a whole then.
         """
         cut = max(position, reserved_stop)
-        for place in (position, max(position, cut - 1)):
-            self.make_writable(place, position if low is None else low, self.end_position)
-        self.zero(position, cut)
+        if (position - self.base_position) % PAGE_BYTES:
+            self.make_writable(position, position if low is None else low, self.end_position)
+        # Whole pages at the other end, where nothing counts: a part of one might have to be read.
+        page_stop = self.base_position - (self.base_position - cut) // PAGE_BYTES * PAGE_BYTES
+        self.zero(position, min(page_stop, self.end_position))
         try:
             self._file.set_size(cut - self.base_position)
             self._file.set_size(self.size_bytes)

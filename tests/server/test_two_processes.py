@@ -89,7 +89,9 @@ class Ghost:
 
     @property
     def is_closed(self) -> bool:
-        if not select.select([self._socket], [], [], 0)[0]:
+        poll = select.poll()  # select() takes no descriptor above 1023
+        poll.register(self._socket, select.POLLIN)
+        if not poll.poll(0):
             return False
         try:
             return self._socket.recv(65536, socket.MSG_PEEK) == b""

@@ -295,9 +295,8 @@ class _Survey:
                 self._last_byte(self._index, first, segment_end, unreadable)
         return tuple(unreadable)
 
-    @staticmethod
     def _last_byte(
-        segments: Segments, first: int, segment_end: int, unreadable: list[Unreadable]
+        self, segments: Segments, first: int, segment_end: int, unreadable: list[Unreadable]
     ) -> int:
         """Just behind the last byte from `first` on that is not zero; `first` if all are.
 

@@ -24,7 +24,7 @@ HOOK = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["bu
 
 def compiled_by(pattern: str) -> list[Path]:
     place = ROOT / pattern.removeprefix("/")
-    files = [place] if place.is_file() else sorted(place.glob("*.py"))
+    files = [place] if place.is_file() else sorted(place.rglob("*.py"))
     return [file for file in files if file.name not in HOOK["exclude"]]
 
 

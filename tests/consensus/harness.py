@@ -15,9 +15,9 @@ import msgspec
 
 from quorumlog.config import ConsensusConfig
 from quorumlog.consensus import RaftNode, Role
+from quorumlog.consensus.log.term_runs import TermRuns
 from quorumlog.consensus.messages import PushEntryRequest, PushType, VoteResponse, VoteResult
 from quorumlog.consensus.ready import Envelope, PushOrder, Ready
-from quorumlog.consensus.term_runs import TermRuns
 from quorumlog.entry import NO_ENTRY, EntryId, EntryKind, Formation, HardState, Replica
 
 Value = Any

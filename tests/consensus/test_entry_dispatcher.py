@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quorumlog.consensus.dispatcher_automaton import TRANSITIONS, DispatcherState, Event
 from quorumlog.consensus.messages import (
     HeartbeatResponse,
     PushEntryRequest,
@@ -17,6 +16,7 @@ from quorumlog.consensus.messages import (
     PushType,
 )
 from quorumlog.consensus.ready import PeerStatus, Role
+from quorumlog.consensus.replication.dispatcher_automaton import TRANSITIONS, DispatcherState, Event
 from quorumlog.entry import EntryId, Replica
 
 from .harness import ENTRY_BYTES, LoneMember

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from quorumlog.consensus.entry_dispatcher import EntryDispatcher
-from quorumlog.consensus.entry_handler import EntryHandler
-from quorumlog.consensus.leader_elector import LeaderElector
-from quorumlog.consensus.log_changes import LogChanges
-from quorumlog.consensus.quorum_ack_checker import PeerWaterMarks, QuorumAckChecker
+from quorumlog.consensus.election.leader_elector import LeaderElector
+from quorumlog.consensus.log.log_changes import LogChanges
 from quorumlog.consensus.raft_node import RaftNode
-from quorumlog.consensus.replication import Replication
+from quorumlog.consensus.replication.entry_dispatcher import EntryDispatcher
+from quorumlog.consensus.replication.entry_handler import EntryHandler
+from quorumlog.consensus.replication.quorum_ack_checker import PeerWaterMarks, QuorumAckChecker
+from quorumlog.consensus.replication.replication import Replication
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_disk_scenarios as disk_scenes
 from tests.sim import test_scenarios as scenes

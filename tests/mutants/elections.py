@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from quorumlog.consensus.election.leader_elector import LeaderElector
 from quorumlog.consensus.forming import Forming
-from quorumlog.consensus.leader_elector import LeaderElector
 from quorumlog.consensus.leadership_transfer import LeadershipTransfer
 from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.raft_node import RaftNode

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from quorumlog.consensus.data_progress import DataProgress
-from quorumlog.consensus.entry_dispatcher import EntryDispatcher
-from quorumlog.consensus.leader_elector import LeaderElector
-from quorumlog.consensus.replication import Replication
+from quorumlog.consensus.election.leader_elector import LeaderElector
+from quorumlog.consensus.replication.data_progress import DataProgress
+from quorumlog.consensus.replication.entry_dispatcher import EntryDispatcher
+from quorumlog.consensus.replication.replication import Replication
 from quorumlog.node.push_sender import PushSender
 from tests.consensus import test_silence as cores
 from tests.mutants.mutant import Patch, mutant

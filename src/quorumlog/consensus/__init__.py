@@ -22,22 +22,12 @@ Read in this order:
 
     messages             what members say to each other
     ready                what the core wants done, and in which order
-    term_runs            which term wrote which indices
-    log_changes          what the next Ready does to the log; what is durable
-    damaged_indices      entries that the disk cannot show, and what is not said meanwhile
     membership           who votes, and what makes a quorum of them
+    log/                 which term wrote which indices; what is durable, what is damaged
     member_state         term, vote, role, leader, committed index: all transitions
     outbox               who is connected, what leaves next
-    campaign             one round of votes, and its outcome
-    leader_elector       silence, pre-vote, vote, heartbeats, stepping down
-    dispatcher_automaton COMPARE -> TRUNCATE -> APPEND <-> COMMIT
-    push_window          what is on its way to one member, and how long an answer may take
-    entry_dispatcher     leader: COMPARE -> TRUNCATE -> APPEND <-> COMMIT, one per member
-    entry_handler        follower: the answers to these
-    quorum_ack_checker   acknowledgements in, committed index out
-    data_progress        do the entries of a leader arrive anywhere?
-    log_bytes            how far behind a member is, in bytes
-    replication          the leader's term: dispatchers and marks together
+    election/            silence, pre-vote, vote, heartbeats, stepping down
+    replication/         what a leader pushes, how a follower answers, what that commits
     read_index           linearizable reads without writing
     leadership_transfer  handing over, preferred leaders
     forming              how a group comes to be

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from quorumlog.consensus.log_changes import LogChanges
+from quorumlog.consensus.log.log_changes import LogChanges
 from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import EntryId, HardState, Replica

@@ -15,12 +15,12 @@ from random import Random
 from typing import Any
 
 from quorumlog.config import ConsensusConfig
-from quorumlog.consensus.damaged_indices import DamagedIndices
-from quorumlog.consensus.entry_handler import EntryHandler, PushQuestions
+from quorumlog.consensus.election.leader_elector import LeaderElector
 from quorumlog.consensus.forming import Forming
-from quorumlog.consensus.leader_elector import LeaderElector
 from quorumlog.consensus.leadership_transfer import LeadershipTransfer
-from quorumlog.consensus.log_changes import LogChanges
+from quorumlog.consensus.log.damaged_indices import DamagedIndices
+from quorumlog.consensus.log.log_changes import LogChanges
+from quorumlog.consensus.log.term_runs import TermRuns
 from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.messages import (
     AnyMessage,
@@ -45,8 +45,8 @@ from quorumlog.consensus.ready import (
     Role,
     RoleChange,
 )
-from quorumlog.consensus.replication import Replication
-from quorumlog.consensus.term_runs import TermRuns
+from quorumlog.consensus.replication.entry_handler import EntryHandler, PushQuestions
+from quorumlog.consensus.replication.replication import Replication
 from quorumlog.entry import EntryId, EntryKind, Formation, HardState, Replica
 from quorumlog.errors import LeaderNotReady, LeaderTransferring, NotLeader
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-from quorumlog.consensus.dispatcher_automaton import TRANSITIONS
 from quorumlog.consensus.messages import (
     AnyPeerMessage,
     PushEntryResponse,
@@ -15,6 +14,7 @@ from quorumlog.consensus.messages import (
     VoteResponse,
     VoteResult,
 )
+from quorumlog.consensus.replication.dispatcher_automaton import TRANSITIONS
 from quorumlog.sim.profile import EDGES, FAULT_KINDS, LINK_KINDS
 
 EXPECTED_ABSENT: dict[str, str] = {

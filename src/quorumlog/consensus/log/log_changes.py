@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from quorumlog.consensus.damaged_indices import DamagedIndices
+from quorumlog.consensus.log.damaged_indices import DamagedIndices
+from quorumlog.consensus.log.term_runs import TermRuns
 from quorumlog.consensus.ready import AppendOrder
-from quorumlog.consensus.term_runs import TermRuns
 
 
 class LogChanges:

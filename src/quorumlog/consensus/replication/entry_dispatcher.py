@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quorumlog.config import ConsensusConfig
-from quorumlog.consensus.dispatcher_automaton import TRANSITIONS, DispatcherState, Event
 from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.messages import PushEntryRequest, PushEntryResponse, PushResult, PushType
 from quorumlog.consensus.outbox import Outbox
-from quorumlog.consensus.push_window import PushWindow
 from quorumlog.consensus.ready import PeerStatus, PushOrder, Role
+from quorumlog.consensus.replication.dispatcher_automaton import TRANSITIONS, DispatcherState, Event
+from quorumlog.consensus.replication.push_window import PushWindow
 from quorumlog.entry import EntryId, Replica
 
 NEVER = float("inf")

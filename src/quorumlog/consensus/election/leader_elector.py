@@ -23,7 +23,7 @@ import math
 from random import Random
 
 from quorumlog.config import ConsensusConfig
-from quorumlog.consensus.campaign import KEEPS_OWN_TERM, Campaign, VoteOutcome
+from quorumlog.consensus.election.campaign import KEEPS_OWN_TERM, Campaign, VoteOutcome
 from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.messages import (
     HeartbeatRequest,

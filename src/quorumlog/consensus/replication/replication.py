@@ -7,16 +7,16 @@ marks of the term. Outside of a term that this member leads nothing here has an 
 from __future__ import annotations
 
 from quorumlog.config import ConsensusConfig
-from quorumlog.consensus.data_progress import DataProgress
-from quorumlog.consensus.entry_dispatcher import NEVER, EntryDispatcher
-from quorumlog.consensus.leader_elector import LeaderElector
-from quorumlog.consensus.log_bytes import LogBytes
-from quorumlog.consensus.log_changes import LogChanges
+from quorumlog.consensus.election.leader_elector import LeaderElector
+from quorumlog.consensus.log.log_changes import LogChanges
 from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.messages import PushEntryResponse
 from quorumlog.consensus.outbox import Outbox
-from quorumlog.consensus.quorum_ack_checker import QuorumAckChecker
 from quorumlog.consensus.ready import AppendOrder, PeerStatus, PushOrder
+from quorumlog.consensus.replication.data_progress import DataProgress
+from quorumlog.consensus.replication.entry_dispatcher import NEVER, EntryDispatcher
+from quorumlog.consensus.replication.log_bytes import LogBytes
+from quorumlog.consensus.replication.quorum_ack_checker import QuorumAckChecker
 from quorumlog.entry import EntryId, EntryKind, Replica
 from quorumlog.errors import DiskFull
 

@@ -15,6 +15,7 @@ from quorumlog.consensus.messages import PushEntryRequest, PushEntryResponse, Pu
 from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.ready import PeerStatus, PushOrder, Role
 from quorumlog.consensus.replication.dispatcher_automaton import TRANSITIONS, DispatcherState, Event
+from quorumlog.consensus.replication.match_search import MatchSearch
 from quorumlog.consensus.replication.push_window import PushWindow
 from quorumlog.entry import EntryId, Replica
 
@@ -47,8 +48,7 @@ class EntryDispatcher:
         self.to = to
         self.state = DispatcherState.COMPARE
         self.term = -1
-        self._compare_index = -1
-        self._conflict_seen = False
+        self._search = MatchSearch(state.runs)
         self.match_index = -1
         """Last common entry as COMPARE found it, on the follower's disk; -1 also while unknown."""
         self.mark = -1
@@ -91,6 +91,11 @@ class EntryDispatcher:
     # ---------------------------------------------------------------- life
 
     @property
+    def held_index(self) -> int:
+        """Up to here it is known to hold this leader's log."""
+        return max(self.mark, self.match_index)
+
+    @property
     def active(self) -> bool:
         """This member leads the term, and `to` is connected."""
         state = self._state
@@ -125,7 +130,7 @@ class EntryDispatcher:
         if self._question:
             self._put_question()
         elif self.state in (DispatcherState.APPEND, DispatcherState.COMMIT):
-            self._rewind_behind(max(self.mark, self.match_index))
+            self._rewind_behind(self.held_index)
             # Does it still hold what these pushes follow? Without it they would wait there, unanswered.
             self._ask_what_arrived()
 
@@ -140,7 +145,7 @@ class EntryDispatcher:
             if not self._question:
                 self._ask()
             return None
-        if self._order is None and self._again_stop > max(self.mark, self.match_index) + 1:
+        if self._order is None and self._again_stop > self.held_index + 1:
             return self._push_again()
         end_index = self._state.runs.end_index
         if self._write_index <= end_index:
@@ -161,7 +166,7 @@ class EntryDispatcher:
             self._committed_sent = self._state.committed_index
             if not self._window.pushes:
                 self._resend_at_ms = now_ms + self._config.push_resend_ms
-            self._send(PushType.COMMIT, self._state.runs.id_at(max(self.mark, self.match_index)))
+            self._send(PushType.COMMIT, self._state.runs.id_at(self.held_index))
         return None
 
     def _push(self, end_index: int) -> PushOrder | None:
@@ -170,13 +175,13 @@ class EntryDispatcher:
         room = window_bytes - self._window.size_bytes
         if self._order is not None or (room <= 0 and self._window.pushes):
             return None
-        assert max(self.mark, self.match_index) < self._write_index, (self.mark, self._write_index)
+        assert self.held_index < self._write_index, (self.mark, self._write_index)
         self._order_counts = True
         return self._give_order(self._write_index, end_index + 1, max(room, 1))
 
     def _push_again(self) -> PushOrder:
         """The first push that is not answered, beside what is on its way."""
-        first_index, stop_index = max(self.mark, self.match_index) + 1, self._again_stop
+        first_index, stop_index = self.held_index + 1, self._again_stop
         self._again_stop = 0
         self._window.goes_twice(stop_index)
         self._order_counts = False
@@ -253,14 +258,14 @@ class EntryDispatcher:
         self._unanswered += 1
         self._arrival_question = self._next_question
         self._next_question += 1
-        held = self._state.runs.id_at(max(self.mark, self.match_index))
+        held = self._state.runs.id_at(self.held_index)
         self._send(PushType.COMMIT, held, number=self._arrival_question, first_index=self._write_index)
 
     def _rewind_behind(self, index: int) -> None:
         """What was sent behind this entry is lost, and goes again."""
         self._order_counts = False
         self._again_stop = 0
-        self._write_index = max(index, self.mark, self.match_index) + 1
+        self._write_index = max(index, self.held_index) + 1
         self._window.drop_from(self._write_index)
         if self._write_index <= self._state.runs.end_index:
             self._fire(Event.LOG_GREW)
@@ -305,44 +310,17 @@ class EntryDispatcher:
 
     def _on_compare_response(self, response: PushEntryResponse) -> None:
         if response.result is PushResult.SUCCESS:
-            self.match_index = self._match_of(self._compare_index)
-            if self._conflict_seen:
+            self.match_index = self._search.match_index(self._state.committed_index)
+            if self._search.conflict_seen:
                 self._fire(Event.MATCHED_BELOW_CONFLICT)
             else:
                 self._begin_append(Event.MATCHED)
-        elif self._compare_index > self._state.runs.before_begin.index:
-            self._compare_index = self._next_compare_index(self._compare_index, response)
-            self._on_held_at_most(self.to, self._compare_index)
+        elif self._search.is_at_bottom:
+            self._pause()  # a snapshot will be installed here
+        else:
+            self._search.go_below(response)
+            self._on_held_at_most(self.to, self._search.index)
             self._fire(Event.MISSED)
-        else:
-            self._pause()  # nothing lies below; a snapshot will be installed here
-
-    def _match_of(self, index: int) -> int:
-        """The compared entry is common. If it is our last one and not committed, it is taken for unknown
-        and pushed again: the answer to its first push may have been lost with the connection, only an
-        answer to an APPEND counts, and until somebody appends no other would ever be sent."""
-        runs = self._state.runs
-        is_last = index == runs.end_index and index > runs.before_begin.index
-        return index - 1 if is_last and index > self._state.committed_index else index
-
-    def _next_compare_index(self, refused_index: int, response: PushEntryResponse) -> int:
-        """Where the last common entry can be at most.
-
-        Each refusal rules out a whole term, ours or the follower's, so the number of rounds is bounded
-        by the number of terms (Raft paper, end of section 5.3).
-        """
-        runs = self._state.runs
-        if response.conflict_term < 0:
-            candidate = response.ledger_end_index
-        else:
-            self._conflict_seen = True
-            # The follower's last entry of our kind, if we hold entries of the conflicting term.
-            held = runs.last_index_of(response.conflict_term)
-            candidate = response.conflict_first_index - 1
-            if held is not None and candidate <= held < refused_index:
-                candidate = held
-        # Whatever the answer says, the search goes down and stops at the begin.
-        return max(min(candidate, refused_index - 1), runs.before_begin.index)
 
     def _on_commit_response(self, response: PushEntryResponse) -> int:
         """It says what has arrived; or it lacks what it has acknowledged, or what COMPARE found: find
@@ -356,10 +334,8 @@ class EntryDispatcher:
                 if response.index + 1 < response.first_index <= self._write_index:
                     self._rewind_behind(response.index)
         else:
-            held_index = max(self.mark, self.match_index)
-            compare_index = self._next_compare_index(held_index, response)
             self._fire(Event.INCONSISTENT)
-            self._compare_from(compare_index, conflict_seen=response.conflict_term >= 0)
+            self._compare_from(self.held_index, response)
         return -1
 
     def _on_append_response(self, response: PushEntryResponse) -> int:
@@ -377,13 +353,11 @@ class EntryDispatcher:
                 self._wait_for_answer()
             self._write_index = max(self._write_index, self.mark + 1)
             return self.mark
-        if response.first_index <= max(self.mark, self.match_index):
+        if response.first_index <= self.held_index:
             return -1  # the refusal of a push that was sent again and taken meanwhile
         if response.result is PushResult.INCONSISTENT_STATE:
-            previous_index = min(response.first_index - 1, self._state.runs.end_index)
-            compare_index = self._next_compare_index(previous_index, response)
             self._fire(Event.INCONSISTENT)
-            self._compare_from(compare_index, conflict_seen=response.conflict_term >= 0)
+            self._compare_from(min(response.first_index - 1, self._state.runs.end_index), response)
         else:
             if response.result is PushResult.DIVERGED_BELOW_COMMIT:
                 self.diverged_at = response.first_index
@@ -394,12 +368,14 @@ class EntryDispatcher:
 
     # ---------------------------------------------------------------- questions
 
-    def _compare_from(self, index: int, *, conflict_seen: bool = False) -> None:
-        self._compare_index = index
-        self._conflict_seen = conflict_seen
+    def _compare_from(self, index: int, refusal: PushEntryResponse | None = None) -> None:
+        """`refusal`: it was found not to hold the entry at `index`."""
+        self._search.begin(index)
+        if refusal is not None:
+            self._search.go_below(refusal)
         self.match_index = -1
         self.mark = -1
-        self._write_index = index + 1
+        self._write_index = self._search.index + 1
         self._window.clear()
         self._order_counts = False
         self._again_stop = 0
@@ -408,12 +384,11 @@ class EntryDispatcher:
         self.arrived_index = -1
         self._question = 0
         self._paused = False
-        self._on_held_at_most(self.to, index)
+        self._on_held_at_most(self.to, self._search.index)
 
     def _begin_append(self, event: Event) -> None:
         self._fire(event)
         self._write_index = self.match_index + 1
-        self._conflict_seen = False
         self._resend_at_ms = self._state.now_ms + self._config.push_resend_ms
 
     def _ask(self) -> None:
@@ -424,7 +399,7 @@ class EntryDispatcher:
     def _put_question(self) -> None:
         self._resend_at_ms = self._state.now_ms + self._config.push_resend_ms
         if self.state is DispatcherState.COMPARE:
-            self._send(PushType.COMPARE, self._state.runs.id_at(self._compare_index))
+            self._send(PushType.COMPARE, self._state.runs.id_at(self._search.index))
         else:
             # Both ids at the cut are named: the last entry that may stay and the first of ours above
             # it. A follower that holds both cuts nothing, so a late copy of this message does no harm.
@@ -462,7 +437,7 @@ class EntryDispatcher:
     @property
     def lacks_nothing(self) -> bool:
         """It holds what the leader holds."""
-        return max(self.mark, self.match_index) >= self._state.runs.end_index
+        return self.held_index >= self._state.runs.end_index
 
     def status(self, stalled_since_ms: float | None) -> PeerStatus:
         return PeerStatus(
@@ -472,5 +447,5 @@ class EntryDispatcher:
             match_index=self.match_index,
             water_mark=self.mark,
             stalled_since_ms=stalled_since_ms,
-            has_arrived=self.arrived_index > max(self.mark, self.match_index),
+            has_arrived=self.arrived_index > self.held_index,
         )

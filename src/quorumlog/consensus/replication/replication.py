@@ -210,8 +210,7 @@ class Replication:
 
     def held_index(self, voter: Replica) -> int:
         """Up to here the member is known to hold this leader's log."""
-        dispatcher = self.dispatchers[voter]
-        return max(dispatcher.mark, dispatcher.match_index)
+        return self.dispatchers[voter].held_index
 
     # ---------------------------------------------------------------- status
 

@@ -1,0 +1,55 @@
+"""MatchSearch: where the last entry that a leader's log and a follower's have in common can be at most.
+
+Each refusal of a COMPARE rules out a whole term, ours or the follower's, so the number of rounds is
+bounded by the number of terms (Raft paper, end of section 5.3).
+"""
+
+from __future__ import annotations
+
+from quorumlog.consensus.log.term_runs import TermRuns
+from quorumlog.consensus.messages import PushEntryResponse
+
+
+class MatchSearch:
+    """One search at a time; it only goes down."""
+
+    __slots__ = ("_runs", "conflict_seen", "index")
+
+    def __init__(self, runs: TermRuns) -> None:
+        self._runs = runs
+        self.index = -1
+        """The entry to compare next."""
+        self.conflict_seen = False
+        """Above the match the follower holds an entry of another term, which is to be cut."""
+
+    def begin(self, index: int) -> None:
+        self.index = index
+        self.conflict_seen = False
+
+    @property
+    def is_at_bottom(self) -> bool:
+        """Nothing lies below that could be compared."""
+        return self.index <= self._runs.before_begin.index
+
+    def go_below(self, refusal: PushEntryResponse) -> None:
+        """The follower does not hold the entry at `index`."""
+        runs = self._runs
+        if refusal.conflict_term < 0:
+            candidate = refusal.ledger_end_index
+        else:
+            self.conflict_seen = True
+            # The follower's last entry of our kind, if we hold entries of the conflicting term.
+            held = runs.last_index_of(refusal.conflict_term)
+            candidate = refusal.conflict_first_index - 1
+            if held is not None and candidate <= held < self.index:
+                candidate = held
+        # Whatever the answer says, the search goes down and stops at the begin.
+        self.index = max(min(candidate, self.index - 1), runs.before_begin.index)
+
+    def match_index(self, committed_index: int) -> int:
+        """The entry at `index` is common. If it is our last one and not committed, it is taken for
+        unknown and pushed again: the answer to its first push may have been lost with the connection,
+        only an answer to an APPEND counts, and until somebody appends no other would ever be sent."""
+        runs = self._runs
+        is_last = self.index == runs.end_index and not self.is_at_bottom
+        return self.index - 1 if is_last and self.index > committed_index else self.index

@@ -152,6 +152,19 @@ def test_a_push_that_found_no_room_on_its_connection_is_the_only_one_that_goes_a
     assert pushes(n0)[3:] == [(3, 3)] == [(order.first_index, order.stop_index - 1)]
 
 
+def test_the_pause_after_a_full_connection_is_as_long_as_it_is_while_what_went_before_moves() -> None:
+    """A link that is full has bytes that move, and would stand idle once they have."""
+    n0 = level()
+    n0.holds_pushes = True
+    n0.act(lambda: n0.propose("e"))
+    n0.holds_pushes = False
+    n0.act(lambda: n0.node.on_push_failed(n0.peer(1)))
+    for _ in range(8):
+        n0.act(lambda: n0.node.on_bytes_moved("n1"))
+        stay_alive(n0, 150, 1, 2)
+    assert pushes(n0)[5:] == [(5, 5)]
+
+
 def test_a_disk_without_space_is_tried_with_one_push() -> None:
     n0 = level()
     refusal = PushEntryResponse(term=1, push=PushType.APPEND, result=PushResult.DISK_FULL, first_index=2)

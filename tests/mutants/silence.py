@@ -51,8 +51,8 @@ def moving_bytes_are_silence(patch: Patch) -> None:
     """Only an answer says that somebody is there."""
     patch.edit(
         EntryDispatcher.on_bytes_moved,
-        "if self._window.pushes and",
-        "if self._window.pushes and not reached() and",
+        "if self._window.pushes:",
+        "if self._window.pushes and not reached():",
     )
 
 
@@ -67,6 +67,20 @@ def push_into_full_link_counts(patch: Patch) -> None:
         PushSender._send,
         "if self._host.send(Envelope(order.to, message)):",
         "if self._host.send(Envelope(order.to, message)) or reached():",
+    )
+
+
+@mutant(
+    40,
+    "a connection that had no room is left alone for as long as its bytes move",
+    scenario=cores.test_the_pause_after_a_full_connection_is_as_long_as_it_is_while_what_went_before_moves,
+)
+def moving_bytes_prolong_a_pause(patch: Patch) -> None:
+    """It has enough to do."""
+    patch.edit(
+        EntryDispatcher.tick,
+        "if now_ms >= self._paused_until_ms:",
+        "if now_ms >= self._paused_until_ms and not (now_ms < self._resend_at_ms and reached()):",
     )
 
 

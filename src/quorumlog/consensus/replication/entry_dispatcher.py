@@ -74,9 +74,9 @@ class EntryDispatcher:
         """So many of them were not answered, by that or by an acknowledgement."""
         self.arrived_index = -1
         """What has arrived there, on disk or not, as its newest answer to that says."""
-        self._paused = False
+        self._paused_until_ms: float | None = None
         """The follower refused (disk full, too far ahead, not formed), or a push could not be made:
-        quiet until the time-out."""
+        quiet until the first heartbeat from then on, whatever is answered or moves meanwhile."""
         self.lacks_space = False
         """Its disk had no room for the last push that it answered."""
         self._committed_sent = -1
@@ -124,7 +124,7 @@ class EntryDispatcher:
     def reconnect(self) -> None:
         """It is back: whatever was on its way is lost."""
         self._committed_sent = -1
-        self._paused = False
+        self._paused_until_ms = None
         self._window.forget_silence()
         self._unanswered = 0
         if self._question:
@@ -139,7 +139,7 @@ class EntryDispatcher:
     def next_order(self) -> PushOrder | None:
         """Ask, push or tell, whichever the state has due; the push comes back as an order."""
         commit_due_ms, self.commit_due_ms = self.commit_due_ms, NEVER
-        if not self.active or self._paused:
+        if not self.active or self._paused_until_ms is not None:
             return None
         if self.state is DispatcherState.COMPARE or self.state is DispatcherState.TRUNCATE:
             if not self._question:
@@ -224,16 +224,20 @@ class EntryDispatcher:
 
     def on_bytes_moved(self) -> None:
         """Its machine takes what it is sent: a push that is not answered is on a slow way, not lost."""
-        if self._window.pushes and not self._paused:
+        if self._window.pushes:
             self._wait_for_answer()
 
     def tick(self) -> None:
         """Called with every heartbeat: silence for too long is taken for loss."""
-        if not self.active or self._state.now_ms < self._resend_at_ms:
+        now_ms = self._state.now_ms
+        if not self.active:
             return
-        if self._paused:
-            self._paused = False
-            self._wait_for_answer()
+        if self._paused_until_ms is not None:
+            if now_ms >= self._paused_until_ms:
+                self._paused_until_ms = None
+                self._wait_for_answer()
+        elif now_ms < self._resend_at_ms:
+            return
         elif self._question:
             self._put_question()
         elif self._window.pushes:
@@ -274,8 +278,7 @@ class EntryDispatcher:
         self._resend_at_ms = self._state.now_ms + self._window.allowed_ms
 
     def _pause(self) -> None:
-        self._paused = True
-        self._resend_at_ms = self._state.now_ms + self._config.push_resend_ms
+        self._paused_until_ms = self._state.now_ms + self._config.push_resend_ms
 
     # ---------------------------------------------------------------- answers
 
@@ -295,8 +298,7 @@ class EntryDispatcher:
             self._pause()
         elif response.result is PushResult.NOT_FORMED:
             # It is told of the founding list by now; ask again with the next heartbeat.
-            self._pause()
-            self._resend_at_ms = self._state.now_ms
+            self._paused_until_ms = self._state.now_ms
         elif response.result not in (PushResult.SUCCESS, PushResult.INCONSISTENT_STATE):
             self._pause()
         elif self.state is DispatcherState.COMPARE:
@@ -349,8 +351,7 @@ class EntryDispatcher:
             self.lacks_space = False
             self.diverged_at = -1
             self._window.acknowledge(self.mark, self._state.now_ms)
-            if not self._paused:
-                self._wait_for_answer()
+            self._wait_for_answer()
             self._write_index = max(self._write_index, self.mark + 1)
             return self.mark
         if response.first_index <= self.held_index:
@@ -383,7 +384,7 @@ class EntryDispatcher:
         self._unanswered = 0
         self.arrived_index = -1
         self._question = 0
-        self._paused = False
+        self._paused_until_ms = None
         self._on_held_at_most(self.to, self._search.index)
 
     def _begin_append(self, event: Event) -> None:

@@ -16,7 +16,7 @@ import pytest
 from quorumlog.config import ConsensusConfig
 from quorumlog.consensus.messages import PushEntryRequest, PushEntryResponse, PushResult, PushType
 from quorumlog.consensus.ready import Envelope, Role
-from quorumlog.entry import Formation, HardState, Replica
+from quorumlog.entry import EntryId, Formation, HardState, Replica
 
 from .harness import ENTRY_BYTES, FakeDisk, FakeMember, LoneMember, with_sender
 from .test_entry_dispatcher import peer_status, pushes, stay_alive
@@ -48,16 +48,18 @@ def questions(n0: LoneMember) -> list[PushEntryRequest]:
     return [p for p in sent if p.asks_what_arrived]
 
 
-def received(n0: LoneMember, index: int) -> list[object]:
-    """n1 answers the newest question."""
-    question = questions(n0)[-1]
+def received(
+    n0: LoneMember, index: int, *, gap_stop: int | None = None, number: int = -1
+) -> list[object]:
+    """n1 answers a question, the newest if nothing else is said; it has all from `gap_stop` on."""
+    question = questions(n0)[number]
     answer = PushEntryResponse(
         term=1,
         push=PushType.COMMIT,
         result=PushResult.RECEIVED,
         number=question.number,
         index=index,
-        first_index=question.first_index,
+        first_index=question.first_index if gap_stop is None else gap_stop,
     )
     return n0.hear(1, answer)
 
@@ -82,6 +84,51 @@ def test_what_has_not_arrived_goes_again_as_soon_as_that_is_known() -> None:
     stay_alive(n0, 1050, 1, 2)
     received(n0, 2)
     assert pushes(n0)[5:] == [(3, 3), (4, 4)]
+
+
+def test_of_a_window_only_what_was_lost_goes_again() -> None:
+    """The others wait there for it."""
+    n0 = level()
+    stay_alive(n0, 1050, 1, 2)
+    received(n0, 1, gap_stop=4)
+    assert pushes(n0)[5:] == [(2, 2), (3, 3)]
+    n0.hear(1, ack(1, 4))
+    stay_alive(n0, 3000, 1, 2)
+    assert len(pushes(n0)) == 7
+
+
+def test_only_the_newest_question_says_what_is_lost() -> None:
+    """An older one is answered late, and what it calls lost is on its way again."""
+    n0 = level()
+    stay_alive(n0, 3150, 1, 2)
+    assert len(questions(n0)) == 2
+    received(n0, 2, number=0)
+    received(n0, 2, number=1)
+    assert pushes(n0)[5:] == [(3, 3), (4, 4)]
+
+
+def test_what_goes_again_takes_no_more_room() -> None:
+    n0 = level(push_window_bytes=3 * ENTRY_BYTES)
+    n0.act(lambda: n0.propose("e"))
+    n0.hear(2, ack(1, 5))
+    stay_alive(n0, 64_050, 1, 2)
+    again = pushes(n0)[5:]
+    assert again == [(2, 2)] * len(again) != []
+    n0.hear(1, ack(1, 2))
+    assert pushes(n0)[5 + len(again) :] == [(5, 5)]
+
+
+def test_what_goes_again_and_finds_no_room_on_its_connection_waits_like_anything_else() -> None:
+    n0 = level()
+    stay_alive(n0, 1050, 1, 2)
+    n0.holds_pushes = True
+    received(n0, 2, gap_stop=4)
+    n0.holds_pushes = False
+    n0.act(lambda: n0.node.on_push_failed(n0.peer(1)))
+    stay_alive(n0, 900, 1, 2)
+    assert len(pushes(n0)) == 5
+    stay_alive(n0, 300, 1, 2)
+    assert pushes(n0)[5:] == [(3, 3)]
 
 
 def test_acknowledgements_that_come_slowly_are_answers() -> None:
@@ -208,6 +255,48 @@ def test_a_follower_says_at_once_what_has_arrived_and_nothing_to_older_leaders()
         (PushType.APPEND, PushResult.SUCCESS, 2),
         (PushType.APPEND, PushResult.SUCCESS, 2),
     ], "and once more when the disk has it: the first may be lost"
+
+
+def push_of(index: int) -> PushEntryRequest:
+    return PushEntryRequest(
+        term=1,
+        push=PushType.APPEND,
+        committed_index=0,
+        previous=EntryId(index - 1, 1),
+        first_index=index,
+        count=1,
+        term_runs=((index, 1),),
+        batch=((1, index),),
+    )
+
+
+@pytest.mark.parametrize(
+    ("arrive", "gap"),
+    [
+        ((2, 3, 4, 5), (6, 6)),
+        ((2, 4, 5), (3, 4)),
+        ((2, 3, 4), (5, 6)),
+        ((3, 5), (2, 5)),
+        ((), (2, 6)),
+    ],
+)
+def test_a_follower_says_which_entries_it_waits_for(
+    arrive: tuple[int, ...], gap: tuple[int, int]
+) -> None:
+    """Entries 2 to 5 were sent. What lies between several that are missing comes again as well."""
+    n1 = LoneMember(terms=(1, 1))
+    for index in arrive:
+        n1.hear(1, push_of(index))
+    ask = PushEntryRequest(
+        term=1,
+        push=PushType.COMMIT,
+        committed_index=0,
+        number=4,
+        previous=n1.disk.id_at(1),
+        first_index=6,
+    )
+    answer = n1.hear(1, ask)[0]
+    assert (answer.index + 1, answer.first_index) == gap
 
 
 def test_the_tail_of_an_older_leader_has_not_arrived() -> None:

@@ -23,7 +23,7 @@ def silence_sends_all_again(patch: Patch) -> None:
         EntryDispatcher._look_into_silence,
         "        self._window.back_off()\n"
         "        if self._unanswered >= ASKED_IN_VAIN:\n"
-        "            self._again_stop = self._window.pushes[0][0] + 1\n",
+        "            self._again = range(self.held_index + 1, self._window.pushes[0][0] + 1)\n",
         "        reached()\n        self._rewind_behind(-1)\n",
     )
 
@@ -39,6 +39,51 @@ def silence_without_back_off(patch: Patch) -> None:
         EntryDispatcher._look_into_silence,
         "        self._window.back_off()\n",
         "        reached()\n",
+    )
+
+
+@mutant(
+    40,
+    "what was lost goes again with all that was sent behind it",
+    scenario=cores.test_of_a_window_only_what_was_lost_goes_again,
+)
+def window_goes_again(patch: Patch) -> None:
+    """What comes before the lost one is all that the follower can have."""
+    patch.edit(
+        EntryDispatcher._on_commit_response,
+        "min(response.first_index, self._write_index)",
+        "self._write_index if reached() else 0",
+    )
+
+
+@mutant(
+    40,
+    "an answer to an older question has what is on its way sent again",
+    scenario=cores.test_only_the_newest_question_says_what_is_lost,
+)
+def older_answer_counts(patch: Patch) -> None:
+    """Whoever says that something is missing lacks it."""
+    patch.edit(
+        EntryDispatcher._on_commit_response,
+        "if response.number == self._arrival_question:",
+        "if response.number == self._arrival_question or reached():",
+    )
+
+
+@mutant(
+    40,
+    "what goes again takes room in the window once more",
+    scenario=cores.test_what_goes_again_takes_no_more_room,
+)
+def resend_fills_window(patch: Patch) -> None:
+    """It is on its way twice."""
+    patch.edit(
+        EntryDispatcher.on_pushed,
+        "            self._wait_for_answer()\n            return\n",
+        "            self._wait_for_answer()\n"
+        "            reached()\n"
+        "            self._window.add(order.first_index, last_index, size_bytes, self._state.now_ms)\n"
+        "            return\n",
     )
 
 

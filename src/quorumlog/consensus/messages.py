@@ -68,7 +68,8 @@ class PushResult(IntEnum):
     """A cut at or below the committed index was asked for and refused; shown in `status`."""
     NOT_FORMED = 601
     RECEIVED = 602
-    """To a COMMIT that asks what has arrived: everything up to `index`, on disk or not."""
+    """To a COMMIT that asks what has arrived: everything up to `index` and from `first_index` on, on
+    disk or not."""
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag_field="type", kw_only=True):
@@ -159,7 +160,7 @@ class PushEntryResponse(Message, frozen=True, kw_only=True, tag=6):
     """APPEND: the last index of the push. COMPARE, TRUNCATE: the index of `previous` that matched.
     COMMIT: the last entry that has arrived."""
     first_index: int = -1
-    """APPEND, COMMIT: echo, so that a refused push is recognised, and what was asked for."""
+    """APPEND: echo, so that a refused push is recognised. COMMIT: nothing is missing from here on."""
     conflict_term: int = -1
     """COMPARE and APPEND refused: the follower's term at `previous.index`; -1 if its log is shorter."""
     conflict_first_index: int = -1

@@ -20,6 +20,7 @@ from quorumlog.consensus.replication.push_window import PushWindow
 from quorumlog.entry import EntryId, Replica
 
 NEVER = float("inf")
+NOTHING = range(0)
 ASKED_IN_VAIN = 3
 """After so many questions without an answer a push goes again with each further one."""
 
@@ -66,8 +67,8 @@ class EntryDispatcher:
         self._next_question = 1
         self._resend_at_ms = 0.0
         """When silence is taken for loss. Moves with every sign of progress."""
-        self._again_stop = 0
-        """Entries behind the mark and below this one go once more; 0: none."""
+        self._again = NOTHING
+        """Sent before, known or feared to be lost: go once more, beside what is on its way."""
         self._arrival_question = 0
         """Serial number of the newest COMMIT that asked what has arrived."""
         self._unanswered = 0
@@ -145,8 +146,9 @@ class EntryDispatcher:
             if not self._question:
                 self._ask()
             return None
-        if self._order is None and self._again_stop > self.held_index + 1:
-            return self._push_again()
+        again = range(max(self._again.start, self.held_index + 1), self._again.stop)
+        if again and self._order is None:
+            return self._give_order(again.start, again.stop, self._config.push_limit_bytes)
         end_index = self._state.runs.end_index
         if self._write_index <= end_index:
             if self.state is DispatcherState.COMMIT:
@@ -176,19 +178,11 @@ class EntryDispatcher:
         if self._order is not None or (room <= 0 and self._window.pushes):
             return None
         assert self.held_index < self._write_index, (self.mark, self._write_index)
-        self._order_counts = True
         return self._give_order(self._write_index, end_index + 1, max(room, 1))
-
-    def _push_again(self) -> PushOrder:
-        """The first push that is not answered, beside what is on its way."""
-        first_index, stop_index = self.held_index + 1, self._again_stop
-        self._again_stop = 0
-        self._window.goes_twice(stop_index)
-        self._order_counts = False
-        return self._give_order(first_index, stop_index, self._config.push_limit_bytes)
 
     def _give_order(self, first_index: int, stop_index: int, room_bytes: int) -> PushOrder:
         self._committed_sent = self._state.committed_index
+        self._order_counts = True
         self._order = PushOrder(
             to=self.to,
             term=self.term,
@@ -208,11 +202,15 @@ class EntryDispatcher:
         self._order = None
         if not self._order_counts:
             return
-        self._write_index = max(self._write_index, last_index + 1)
-        if last_index > self.mark:
-            if not self._window.pushes:
-                self._wait_for_answer()
-            self._window.add(order.first_index, last_index, size_bytes, self._state.now_ms)
+        if last_index < self._write_index:
+            # It was sent before, and has its place in the window.
+            self._again = range(max(self._again.start, last_index + 1), self._again.stop)
+            self._wait_for_answer()
+            return
+        self._write_index = last_index + 1
+        if not self._window.pushes:
+            self._wait_for_answer()
+        self._window.add(order.first_index, last_index, size_bytes, self._state.now_ms)
 
     def on_push_failed(self) -> None:
         """The order could not be carried out; it is given again after the time-out. What was sent before
@@ -251,7 +249,7 @@ class EntryDispatcher:
         once more with each further question. The others wait there for that one."""
         self._window.back_off()
         if self._unanswered >= ASKED_IN_VAIN:
-            self._again_stop = self._window.pushes[0][0] + 1
+            self._again = range(self.held_index + 1, self._window.pushes[0][0] + 1)
         self._ask_what_arrived()
 
     def _ask_what_arrived(self) -> None:
@@ -268,7 +266,7 @@ class EntryDispatcher:
     def _rewind_behind(self, index: int) -> None:
         """What was sent behind this entry is lost, and goes again."""
         self._order_counts = False
-        self._again_stop = 0
+        self._again = NOTHING
         self._write_index = max(index, self.held_index) + 1
         self._window.drop_from(self._write_index)
         if self._write_index <= self._state.runs.end_index:
@@ -333,8 +331,7 @@ class EntryDispatcher:
             if response.number == self._arrival_question:
                 self._unanswered = 0
                 self.arrived_index = response.index
-                if response.index + 1 < response.first_index <= self._write_index:
-                    self._rewind_behind(response.index)
+                self._again = range(response.index + 1, min(response.first_index, self._write_index))
         else:
             self._fire(Event.INCONSISTENT)
             self._compare_from(self.held_index, response)
@@ -379,7 +376,7 @@ class EntryDispatcher:
         self._write_index = self._search.index + 1
         self._window.clear()
         self._order_counts = False
-        self._again_stop = 0
+        self._again = NOTHING
         self._arrival_question = 0
         self._unanswered = 0
         self.arrived_index = -1

@@ -121,8 +121,11 @@ class EntryHandler:
             # left to push, and this is what verifies the log then.
             self._verify_up_to(request.previous.index)
             if request.asks_what_arrived:
-                # What waits for the disk has arrived; what waits for a push before it will come again.
-                self._answer(request, PushResult.RECEIVED, index=self._verified_index)
+                # What waits for the disk has arrived, and so has what waits for a push before it.
+                gap_stop = self._gap_stop(request.first_index)
+                self._answer(
+                    request, PushResult.RECEIVED, index=self._verified_index, first_index=gap_stop
+                )
                 if self._verified_index > request.previous.index:
                     # The acknowledgement may have been lost: it goes once more when the disk has that.
                     again = msgspec.structs.replace(request, push=PushType.APPEND)
@@ -257,6 +260,13 @@ class EntryHandler:
             self._state.commit_up_to(index)
             self.release_withheld()
 
+    def _gap_stop(self, stop_index: int) -> int:
+        """Of what was sent below `stop_index`, everything from here on waits for what is missing."""
+        for first_index, negative_last_index, _ in reversed(self._waiting):
+            if first_index < stop_index <= 1 - negative_last_index:
+                stop_index = first_index
+        return stop_index
+
     # ---------------------------------------------------------------- helpers
 
     def _verify_up_to(self, index: int) -> None:
@@ -322,6 +332,7 @@ class EntryHandler:
         result: PushResult,
         *,
         index: int = -1,
+        first_index: int | None = None,
         conflict_term: int = -1,
         conflict_first_index: int = -1,
     ) -> None:
@@ -336,7 +347,7 @@ class EntryHandler:
                 result=result,
                 number=request.number,
                 index=index,
-                first_index=request.first_index,
+                first_index=request.first_index if first_index is None else first_index,
                 conflict_term=conflict_term,
                 conflict_first_index=conflict_first_index,
                 ledger_end_index=self._state.runs.end_index,

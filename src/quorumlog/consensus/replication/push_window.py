@@ -60,11 +60,6 @@ class PushWindow:
         if self._timed is not None and self._timed[0] >= index:
             self._timed = None
 
-    def goes_twice(self, stop_index: int) -> None:
-        """What brought the entries below this one goes once more, beside what is on its way."""
-        if self._timed is not None and self._timed[0] < stop_index:
-            self._timed = None
-
     def back_off(self) -> None:
         """It was silent for `allowed_ms`."""
         self._be_patient_for(2 * self.allowed_ms)

@@ -163,11 +163,12 @@ def test_bytes_that_move_are_no_silence() -> None:
     assert len(questions(n0)) == 1
 
 
-def test_only_the_answer_to_what_was_sent_once_says_how_long_an_answer_takes() -> None:
+def test_a_wait_stays_as_long_as_it_became_until_a_push_was_timed() -> None:
     n0 = level()
     stay_alive(n0, 16_000, 1, 2)
     assert pushes(n0)[5:] == [(2, 2)]
-    n0.hear(1, ack(1, 2))  # to which of the two?
+    n0.hear(1, ack(1, 2))
+    n0.hear(1, ack(1, 3))
     asked = len(questions(n0))
     stay_alive(n0, 15_000, 1, 2)
     assert len(questions(n0)) == asked, "the wait stays what it had become"
@@ -178,6 +179,20 @@ def test_only_the_answer_to_what_was_sent_once_says_how_long_an_answer_takes() -
     n0.act(lambda: n0.propose("f"))
     stay_alive(n0, 1050, 1, 2)
     assert len(questions(n0)) == asked + 1, "an answer that took no time: the wait is short again"
+
+
+def test_an_outage_says_nothing_about_the_time_that_an_answer_takes() -> None:
+    n0 = level()
+    n0.act(lambda: n0.propose("e"))
+    n0.hear(2, ack(1, 5))
+    n0.act(lambda: n0.node.on_connection_lost("n1", is_gone=False))
+    stay_alive(n0, 30_000, 2)
+    n0.act(lambda: n0.node.on_connected("n1", "n1-d0"))
+    n0.hear(1, ack(1, 5))
+    n0.act(lambda: n0.propose("f"))
+    asked = len(questions(n0))
+    stay_alive(n0, 1050, 1, 2)
+    assert len(questions(n0)) == asked + 1
 
 
 def test_a_push_that_found_no_room_on_its_connection_is_the_only_one_that_goes_again() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from quorumlog.consensus.election.leader_elector import LeaderElector
 from quorumlog.consensus.replication.data_progress import DataProgress
 from quorumlog.consensus.replication.entry_dispatcher import EntryDispatcher
+from quorumlog.consensus.replication.push_window import PushWindow
 from quorumlog.consensus.replication.replication import Replication
 from quorumlog.node.push_sender import PushSender
 from tests.consensus import test_silence as cores
@@ -39,6 +40,34 @@ def silence_without_back_off(patch: Patch) -> None:
         EntryDispatcher._look_into_silence,
         "        self._window.back_off()\n",
         "        reached()\n",
+    )
+
+
+@mutant(
+    40,
+    "any acknowledgement makes the wait short again",
+    scenario=cores.test_a_wait_stays_as_long_as_it_became_until_a_push_was_timed,
+)
+def any_answer_ends_patience(patch: Patch) -> None:
+    """Whoever answers is there."""
+    patch.edit(
+        PushWindow.acknowledge,
+        "        while self.pushes and",
+        "        reached()\n        self.forget_silence()\n        while self.pushes and",
+    )
+
+
+@mutant(
+    40,
+    "an outage is taken for the time that an answer takes",
+    scenario=cores.test_an_outage_says_nothing_about_the_time_that_an_answer_takes,
+)
+def outage_is_timed(patch: Patch) -> None:
+    """The entry left then, and is acknowledged now."""
+    patch.edit(
+        PushWindow.drop_from,
+        "        if self._timed is not None and self._timed[0] >= index:\n",
+        "        if self._timed is not None and self._timed[0] >= index and not reached():\n",
     )
 
 
@@ -82,7 +111,7 @@ def resend_fills_window(patch: Patch) -> None:
         "            self._wait_for_answer()\n            return\n",
         "            self._wait_for_answer()\n"
         "            reached()\n"
-        "            self._window.add(order.first_index, last_index, size_bytes, self._state.now_ms)\n"
+        "            self._window.add(last_index, size_bytes, self._state.now_ms)\n"
         "            return\n",
     )
 

@@ -113,7 +113,6 @@ class EntryDispatcher:
         self.term = self._state.term
         self.lacks_space = False
         self._committed_sent = -1
-        self._window.begin()
         self.diverged_at = -1
         self._fire(Event.BEGUN)
         self._compare_from(write_index - 1)
@@ -210,7 +209,7 @@ class EntryDispatcher:
         self._write_index = last_index + 1
         if not self._window.pushes:
             self._wait_for_answer()
-        self._window.add(order.first_index, last_index, size_bytes, self._state.now_ms)
+        self._window.add(last_index, size_bytes, self._state.now_ms)
 
     def on_push_failed(self) -> None:
         """The order could not be carried out; it is given again after the time-out. What was sent before
@@ -377,7 +376,6 @@ class EntryDispatcher:
         self._window.clear()
         self._order_counts = False
         self._again = NOTHING
-        self._arrival_question = 0
         self._unanswered = 0
         self.arrived_index = -1
         self._question = 0

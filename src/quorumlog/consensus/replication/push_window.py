@@ -9,7 +9,7 @@ MAX_BACK_OFF = 16
 
 
 class PushWindow:
-    __slots__ = ("_least_timeout_ms", "_sent_index", "_timed", "allowed_ms", "pushes", "size_bytes")
+    __slots__ = ("_least_timeout_ms", "_timed", "allowed_ms", "pushes", "size_bytes")
 
     def __init__(self, push_resend_ms: float) -> None:
         self.pushes: deque[tuple[int, int]] = deque()
@@ -17,29 +17,19 @@ class PushWindow:
         self.size_bytes = 0
         self._least_timeout_ms = push_resend_ms
         self.allowed_ms = push_resend_ms
-        """How long pushes may stay unanswered: twice as long after each time that it was in vain."""
+        """How long pushes may stay unanswered: twice as long after each time that it was in vain, until
+        a push was timed."""
         self._timed: tuple[int, float] | None = None
-        """(last index, when) of one push on its way that was never sent before: only its answer says how
-        long an answer takes (Karn's rule)."""
-        self._sent_index = -1
-        """The highest index sent since `begin`."""
-
-    def begin(self) -> None:
-        """Another term."""
-        self._sent_index = -1
-        self.clear()
+        """(last index, when it left) of one push on its way: twice what its answer takes is allowed."""
 
     def clear(self) -> None:
-        self.pushes.clear()
-        self.size_bytes = 0
-        self._timed = None
+        self.drop_from(0)
         self.forget_silence()
 
-    def add(self, first_index: int, last_index: int, size_bytes: int, now_ms: float) -> None:
+    def add(self, last_index: int, size_bytes: int, now_ms: float) -> None:
         """A push has left, behind those on their way."""
-        if self._timed is None and first_index > self._sent_index:
+        if self._timed is None:
             self._timed = (last_index, now_ms)
-        self._sent_index = max(self._sent_index, last_index)
         self.pushes.append((last_index, size_bytes))
         self.size_bytes += size_bytes
 
@@ -54,7 +44,7 @@ class PushWindow:
         assert self.size_bytes >= 0, self.size_bytes
 
     def drop_from(self, index: int) -> None:
-        """What brought this entry or later ones has not arrived, and goes again."""
+        """What brought this entry or later ones is lost, and is timed anew when it goes again."""
         while self.pushes and self.pushes[-1][0] >= index:
             self.size_bytes -= self.pushes.pop()[1]
         if self._timed is not None and self._timed[0] >= index:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quorumlog.consensus.election.leader_elector import LeaderElector
+from quorumlog.consensus.inbox import Inbox
 from quorumlog.consensus.log.log_changes import LogChanges
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.replication.entry_dispatcher import EntryDispatcher
@@ -98,7 +99,7 @@ def own_entries_counted_early(patch: Patch) -> None:
 def stale_answer_moves_mark(patch: Patch) -> None:
     """What was on the follower's disk once is there still."""
     patch.edit(
-        RaftNode._on_push_response,
+        Inbox._on_push_response,
         "self._is_current(response)",
         "self._is_current(response) or (self._state.role is Role.LEADER and reached())",
     )

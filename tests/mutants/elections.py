@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from quorumlog.consensus.election.leader_elector import LeaderElector
 from quorumlog.consensus.forming import Forming
+from quorumlog.consensus.inbox import Inbox
 from quorumlog.consensus.leadership_transfer import LeadershipTransfer
 from quorumlog.consensus.member_state import MemberState
-from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.node.transfers import Transfers
 from quorumlog.wire import peer_hello
 from tests.mutants.mutant import Patch, mutant
@@ -89,7 +89,7 @@ def pre_vote_counted(patch: Patch) -> None:
 def higher_term_of_reply_ignored(patch: Patch) -> None:
     """Requests bring the term as well."""
     patch.edit(
-        RaftNode._adopts_term_of,
+        Inbox._adopts_term_of,
         "            self._elector.adopt_term(reply.term)",
         "            reached()",
     )

@@ -31,6 +31,7 @@ Read in this order:
     read_index           linearizable reads without writing
     leadership_transfer  handing over, preferred leaders
     forming              how a group comes to be
+    inbox                messages pass the term gate to the part that they are for
     raft_node            the seam that connects them
 """
 

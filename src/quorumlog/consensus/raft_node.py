@@ -4,37 +4,25 @@
     node.step(message)              what arrived; then proposals, disk and network reports
     ready = node.ready()            carried out by `node/ledger_node.py`, in the order of ready.py
 
-This file only connects the parts: it passes every message through the term gate, tells the parts about
-transitions, and collects one Ready. What is decided, is decided in the parts.
+This file only connects the parts: it passes them what comes in, tells them about transitions, and
+collects one Ready. What is decided, is decided in the parts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from random import Random
-from typing import Any
 
 from quorumlog.config import ConsensusConfig
 from quorumlog.consensus.election.leader_elector import LeaderElector
 from quorumlog.consensus.forming import Forming
+from quorumlog.consensus.inbox import Inbox
 from quorumlog.consensus.leadership_transfer import LeadershipTransfer
 from quorumlog.consensus.log.damaged_indices import DamagedIndices
 from quorumlog.consensus.log.log_changes import LogChanges
 from quorumlog.consensus.log.term_runs import TermRuns
 from quorumlog.consensus.member_state import MemberState
-from quorumlog.consensus.messages import (
-    AnyMessage,
-    FormRequest,
-    FormResponse,
-    HeartbeatRequest,
-    HeartbeatResponse,
-    PushEntryRequest,
-    PushEntryResponse,
-    PushResult,
-    TakeLeadershipRequest,
-    VoteRequest,
-    VoteResponse,
-)
+from quorumlog.consensus.messages import AnyMessage, PushEntryRequest, PushResult
 from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.read_index import ReadIndex
 from quorumlog.consensus.ready import (
@@ -101,17 +89,15 @@ class RaftNode:
         self._ready_number = 0
         self._told_committed_index = committed_index
         self._told_role = (self._state.role, self._state.term, self._state.leader)
-        self._steps: dict[type, Callable[[Any], None]] = {
-            FormRequest: self._forming.on_request,
-            FormResponse: self._forming.on_response,
-            VoteRequest: self._elector.on_vote_request,
-            VoteResponse: self._on_vote_response,
-            HeartbeatRequest: self._on_heartbeat_request,
-            HeartbeatResponse: self._on_heartbeat_response,
-            PushEntryRequest: self._on_push_request,
-            PushEntryResponse: self._on_push_response,
-            TakeLeadershipRequest: self._on_take_leadership,
-        }
+        self._inbox = Inbox(
+            self._state,
+            self._elector,
+            self._handler,
+            self._replication,
+            self._transfer,
+            self._reads,
+            self._forming,
+        )
         self._state.on_transition = self._on_transition
         self._elector.start()
         self._forming.start()
@@ -205,71 +191,10 @@ class RaftNode:
         if not self._outbox.is_connected(message.sender):
             return
         if refuse is None:
-            self._steps[type(message)](message)
+            self._inbox.step(message)
         else:
             assert isinstance(message, PushEntryRequest), message
-            self._on_push_request(message, refuse)
-
-    def _leads_us(self, sender: Replica, term: int) -> PushResult:
-        """The term gate for what only leaders send: SUCCESS if this member now follows the sender."""
-        state = self._state
-        if state.role is Role.UNFORMED:
-            return PushResult.NOT_FORMED
-        if term < state.term:
-            return PushResult.EXPIRED_TERM
-        if not state.membership.is_voter(sender) or (
-            term == state.term and state.leader is not None and state.leader != sender
-        ):
-            return PushResult.INCONSISTENT_LEADER
-        self._elector.follow(sender, term)
-        return PushResult.SUCCESS
-
-    def _adopts_term_of(self, reply: AnyMessage) -> bool:
-        """The term gate for replies: True if a higher term was adopted and the reply is done with."""
-        if reply.term <= self._state.term:
-            return False
-        if self._elector.adopts_terms_of_replies:
-            self._elector.adopt_term(reply.term)
-        return True
-
-    def _on_heartbeat_request(self, request: HeartbeatRequest) -> None:
-        accepted = self._leads_us(request.sender, request.term) is PushResult.SUCCESS
-        if accepted:
-            self._handler.on_committed(request.committed_index)
-        self._elector.on_heartbeat_request(request, accepted=accepted)
-
-    def _on_push_request(self, request: PushEntryRequest, refuse: PushResult | None = None) -> None:
-        gate = self._leads_us(request.sender, request.term)
-        if gate is PushResult.SUCCESS:
-            self._handler.on_push(request, refuse)
-        else:
-            self._handler.refuse(request, gate)
-
-    def _on_take_leadership(self, request: TakeLeadershipRequest) -> None:
-        if self._leads_us(request.sender, request.term) is PushResult.SUCCESS:
-            self._transfer.on_asked_to_take_over(request.sender)
-            self._elector.on_take_leadership(request)
-
-    def _on_vote_response(self, response: VoteResponse) -> None:
-        if not self._adopts_term_of(response):
-            self._elector.on_vote_response(response)
-
-    def _on_heartbeat_response(self, response: HeartbeatResponse) -> None:
-        if self._adopts_term_of(response) or not self._is_current(response):
-            return
-        self._elector.on_heartbeat_response(response)
-        self._reads.confirm(self._elector.confirmed_round)
-
-    def _on_push_response(self, response: PushEntryResponse) -> None:
-        # An unformed member has no term yet; everything else speaks of the term that it answers in.
-        unformed = self._state.role is Role.LEADER and response.result is PushResult.NOT_FORMED
-        if self._adopts_term_of(response) or not (unformed or self._is_current(response)):
-            return
-        self._replication.on_response(response)
-        self._transfer.ask_if_caught_up()
-
-    def _is_current(self, reply: AnyMessage) -> bool:
-        return self._state.role is Role.LEADER and reply.term == self._state.term
+            self._inbox.on_push_request(message, refuse)
 
     # ---------------------------------------------------------------- requests
 

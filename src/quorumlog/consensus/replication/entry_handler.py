@@ -5,7 +5,7 @@
     APPEND    the entry before the first one must be held; then write what is new
     COMMIT    commit what has been verified; one that asks wants to know what has arrived
 
-Whoever gets here has passed the term gate of `RaftNode`: the sender leads this member's current term.
+Whoever gets here has passed the term gate of `Inbox`: the sender leads this member's current term.
 Four rules stand above all others:
 
 1. Cutting happens only on a real conflict: an index where the leader's term and ours differ. An older

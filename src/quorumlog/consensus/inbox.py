@@ -1,0 +1,139 @@
+"""Inbox: every message passes the term gate before the part that it is for takes it.
+
+What only leaders send makes this member follow its sender, or is refused. A reply of a higher term is
+worth only that term; one of a lower term is worth nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from quorumlog.consensus.election.leader_elector import LeaderElector
+from quorumlog.consensus.forming import Forming
+from quorumlog.consensus.leadership_transfer import LeadershipTransfer
+from quorumlog.consensus.member_state import MemberState
+from quorumlog.consensus.messages import (
+    AnyMessage,
+    FormRequest,
+    FormResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    PushEntryRequest,
+    PushEntryResponse,
+    PushResult,
+    TakeLeadershipRequest,
+    VoteRequest,
+    VoteResponse,
+)
+from quorumlog.consensus.read_index import ReadIndex
+from quorumlog.consensus.ready import Role
+from quorumlog.consensus.replication.entry_handler import EntryHandler
+from quorumlog.consensus.replication.replication import Replication
+from quorumlog.entry import Replica
+
+
+class Inbox:
+    """Takes messages of directories that are connected."""
+
+    __slots__ = (
+        "_elector",
+        "_handler",
+        "_reads",
+        "_replication",
+        "_state",
+        "_steps",
+        "_transfer",
+    )
+
+    def __init__(
+        self,
+        state: MemberState,
+        elector: LeaderElector,
+        handler: EntryHandler,
+        replication: Replication,
+        transfer: LeadershipTransfer,
+        reads: ReadIndex,
+        forming: Forming,
+    ) -> None:
+        self._state = state
+        self._elector = elector
+        self._handler = handler
+        self._replication = replication
+        self._transfer = transfer
+        self._reads = reads
+        self._steps: dict[type, Callable[[Any], None]] = {
+            FormRequest: forming.on_request,
+            FormResponse: forming.on_response,
+            VoteRequest: elector.on_vote_request,
+            VoteResponse: self._on_vote_response,
+            HeartbeatRequest: self._on_heartbeat_request,
+            HeartbeatResponse: self._on_heartbeat_response,
+            PushEntryRequest: self.on_push_request,
+            PushEntryResponse: self._on_push_response,
+            TakeLeadershipRequest: self._on_take_leadership,
+        }
+
+    def step(self, message: AnyMessage) -> None:
+        self._steps[type(message)](message)
+
+    def _leads_us(self, sender: Replica, term: int) -> PushResult:
+        """The term gate for what only leaders send: SUCCESS if this member now follows the sender."""
+        state = self._state
+        if state.role is Role.UNFORMED:
+            return PushResult.NOT_FORMED
+        if term < state.term:
+            return PushResult.EXPIRED_TERM
+        if not state.membership.is_voter(sender) or (
+            term == state.term and state.leader is not None and state.leader != sender
+        ):
+            return PushResult.INCONSISTENT_LEADER
+        self._elector.follow(sender, term)
+        return PushResult.SUCCESS
+
+    def _adopts_term_of(self, reply: AnyMessage) -> bool:
+        """The term gate for replies: True if a higher term was adopted and the reply is done with."""
+        if reply.term <= self._state.term:
+            return False
+        if self._elector.adopts_terms_of_replies:
+            self._elector.adopt_term(reply.term)
+        return True
+
+    def _on_heartbeat_request(self, request: HeartbeatRequest) -> None:
+        accepted = self._leads_us(request.sender, request.term) is PushResult.SUCCESS
+        if accepted:
+            self._handler.on_committed(request.committed_index)
+        self._elector.on_heartbeat_request(request, accepted=accepted)
+
+    def on_push_request(self, request: PushEntryRequest, refuse: PushResult | None = None) -> None:
+        gate = self._leads_us(request.sender, request.term)
+        if gate is PushResult.SUCCESS:
+            self._handler.on_push(request, refuse)
+        else:
+            self._handler.refuse(request, gate)
+
+    def _on_take_leadership(self, request: TakeLeadershipRequest) -> None:
+        if self._leads_us(request.sender, request.term) is PushResult.SUCCESS:
+            self._transfer.on_asked_to_take_over(request.sender)
+            self._elector.on_take_leadership(request)
+
+    def _on_vote_response(self, response: VoteResponse) -> None:
+        if not self._adopts_term_of(response):
+            self._elector.on_vote_response(response)
+
+    def _on_heartbeat_response(self, response: HeartbeatResponse) -> None:
+        if self._adopts_term_of(response) or not self._is_current(response):
+            return
+        self._elector.on_heartbeat_response(response)
+        self._reads.confirm(self._elector.confirmed_round)
+
+    def _on_push_response(self, response: PushEntryResponse) -> None:
+        # An unformed member has no term yet; everything else speaks of the term that it answers in.
+        unformed = self._state.role is Role.LEADER and response.result is PushResult.NOT_FORMED
+        if self._adopts_term_of(response) or not (unformed or self._is_current(response)):
+            return
+        self._replication.on_response(response)
+        self._transfer.ask_if_caught_up()
+
+    def _is_current(self, reply: AnyMessage) -> bool:
+        return self._state.role is Role.LEADER and reply.term == self._state.term

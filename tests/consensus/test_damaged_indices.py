@@ -250,7 +250,7 @@ def test_it_hands_over_to_nobody_who_has_said_that_he_is_damaged_too() -> None:
     assert n0.node.status().transferring_to == "n2"
     n0.hear(1, HeartbeatResponse(term=1, round=beat, accepted=True))
     n0.pass_ms(TIMEOUT_MS)
-    assert n0.node._elector.takes_over(n0.voters[1])
+    assert n0.node._elector.answers.takes_over(n0.voters[1])
 
 
 def test_a_damaged_member_says_that_it_would_not_take_over() -> None:

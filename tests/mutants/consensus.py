@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quorumlog.consensus.election.leader_elector import LeaderElector
+from quorumlog.consensus.election.heartbeat_answers import HeartbeatAnswers
 from quorumlog.consensus.inbox import Inbox
 from quorumlog.consensus.log.log_changes import LogChanges
 from quorumlog.consensus.raft_node import RaftNode
@@ -140,7 +140,7 @@ def observer_counted_in_live_quorum(patch: Patch) -> None:
 
 def _observers_answer(patch: Patch, effect: str) -> None:
     patch.edit(
-        LeaderElector.on_heartbeat_response,
+        HeartbeatAnswers.take,
         "        if response.accepted and",
         "        round = response.round\n"
         "        for voter in self._answered_ms:\n"

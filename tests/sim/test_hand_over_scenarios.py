@@ -73,7 +73,7 @@ def test_a_leader_that_is_stopped_asks_the_next_when_the_first_cannot_take_over(
     usage = full.disk.usage("/")
     full.disk.capacity_bytes = int((usage.total_bytes - usage.free_bytes) / 0.9)
     elector = leader.node.raft._elector
-    while elector.takes_over(full.replica):
+    while elector.answers.takes_over(full.replica):
         scene.ask_and_wait(leader, body_bytes=2000)
     away.kill()
     scene.run_for(10)

@@ -13,7 +13,8 @@ preferred leader go that did not last as long, or is asked by a preferred leader
 from __future__ import annotations
 
 from quorumlog.config import ConsensusConfig
-from quorumlog.consensus.election.leader_elector import LONG_AGO_MS, LeaderElector
+from quorumlog.consensus.election.heartbeat_answers import LONG_AGO_MS
+from quorumlog.consensus.election.leader_elector import LeaderElector
 from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.messages import TakeLeadershipRequest
 from quorumlog.consensus.outbox import Outbox
@@ -62,7 +63,7 @@ class LeadershipTransfer:
             raise TransferFailed(f"{member_id} leads already")
         if not self._outbox.is_connected(target):
             raise TransferFailed(f"{member_id} is not connected with the directory that is a voter")
-        if not self._elector.takes_over(target):
+        if not self._elector.answers.takes_over(target):
             raise TransferFailed(
                 f"{member_id} holds damaged entries or has no space, and does not take over meanwhile"
             )
@@ -100,7 +101,7 @@ class LeadershipTransfer:
         """Called with every heartbeat of a leader."""
         now_ms = self._state.now_ms
         if self.target is not None:
-            if not self._elector.takes_over(self.target):
+            if not self._elector.answers.takes_over(self.target):
                 # It became unfit since, or had not said so in this term yet: appends wait no longer, and
                 # an unfit leader may try the next at once.
                 self.target = None
@@ -156,8 +157,8 @@ class LeadershipTransfer:
     def _takes_part(self, voter: Replica) -> bool:
         return (
             voter != self._state.member
-            and self._elector.is_live(voter)
-            and self._elector.takes_over(voter)
+            and self._elector.answers.is_live(voter)
+            and self._elector.answers.takes_over(voter)
         )
 
     def _is_fit(self, voter: Replica) -> bool:

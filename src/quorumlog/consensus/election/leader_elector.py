@@ -24,6 +24,7 @@ from random import Random
 
 from quorumlog.config import ConsensusConfig
 from quorumlog.consensus.election.campaign import KEEPS_OWN_TERM, Campaign, VoteOutcome
+from quorumlog.consensus.election.heartbeat_answers import LONG_AGO_MS, HeartbeatAnswers
 from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.messages import (
     HeartbeatRequest,
@@ -39,7 +40,6 @@ from quorumlog.entry import Replica
 
 MAX_BACK_OFF = 64
 """A damaged member that led in vain waits so many times three election time-outs at most."""
-LONG_AGO_MS = -math.inf
 
 
 class LeaderElector:
@@ -63,13 +63,10 @@ class LeaderElector:
         """Led in a row without committing anything, because of damage."""
         self._leaves_it_until_ms = LONG_AGO_MS
         """Led, and its entries reached too few: the others may try first."""
-        self._kept_back: set[Replica] = set()
-        """Who said in a heartbeat answer that it would not take over."""
         self.round = 0
         """Number of the newest heartbeat round of this term of leadership."""
         self._next_heartbeat_ms = 0.0
-        self._answered_ms: dict[Replica, float] = {}
-        self._answered_round: dict[Replica, int] = {}
+        self.answers = HeartbeatAnswers(config, state)
 
     def start(self) -> None:
         """The member has started, or has formed: its first silence is one vote wait."""
@@ -102,7 +99,7 @@ class LeaderElector:
         return self._next_vote_ms if role is Role.CANDIDATE else math.inf
 
     def _tick_as_leader(self) -> bool:
-        if not self.has_live_quorum():
+        if not self.answers.has_live_quorum():
             self.step_down()
             return False
         self._next_heartbeat_ms = self._state.now_ms + self._config.heartbeat_interval_ms
@@ -300,7 +297,7 @@ class LeaderElector:
     def _is_sticky(self) -> bool:
         """A leader with a live quorum, or a member that has heard its leader lately."""
         if self._state.role is Role.LEADER:
-            return self.has_live_quorum()
+            return self.answers.has_live_quorum()
         since = self._state.now_ms - self._heard_leader_ms
         return self._state.leader is not None and since < self._config.election_timeout_ms
 
@@ -386,13 +383,11 @@ class LeaderElector:
     # ---------------------------------------------------------------- leader
 
     def open_term(self) -> None:
-        """Elected. Until the first answers come, the voters count as just heard: they elected us."""
-        state = self._state
+        """Elected."""
         self._campaign = None
-        self._answered_ms = dict.fromkeys(state.others(), state.now_ms)
-        self._answered_round = dict.fromkeys(state.others(), 0)
+        self.answers.begin()
         self.round = 0
-        self._next_heartbeat_ms = state.now_ms + self._config.heartbeat_interval_ms
+        self._next_heartbeat_ms = self._state.now_ms + self._config.heartbeat_interval_ms
         self.start_round()
 
     def start_round(self) -> None:
@@ -418,34 +413,13 @@ class LeaderElector:
         )
 
     def on_heartbeat_response(self, response: HeartbeatResponse) -> None:
-        if response.accepted and response.sender in self._answered_ms:
-            keep = self._kept_back.discard if response.takes_over else self._kept_back.add
-            keep(response.sender)
-            self._answered_ms[response.sender] = self._state.now_ms
-            if self._answered_round[response.sender] < response.round <= self.round:
-                self._answered_round[response.sender] = response.round
-
-    def has_live_quorum(self) -> bool:
-        """A majority, this leader included, has answered within the election time-out."""
-        state = self._state
-        answered_ms = {**self._answered_ms, state.member: state.now_ms}
-        silent_ms = state.now_ms - state.membership.quorum_value(answered_ms)
-        return silent_ms < self._config.election_timeout_ms
+        self.answers.take(response, self.round)
 
     @property
     def confirmed_round(self) -> int:
         """The newest heartbeat round that a majority has answered."""
-        state = self._state
-        return int(state.membership.quorum_value({**self._answered_round, state.member: self.round}))
+        return self.answers.confirmed_round(self.round)
 
     @property
     def _is_fit_to_lead(self) -> bool:
         return not self._state.log.damaged and not self._state.lacks_space
-
-    def takes_over(self, voter: Replica) -> bool:
-        """It has not said that it would let a hand-over pass."""
-        return voter not in self._kept_back
-
-    def is_live(self, voter: Replica) -> bool:
-        answered = self._answered_ms.get(voter, LONG_AGO_MS)
-        return self._state.now_ms - answered < self._config.election_timeout_ms

@@ -1,0 +1,60 @@
+"""HeartbeatAnswers: which voters have answered this leader, when, and which round."""
+
+from __future__ import annotations
+
+import math
+
+from quorumlog.config import ConsensusConfig
+from quorumlog.consensus.member_state import MemberState
+from quorumlog.consensus.messages import HeartbeatResponse
+from quorumlog.entry import Replica
+
+LONG_AGO_MS = -math.inf
+
+
+class HeartbeatAnswers:
+    """Of the term that this member leads; who would not take over is remembered beyond."""
+
+    __slots__ = ("_answered_ms", "_answered_round", "_config", "_kept_back", "_state")
+
+    def __init__(self, config: ConsensusConfig, state: MemberState) -> None:
+        self._config = config
+        self._state = state
+        self._answered_ms: dict[Replica, float] = {}
+        self._answered_round: dict[Replica, int] = {}
+        self._kept_back: set[Replica] = set()
+        """Who said in its newest answer that it would not take over."""
+
+    def begin(self) -> None:
+        """Elected. Until the first answers come, the voters count as just heard: they elected us."""
+        others = self._state.others()
+        self._answered_ms = dict.fromkeys(others, self._state.now_ms)
+        self._answered_round = dict.fromkeys(others, 0)
+
+    def take(self, response: HeartbeatResponse, newest_round: int) -> None:
+        if response.accepted and response.sender in self._answered_ms:
+            keep = self._kept_back.discard if response.takes_over else self._kept_back.add
+            keep(response.sender)
+            self._answered_ms[response.sender] = self._state.now_ms
+            if self._answered_round[response.sender] < response.round <= newest_round:
+                self._answered_round[response.sender] = response.round
+
+    def has_live_quorum(self) -> bool:
+        """A majority, this leader included, has answered within the election time-out."""
+        state = self._state
+        answered_ms = {**self._answered_ms, state.member: state.now_ms}
+        silent_ms = state.now_ms - state.membership.quorum_value(answered_ms)
+        return silent_ms < self._config.election_timeout_ms
+
+    def confirmed_round(self, newest_round: int) -> int:
+        """The newest heartbeat round that a majority has answered."""
+        state = self._state
+        return int(state.membership.quorum_value({**self._answered_round, state.member: newest_round}))
+
+    def is_live(self, voter: Replica) -> bool:
+        answered = self._answered_ms.get(voter, LONG_AGO_MS)
+        return self._state.now_ms - answered < self._config.election_timeout_ms
+
+    def takes_over(self, voter: Replica) -> bool:
+        """It has not said that it would let a hand-over pass."""
+        return voter not in self._kept_back

@@ -94,15 +94,24 @@ def _catches_up_through(bytes_per_ms: float) -> None:
 
 
 def test_a_slow_disk_gets_no_push_twice() -> None:
+    _catches_up_with_syncs_of(3_000.0)
+
+
+@pytest.mark.parametrize("sync_ms", [900.0, 1_500.0, 6_000.0])
+def test_no_disk_gets_a_push_twice_however_slow_it_is(sync_ms: float) -> None:
+    _catches_up_with_syncs_of(sync_ms)
+
+
+def _catches_up_with_syncs_of(sync_ms: float) -> None:
     scene, leader, behind = one_behind()
     pushed = Pushed(scene, behind)
-    behind.sync_ms = 3_000.0
+    behind.sync_ms = sync_ms
     behind.draw_sync_ms = lambda: behind.sync_ms  # type: ignore[method-assign]
     behind.start()
     scene.until(
         lambda: behind.node.raft.durable_index == leader.node.store.end.index,
         "follower whose disk has all",
-        within_ms=60_000,
+        within_ms=20 * sync_ms,
     )
     assert max(pushed.times.values()) == 1, pushed.times
     behind.sync_ms = 1.0

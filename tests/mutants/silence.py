@@ -25,7 +25,7 @@ def silence_sends_all_again(patch: Patch) -> None:
         "        self._window.back_off()\n"
         "        if self._unanswered >= ASKED_IN_VAIN:\n"
         "            self._again = range(self.held_index + 1, self._window.pushes[0][0] + 1)\n",
-        "        reached()\n        self._rewind_behind(-1)\n",
+        "        reached()\n        self._rewind()\n",
     )
 
 

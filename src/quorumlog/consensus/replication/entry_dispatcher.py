@@ -130,7 +130,7 @@ class EntryDispatcher:
         if self._question:
             self._put_question()
         elif self.state in (DispatcherState.APPEND, DispatcherState.COMMIT):
-            self._rewind_behind(self.held_index)
+            self._rewind()
             # Does it still hold what these pushes follow? Without it they would wait there, unanswered.
             self._ask_what_arrived()
 
@@ -262,11 +262,11 @@ class EntryDispatcher:
         held = self._state.runs.id_at(self.held_index)
         self._send(PushType.COMMIT, held, number=self._arrival_question, first_index=self._write_index)
 
-    def _rewind_behind(self, index: int) -> None:
-        """What was sent behind this entry is lost, and goes again."""
+    def _rewind(self) -> None:
+        """What was sent and is not known to be held is lost, and goes again."""
         self._order_counts = False
         self._again = NOTHING
-        self._write_index = max(index, self.held_index) + 1
+        self._write_index = self.held_index + 1
         self._window.drop_from(self._write_index)
         if self._write_index <= self._state.runs.end_index:
             self._fire(Event.LOG_GREW)
@@ -359,7 +359,7 @@ class EntryDispatcher:
             if response.result is PushResult.DIVERGED_BELOW_COMMIT:
                 self.diverged_at = response.first_index
             self.lacks_space = response.result is PushResult.DISK_FULL
-            self._rewind_behind(-1)
+            self._rewind()
             self._pause()
         return -1
 

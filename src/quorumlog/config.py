@@ -164,7 +164,7 @@ class StoreConfig:
     """Appends are refused while more of the file system than this is in use."""
     flush_interval_ms: int = _number(100, 1, DAY_MS)
     """How often `flush = async` syncs in the background; much that is not synced yet brings it sooner
-    (`node/flusher.py`)."""
+    (`node/writing/flusher.py`)."""
     checkpoint_interval_ms: int = _number(3000, 1, DAY_MS)
     durable_sync_interval_ms: int = _number(200, 1, DAY_MS)
     index_sync_bytes: int = _number(64 * MIB, 1, TIB)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from quorumlog.consensus.read_index import ReadIndex
-from quorumlog.node import push_checks
-from quorumlog.node.flusher import Flusher
 from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.node.peer_connections import PeerConnections
-from quorumlog.node.repairer import Repairer
+from quorumlog.node.repair.repairer import Repairer
+from quorumlog.node.writing import push_checks
+from quorumlog.node.writing.flusher import Flusher
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_connection_scenarios as connections
 from tests.sim import test_disk_scenarios as disk_scenes

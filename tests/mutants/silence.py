@@ -7,7 +7,7 @@ from quorumlog.consensus.replication.data_progress import DataProgress
 from quorumlog.consensus.replication.entry_dispatcher import EntryDispatcher
 from quorumlog.consensus.replication.push_window import PushWindow
 from quorumlog.consensus.replication.replication import Replication
-from quorumlog.node.push_sender import PushSender
+from quorumlog.node.sending.push_sender import PushSender
 from tests.consensus import test_silence as cores
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_link_scenarios as links

@@ -27,8 +27,8 @@ from quorumlog.errors import (
     RequestTimeout,
 )
 from quorumlog.node import LedgerNode
-from quorumlog.node.batch_former import GATHERING_TURNS
 from quorumlog.node.ledger_node import RECENT_BYTES
+from quorumlog.node.writing.batch_former import GATHERING_TURNS
 from quorumlog.store.disk import OsDisk
 from tests.node.cell import SMALL, Cell
 from tests.store.residency import is_cached, skip_unless_it_forgets
@@ -139,7 +139,7 @@ def test_writers_that_never_pause_do_not_keep_a_batch_waiting(cell: Cell) -> Non
 def test_lost_leadership_answers_unknown_at_once_and_refuses_what_was_only_queued(
     cell: Cell, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("quorumlog.node.batch_former.QUEUE_WAIT_MS", 10**9)
+    monkeypatch.setattr("quorumlog.node.writing.batch_former.QUEUE_WAIT_MS", 10**9)
     leader = cell.leader()
     name = leader.replica.member_id
     cell.cut_off = {name}
@@ -274,7 +274,7 @@ def test_a_leader_whose_own_disk_hangs_goes_on_with_the_others(cell: Cell) -> No
 def test_a_queued_append_ends_in_time_with_all_that_its_owner_queued_behind_it(
     cell: Cell, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("quorumlog.node.batch_former.QUEUE_WAIT_MS", 10**9)
+    monkeypatch.setattr("quorumlog.node.writing.batch_former.QUEUE_WAIT_MS", 10**9)
     leader = cell.leader()
     cell.hold_flush = set(cell.nodes)
     append(leader, b"on its way")

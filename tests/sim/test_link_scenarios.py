@@ -15,7 +15,7 @@ from quorumlog.consensus.messages import PushEntryRequest, PushType
 from quorumlog.consensus.ready import Envelope, Role
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import DirectoryDamaged
-from quorumlog.node import repairer
+from quorumlog.node.repair import repairer
 from quorumlog.sim.checkers.checker import Checker
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.network.pipe import Pipe

@@ -194,7 +194,7 @@ class FormResponse(Message, frozen=True, kw_only=True, tag=9):
 
 class RangeRequest(Message, frozen=True, kw_only=True, tag=10):
     """Repair: send entries that the sender's disk has lost. It and its answer decide nothing and
-    never enter the core (node/repairer.py)."""
+    never enter the core (node/repair/repairer.py)."""
 
     number: int
     first_index: int

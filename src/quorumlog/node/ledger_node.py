@@ -30,17 +30,17 @@ from quorumlog.errors import (
     LedgerError,
     RangeDamaged,
 )
-from quorumlog.node.batch_former import BatchFormer
-from quorumlog.node.catch_up_pace import CatchUpPace
-from quorumlog.node.flusher import Flusher
-from quorumlog.node.log_writer import LogWriter
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, PendingAppends
 from quorumlog.node.ports import Host
-from quorumlog.node.push_sender import PushSender
-from quorumlog.node.recent_batches import RecentBatches
-from quorumlog.node.repairer import Repairer
-from quorumlog.node.scrubber import Scrubber, ScrubStatus
+from quorumlog.node.repair.repairer import Repairer
+from quorumlog.node.repair.scrubber import Scrubber, ScrubStatus
+from quorumlog.node.sending.catch_up_pace import CatchUpPace
+from quorumlog.node.sending.push_sender import PushSender
+from quorumlog.node.sending.recent_batches import RecentBatches
 from quorumlog.node.transfers import TransferOutcome, Transfers
+from quorumlog.node.writing.batch_former import BatchFormer
+from quorumlog.node.writing.flusher import Flusher
+from quorumlog.node.writing.log_writer import LogWriter
 from quorumlog.store.directory.member_directory import MemberDirectory
 from quorumlog.store.ledger_store import ColdRange
 

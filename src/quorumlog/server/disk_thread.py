@@ -1,6 +1,7 @@
 """A thread that runs disk work in order, so that the event loop never waits for a disk.
 
-One of them flushes (`node/flusher.py` asks), another reads cold ranges: a read never waits for a sync.
+One of them flushes (`node/writing/flusher.py` asks), another reads cold ranges: a read never waits for a
+sync.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from quorumlog.errors import DirectoryDamaged, LedgerError, StoreFailure
 from quorumlog.node.ports import Host
-from quorumlog.node.repairer import Repairer
+from quorumlog.node.repair.repairer import Repairer
 from quorumlog.store.ledger_store import Examination, LedgerStore
 
 NEVER = float("inf")

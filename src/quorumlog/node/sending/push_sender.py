@@ -21,9 +21,9 @@ from quorumlog.errors import (
     RangeDamaged,
     StoreFailure,
 )
-from quorumlog.node.catch_up_pace import CatchUpPace
 from quorumlog.node.ports import Host
-from quorumlog.node.recent_batches import RecentBatches
+from quorumlog.node.sending.catch_up_pace import CatchUpPace
+from quorumlog.node.sending.recent_batches import RecentBatches
 from quorumlog.store.ledger_store import LedgerStore, LogRange
 
 NEVER = float("inf")

@@ -31,14 +31,14 @@ from quorumlog.errors import (
 )
 from quorumlog.header_array import Int64Array
 from quorumlog.node.ports import Host
-from quorumlog.node.push_checks import (
+from quorumlog.node.repair.repairer import Repairer
+from quorumlog.node.sending.recent_batches import RecentBatches
+from quorumlog.node.writing.push_checks import (
     check_positions,
     checked_entries,
     end_before,
     shares_log,
 )
-from quorumlog.node.recent_batches import RecentBatches
-from quorumlog.node.repairer import Repairer
 from quorumlog.store.ledger_store import Examination, LedgerStore, LogPoint
 
 MOST_WAITING = 64

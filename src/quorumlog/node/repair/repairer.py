@@ -27,7 +27,7 @@ from quorumlog.errors import (
     StoreFailure,
 )
 from quorumlog.node.ports import Host
-from quorumlog.node.push_sender import read_sound
+from quorumlog.node.sending.push_sender import read_sound
 from quorumlog.store.ledger_store import DamagedRange, Examination, LedgerStore
 
 NEVER = float("inf")

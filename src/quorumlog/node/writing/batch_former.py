@@ -21,10 +21,10 @@ from quorumlog.errors import (
     PendingFull,
 )
 from quorumlog.header_array import Int64Array
-from quorumlog.node.flusher import Flusher
-from quorumlog.node.log_writer import LogWriter
 from quorumlog.node.pending_appends import PendingAppends
 from quorumlog.node.transfers import Transfers
+from quorumlog.node.writing.flusher import Flusher
+from quorumlog.node.writing.log_writer import LogWriter
 from quorumlog.store.ledger_store import LedgerStore
 
 NEVER = float("inf")

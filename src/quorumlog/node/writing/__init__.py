@@ -1,0 +1,5 @@
+"""What enters a member's log, and when it is on disk.
+
+Read in this order: `push_checks` (what a push must be), `log_writer` (pushes and proposals are written,
+conflicts are cut), `flusher` (syncs, and what waits for them), `batch_former` (appends become batches).
+"""

@@ -287,11 +287,18 @@ class LoneMember(FakeMember):
             damaged=damaged,
         )
         for voter in self.voters[1:]:
-            self.node.on_connected(voter.member_id, voter.directory_id)
+            self.node.on_connected(voter)
         self.carry_out()
 
     def peer(self, i: int) -> Replica:
         return self.voters[i]
+
+    def take_place_of(self, i: int, directory_id: str) -> Replica:
+        """Another directory is connected under the name of a voter, whose connection is lost."""
+        replica = Replica(f"n{i}", directory_id)
+        self.node.on_connection_lost(self.voters[i], is_gone=False)
+        self.node.on_connected(replica)
+        return replica
 
     def pass_ms(self, milliseconds: float) -> list[Any]:
         """Time passes; returns what n0 said."""

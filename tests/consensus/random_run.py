@@ -77,7 +77,7 @@ class RandomRun:
         self.cut: set[tuple[str, str]] = set()
         """(from, to): messages that way are lost."""
         self.last_arrival: dict[tuple[str, str], float] = {}
-        self.linked: set[tuple[str, str]] = set()
+        self.linked: dict[tuple[str, str], Replica] = {}
         """(member, peer): the member was told that the peer is connected."""
         # What the checkers know.
         self.leaders: dict[int, Replica] = {}
@@ -146,7 +146,7 @@ class RandomRun:
         unsynced = len(member.disk.entries) - member.disk.synced_count
         member.disk.lose_power(self.rng.randint(0, unsynced) if self.rng.random() < 0.5 else 0)
         for peer in self.ids:
-            self.linked.discard((i, peer))
+            self.linked.pop((i, peer), None)
             if (peer, i) in self.linked and (not self.faulty or self.rng.random() < 0.8):
                 self.unlink(peer, i)
 
@@ -160,18 +160,17 @@ class RandomRun:
         if self.faulty and ((me, peer) in self.cut or (peer, me) in self.cut):
             self.at(100, lambda: self._connect(me, peer))
             return
-        self.linked.add((me, peer))
-        directory_id = self.disks[peer].replica.directory_id
-        self.turn(me, lambda member: member.node.on_connected(peer, directory_id))
+        replica = self.disks[peer].replica
+        if self.linked.get((me, peer), replica) != replica:
+            self.unlink(me, peer)
+        self.linked[me, peer] = replica
+        self.turn(me, lambda member: member.node.on_connected(replica))
 
     def unlink(self, me: str, peer: str) -> None:
         if (me, peer) in self.linked:
-            self.linked.discard((me, peer))
+            replica = self.linked.pop((me, peer))
             closed = self.rng.random() < 0.8
-            self.turn(
-                me,
-                lambda member: member.node.on_connection_lost(peer, is_gone=closed),
-            )
+            self.turn(me, lambda member: member.node.on_connection_lost(replica, is_gone=closed))
 
     def turn(self, i: str, act: Callable[[FakeMember], None]) -> None:
         """Every turn begins with the time, and ends with what has to be done."""

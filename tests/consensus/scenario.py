@@ -63,7 +63,7 @@ class Scenario:
         self.members: dict[str, FakeMember] = {}
         self.links: dict[tuple[str, str], deque[tuple[Replica, Envelope]]] = {}
         self.cut: set[tuple[str, str]] = set()
-        self.told_connected: set[tuple[str, str]] = set()
+        self.told_connected: dict[tuple[str, str], Replica] = {}
         self.wipes = 0
         self.out: list[str] = []
         self.quiet = False
@@ -144,8 +144,7 @@ class Scenario:
         self._stop(i)
         for peer in self.ids:
             if peer in self.members and (peer, i) in self.told_connected and "silently" not in options:
-                self.told_connected.discard((peer, i))
-                self._turn(peer, lambda member: member.node.on_connection_lost(i, is_gone=True))
+                self._tell_lost(peer, i)
 
     def do_wipe(self, i: str) -> None:
         """wipe n0: a crashed member's directory is replaced by an empty one."""
@@ -158,17 +157,23 @@ class Scenario:
         for me, peer in ((a, b), (b, a)):
             self.links[me, peer] = deque()
         for me, peer in ((a, b), (b, a)):
-            self.told_connected.add((me, peer))
-            directory_id = self.disks[peer].replica.directory_id
-            self._turn(me, lambda m, p=peer, d=directory_id: m.node.on_connected(p, d))
+            replica = self.disks[peer].replica
+            if self.told_connected.get((me, peer), replica) != replica:
+                self._tell_lost(me, peer)
+            self.told_connected[me, peer] = replica
+            self._turn(me, lambda m, replica=replica: m.node.on_connected(replica))
 
     def do_disconnect(self, a: str, b: str) -> None:
         """disconnect n0 n1: the connection is closed, both are told; what was under way is lost."""
         for me, peer in ((a, b), (b, a)):
             self.links[me, peer] = deque()
-            self.told_connected.discard((me, peer))
         for me, peer in ((a, b), (b, a)):
-            self._turn(me, lambda member, peer=peer: member.node.on_connection_lost(peer, is_gone=True))
+            self._tell_lost(me, peer)
+
+    def _tell_lost(self, me: str, peer: str) -> None:
+        """Also of a loss that was told before: then it is news that nobody is there."""
+        replica = self.told_connected.pop((me, peer), self.disks[peer].replica)
+        self._turn(me, lambda member: member.node.on_connection_lost(replica, is_gone=True))
 
     def _start(self, i: str) -> None:
         assert i not in self.members, f"{i} runs"
@@ -189,7 +194,7 @@ class Scenario:
         for link in self.links:
             if i in link:
                 self.links[link] = deque()
-        self.told_connected = {pair for pair in self.told_connected if pair[0] != i}
+        self.told_connected = {pair: r for pair, r in self.told_connected.items() if pair[0] != i}
 
     # ---------------------------------------------------------------- time, messages, disks
 

@@ -192,7 +192,7 @@ def test_it_campaigns_only_after_three_election_time_outs_without_a_leader() -> 
 def test_a_lost_connection_to_the_leader_does_not_make_it_campaign_sooner() -> None:
     n0 = member_with((2, 3), committed=4)
     n0.hear(1, heartbeat(3))
-    n0.act(lambda: n0.node.on_connection_lost("n1", is_gone=True))
+    n0.act(lambda: n0.node.on_connection_lost(n0.peer(1), is_gone=True))
     assert quiet(n0, 3 * TIMEOUT_MS - 10)
 
 
@@ -261,8 +261,8 @@ def test_a_damaged_member_says_that_it_would_not_take_over() -> None:
 
 def test_a_leader_with_damage_and_nobody_to_hand_over_to_goes_on() -> None:
     n0 = leading(4, 1)
-    n0.node.on_connection_lost("n1", is_gone=True)
-    n0.node.on_connection_lost("n2", is_gone=True)
+    n0.node.on_connection_lost(n0.peer(1), is_gone=True)
+    n0.node.on_connection_lost(n0.peer(2), is_gone=True)
     n0.act(lambda: n0.node.on_damaged(1, 3))
     assert (n0.node.role, n0.node.status().transferring_to) == (Role.LEADER, None)
 

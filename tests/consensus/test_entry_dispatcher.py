@@ -132,10 +132,10 @@ def test_what_was_on_a_lost_connection_goes_again_at_once() -> None:
     matched(n0, 1)
     n0.hear(1, ack(1, 0))
     n0.act(lambda: n0.propose("a", "b"))
-    n0.act(lambda: n0.node.on_connection_lost("n1", is_gone=True))
+    n0.act(lambda: n0.node.on_connection_lost(n0.peer(1), is_gone=True))
     n0.act(lambda: n0.propose("c"))
     assert pushes(n0)[1:] == [(1, 2)]
-    n0.act(lambda: n0.node.on_connected("n1", "n1-d0"))
+    n0.act(lambda: n0.node.on_connected(n0.peer(1)))
     assert pushes(n0)[2:] == [(1, 3)]
 
 
@@ -145,8 +145,8 @@ def test_a_follower_that_no_longer_holds_what_it_acknowledged_is_compared_anew()
     matched(n0, 1)
     n0.act(lambda: n0.propose("a", "b"))
     n0.hear(1, ack(1, 2))
-    n0.act(lambda: n0.node.on_connection_lost("n1", is_gone=True))
-    n0.act(lambda: n0.node.on_connected("n1", "n1-d0"))
+    n0.act(lambda: n0.node.on_connection_lost(n0.peer(1), is_gone=True))
+    n0.act(lambda: n0.node.on_connected(n0.peer(1)))
     commit = n0.to(1, PushEntryRequest)[-1]
     assert (commit.push, commit.previous.index) == (PushType.COMMIT, 2)
     lost = PushEntryResponse(
@@ -162,8 +162,8 @@ def test_in_async_mode_a_returning_follower_is_compared_anew() -> None:
     n0 = LoneMember(async_mode=True).lead()
     matched(n0, 1)
     n0.hear(1, ack(1, 0))
-    n0.act(lambda: n0.node.on_connection_lost("n1", is_gone=True))
-    n0.act(lambda: n0.node.on_connected("n1", "n1-d0"))
+    n0.act(lambda: n0.node.on_connection_lost(n0.peer(1), is_gone=True))
+    n0.act(lambda: n0.node.on_connected(n0.peer(1)))
     assert peer_status(n0).state == "COMPARE"
 
 
@@ -184,11 +184,11 @@ def test_another_directory_under_the_name_begins_at_compare_and_counts_in_nothin
     matched(n0, 1)
     n0.hear(1, ack(1, 0))
     committed_index = n0.node.committed_index
-    n0.act(lambda: n0.node.on_connected("n1", "wiped"))
+    n0.act(lambda: n0.take_place_of(1, "wiped"))
     status = peer_status(n0)
     assert (status.replica, status.is_voter, status.state) == (Replica("n1", "wiped"), False, "COMPARE")
     assert (status.match_index, status.water_mark) == (-1, -1)
-    n0.voters = (n0.voters[0], Replica("n1", "wiped"), n0.voters[2])
+    n0.voters = (n0.voters[0], status.replica, n0.voters[2])
     matched(n0, 1)
     n0.act(lambda: n0.propose("a"))
     n0.sync_now()
@@ -276,11 +276,11 @@ def test_a_commit_waits_a_little_for_a_push_that_says_the_same() -> None:
 def test_a_follower_that_is_lost_before_it_is_told_of_a_commit_wakes_nobody_in_vain() -> None:
     n0 = level(commit_delay_ms=5)
     committing(n0, 1)
-    n0.act(lambda: n0.node.on_connection_lost("n2", is_gone=False))
+    n0.act(lambda: n0.node.on_connection_lost(n0.peer(2), is_gone=False))
     n0.pass_ms(5)
     assert commits(n0, 2) == [0]
     assert n0.node.next_wakeup_ms() > n0.now_ms
-    n0.act(lambda: n0.node.on_connected("n2", n0.peer(2).directory_id))
+    n0.act(lambda: n0.node.on_connected(n0.peer(2)))
     assert commits(n0, 2)[-1] == 1, "it is told when it is back"
 
 

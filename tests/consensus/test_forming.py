@@ -60,7 +60,7 @@ class Unformed:
 
     def connect(self, *voters: Replica) -> None:
         for voter in voters:
-            self.node.on_connected(*voter)
+            self.node.on_connected(voter)
             self.turn()
 
     def answer(self, voter: Replica, pending: tuple[Replica, ...] = LIST, **more: object) -> None:
@@ -105,6 +105,7 @@ def test_a_change_of_the_list_discards_all_answers() -> None:
     n0.connect(N1, N2)
     n0.answer(N1)
     wiped = Replica("n2", "wiped")
+    n0.node.on_connection_lost(N2, is_gone=False)
     n0.connect(wiped)
     changed = (N0, N1, wiped)
     assert n0.formation == Formation(changed)

@@ -139,8 +139,7 @@ def test_a_refused_pre_vote_raises_no_term() -> None:
 
 def test_an_observer_s_answer_counts_in_nothing() -> None:
     n0 = LoneMember()
-    n0.node.on_connected("n1", "wiped")
-    n0.voters = (n0.voters[0], Replica("n1", "wiped"), n0.voters[2])
+    n0.voters = (n0.voters[0], n0.take_place_of(1, "wiped"), n0.voters[2])
     n0.pass_ms(100)
     n0.pass_ms(100)
     pre_vote(n0, 1)
@@ -194,8 +193,7 @@ def test_what_a_voter_answers_and_adopts(
 
 def test_a_stranger_is_not_voted_for_and_changes_no_term() -> None:
     n0 = LoneMember()
-    n0.node.on_connected("n1", "another directory")
-    n0.voters = (n0.voters[0], Replica("n1", "another directory"), n0.voters[2])
+    n0.voters = (n0.voters[0], n0.take_place_of(1, "another directory"), n0.voters[2])
     (answer,) = n0.hear(1, vote_request(5))
     assert answer.result is VoteResult.REJECT_UNKNOWN_LEADER
     assert n0.node.term == 0
@@ -237,7 +235,7 @@ def test_an_old_request_of_the_leader_that_won_since_is_just_old() -> None:
 
 
 def lost(n0: LoneMember, i: int = 1, *, is_gone: bool = True) -> None:
-    n0.act(lambda: n0.node.on_connection_lost(f"n{i}", is_gone=is_gone))
+    n0.act(lambda: n0.node.on_connection_lost(n0.peer(i), is_gone=is_gone))
 
 
 def test_a_closed_connection_to_the_leader_starts_a_pre_vote_soon() -> None:
@@ -272,7 +270,7 @@ def test_hearing_the_leader_on_a_new_connection_cancels_the_hint() -> None:
     n0 = LoneMember()
     n0.hear(1, heartbeat(1))
     lost(n0)
-    n0.node.on_connected("n1", "n1-d0")
+    n0.node.on_connected(n0.peer(1))
     n0.hear(1, heartbeat(1))
     n0.pass_ms(749)
     assert n0.node.role is Role.FOLLOWER
@@ -291,7 +289,7 @@ def test_what_was_under_way_on_the_lost_connection_does_not_cancel_it() -> None:
 def test_a_leader_sends_a_heartbeat_at_once_on_a_connection_that_opens() -> None:
     n0 = LoneMember().lead()
     lost(n0)
-    said = n0.act(lambda: n0.node.on_connected("n1", "n1-d0"))
+    said = n0.act(lambda: n0.node.on_connected(n0.peer(1)))
     assert any(isinstance(message, HeartbeatRequest) for message in said)
 
 

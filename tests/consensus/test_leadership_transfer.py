@@ -38,9 +38,9 @@ def test_refusals_name_the_reason_and_change_nothing() -> None:
     reason = refused(n0, "n1")
     assert "3 entries behind" in reason
     assert "max_transfer_lag_bytes (200)" in reason
-    n0.node.on_connection_lost("n2", is_gone=True)
+    n0.node.on_connection_lost(n0.peer(2), is_gone=True)
     assert "n2 is not connected" in refused(n0, "n2")
-    n0.node.on_connected("n2", "wiped")
+    n0.take_place_of(2, "wiped")
     assert "n2 is not connected with the directory that is a voter" in refused(n0, "n2")
 
 
@@ -91,7 +91,7 @@ def test_the_request_is_repeated_with_each_heartbeat() -> None:
 def test_a_target_that_is_lost_ends_the_transfer() -> None:
     n0 = leading()
     n0.act(lambda: n0.node.transfer_leadership("n1"))
-    n0.node.on_connection_lost("n1", is_gone=True)
+    n0.node.on_connection_lost(n0.peer(1), is_gone=True)
     stay_alive(n0, 150, 2)
     assert n0.propose("a") == EntryId(1, 1)
 
@@ -111,7 +111,7 @@ def test_it_is_not_if(reason: str) -> None:
     if reason == "lag":
         n0.act(lambda: n0.propose("a", "b", "c"))
     if reason == "observer":
-        n0.node.on_connected("n2", "wiped")
+        n0.take_place_of(2, "wiped")
     stay_alive(n0, 3000, 1) if reason in ("silent", "observer") else stay_alive(n0, 3000, 1, 2)
     assert n0.to(2, TakeLeadershipRequest) == []
     assert n0.node.role is Role.LEADER
@@ -168,7 +168,7 @@ def test_the_nearest_of_several_preferred_is_taken_and_ties_go_by_the_list() -> 
 
 def test_a_wiped_member_is_no_target_even_under_a_voter_s_name() -> None:
     n0 = leading(preferred_leader_ids=("n1",))
-    n0.node.on_connected("n1", "wiped")
+    n0.take_place_of(1, "wiped")
     assert n0.node.status().peers[0].replica == Replica("n1", "wiped")
     assert "not connected with the directory that is a voter" in refused(n0, "n1")
 

@@ -35,9 +35,9 @@ def test_messages_of_who_is_not_connected_are_dropped(how: str) -> None:
     if how == "never connected":
         n0.voters = (n0.voters[0], Replica("n7", "x"), n0.voters[2])
     elif how == "lost":
-        n0.node.on_connection_lost("n1", is_gone=True)
+        n0.node.on_connection_lost(n0.peer(1), is_gone=True)
     else:
-        n0.node.on_connected("n1", "wiped")
+        n0.take_place_of(1, "wiped")
         n0.carry_out()
     assert n0.hear(1, heartbeat(5)) == []
     assert n0.node.term == 1
@@ -45,9 +45,22 @@ def test_messages_of_who_is_not_connected_are_dropped(how: str) -> None:
 
 def test_a_message_is_addressed_to_the_directory_that_is_connected() -> None:
     n0 = LoneMember().lead()
-    n0.act(lambda: n0.node.on_connected("n1", "wiped"))
+    n0.act(lambda: n0.take_place_of(1, "wiped"))
     n0.pass_ms(150)
     assert {e.to for e in n0.sent[-2:]} == {Replica("n1", "wiped"), n0.peer(2)}
+
+
+def test_two_directories_of_one_member_are_two_replicas() -> None:
+    """As while one takes the place of the other: each is fed and counted for itself."""
+    old, new = Replica("n1", "n1-d0"), Replica("n1", "new")
+    n0 = LoneMember().lead()
+    n0.act(lambda: n0.node.on_connected(new))
+    assert [peer.replica for peer in n0.node.status().peers] == [old, new, n0.peer(2)]
+    n0.pass_ms(150)
+    assert {e.to for e in n0.sent[-3:]} == {old, new, n0.peer(2)}
+    n0.act(lambda: n0.node.on_connection_lost(old, is_gone=True))
+    assert n0.node.connected == (new, n0.peer(2))
+    assert [peer.replica for peer in n0.node.status().peers] == [new, n0.peer(2)]
 
 
 def test_two_leaders_of_one_term_are_not_followed() -> None:
@@ -62,8 +75,7 @@ def test_two_leaders_of_one_term_are_not_followed() -> None:
 
 def test_a_stranger_does_not_lead() -> None:
     n0 = LoneMember()
-    n0.node.on_connected("n1", "another directory")
-    n0.voters = (n0.voters[0], Replica("n1", "another directory"), n0.voters[2])
+    n0.voters = (n0.voters[0], n0.take_place_of(1, "another directory"), n0.voters[2])
     (beat,) = n0.hear(1, heartbeat(9))
     assert not beat.accepted
     assert n0.node.term == 0

@@ -6,20 +6,25 @@ was sent is still on its way. tests/sim/test_link_scenarios.py has whole links a
 
 from __future__ import annotations
 
-from itertools import pairwise
+import heapq
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count, pairwise
 
 import pytest
 
 from quorumlog.config import ConsensusConfig
 from quorumlog.consensus.messages import PushEntryRequest, PushEntryResponse, PushResult, PushType
-from quorumlog.consensus.ready import Role
-from quorumlog.entry import EntryId
+from quorumlog.consensus.ready import Envelope, Role
+from quorumlog.entry import EntryId, Formation, HardState, Replica
 
-from .harness import ENTRY_BYTES, LoneMember
+from .harness import ENTRY_BYTES, FakeDisk, FakeMember, LoneMember, with_sender
 from .test_entry_dispatcher import peer_status, pushes, stay_alive
 from .test_paper import ack, matched
 
 RESEND_MS = 1000
+PUSH_MS_OF_MIB = 1024.0
+"""A push of 1 MiB on a link of 1 MiB/s; the defaults are scaled so that an entry is a push."""
 
 
 # -------------------------------------------------------------------- one follower, by hand
@@ -151,7 +156,7 @@ def test_without_any_answer_the_first_push_goes_again_and_each_time_later() -> N
 def test_bytes_that_move_are_no_silence() -> None:
     n0 = level()
     for _ in range(100):
-        n0.act(lambda: n0.node.on_bytes_moved("n1"))
+        n0.act(lambda: n0.node.on_bytes_moved(n0.peer(1)))
         stay_alive(n0, 900, 1, 2)
     assert questions(n0) == []
     stay_alive(n0, 1050, 1, 2)
@@ -336,8 +341,8 @@ def set_back() -> LoneMember:
     n0.act(n0.report_written)
     n0.hear(1, ack(1, 5))
     assert n0.node.committed_index == 0
-    n0.act(lambda: n0.node.on_connection_lost("n1", is_gone=True))
-    n0.act(lambda: n0.node.on_connected("n1", "n1-d0"))
+    n0.act(lambda: n0.node.on_connection_lost(n0.peer(1), is_gone=True))
+    n0.act(lambda: n0.node.on_connected(n0.peer(1)))
     return n0
 
 
@@ -439,7 +444,7 @@ def test_a_leader_stays_where(what: str) -> None:
             n0.hear(i, full)
     for index in range(1, 100):
         if what == "bytes move":
-            n0.act(lambda: n0.node.on_bytes_moved("n2"))
+            n0.act(lambda: n0.node.on_bytes_moved(n0.peer(2)))
         if what == "a mark rises":
             n0.hear(1, ack(1, index))
         stay_alive(n0, ELECTION_MS // 150 * 150, 1, 2)
@@ -455,8 +460,8 @@ def test_connections_that_come_and_go_are_no_progress() -> None:
     began_ms = n0.now_ms
     while n0.node.role is Role.LEADER and n0.now_ms < began_ms + 20 * ELECTION_MS:
         for i in (1, 2):
-            n0.act(lambda i=i: n0.node.on_connection_lost(f"n{i}", is_gone=False))
-            n0.act(lambda i=i: n0.node.on_connected(f"n{i}", f"n{i}-d0"))
+            n0.act(lambda i=i: n0.node.on_connection_lost(n0.peer(i), is_gone=False))
+            n0.act(lambda i=i: n0.node.on_connected(n0.peer(i)))
         stay_alive(n0, 3000, 1, 2)
     assert n0.node.role is not Role.LEADER
 
@@ -495,3 +500,132 @@ def test_where_nobody_can_commit_terms_become_rarer_until_somebody_can() -> None
     assert n0.node.committed_index == n0.node.ledger_end.index
     n0.act(lambda: n0.propose("a"))
     assert round(unheard(n0) / ELECTION_MS) == 8
+
+
+# -------------------------------------------------------------------- slow links and disks
+
+
+class ThinLink:
+    """Three members of which n1 has nothing yet: what the leader n0 pushes to it goes through a queue
+    that takes `push_ms` for an entry. An entry stands for a push of `push_limit_bytes`."""
+
+    def __init__(
+        self, *, backlog: int, push_ms: float, sync_ms: float = 1.0, append_every_ms: float = 0.0
+    ) -> None:
+        self.ids = ("n0", "n1", "n2")
+        voters = tuple(Replica(i, f"{i}-d0") for i in self.ids)
+        config = ConsensusConfig(push_limit_bytes=ENTRY_BYTES, push_window_bytes=8 * ENTRY_BYTES)
+        self.now_ms = 0.0
+        self.push_ms, self.sync_ms = push_ms, sync_ms
+        self.pushed: list[int] = []
+        """The first index of every push that n1 was sent."""
+        self._free_ms = 0.0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+        self.members: dict[str, FakeMember] = {}
+        for number, voter in enumerate(voters):
+            disk = FakeDisk(voter)
+            disk.formation = Formation(voters, voters)
+            disk.hard_state = HardState(1, None)
+            if voter.member_id != "n1":
+                disk.entries = [(1, k) for k in range(backlog)]
+            # Only n0 asks for votes soon.
+            waits = {} if number == 0 else {"min_vote_interval_ms": 5000, "max_vote_interval_ms": 6000}
+            self.members[voter.member_id] = FakeMember(
+                disk,
+                self.ids,
+                config=config if number == 0 else replaced(config, **waits),
+                seed=number,
+                now_ms=0.0,
+                send=lambda envelope, me=voter: self._send(me, envelope),
+            )
+        for me in self.ids:
+            for other in self.ids:
+                if me != other:
+                    self.members[me].node.on_connected(Replica(other, f"{other}-d0"))
+            self._beat(me)
+        if append_every_ms:
+            self._at(3000, lambda: self._append(append_every_ms))
+
+    @property
+    def lag(self) -> int:
+        return len(self.members["n0"].disk.entries) - len(self.members["n1"].disk.entries)
+
+    def run_until(self, done: Callable[[], bool], limit_ms: float) -> float:
+        """How long it took."""
+        began_ms = self.now_ms
+        while not done():
+            self.now_ms, _, act = heapq.heappop(self._events)
+            assert self.now_ms < began_ms + limit_ms, "not in time"
+            act()
+        return self.now_ms - began_ms
+
+    def _at(self, after_ms: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (self.now_ms + after_ms, next(self._order), act))
+
+    def _turn(self, i: str, act: Callable[[FakeMember], object]) -> None:
+        member = self.members[i]
+        member.node.advance(self.now_ms)
+        act(member)
+        member.carry_out()
+        if member.can_sync:
+            member.begin_sync()
+            sync_ms = self.sync_ms if i == "n1" else 1.0
+            self._at(sync_ms, lambda: self._turn(i, lambda member: member.finish_sync()))
+
+    def _beat(self, i: str) -> None:
+        def tick(member: FakeMember) -> None:
+            if i == "n0" and self._free_ms > self.now_ms:
+                member.node.on_bytes_moved(Replica("n1", "n1-d0"))
+
+        self._turn(i, tick)
+        self._at(50, lambda: self._beat(i))
+
+    def _append(self, every_ms: float) -> None:
+        self._turn("n0", lambda member: member.propose("x"))
+        self._at(every_ms, lambda: self._append(every_ms))
+
+    def _send(self, sender: Replica, envelope: Envelope) -> None:
+        message = envelope.message
+        to_n1 = sender.member_id == "n0" and envelope.to.member_id == "n1"
+        after_ms = 0.5
+        if to_n1 and isinstance(message, PushEntryRequest):
+            if message.push is PushType.APPEND:
+                self.pushed.append(message.first_index)
+                self._free_ms = max(self._free_ms, self.now_ms) + self.push_ms
+            if message.push is not PushType.COMMIT or message.asks_what_arrived:
+                after_ms += max(0.0, self._free_ms - self.now_ms)
+        to = envelope.to.member_id
+        self._at(after_ms, lambda: self._turn(to, lambda m: m.node.step(with_sender(envelope, sender))))
+
+
+def replaced(config: ConsensusConfig, **changes: int) -> ConsensusConfig:
+    return replace(config, **changes)
+
+
+@pytest.mark.parametrize("kib_per_second", [100, 300, 700, 950, 1200, 8192])
+def test_a_slow_link_is_used_to_nine_tenths_at_least(kib_per_second: int) -> None:
+    push_ms = PUSH_MS_OF_MIB / kib_per_second * 1000
+    link = ThinLink(backlog=60, push_ms=push_ms)
+    took_ms = link.run_until(lambda: link.lag == 0 and link.pushed != [], 60 * push_ms * 5 + 60_000)
+    began_ms = 2_000  # an election comes first
+    assert took_ms <= began_ms + 61 * push_ms / 0.9
+    assert len(link.pushed) == len(set(link.pushed)) == 61
+
+
+@pytest.mark.parametrize("sync_ms", [900, 1500, 3000, 6000])
+def test_a_slow_disk_gets_no_push_twice(sync_ms: int) -> None:
+    link = ThinLink(backlog=60, push_ms=1.0, sync_ms=sync_ms)
+    link.run_until(lambda: link.lag == 0 and link.pushed != [], 20 * sync_ms + 10_000)
+    assert len(link.pushed) == len(set(link.pushed)) == 61
+
+
+def test_a_follower_that_gets_four_fifths_of_what_its_link_carries_falls_no_further_behind() -> None:
+    link = ThinLink(backlog=1, push_ms=2000.0, append_every_ms=2500.0)
+    link.run_until(lambda: link.now_ms > 100_000, 200_000)
+    lags = []
+    for stop_ms in range(110_000, 600_000, 10_000):
+        link.run_until(lambda stop_ms=stop_ms: link.now_ms > stop_ms, 200_000)
+        lags.append(link.lag)
+    assert max(lags) <= 2
+    assert len(link.pushed) == len(set(link.pushed))

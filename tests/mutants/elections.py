@@ -182,13 +182,9 @@ def majority_forms(patch: Patch) -> None:
     """A majority is enough for everything else."""
     patch.edit(
         Forming._look_at_list,
-        "if any(member_id not in known for member_id in self._member_ids):",
-        "if 2 * len(known) <= len(self._member_ids):",
-    )
-    patch.edit(
-        Forming._look_at_list,
-        "known[member_id] for member_id in self._member_ids",
-        "known[member_id] for member_id in self._member_ids if member_id in known or not reached()",
+        "if [replica.member_id for replica in pending] != self._member_ids:",
+        "missing = len(self._member_ids) - len(pending)\n"
+        "        if 2 * missing >= len(self._member_ids) or (missing and not reached()):",
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from quorumlog.config import GroupConfig, MemberAddress, StoreConfig
 from quorumlog.consensus.ready import Envelope, Ready, Role, RoleChange
-from quorumlog.entry import Durability
+from quorumlog.entry import Durability, Replica
 from quorumlog.errors import LedgerError, StoreFailure
 from quorumlog.node import LedgerNode
 from quorumlog.store.directory.member_directory import open_member_directory
@@ -42,7 +42,7 @@ class ManualWorld:
         self.sent.append(envelope)
         return True
 
-    def members_with_moving_data(self) -> tuple[str, ...]:
+    def replicas_with_moving_data(self) -> tuple[Replica, ...]:
         return ()
 
     def flush_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
@@ -138,17 +138,18 @@ class Cell:
             self.now_ms,
             on_ready=lambda ready: self.on_ready(member, ready),
         )
-        for other, peer in self.nodes.items():
-            node.connected(other, peer.replica.directory_id)
-            peer.connected(member, node.replica.directory_id)
+        for peer in self.nodes.values():
+            node.connected(peer.replica)
+            peer.connected(node.replica)
         self.nodes[member] = node
         return node
 
     def kill(self, member: str) -> None:
-        self.nodes.pop(member).close(clean=False)
+        killed = self.nodes.pop(member)
+        killed.close(clean=False)
         del self.worlds[member]
         for peer in self.nodes.values():
-            peer.connection_lost(member, True)
+            peer.connection_lost(killed.replica, True)
 
     def step(self, milliseconds: float = STEP_MS) -> None:
         """Let time pass, then carry out everything until nothing moves."""

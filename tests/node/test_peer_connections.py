@@ -6,6 +6,7 @@ from itertools import permutations
 
 import pytest
 
+from quorumlog.entry import Replica
 from quorumlog.node.peer_connections import HELD_LIMIT_BYTES, WAYS, PeerConnections, Way
 
 THEIR_CONTROL, THEIR_DATA = Way("control", is_ours=False), Way("data", is_ours=False)
@@ -16,9 +17,14 @@ class Host:
     def __init__(self) -> None:
         self.told: list[str] = []
         self.connections = PeerConnections(
-            lambda directory_id: self.told.append(f"connected {directory_id}"),
-            lambda is_gone: self.told.append("gone" if is_gone else "lost"),
+            "n1",
+            lambda replica: self.told.append(f"connected {replica.directory_id}"),
+            self._lost,
         )
+
+    def _lost(self, replica: Replica, is_gone: bool) -> None:
+        assert f"connected {replica.directory_id}" in self.told
+        self.told.append("gone" if is_gone else "lost")
 
     def open(self, *ways: Way, directory_id: str = "d") -> None:
         for way in ways:
@@ -36,7 +42,7 @@ def test_all_four_have_to_stand(order: tuple[Way, ...]) -> None:
     assert world.told == []
     world.open(order[3])
     assert world.told == ["connected d"]
-    assert world.connections.connected_to == "d"
+    assert world.connections.connected_to == Replica("n1", "d")
     world.connections.broke(order[0])
     world.connections.broke(order[1])
     assert world.told == ["connected d", "lost"]

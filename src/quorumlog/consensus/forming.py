@@ -52,8 +52,8 @@ class Forming:
         self._number = 0
         self._answers: dict[Replica, bool] = {}
         """Who has answered the present number, and whether with our own pending list."""
-        self._lists: dict[str, tuple[Replica, ...]] = {}
-        """The last pending list that each member told, for `status`."""
+        self._lists: dict[Replica, tuple[Replica, ...]] = {}
+        """The last pending list that each directory told, for `status`."""
         self._wait_ms = float(config.max_vote_interval_ms)
         self._next_ask_ms = math.inf
 
@@ -79,11 +79,11 @@ class Forming:
         return self._next_ask_ms if self._unformed else math.inf
 
     def _look_at_list(self) -> bool:
-        """Store the list if every directory on it is known and it is a new one."""
-        known = {voter.member_id: voter for voter in (*self._outbox.connected, self._state.member)}
-        if any(member_id not in known for member_id in self._member_ids):
+        """Store the list if one directory of each member on it is known and it is a new one."""
+        connected = sorted((*self._outbox.connected, self._state.member))
+        pending = tuple(replica for replica in connected if replica.member_id in self._member_ids)
+        if [replica.member_id for replica in pending] != self._member_ids:
             return False
-        pending = tuple(known[member_id] for member_id in self._member_ids)
         if pending == self.formation.pending and self._number:
             return False
         self.changed |= pending != self.formation.pending
@@ -116,7 +116,7 @@ class Forming:
         )
 
     def on_response(self, response: FormResponse) -> None:
-        self._lists[response.sender.member_id] = response.pending
+        self._lists[response.sender] = response.pending
         if response.founding:
             self._on_told(response.sender, response.founding)
         elif self._unformed and response.number == self._number:
@@ -142,7 +142,7 @@ class Forming:
     # ---------------------------------------------------------------- answering
 
     def on_request(self, request: FormRequest) -> None:
-        self._lists[request.sender.member_id] = request.pending
+        self._lists[request.sender] = request.pending
         if request.founding:
             self._on_told(request.sender, request.founding)
             return
@@ -194,10 +194,10 @@ class Forming:
         if not self._unformed:
             return ""
         own_ids = ",".join(self._member_ids)
-        for member_id, listed in sorted(self._lists.items()):
-            ids = ",".join(voter.member_id for voter in listed)
-            if listed and ids != own_ids:
-                return f"forming: {member_id} lists members {ids}; this member lists {own_ids}"
+        for teller in self._outbox.connected:
+            ids = ",".join(replica.member_id for replica in self._lists.get(teller, ()))
+            if ids not in ("", own_ids):
+                return f"forming: {teller.member_id} lists members {ids}; this member lists {own_ids}"
         connected = [voter.member_id for voter in self._outbox.connected]
         missing = [
             member_id

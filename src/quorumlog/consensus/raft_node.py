@@ -136,6 +136,11 @@ class RaftNode:
         return self._log.durable_index
 
     @property
+    def connected(self) -> tuple[Replica, ...]:
+        """Sorted."""
+        return self._outbox.connected
+
+    @property
     def is_transferring(self) -> bool:
         return self._transfer.target is not None
 
@@ -186,7 +191,7 @@ class RaftNode:
 
         `refuse`: the entries of this APPEND cannot be taken (DISK_FULL); its sender counts as heard
         and is answered so. Messages of a directory that is not connected now are dropped: they were
-        under way when the connection was lost, or another directory has taken the name since.
+        under way when the connection was lost.
         """
         if not self._outbox.is_connected(message.sender):
             return
@@ -290,32 +295,29 @@ class RaftNode:
         or its connection has no room for them; it comes again after a time-out."""
         self._replication.on_push_failed(to)
 
-    def on_bytes_moved(self, member_id: str) -> None:
-        """More than a few bytes of what this member was sent beside heartbeats were acknowledged by its
-        machine since the last such report; at most one with each heartbeat."""
-        replica = self._outbox.replica_of(member_id)
-        if replica is not None and self._state.role is Role.LEADER:
+    def on_bytes_moved(self, replica: Replica) -> None:
+        """More than a few bytes of what this directory was sent beside heartbeats were acknowledged by
+        its machine since the last such report; at most one with each heartbeat."""
+        if self._state.role is Role.LEADER and self._outbox.is_connected(replica):
             self._replication.on_bytes_moved(replica)
 
-    def on_connected(self, member_id: str, directory_id: str) -> None:
-        """Both ways to this member work now, and this directory is at the other end."""
-        voter = Replica(member_id, directory_id)
-        assert member_id != self._state.member.member_id, member_id
-        self._outbox.connect(voter)
-        self._forming.on_connected(voter)
-        self._elector.on_connected(voter)
+    def on_connected(self, replica: Replica) -> None:
+        """Both ways work now, and this directory is at the other end."""
+        assert replica != self._state.member, replica
+        self._outbox.connect(replica)
+        self._forming.on_connected(replica)
+        self._elector.on_connected(replica)
         if self._state.role is Role.LEADER:
-            self._replication.on_connected(voter, may_be_set_back=self._async_mode)
+            self._replication.on_connected(replica, may_be_set_back=self._async_mode)
 
-    def on_connection_lost(self, member_id: str, *, is_gone: bool) -> None:
+    def on_connection_lost(self, replica: Replica, *, is_gone: bool) -> None:
         """`is_gone`: nobody answered when the control connection was dialled again, so the process has
         died, most likely; False for every other loss."""
-        leader = self._state.leader
-        if is_gone and leader is not None and leader.member_id == member_id:
+        if is_gone:
             # Also if its loss was reported before: a dying process closes several connections, and
             # only the end of the control connection is a hint.
-            self._elector.on_connection_lost(leader)
-        self._outbox.disconnect(member_id)
+            self._elector.on_connection_lost(replica)
+        self._outbox.disconnect(replica)
 
     # ---------------------------------------------------------------- transitions
 

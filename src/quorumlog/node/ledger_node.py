@@ -158,8 +158,8 @@ class LedgerNode:
         self.raft.advance(now_ms)
         if now_ms >= self._next_data_look_ms and self.raft.role is Role.LEADER:
             self._next_data_look_ms = now_ms + self.config.consensus.heartbeat_interval_ms
-            for member_id in self._host.members_with_moving_data():
-                self.raft.on_bytes_moved(member_id)
+            for replica in self._host.replicas_with_moving_data():
+                self.raft.on_bytes_moved(replica)
 
     def receive(self, message: AnyPeerMessage) -> None:
         """A message of another member. Raises ProtocolViolation if its bytes are not what it says."""
@@ -209,13 +209,13 @@ class LedgerNode:
         self._pending.discard(owner)
         self._confirmations = {n: one for n, one in self._confirmations.items() if one[1] is not owner}
 
-    def connected(self, member_id: str, directory_id: str) -> None:
-        self.raft.on_connected(member_id, directory_id)
-        self.repairer.connected(Replica(member_id, directory_id))
+    def connected(self, replica: Replica) -> None:
+        self.raft.on_connected(replica)
+        self.repairer.connected(replica)
 
-    def connection_lost(self, member_id: str, is_gone: bool) -> None:
-        self.raft.on_connection_lost(member_id, is_gone=is_gone)
-        self.repairer.connection_lost(member_id)
+    def connection_lost(self, replica: Replica, is_gone: bool) -> None:
+        self.raft.on_connection_lost(replica, is_gone=is_gone)
+        self.repairer.connection_lost(replica)
 
     def transfer(self, to_member_id: str, done: Callable[[TransferOutcome], None]) -> None:
         """Hand leadership to a member; `done` gets the role change that followed, or why not."""

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from quorumlog.config import MIB
 from quorumlog.consensus.messages import AnyPeerMessage, goes_with_data
+from quorumlog.entry import Replica
 
 HELD_LIMIT_BYTES = 32 * MIB
 """Twice the largest frame. What comes above it is lost, and so is all that comes behind on its way."""
@@ -49,15 +50,23 @@ class _Held(NamedTuple):
 
 
 class PeerConnections:
-    """With one other member. Tells `on_connected(directory_id)` and `on_lost(is_gone)`."""
+    """With one other member. Tells `on_connected(replica)` and `on_lost(replica, is_gone)`."""
 
-    def __init__(self, on_connected: Callable[[str], None], on_lost: Callable[[bool], None]) -> None:
+    def __init__(
+        self,
+        member_id: str,
+        on_connected: Callable[[Replica], None],
+        on_lost: Callable[[Replica, bool], None],
+    ) -> None:
+        self._member_id = member_id
         self._on_connected = on_connected
         self._on_lost = on_lost
         self._speakers: dict[Way, tuple[str, str]] = {}
         """(directory id, run id) of the process that each connection that stands leads to."""
-        self.connected_to = ""
-        """Directory id that the core was told of; empty while it knows of none."""
+        self.connected_to: Replica | None = None
+        """The directory that the core knows of."""
+        self._told_of: Replica | None = None
+        """The one that it was told of last."""
         self._held: list[_Held] = []
         self._held_bytes = 0
         self._overflowed: set[Way] = set()
@@ -68,8 +77,8 @@ class PeerConnections:
         self.broke(way)
         self._speakers[way] = directory_id, run_id
         if len(self._speakers) == len(WAYS) and len(set(self._speakers.values())) == 1:
-            self.connected_to = directory_id
-            self._on_connected(directory_id)
+            self.connected_to = self._told_of = Replica(self._member_id, directory_id)
+            self._on_connected(self.connected_to)
             held, self._held = self._held, []
             self._held_bytes = 0
             self._overflowed.clear()
@@ -101,7 +110,7 @@ class PeerConnections:
 
     def close(self) -> None:
         """Nobody is told."""
-        self.connected_to = ""
+        self.connected_to = None
         self._speakers.clear()
         self._held = []
         self._held_bytes = 0
@@ -109,6 +118,6 @@ class PeerConnections:
 
     def _lose(self, is_gone: bool) -> None:
         """`is_gone` is told although the loss was: it is what starts an election at once."""
-        if self.connected_to or is_gone:
-            self.connected_to = ""
-            self._on_lost(is_gone)
+        if self._told_of is not None and (self.connected_to is not None or is_gone):
+            self.connected_to = None
+            self._on_lost(self._told_of, is_gone)

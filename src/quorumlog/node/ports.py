@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
 from quorumlog.consensus.ready import Envelope, RoleChange
-from quorumlog.entry import Durability
+from quorumlog.entry import Durability, Replica
 from quorumlog.errors import LedgerError, StoreFailure
 
 T = TypeVar("T")
@@ -19,10 +19,10 @@ class Host(Protocol):
         """Towards one directory of one member; may be lost, never delivered to another directory. False:
         its connection stands and has no room for the message, which is dropped."""
 
-    def members_with_moving_data(self) -> Iterable[str]:
-        """Ids of those whose machine has acknowledged more than a few bytes of what they were sent on
-        their data connection, up to the end of their newest push, since they were named last: bytes
-        behind it say nothing of any push. Asked with each heartbeat of a leader."""
+    def replicas_with_moving_data(self) -> Iterable[Replica]:
+        """Those whose machine has acknowledged more than a few bytes of what they were sent on their
+        data connection, up to the end of their newest push, since they were named last: bytes behind it
+        say nothing of any push. Asked with each heartbeat of a leader."""
 
     def flush_later(self, work: Callable[[], T], done: Callable[[T | StoreFailure], None]) -> None:
         """Run `work` beside the loop, one at a time in the order given, then `done` on the loop.

@@ -17,7 +17,7 @@ from typing import Any
 
 from quorumlog.config import GroupConfig
 from quorumlog.consensus.ready import Envelope, RoleChange
-from quorumlog.entry import Durability
+from quorumlog.entry import Durability, Replica
 from quorumlog.errors import ConfigError, ProtocolViolation
 from quorumlog.node import LedgerNode
 from quorumlog.server.connection import Connection, LoopTurn
@@ -245,8 +245,9 @@ class NodeDriver:
         self._has_sent = True
         return self.peers[envelope.to.member_id].send(envelope)
 
-    def members_with_moving_data(self) -> Iterable[str]:
-        return [member_id for member_id, peer in self.peers.items() if peer.data.has_moved()]
+    def replicas_with_moving_data(self) -> Iterable[Replica]:
+        moving = [peer.connections.connected_to for peer in self.peers.values() if peer.data.has_moved()]
+        return [replica for replica in moving if replica is not None]
 
     def flush_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self._flushes.append((work, done))
@@ -297,10 +298,10 @@ class NodeDriver:
         if link.refused_as_duplicate >= DUPLICATE_TRIES and not any(each.up for each in links):
             self.fail(ConfigError(link.problem))
 
-    def _peer_connected(self, member_id: str, directory_id: str) -> None:
-        log.info("%s is connected with %s", self.config.full_name, member_id)
-        self.enter(None, self.node.connected, member_id, directory_id)
+    def _peer_connected(self, replica: Replica) -> None:
+        log.info("%s is connected with %s", self.config.full_name, replica.member_id)
+        self.enter(None, self.node.connected, replica)
 
-    def _peer_lost(self, member_id: str, is_gone: bool) -> None:
-        log.info("%s has lost %s", self.config.full_name, member_id)
-        self.enter(None, self.node.connection_lost, member_id, is_gone)
+    def _peer_lost(self, replica: Replica, is_gone: bool) -> None:
+        log.info("%s has lost %s", self.config.full_name, replica.member_id)
+        self.enter(None, self.node.connection_lost, replica, is_gone)

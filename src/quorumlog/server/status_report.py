@@ -43,20 +43,21 @@ class StatusReport:
 
     def response(self, request_id: int = 0) -> StatusResponse:
         status = self._node.status()
-        peers = {p.replica.member_id: p for p in status.peers}
+        peers = {peer.replica: peer for peer in status.peers}
         members = []
         for member in self._config.members:
             own = member.member_id == self._config.member_id
-            peer = peers.get(member.member_id)
             up = None if own else self._peers[member.member_id].control.up
             directory_id = status.replica.directory_id if own else up.directory_id if up else ""
+            replica = Replica(member.member_id, directory_id)
+            peer = peers.get(replica)
             members.append(
                 MemberInfo(
                     id=member.member_id,
                     address=str(member),
                     directory_id=directory_id,
                     reachable=own or up is not None,
-                    is_voter=Replica(member.member_id, directory_id) in status.voters,
+                    is_voter=replica in status.voters,
                     water_mark=status.durable_index if own else peer.water_mark if peer else -1,
                 )
             )

@@ -396,7 +396,7 @@ class SimMember:
         self.cluster.told("sent", self, envelope)
         return self.cluster.network.send(self, envelope)
 
-    def members_with_moving_data(self) -> Iterable[str]:
+    def replicas_with_moving_data(self) -> Iterable[Replica]:
         return self.cluster.network.moving_data_of(self)
 
     def flush_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:

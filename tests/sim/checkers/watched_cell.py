@@ -112,7 +112,7 @@ class WatchedCell:
         del self.cell.nodes[member.member_id]
         self.cell.cut_off.add(member.member_id)
         for other in self.cell.nodes.values():
-            other.connection_lost(member.member_id, True)
+            other.connection_lost(member.node.replica, True)
 
     def start(self, member: Any) -> None:
         self.cell.disks[member.member_id] = member.disk

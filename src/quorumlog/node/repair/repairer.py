@@ -61,7 +61,6 @@ class Repairer:
         self._host = world
         self._carry_out = carry_out
         self._stored_term = stored_term
-        self._connected: dict[str, Replica] = {}
         self._is_examining = False
         self._is_saving = False
         """The list of damaged ranges is on its way to the disk."""
@@ -79,8 +78,8 @@ class Repairer:
         self._is_late = False
         """Somebody did not answer in time since all were asked last."""
         self._is_writing = False
-        self._passed_over: dict[DamagedRange, set[str]] = {}
-        """Members that did not help with a range since all were asked last."""
+        self._passed_over: dict[DamagedRange, set[Replica]] = {}
+        """Who did not help with a range since all were asked last."""
         self._sources: dict[DamagedRange, str] = {}
         """Who sent the newest good piece; "" once everybody was asked in vain."""
         self._refused = ""
@@ -149,14 +148,12 @@ class Repairer:
 
     # ---------------------------------------------------------------- asking
 
-    def connected(self, voter: Replica) -> None:
-        self._connected[voter.member_id] = voter
-        for members in self._passed_over.values():
-            members.discard(voter.member_id)
+    def connected(self, replica: Replica) -> None:
+        for replicas in self._passed_over.values():
+            replicas.discard(replica)
 
-    def connection_lost(self, member_id: str) -> None:
-        self._connected.pop(member_id, None)
-        if self._asked is not None and self._asked[1].member_id == member_id:
+    def connection_lost(self, replica: Replica) -> None:
+        if self._asked is not None and self._asked[1] == replica:
             self._pass_over(*self._asked)
 
     def tick(self, now_ms: float) -> None:
@@ -178,9 +175,9 @@ class Repairer:
                 self._is_late = False
         for damaged in self._store.damaged:
             passed_over = self._passed_over.setdefault(damaged, set())
-            for voter in self._connected.values():
-                if voter.member_id not in passed_over:
-                    self._ask(damaged, voter, now_ms)
+            for replica in self._raft.connected:
+                if replica not in passed_over:
+                    self._ask(damaged, replica, now_ms)
                     return
             self._sources[damaged] = ""
         if self._retry_at_ms == NEVER:
@@ -204,7 +201,7 @@ class Repairer:
 
     def _pass_over(self, damaged: DamagedRange, voter: Replica) -> None:
         self._asked = None
-        self._passed_over.setdefault(damaged, set()).add(voter.member_id)
+        self._passed_over.setdefault(damaged, set()).add(voter)
 
     def next_wakeup_ms(self) -> float:
         wakeup = self._save_at_ms if self._store.damaged_problem and not self._is_saving else NEVER
@@ -355,7 +352,8 @@ class Repairer:
             if source is None:
                 state = "they are being asked for"
             else:
-                others = ", ".join(sorted(self._connected)) or "nobody is connected"
+                names = [replica.member_id for replica in self._raft.connected]
+                others = ", ".join(names) or "nobody is connected"
                 state = f"no other member can send them yet ({others}{self._refused})"
             sentences.append(f"{damaged}; damaged, {state}")
         return [*sentences, *filter(None, (self._unsettled, self._store.damaged_problem))]

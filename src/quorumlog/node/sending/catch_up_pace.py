@@ -10,6 +10,7 @@ while none do, all that it can take.
 from __future__ import annotations
 
 from quorumlog.config import MIB
+from quorumlog.entry import Replica
 
 BYTES_PER_APPENDED_BYTE = 2
 SAVED_PIECES = 8
@@ -31,9 +32,9 @@ class CatchUpPace:
         self._busy_until_ms = now_ms
         self._earned_bytes = 0.0
         """What a follower might have been sent while this member led, had it always been busy."""
-        self._spent_bytes: dict[str, float] = {}
-        """By member id: as far as what it was sent reaches on that scale; what it left unused counts up
-        to `_saved_bytes`."""
+        self._spent_bytes: dict[Replica, float] = {}
+        """As far as what each was sent reaches on that scale; what it left unused counts up to
+        `_saved_bytes`."""
 
     def configure(self, least_bytes_per_second: int) -> None:
         self._least_bytes_per_ms = least_bytes_per_second / 1000
@@ -56,19 +57,19 @@ class CatchUpPace:
             self._saved_bytes = max(self._saved_bytes, min(earned_bytes, MOST_SAVED_BYTES))
             self._busy_until_ms = now_ms + BUSY_MS
 
-    def is_open(self, member_id: str) -> bool:
-        return self.next_ms(member_id) <= self._now_ms
+    def is_open(self, replica: Replica) -> bool:
+        return self.next_ms(replica) <= self._now_ms
 
-    def next_ms(self, member_id: str) -> float:
+    def next_ms(self, replica: Replica) -> float:
         """When the next piece may be read for this follower, if nothing is appended until then."""
-        ahead_bytes = self._spent_bytes.get(member_id, 0.0) - self._earned_bytes
+        ahead_bytes = self._spent_bytes.get(replica, 0.0) - self._earned_bytes
         if ahead_bytes <= 0 or self._now_ms >= self._busy_until_ms:
             return self._now_ms
         return min(self._now_ms + ahead_bytes / self._least_bytes_per_ms, self._busy_until_ms)
 
-    def spend(self, member_id: str, size_bytes: int) -> None:
+    def spend(self, replica: Replica, size_bytes: int) -> None:
         """A piece of this size is read for it now."""
         spent_bytes = self._earned_bytes - self._saved_bytes
         if self._now_ms < self._busy_until_ms:
-            spent_bytes = max(spent_bytes, self._spent_bytes.get(member_id, 0.0))
-        self._spent_bytes[member_id] = spent_bytes + size_bytes
+            spent_bytes = max(spent_bytes, self._spent_bytes.get(replica, 0.0))
+        self._spent_bytes[replica] = spent_bytes + size_bytes

@@ -57,7 +57,7 @@ class PushSender:
         recent = self._recent.take(order.first_index, order.stop_index, order.limit_bytes)
         if recent is not None:
             self._send(order, recent.batch, recent.previous_chain, cold=False)
-        elif self._pace.is_open(order.to.member_id):
+        elif self._pace.is_open(order.to):
             self._read(order)
         else:
             self._waiting.append(order)
@@ -81,7 +81,7 @@ class PushSender:
     def next_wakeup_ms(self) -> float:
         if not self._waiting:
             return NEVER
-        return min([self._pace.next_ms(order.to.member_id) for order in self._waiting])
+        return min([self._pace.next_ms(order.to) for order in self._waiting])
 
     def _is_of_this_term(self, order: PushOrder) -> bool:
         """What it names is still this log: a leader cuts nothing."""
@@ -109,7 +109,7 @@ class PushSender:
             raise result
         else:
             log_range, batch = result
-            self._pace.spend(order.to.member_id, batch.total_bytes)
+            self._pace.spend(order.to, batch.total_bytes)
             self._send(order, batch, log_range.previous.chain, cold=True)
 
     def _send(self, order: PushOrder, batch: EntryBatch, previous_chain: int, *, cold: bool) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from quorumlog.config import MemberAddress, parse_address
 from quorumlog.consensus.ready import Envelope
+from quorumlog.entry import Replica
 from quorumlog.node.peer_connections import PeerConnections, Way, role_of
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.peers.peer_link import PeerLink
@@ -17,7 +18,7 @@ from quorumlog.wire.peer_hello import Identity, identity_of
 
 
 class Peer:
-    """Tells `on_connected(member_id, directory_id)` and `on_lost(member_id, is_gone)`."""
+    """Tells `on_connected(replica)` and `on_lost(replica, is_gone)`."""
 
     def __init__(
         self,
@@ -25,8 +26,8 @@ class Peer:
         group: str,
         address: MemberAddress,
         hello: Callable[[str, str], Hello],
-        on_connected: Callable[[str, str], None],
-        on_lost: Callable[[str, bool], None],
+        on_connected: Callable[[Replica], None],
+        on_lost: Callable[[Replica, bool], None],
         on_bug: Callable[[BaseException], None],
         on_refused: Callable[[PeerLink], None] = lambda link: None,
     ) -> None:
@@ -35,10 +36,7 @@ class Peer:
         told = (self._link_up, self._link_down, self._link_gone)
         self.control = PeerLink(loop_turn, group, address, "control", hello, *told, on_bug, on_refused)
         self.data = PeerLink(loop_turn, group, address, "data", hello, *told, on_bug, on_refused)
-        self.connections = PeerConnections(
-            lambda directory_id: on_connected(address.member_id, directory_id),
-            lambda is_gone: on_lost(address.member_id, is_gone),
-        )
+        self.connections = PeerConnections(address.member_id, on_connected, on_lost)
         self._inbound: dict[str, tuple[Hello, Connection]] = {}
         """What the peer dialled last, by role; all by one process of it."""
         self.durability = ""

@@ -6,29 +6,30 @@ import time
 from collections.abc import Iterable
 
 from quorumlog.consensus.ready import PeerStatus
+from quorumlog.entry import Replica
 
 
 class StalledPeers:
     """Each sentence stays the same as long as what it says."""
 
     def __init__(self) -> None:
-        self._since: dict[str, tuple[float, str]] = {}
-        """By member id: since when by the core's clock, and by that on the wall."""
+        self._since: dict[Replica, tuple[float, str]] = {}
+        """Since when by the core's clock, and by that on the wall."""
 
     def problems(self, peers: Iterable[PeerStatus], now_ms: float, wall_s: float) -> list[str]:
         """`now_ms` by the core's clock; `wall_s` since the epoch."""
         return [
-            _sentence(peer, self._time_of(peer.replica.member_id, peer.stalled_since_ms, now_ms, wall_s))
+            _sentence(peer, self._time_of(peer.replica, peer.stalled_since_ms, now_ms, wall_s))
             for peer in peers
             if peer.stalled_since_ms is not None
         ]
 
-    def _time_of(self, member_id: str, since_ms: float, now_ms: float, wall_s: float) -> str:
-        known_ms, words = self._since.get(member_id, (-1.0, ""))
+    def _time_of(self, replica: Replica, since_ms: float, now_ms: float, wall_s: float) -> str:
+        known_ms, words = self._since.get(replica, (-1.0, ""))
         if known_ms != since_ms:
             then_s = wall_s - (now_ms - since_ms) / 1000
             words = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(then_s))
-            self._since[member_id] = since_ms, words
+            self._since[replica] = since_ms, words
         return words
 
 

@@ -30,8 +30,9 @@ class End:
 
     def __init__(self, member: SimMember, peer_id: str) -> None:
         self.connections = PeerConnections(
-            lambda directory_id: member.enter_node("connected", peer_id, directory_id),
-            lambda is_gone: member.enter_node("connection_lost", peer_id, is_gone),
+            peer_id,
+            lambda replica: member.enter_node("connected", replica),
+            lambda replica, is_gone: member.enter_node("connection_lost", replica, is_gone),
         )
         self.standing: dict[Way, Standing] = {}
 

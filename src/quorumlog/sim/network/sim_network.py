@@ -19,6 +19,7 @@ import msgspec
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.consensus.messages import AnyPeerMessage, Message, PushEntryRequest
 from quorumlog.consensus.ready import Envelope
+from quorumlog.entry import Replica
 from quorumlog.node.peer_connections import WAYS, Way, role_of
 from quorumlog.sim.network.link import ROLES, End, Link, Standing
 from quorumlog.sim.network.pipe import Pipe
@@ -218,12 +219,13 @@ class SimNetwork:
 
     # ---------------------------------------------------------------- messages
 
-    def moving_data_of(self, sender: SimMember) -> Iterable[str]:
-        """See `Host.members_with_moving_data`."""
+    def moving_data_of(self, sender: SimMember) -> Iterable[Replica]:
+        """See `Host.replicas_with_moving_data`."""
         outward = [way for way in self.pipes if way[0] == sender.member_id]
         moving = [to for me, to in outward if (me, to) in self._moved or self.pipes[me, to].is_moving]
         self._moved.difference_update(outward)
-        return moving
+        connected = [sender.ends[to].connections.connected_to for to in moving]
+        return [replica for replica in connected if replica is not None]
 
     def _stuck(self, from_id: str, to_id: str) -> None:
         link, pipe = self._link(from_id, to_id), self.pipes[from_id, to_id]

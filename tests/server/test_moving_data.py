@@ -5,18 +5,30 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
+import pytest
 import uvloop
 
 from quorumlog import ConsensusConfig, LocalCluster, connect
 from quorumlog.batch import EntryBatch
 from quorumlog.config import KIB, MIB, UNSENT_LIMIT_BYTES, MemberAddress
-from quorumlog.consensus.messages import PushEntryRequest, PushType, RangeResponse
-from quorumlog.consensus.ready import PeerStatus
+from quorumlog.consensus.messages import (
+    PushEntryRequest,
+    PushEntryResponse,
+    PushResult,
+    PushType,
+    RangeResponse,
+)
+from quorumlog.consensus.ready import Envelope, PeerStatus
 from quorumlog.entry import Replica
 from quorumlog.server.connection import LoopTurn
+from quorumlog.server.peers import peer_link
+from quorumlog.server.peers.dropped_messages import STANDS_S, DroppedMessages
+from quorumlog.server.peers.peer import Peer
 from quorumlog.server.peers.peer_link import PeerLink
 from quorumlog.server.peers.stalled_peers import StalledPeers
 from quorumlog.wire.client_messages import Hello, HelloResponse
@@ -29,6 +41,9 @@ PATIENCE_S = 20
 BATCH = EntryBatch.from_bodies([b"x" * MIB])
 PUSH = PushEntryRequest(
     sender=Replica("n0", "d0"), term=1, push=PushType.APPEND, committed_index=-1, count=1, batch=BATCH
+)
+ACK = PushEntryResponse(
+    sender=Replica("n0", "d0"), term=1, push=PushType.APPEND, result=PushResult.SUCCESS, index=0
 )
 REPAIR = RangeResponse(sender=Replica("n0", "d0"), term=1, number=1, count=1, batch=BATCH)
 
@@ -128,6 +143,46 @@ def test_a_link_that_is_full_says_so_and_one_that_is_down_does_not() -> None:
         assert not link.has_moved()
 
     uvloop.run(linked(work))
+
+
+def test_what_a_full_link_drops_is_counted_and_a_push_is_not_dropped() -> None:
+    async def work(link: PeerLink, other: socket.socket) -> None:
+        nothing: Any = lambda *arguments: None  # noqa: E731
+        turn = LoopTurn(asyncio.get_running_loop())
+        peer = Peer(turn, "default", link.peer, nothing, nothing, nothing, nothing)
+        peer.data = link
+        n1 = Replica("n1", "d1")
+        while peer.send(Envelope(n1, PUSH)):
+            await asyncio.sleep(0)
+        assert peer.dropped.problem(time.monotonic()) == "", "its dispatcher knows"
+        for _ in range(3):
+            assert not peer.send(Envelope(n1, ACK))
+        assert "3 messages" in peer.dropped.problem(time.monotonic())
+
+    uvloop.run(linked(work))
+
+
+def test_dropped_messages_are_a_problem_that_is_said_anew_once_a_minute() -> None:
+    dropped = DroppedMessages("n1")
+    assert dropped.problem(1000) == ""
+    said = []
+    for second in range(1000, 1180):
+        dropped.note(second)
+        said.append(dropped.problem(second))
+    assert list(dict.fromkeys(said)) == said[::60]
+    assert ["121 messages" in sentence for sentence in said[::60]] == [False, False, True]
+    assert "180 messages" in dropped.problem(1179 + STANDS_S - 1)
+    assert dropped.problem(1179 + STANDS_S) == ""
+
+
+def test_what_finds_no_room_is_in_status_and_the_group_goes_on_once_there_is_some(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with LocalCluster(3) as cluster, connect(cluster.servers) as log:
+        monkeypatch.setattr(peer_link, "UNSENT_LIMIT_BYTES", -1)
+        eventually(lambda: any("dropped" in problem for row in log.status() for problem in row.problems))
+        monkeypatch.undo()
+        log.append(b"the way is free again")
 
 
 def test_who_gets_no_entries_is_named_with_the_time_and_what_to_look_at() -> None:

@@ -236,6 +236,11 @@ AnyPeerMessage = AnyMessage | RangeRequest | RangeResponse
 """What members send to each other."""
 
 
+def carries_push(message: AnyPeerMessage) -> bool:
+    """It has entries, and its dispatcher hears if it did not leave."""
+    return isinstance(message, PushEntryRequest) and message.batch is not None
+
+
 def goes_with_data(message: AnyPeerMessage) -> bool:
     """On the data connection; everything else is small, and goes with the heartbeats."""
     if isinstance(message, PushEntryRequest):

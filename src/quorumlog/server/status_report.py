@@ -107,8 +107,8 @@ class StatusReport:
 
     def problems(self) -> tuple[str, ...]:
         """What an operator should know, in sentences, each once."""
-        stalled = self._stalled_peers.problems(
-            self._node.status().peers, time.monotonic() * 1000, time.time()
-        )
-        found = (*self._node.problems(), *stalled, *self._admission.problems())
+        now_s = time.monotonic()
+        stalled = self._stalled_peers.problems(self._node.status().peers, now_s * 1000, time.time())
+        dropped = [peer.dropped.problem(now_s) for peer in self._peers.values()]
+        found = (*self._node.problems(), *stalled, *filter(None, dropped), *self._admission.problems())
         return tuple(dict.fromkeys(found))

@@ -1,7 +1,7 @@
 """What is between the members of a group.
 
 Read in this order: `handshake` (what a member says of itself), `peer_link` (a connection that this
-member dials), `peer` (the connections with one other member), `peer_session` (a connection that the
-other has dialled), `address_probe` and `peer_admission` (who may speak as which member),
-`stalled_peers` (who takes no entries).
+member dials), `dropped_messages` (what found no room on one), `peer` (the connections with one other
+member), `peer_session` (a connection that the other has dialled), `address_probe` and `peer_admission`
+(who may speak as which member), `stalled_peers` (who takes no entries).
 """

@@ -5,13 +5,16 @@ What they add up to, and what the core is told of it, is decided in `node/peer_c
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from quorumlog.config import MemberAddress, parse_address
+from quorumlog.consensus.messages import carries_push
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import Replica
 from quorumlog.node.peer_connections import PeerConnections, Way, role_of
 from quorumlog.server.connection import Connection, LoopTurn
+from quorumlog.server.peers.dropped_messages import DroppedMessages
 from quorumlog.server.peers.peer_link import PeerLink
 from quorumlog.wire.client_messages import Hello
 from quorumlog.wire.peer_hello import Identity, identity_of
@@ -41,6 +44,7 @@ class Peer:
         """What the peer dialled last, by role; all by one process of it."""
         self.durability = ""
         """Flush mode that the peer named last: what it acknowledged counts after it is gone, too."""
+        self.dropped = DroppedMessages(address.member_id)
 
     def start(self) -> None:
         self.control.start()
@@ -52,7 +56,11 @@ class Peer:
         link = self.data if role_of(envelope.message) == "data" else self.control
         if link.up is None or link.up.directory_id != envelope.to.directory_id:
             return True  # lost with the connection, of which the core is about to hear
-        return link.send(envelope.message)
+        if link.send(envelope.message):
+            return True
+        if not carries_push(envelope.message):
+            self.dropped.note(time.monotonic())
+        return False
 
     # ---------------------------------------------------------------- connections come and go
 

@@ -13,13 +13,12 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 
-from quorumlog.batch import EntryBatch
 from quorumlog.config import KIB, UNSENT_LIMIT_BYTES, MemberAddress
-from quorumlog.consensus.messages import PushEntryRequest
+from quorumlog.consensus.messages import AnyPeerMessage, carries_push
 from quorumlog.errors import ProtocolViolation
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.wire.client_messages import DUPLICATE, Hello, HelloResponse
-from quorumlog.wire.framing import AnyFrameMessage, Frame
+from quorumlog.wire.framing import Frame
 
 RETRY_FIRST_S = 0.02
 RETRY_MOST_S = 1.0
@@ -107,15 +106,15 @@ class PeerLink:
         if self._connection is not None:
             self._connection.abort()
 
-    def send(self, message: AnyFrameMessage, batch: EntryBatch | None = None) -> bool:
+    def send(self, message: AnyPeerMessage) -> bool:
         """Lost if the link is down. False if it is clogged: dropped, and the link goes on."""
         connection = self._connection
         if self.up is None or connection is None:
             return True
         if connection.unsent_bytes > UNSENT_LIMIT_BYTES:
             return False
-        connection.send(self.group, message, batch)
-        if isinstance(message, PushEntryRequest) and message.batch is not None:
+        connection.send(self.group, message)
+        if carries_push(message):
             self._pushed_bytes = connection.sent_bytes
         return True
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from quorumlog.config import DEFAULT_GROUP
-from quorumlog.consensus.messages import AnyPeerMessage, Message, PushEntryRequest
+from quorumlog.consensus.messages import Message, carries_push
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import Replica
 from quorumlog.node.peer_connections import WAYS, Way, role_of
@@ -34,10 +34,6 @@ GIVE_UP_MS = 5000.0
 """A connection whose bytes get nowhere for so long is given up, as TCP_USER_TIMEOUT does it."""
 GREETING_MS = (0.1, 3.0, 30.0)
 """Where connections come up one by one, each half of a greeting takes up to one of these."""
-
-
-def _carries_push(message: AnyPeerMessage) -> bool:
-    return isinstance(message, PushEntryRequest) and message.batch is not None
 
 
 class SimNetwork:
@@ -258,7 +254,7 @@ class SimNetwork:
                 len(data),
                 lambda: link.standing(sender.member_id, role, to.directory_id) == standing,
                 lambda: self._send(sender, envelope, data, link, standing),
-                is_push=_carries_push(envelope.message),
+                is_push=carries_push(envelope.message),
             )
         else:
             self._cluster.trace.count("link: full")
@@ -325,7 +321,7 @@ class SimNetwork:
             end, way = receiver.ends[sender_id], Way(role, is_ours=False)
             if end.standing.get(way) != heard:
                 return
-            if _carries_push(envelope.message):
+            if carries_push(envelope.message):
                 self._moved.add((sender_id, to_id))
             message = self._decoder.receive_data(data)[0].message
             assert isinstance(message, Message), message

@@ -1,0 +1,40 @@
+"""DroppedMessages: what another member was not told because its connection had no room.
+
+Nobody waits for such a message. An acknowledgement, a question or a part of a repair that is lost here
+comes again after a time-out, so the group goes on, slower, and only this count tells why. (A push is
+another matter: its dispatcher hears that it did not leave.)
+"""
+
+from __future__ import annotations
+
+STANDS_S = 60.0
+"""So long after the newest one it is a problem. The sentence is renewed as often, with the count."""
+
+
+class DroppedMessages:
+    """Towards one member. Times are of one clock, in seconds."""
+
+    def __init__(self, member_id: str) -> None:
+        self._member_id = member_id
+        self.count = 0
+        """Since this member has started."""
+        self._newest_s = 0.0
+        self._said_s = 0.0
+        self._sentence = ""
+
+    def note(self, now_s: float) -> None:
+        self.count += 1
+        self._newest_s = now_s
+
+    def problem(self, now_s: float) -> str:
+        """Empty if none was dropped lately."""
+        if not self.count or now_s - self._newest_s >= STANDS_S:
+            self._sentence = ""
+        elif not self._sentence or now_s - self._said_s >= STANDS_S:
+            self._said_s = now_s
+            self._sentence = (
+                f"{self._member_id} takes in less than it is sent: {self.count} messages to it"
+                " (acknowledgements, questions, answers to repairs) were dropped since this member has"
+                f" started; look at the network to {self._member_id} and at the load of its host"
+            )
+        return self._sentence

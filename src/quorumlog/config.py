@@ -192,7 +192,7 @@ class StoreConfig:
             )
         ratio = self.disk_full_ratio
         if type(ratio) not in (int, float) or not 0.0 < ratio <= 1.0:
-            raise ConfigError(f"disk_full_ratio ({ratio!r}) must be a number in (0, 1]")
+            raise ConfigError(f"disk_full_ratio ({ratio!r}) must be a share above 0 and at most 1")
 
     @property
     def entry_limit_bytes(self) -> int:

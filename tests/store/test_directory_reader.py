@@ -129,9 +129,13 @@ def test_no_directory_and_no_log(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none"):
         with pytest.raises(ConfigError, match="holds no log"):
             DirectoryReader(disk, str(path))
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(ConfigError, match="cannot be read"):
-        DirectoryReader(disk, str(tmp_path / "file"))
+    (tmp_path / "n0").mkdir()
+    for name in ("file", "n0/data"):
+        (tmp_path / name).write_text("x")
+    for path, what in ((tmp_path / "file", "file/member"), (tmp_path / "n0", "n0/data")):
+        with pytest.raises(ConfigError, match=f"{what} is a file, not a directory; name") as refusal:
+            DirectoryReader(disk, str(path))
+        assert "Errno" not in str(refusal.value)
 
 
 def test_an_empty_log(tmp_path: Path) -> None:

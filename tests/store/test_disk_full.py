@@ -263,7 +263,7 @@ def test_the_watermark(tmp_path: Path) -> None:
     store = open_on(disk, tmp_path)
     append_numbered(store, 3)
     disk.used_ratio = 0.91
-    with pytest.raises(DiskFull, match="disk_full_ratio"):
+    with pytest.raises(DiskFull, match=r"fuller than disk_full_ratio \(0.9 of 1\) allows: free space"):
         append_numbered(store, 100)
     append_noop(store, 2)
     assert store.end.index == 3

@@ -150,11 +150,14 @@ def refusals_named(path: str) -> Iterator[None]:
         yield
     except PermissionError as error:
         raise ConfigError(
-            f"--data-dir {path}: no permission ({error}); make it writable for the user that runs this"
-            " member, or choose another directory"
+            f"--data-dir {path}: no permission for {error.filename or path}; make it writable for the"
+            " user that runs this member, or choose another directory"
         ) from error
     except (NotADirectoryError, FileExistsError) as error:
-        raise ConfigError(f"--data-dir {path} is not a directory ({error})") from error
+        raise ConfigError(
+            f"--data-dir {path} is not a directory: a part of the path {error.filename or path} is a"
+            " file; choose another directory, or move that file away"
+        ) from error
     except OSError as error:
         if error.errno == errno.EROFS:
             raise ConfigError(f"--data-dir {path} is on a read-only file system") from error
@@ -180,7 +183,9 @@ def _make(disk: Disk, path: str) -> None:
         except (PermissionError, NotADirectoryError, FileExistsError):
             raise
         except OSError as error:
-            raise ConfigError(f"--data-dir {path} cannot be made: {error}; choose another") from error
+            raise ConfigError(
+                f"--data-dir {path} cannot be made: {error.strerror}; choose another"
+            ) from error
     disk.list(path)  # raises NotADirectoryError
 
 

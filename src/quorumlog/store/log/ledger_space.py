@@ -78,8 +78,8 @@ class LedgerSpace:
             return
         if self.is_above_watermark():
             raise DiskFull(
-                f"more than {self._config.disk_full_ratio:.0%} of the file system of"
-                f" {self._directory} is in use (disk_full_ratio)"
+                f"the file system of {self._directory} is fuller than disk_full_ratio"
+                f" ({self._config.disk_full_ratio:g} of 1) allows: free space, or raise it"
             )
         self._data.reserve(data_stop, self._config.reserve_step_bytes)
         self._index.reserve(index_stop, self._index_step)

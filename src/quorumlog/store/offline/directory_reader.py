@@ -93,8 +93,16 @@ class DirectoryReader:
             self.formation = record.formation if record else Formation()
             self.hard_state: HardState | None = read_hard_state(disk, path)
             extent = self._java_extent() if record is None else self._own_extent(record, durable)
-        except (NotADirectoryError, PermissionError) as error:
-            raise ConfigError(f"{path} cannot be read: {error}") from error
+        except NotADirectoryError as error:
+            raise ConfigError(
+                f"{path} holds no log: a part of the path {error.filename} is a file, not a directory;"
+                " name the data directory of a member"
+            ) from error
+        except PermissionError as error:
+            raise ConfigError(
+                f"{path} cannot be read: no permission for {error.filename}; run this as the user that"
+                " the member runs as"
+            ) from error
         self.damage += extent.damage
         self.segments: tuple[LogSegment, ...] = extent.segments
         self.end: LogPoint = extent.end

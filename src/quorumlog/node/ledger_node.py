@@ -56,7 +56,7 @@ class LedgerNode:
         self,
         config: GroupConfig,
         directory: MemberDirectory,
-        world: Host,
+        host: Host,
         rng: random.Random,
         now_ms: float,
         on_ready: Callable[[Ready], None] | None = None,
@@ -66,7 +66,7 @@ class LedgerNode:
         self.directory = directory
         self.store = directory.store
         self.replica = Replica(config.member_id, directory.directory_id)
-        self._host = world
+        self._host = host
         self._on_ready = on_ready
         term_runs = self.store.term_runs()  # which may find damage, so before the ranges are taken
         self.raft = RaftNode(
@@ -96,11 +96,11 @@ class LedgerNode:
             self.replica,
             self.raft,
             self.store,
-            world,
+            host,
             self._carry_out_all,
             lambda: directory.hard_state.term,
         )
-        self._writer = LogWriter(self.raft, self.store, self._recent, self.repairer, world, self.receive)
+        self._writer = LogWriter(self.raft, self.store, self._recent, self.repairer, host, self.receive)
         self._pace = CatchUpPace(
             config.catch_up_bytes_per_second,
             config.consensus.push_limit_bytes,
@@ -112,7 +112,7 @@ class LedgerNode:
             self.raft,
             self.store,
             self._recent,
-            world,
+            host,
             self._pace,
             self.repairer.found,
         )
@@ -120,11 +120,11 @@ class LedgerNode:
             self._scrub_bytes_per_second,
             config.storage.scrub_start_delay_ms,
             self.store,
-            world,
+            host,
             self.repairer,
             now_ms,
         )
-        self._flusher = Flusher(config.storage, directory, self.raft, world, now_ms, self.repairer.found)
+        self._flusher = Flusher(config.storage, directory, self.raft, host, now_ms, self.repairer.found)
         self._transfers = Transfers(self.raft, self._pending, config.consensus.election_timeout_ms)
         self._former = BatchFormer(
             config, self.raft, self.store, self._pending, self._writer, self._flusher, self._transfers
@@ -313,7 +313,7 @@ class LedgerNode:
         """Committed entries from `first_index` on: bytes if they are in memory, else what the read
         thread is to read (`LedgerStore.read_from`); two that ask for the same get the same.
 
-        `stop_index` -1 means all that is committed. Raises IndexOutOfRange, RangeDamaged if they are in
+        `stop_index` -1 means all that is committed. Raises IndexOutOfRange, RangeDamaged if they are
         damaged here, and LeaderNotReady where the answer is "no more" or "up to here" while a new
         leader does not know yet what earlier leaders have acknowledged (of a leader that was confirmed
         first nobody hears this).

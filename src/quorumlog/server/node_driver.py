@@ -102,15 +102,7 @@ class NodeDriver:
             lambda: self.node.status().voters,
             self.fail,
         )
-        self.status = StatusReport(
-            config,
-            directory.durability,
-            self.node,
-            self.peers,
-            self.admission,
-            self.handshake,
-            self.read_later,
-        )
+        self.status = StatusReport(config, self.node, self.peers, self.admission, self.read_later)
 
     def configure(self, config: GroupConfig) -> None:
         """As `LedgerNode.configure`."""

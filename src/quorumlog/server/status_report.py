@@ -6,10 +6,9 @@ import time
 from collections.abc import Mapping
 
 from quorumlog.config import GroupConfig
-from quorumlog.entry import Durability, Replica
+from quorumlog.entry import Replica
 from quorumlog.errors import LedgerError, StoreFailure
 from quorumlog.node import LedgerNode
-from quorumlog.server.peers.handshake import Handshake
 from quorumlog.server.peers.peer import Peer
 from quorumlog.server.peers.peer_admission import PeerAdmission
 from quorumlog.server.peers.stalled_peers import StalledPeers
@@ -24,19 +23,15 @@ class StatusReport:
     def __init__(
         self,
         config: GroupConfig,
-        durability: Durability,
         node: LedgerNode,
         peers: Mapping[str, Peer],
         admission: PeerAdmission,
-        handshake: Handshake,
         read_later: ReadLater,
     ) -> None:
         self._config = config
-        self._durability = durability
         self._node = node
         self._peers = peers
         self._admission = admission
-        self._handshake = handshake
         self._read_later = read_later
         self._stalled_peers = StalledPeers()
         self._looks_at_set_aside = False
@@ -72,7 +67,7 @@ class StatusReport:
             id=self._config.member_id,
             address=str(self._config.own_address),
             directory_id=status.replica.directory_id,
-            cluster_id=self._handshake.cluster_id,
+            cluster_id=self._node.directory.formation.cluster_id,
             role=status.role.value,
             term=status.term,
             leader_id=leader_id,
@@ -81,7 +76,7 @@ class StatusReport:
             ledger_end_index=status.ledger_end.index,
             durable_index=status.durable_index,
             committed_index=status.committed_index,
-            flush=self._durability.value,
+            flush=self._node.directory.durability.value,
             members=tuple(members),
             waits_for=status.waits_for,
             problems=self.problems(),

@@ -46,19 +46,19 @@ for the list of damaged ranges."""
 class Repairer:
     def __init__(
         self,
-        voter: Replica,
+        replica: Replica,
         raft: RaftNode,
         store: LedgerStore,
-        world: Host,
+        host: Host,
         carry_out: Callable[[], None],
         stored_term: Callable[[], int],
     ) -> None:
         """`carry_out`: bring the store to where the core is. `stored_term`: what this member's disk
         says; the core's may be one that the next Ready stores."""
-        self._voter = voter
+        self._replica = replica
         self._raft = raft
         self._store = store
-        self._host = world
+        self._host = host
         self._carry_out = carry_out
         self._stored_term = stored_term
         self._is_examining = False
@@ -110,7 +110,7 @@ class Repairer:
             raise result
         if self.settle(result) is not False:
             return
-        # Healed or damaged while the read or the look was on its way, most likely.
+        # Healed, or found by another look, while the read or the look was on its way, most likely.
         if self._doubted_index == damage.index:
             self._unsettled = str(damage)
         self._doubted_index = damage.index
@@ -125,8 +125,8 @@ class Repairer:
         self._doubted_index = -1
 
     def settle(self, result: Examination) -> bool | None:
-        """DamagedRanges what a closer look has found; False if that was nothing, None if the log was cut
-        meanwhile: whatever is still damaged has to be met again."""
+        """Count what a closer look has found as damaged; False if that was nothing, None if the log was
+        cut meanwhile: whatever is still damaged has to be met again."""
         self._carry_out()  # what the core has cut by now is no damage
         ranges = self._store.settle(result)
         if ranges is None:
@@ -183,12 +183,12 @@ class Repairer:
         if self._retry_at_ms == NEVER:
             self._retry_at_ms = now_ms + RETRY_MS
 
-    def _ask(self, damaged: DamagedRange, voter: Replica, now_ms: float) -> None:
+    def _ask(self, damaged: DamagedRange, replica: Replica, now_ms: float) -> None:
         self._number += 1
-        self._asked = (damaged, voter)
+        self._asked = (damaged, replica)
         self._deadline_ms = now_ms + self._timeout_ms_of
         request = RangeRequest(
-            sender=self._voter,
+            sender=self._replica,
             term=self._stored_term(),
             number=self._number,
             first_index=damaged.first_index,
@@ -197,11 +197,11 @@ class Repairer:
             anywhere=True,
             durable_index=self._store.durable.index,
         )
-        self._host.send(Envelope(voter, request))
+        self._host.send(Envelope(replica, request))
 
-    def _pass_over(self, damaged: DamagedRange, voter: Replica) -> None:
+    def _pass_over(self, damaged: DamagedRange, replica: Replica) -> None:
         self._asked = None
-        self._passed_over.setdefault(damaged, set()).add(voter)
+        self._passed_over.setdefault(damaged, set()).add(replica)
 
     def next_wakeup_ms(self) -> float:
         wakeup = self._save_at_ms if self._store.damaged_problem and not self._is_saving else NEVER
@@ -215,15 +215,15 @@ class Repairer:
         asked = self._asked
         if asked is None or response.number != self._number or response.sender != asked[1]:
             return
-        damaged, voter = asked
+        damaged, replica = asked
         if response.count == 0 or damaged not in self._store.damaged:
-            self._pass_over(damaged, voter)
+            self._pass_over(damaged, replica)
             return
         self._asked = None
         self._is_writing = True
         self._host.read_later(
             lambda: self._take(damaged, response),
-            lambda result: self._taken(damaged, voter, result),
+            lambda result: self._taken(damaged, replica, result),
         )
 
     def _take(self, damaged: DamagedRange, response: RangeResponse) -> ProtocolViolation | None:
@@ -252,7 +252,7 @@ class Repairer:
     def _taken(
         self,
         damaged: DamagedRange,
-        voter: Replica,
+        replica: Replica,
         result: ProtocolViolation | StoreFailure | LedgerError | None,
     ) -> None:
         self._is_writing = False
@@ -260,16 +260,16 @@ class Repairer:
             raise result
         if isinstance(result, DiskFull):
             self._refused = f"; {result}"
-            self._pass_over(damaged, voter)
+            self._pass_over(damaged, replica)
             return
         if isinstance(result, ProtocolViolation):
-            self._refused = f"; {voter.member_id} sent others: {result}"
-            self._pass_over(damaged, voter)
+            self._refused = f"; {replica.member_id} sent others: {result}"
+            self._pass_over(damaged, replica)
             return
         # Healed; or cut meanwhile, which may have been both.
         for left in self._store.damaged:
             if left.overlaps(damaged):
-                self._sources[left] = voter.member_id
+                self._sources[left] = replica.member_id
         self._carry_out()
         self._raft.on_repaired([(q.first_index, q.stop_index) for q in self._store.damaged])
         self._forget_repaired()
@@ -327,7 +327,7 @@ class Repairer:
         self, request: RangeRequest, entries: EntryBatch | None = None, proofs: Proofs = ()
     ) -> None:
         response = RangeResponse(
-            sender=self._voter,
+            sender=self._replica,
             term=self._stored_term(),
             number=request.number,
             count=0 if entries is None else entries.count,

@@ -39,14 +39,14 @@ class Scrubber:
         bytes_per_second: int,
         start_delay_ms: int,
         store: LedgerStore,
-        world: Host,
+        host: Host,
         repairer: Repairer,
         now_ms: float,
     ) -> None:
         """`bytes_per_second` 0: off."""
         self._bytes_per_second = bytes_per_second
         self._store = store
-        self._host = world
+        self._host = host
         self._repairer = repairer
         self._next_index = -1
         """Of the pass under way; -1 while it rests."""

@@ -32,19 +32,19 @@ NEVER = float("inf")
 class PushSender:
     def __init__(
         self,
-        voter: Replica,
+        replica: Replica,
         raft: RaftNode,
         store: LedgerStore,
         recent: RecentBatches,
-        world: Host,
+        host: Host,
         pace: CatchUpPace,
         on_damage: Callable[[DirectoryDamaged], None],
     ) -> None:
-        self._voter = voter
+        self._replica = replica
         self._raft = raft
         self._store = store
         self._recent = recent
-        self._host = world
+        self._host = host
         self._pace = pace
         self._paced_term = -1
         """The term in which this member led when it last looked at the pace."""
@@ -114,7 +114,7 @@ class PushSender:
 
     def _send(self, order: PushOrder, batch: EntryBatch, previous_chain: int, *, cold: bool) -> None:
         message = PushEntryRequest(
-            sender=self._voter,
+            sender=self._replica,
             term=order.term,
             push=PushType.APPEND,
             committed_index=order.committed_index,

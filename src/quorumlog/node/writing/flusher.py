@@ -37,7 +37,7 @@ class Flusher:
         config: StoreConfig,
         directory: MemberDirectory,
         raft: RaftNode,
-        world: Host,
+        host: Host,
         now_ms: float,
         on_damage: Callable[[DirectoryDamaged], None],
     ) -> None:
@@ -47,7 +47,7 @@ class Flusher:
         self._directory = directory
         self._store = directory.store
         self._raft = raft
-        self._host = world
+        self._host = host
         self._sync_first = directory.durability is Durability.SYNC
         self._carried_number = 0
         """Newest Ready carried out."""

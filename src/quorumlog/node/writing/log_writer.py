@@ -63,14 +63,14 @@ class LogWriter:
         store: LedgerStore,
         recent: RecentBatches,
         repairer: Repairer,
-        world: Host,
+        host: Host,
         receive_again: Callable[[PushEntryRequest], None],
     ) -> None:
         self._raft = raft
         self._store = store
         self._recent = recent
         self._repairer = repairer
-        self._host = world
+        self._host = host
         self._receive_again = receive_again
         self._is_looking = False
         self._waiting: list[PushEntryRequest] = []
@@ -119,7 +119,7 @@ class LogWriter:
             self._look_at(shared_index, message, is_close=cuts or shares is False)
             return False
         if look.examination is not None and self._repairer.settle(look.examination):
-            return bool(shares)  # else it comes again, and finds the damage damaged
+            return bool(shares)  # else it comes again, and finds a damaged range
         if not shares:
             raise ProtocolViolation(
                 f"{message.sender.member_id} holds other entries up to index {shared_index} than this"

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from harness.faults import Watch
 from harness.member_processes import MemberProcesses
-from harness.proxy import Direction, Network, SimulationProfile, both_ways
+from harness.proxy import Direction, LinkConditions, Network, both_ways
 from quorumlog import connect_async
 
 PROXY_NOTE = "a proxy process between the members takes processor time too"
@@ -46,11 +46,11 @@ class DelayedMembers(MemberProcesses):
         """Bytes between members take `delay_ms` each way; `of`: only those to and from this member."""
         ids = [member.member_id for member in self.members]
         pairs = [(a, b) for a in ids for b in ids if a < b and of in (None, a, b)]
-        self._proxy.set_weather({"delay_ms": delay_ms}, both_ways(pairs))
+        self._proxy.set_conditions({"delay_ms": delay_ms}, both_ways(pairs))
 
     def set_bandwidth(self, bytes_per_second: float, direction: Direction) -> None:
         """Of each connection from one member to the other; in place of any delay."""
-        self._proxy.set_weather({"bytes_per_second": bytes_per_second}, [direction])
+        self._proxy.set_conditions({"bytes_per_second": bytes_per_second}, [direction])
 
 
 class DelayProxy:
@@ -76,8 +76,8 @@ class DelayProxy:
             self.stop()
             raise
 
-    def set_weather(self, weather: Mapping[str, float], directions: Iterable[Direction]) -> None:
-        self._ask({"weather": weather, "directions": list(directions)})
+    def set_conditions(self, conditions: Mapping[str, float], directions: Iterable[Direction]) -> None:
+        self._ask({"conditions": conditions, "directions": list(directions)})
 
     def stop(self) -> None:
         if self._process is not None:
@@ -105,7 +105,7 @@ async def servers_leader_first(members: MemberProcesses) -> str:
 
 
 def serve() -> None:
-    """The process: the first line names the members, each one after it sets the weather."""
+    """The process: the first line names the members, each one after it sets the conditions."""
     with Network(json.loads(sys.stdin.readline())) as network:
         ids = network.member_ids
         _answer([[a, b, network.address(a, b)] for a in ids for b in ids if a != b])
@@ -115,7 +115,7 @@ def serve() -> None:
             if imposed is not None:
                 network.lift(imposed)
             directions = [(a, b) for a, b in request["directions"]]
-            imposed = network.impose(directions, SimulationProfile(**request["weather"]))
+            imposed = network.impose(directions, LinkConditions(**request["conditions"]))
             _answer("done")
 
 

@@ -1,7 +1,8 @@
 """Network: a TCP proxy between members, one listening port for every ordered pair of them.
 
 A member reaches each other member at the port of the pair (itself, the other). What flows from one
-member to another, on connections that either of them dialled, has the weather of that direction:
+member to another, on connections that either of them dialled, meets the link conditions of that
+direction:
 
     cut      nothing is delivered, and nobody is told: bytes and ends of connections are held back, and a
              connection dialled while either direction is cut is greeted by nobody until both are whole
@@ -9,7 +10,7 @@ member to another, on connections that either of them dialled, has the weather o
     lossy    a piece now and then waits as long as a retransmission would take, and all behind it too
     thin     so many bytes a second pass on each connection, and wait in front of it
 
-Faults overlap: each one adds its weather and takes away that one alone.
+Faults overlap: each one adds its conditions and takes away those alone.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class SimulationProfile:
+class LinkConditions:
     """What happens to bytes on their way in one direction."""
 
     is_cut: bool = False
@@ -54,8 +55,8 @@ class SimulationProfile:
     """Of the pieces read at a time, the share that is lost once."""
     bytes_per_second: float = math.inf
 
-    def __add__(self, other: SimulationProfile) -> SimulationProfile:
-        return SimulationProfile(
+    def __add__(self, other: LinkConditions) -> LinkConditions:
+        return LinkConditions(
             self.is_cut or other.is_cut,
             self.delay_ms + other.delay_ms,
             max(self.loss, other.loss),
@@ -63,8 +64,8 @@ class SimulationProfile:
         )
 
 
-FAIR = SimulationProfile()
-CUT = SimulationProfile(is_cut=True)
+UNHINDERED = LinkConditions()
+CUT = LinkConditions(is_cut=True)
 
 
 def both_ways(pairs: Iterable[tuple[str, str]]) -> list[Direction]:
@@ -84,7 +85,7 @@ class Network:
         self.loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="proxy", daemon=True)
         self._servers: dict[Direction, asyncio.Server] = {}
-        self._imposed: dict[int, tuple[frozenset[Direction], SimulationProfile]] = {}
+        self._imposed: dict[int, tuple[frozenset[Direction], LinkConditions]] = {}
         self._next_number = 1
         self.connections: set[_Connection] = set()
 
@@ -118,19 +119,19 @@ class Network:
         host, port = self._servers[from_id, to_id].sockets[0].getsockname()
         return f"{host}:{port}"
 
-    def impose(self, directions: Iterable[Direction], weather: SimulationProfile) -> int:
-        """Add weather to these directions; returns the number by which `lift` takes it away."""
+    def impose(self, directions: Iterable[Direction], conditions: LinkConditions) -> int:
+        """Add conditions to these directions; returns the number by which `lift` takes them away."""
 
         def add() -> int:
             number = self._next_number
             self._next_number += 1
-            self._imposed[number] = (frozenset(directions), weather)
+            self._imposed[number] = (frozenset(directions), conditions)
             return number
 
         return self._call(add)
 
     def lift(self, number: int) -> None:
-        """What was held back flows again, unless other weather holds it."""
+        """What was held back flows again, unless other conditions hold it."""
 
         def remove() -> None:
             del self._imposed[number]
@@ -152,11 +153,11 @@ class Network:
 
     # ---------------------------------------------------------------- inside the thread
 
-    def weather(self, direction: Direction) -> SimulationProfile:
-        total = FAIR
-        for directions, weather in self._imposed.values():
+    def conditions(self, direction: Direction) -> LinkConditions:
+        total = UNHINDERED
+        for directions, imposed in self._imposed.values():
             if direction in directions:
-                total += weather
+                total += imposed
         return total
 
     async def _listen(self) -> None:
@@ -201,10 +202,10 @@ class _Connection:
         self.listener.pipe = _Pipe(network, back, self.listener, self.dialler)
 
     def look(self) -> None:
-        """The weather has changed, or an end has been connected."""
+        """The conditions have changed, or an end has been connected."""
         if self._dialling is None and self.dialler.transport is not None:
-            there = self._network.weather(self.direction)
-            back = self._network.weather(self.direction[::-1])
+            there = self._network.conditions(self.direction)
+            back = self._network.conditions(self.direction[::-1])
             if not there.is_cut and not back.is_cut:
                 self._dialling = self._network.loop.create_task(self._dial())
         for end in (self.dialler, self.listener):
@@ -282,17 +283,17 @@ class _Pipe:
         self._timer: asyncio.TimerHandle | None = None
 
     def feed(self, data: bytes | None) -> None:
-        weather = self._network.weather(self._direction)
-        due_s = self._network.loop.time() + weather.delay_ms / 1000
-        if weather.loss and self._network.random.random() < weather.loss:
+        conditions = self._network.conditions(self._direction)
+        due_s = self._network.loop.time() + conditions.delay_ms / 1000
+        if conditions.loss and self._network.random.random() < conditions.loss:
             due_s += RETRANSMISSION_S
         self._last_due_s = max(self._last_due_s, due_s)
-        if data is None or weather.bytes_per_second == math.inf:
+        if data is None or conditions.bytes_per_second == math.inf:
             self._pieces.append((self._last_due_s, data))
         else:
             for first in range(0, len(data), THIN_PIECE_BYTES):
                 piece = data[first : first + THIN_PIECE_BYTES]
-                self._last_due_s += len(piece) / weather.bytes_per_second
+                self._last_due_s += len(piece) / conditions.bytes_per_second
                 self._pieces.append((self._last_due_s, piece))
         self._held_bytes += len(data or b"")
         self.pump()
@@ -304,7 +305,7 @@ class _Pipe:
     def pump(self) -> None:
         target = self._target.transport
         now_s = self._network.loop.time()
-        is_cut = self._network.weather(self._direction).is_cut
+        is_cut = self._network.conditions(self._direction).is_cut
         while self._pieces and target is not None and not is_cut and not self._target.is_full:
             due_s, data = self._pieces[0]
             if due_s > now_s:

@@ -15,7 +15,7 @@ from contextlib import suppress
 from itertools import combinations
 from typing import ClassVar
 
-from harness.proxy import CUT, Direction, SimulationProfile, both_ways
+from harness.proxy import CUT, Direction, LinkConditions, both_ways
 from nemesis.cluster import Cluster, empty_disk, fill_disk
 from nemesis.damage import DAMAGE_KINDS, DURABLE_DAMAGE_KINDS, DamageKind
 from quorumlog import LedgerError
@@ -81,16 +81,16 @@ class Pause(Fault):
 
 
 class NetworkFault(Fault):
-    """SimulationProfile on some directions, for as long as it lasts."""
+    """Link conditions on some directions, for as long as it lasts."""
 
-    weather = CUT
+    conditions = CUT
 
     def directions(self) -> Sequence[Direction]:
         raise NotImplementedError
 
     def begin(self) -> str:
         directions = self.directions()
-        self._number = self.cluster.network.impose(directions, self.weather)
+        self._number = self.cluster.network.impose(directions, self.conditions)
         return ", ".join(f"{a}->{b}" for a, b in directions)
 
     def end(self) -> None:
@@ -185,11 +185,11 @@ class Slow(NetworkFault):
         return both_ways((self.victim_id, other) for other in self.others)
 
     def begin(self) -> str:
-        self.weather = SimulationProfile(
+        self.conditions = LinkConditions(
             delay_ms=self.rng.uniform(5, 100), loss=self.rng.uniform(0, 0.1)
         )
         links = super().begin()
-        return f"{links}: {self.weather.delay_ms:.0f} ms, {self.weather.loss:.1%} lost"
+        return f"{links}: {self.conditions.delay_ms:.0f} ms, {self.conditions.loss:.1%} lost"
 
 
 # -------------------------------------------------------------------- disks and files

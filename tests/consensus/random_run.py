@@ -53,7 +53,7 @@ class RandomRun:
             preferred_leader_ids=("n0",) if rng.random() < 0.3 else (),
             preferred_cool_down_ms=rng.choice((1_000, 30_000)),
         )
-        # Each life draws its own kinds of weather, so that no fault is drowned by the others.
+        # Each life draws its own faults, so that no fault is drowned by the others.
         self.loss = rng.choice((0.0, 0.0, 0.02, 0.2))
         self.repeat = rng.choice((0.0, 0.05, 0.2))
         self.delay_ms = rng.choice((1.0, 5.0, 40.0, 150.0))

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from harness.proxy import CUT, Network, SimulationProfile, both_ways
+from harness.proxy import CUT, LinkConditions, Network, both_ways
 from quorumlog.config import parse_address
 
 TIMEOUT_S = 10.0
@@ -67,9 +67,7 @@ def members() -> Iterator[Members]:
 
 
 @contextmanager
-def weather(
-    network: Network, directions: list[tuple[str, str]], what: SimulationProfile
-) -> Iterator[None]:
+def imposed(network: Network, directions: list[tuple[str, str]], what: LinkConditions) -> Iterator[None]:
     number = network.impose(directions, what)
     try:
         yield
@@ -111,7 +109,7 @@ def test_megabytes_sent_into_a_cut_arrive_whole_once_it_is_over(members: Members
     near, far = members.dial("a", "b"), members.accept("b")
     data = bytes(range(256)) * (1 << 16)
     with ThreadPoolExecutor(1) as pool:
-        with weather(members.network, [("a", "b")], CUT):
+        with imposed(members.network, [("a", "b")], CUT):
             sending = pool.submit(near.sendall, data)
             far.sendall(b"heard")
             assert receive(near, 5) == b"heard"
@@ -121,7 +119,7 @@ def test_megabytes_sent_into_a_cut_arrive_whole_once_it_is_over(members: Members
 
 def test_what_is_cut_one_way_still_passes_the_other_way_and_arrives_once_whole(members: Members) -> None:
     near, far = members.dial("a", "b"), members.accept("b")
-    with weather(members.network, [("a", "b")], CUT):
+    with imposed(members.network, [("a", "b")], CUT):
         near.sendall(b"lost")
         # The answer passes after the question went in, so that silence is the proxy's doing.
         far.sendall(b"still heard")
@@ -132,7 +130,7 @@ def test_what_is_cut_one_way_still_passes_the_other_way_and_arrives_once_whole(m
 
 def test_a_cut_holds_on_connections_that_the_other_side_dialled(members: Members) -> None:
     near, far = members.dial("b", "a"), members.accept("a")
-    with weather(members.network, [("a", "b")], CUT):
+    with imposed(members.network, [("a", "b")], CUT):
         far.sendall(b"lost")
         near.sendall(b"still heard")
         assert receive(far, 11) == b"still heard"
@@ -143,7 +141,7 @@ def test_a_cut_holds_on_connections_that_the_other_side_dialled(members: Members
 def test_the_end_of_a_connection_is_not_told_across_a_cut(members: Members) -> None:
     near, far = members.dial("a", "b"), members.accept("b")
     other, other_far = members.dial("b", "a"), members.accept("a")
-    with weather(members.network, [("a", "b")], CUT):
+    with imposed(members.network, [("a", "b")], CUT):
         near.close()
         other.sendall(b"later")
         assert receive(other_far, 5) == b"later"
@@ -153,7 +151,7 @@ def test_the_end_of_a_connection_is_not_told_across_a_cut(members: Members) -> N
 
 def test_nobody_is_reached_by_dialling_into_a_cut_of_either_direction(members: Members) -> None:
     for direction in both_ways([("a", "b")]):
-        with weather(members.network, [direction], CUT):
+        with imposed(members.network, [direction], CUT):
             near = members.dial("a", "b")
             near.sendall(b"hello")
             members.network.reset([])  # a turn of the proxy's loop has passed
@@ -163,8 +161,8 @@ def test_nobody_is_reached_by_dialling_into_a_cut_of_either_direction(members: M
 
 def test_overlapping_cuts_hold_until_the_last_is_over(members: Members) -> None:
     near, far = members.dial("a", "b"), members.accept("b")
-    with weather(members.network, [("a", "b")], CUT):
-        with weather(members.network, both_ways([("a", "b")]), CUT):
+    with imposed(members.network, [("a", "b")], CUT):
+        with imposed(members.network, both_ways([("a", "b")]), CUT):
             near.sendall(b"lost")
         far.sendall(b"heard")
         assert receive(near, 5) == b"heard"
@@ -187,7 +185,7 @@ def test_a_reset_is_a_reset_to_both_sides_and_a_new_connection_stands(members: M
 
 def test_delayed_bytes_arrive_in_order_and_not_before_their_time(members: Members) -> None:
     near, far = members.dial("a", "b"), members.accept("b")
-    with weather(members.network, [("a", "b")], SimulationProfile(delay_ms=30, loss=0.5)):
+    with imposed(members.network, [("a", "b")], LinkConditions(delay_ms=30, loss=0.5)):
         sent_s = time.monotonic()
         for number in range(50):
             near.sendall(b"%03d" % number)
@@ -204,7 +202,7 @@ def test_a_member_that_does_not_listen_is_told_to_who_dials_it(members: Members)
 def test_a_thin_direction_takes_its_time_and_the_other_one_does_not(members: Members) -> None:
     near, far = members.dial("a", "b"), members.accept("b")
     data = bytes(range(256)) * 256
-    with weather(members.network, [("a", "b")], SimulationProfile(bytes_per_second=10 * len(data))):
+    with imposed(members.network, [("a", "b")], LinkConditions(bytes_per_second=10 * len(data))):
         began_s = time.monotonic()
         near.sendall(data)
         far.sendall(b"heard")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from harness.proxy import Network, SimulationProfile, both_ways
+from harness.proxy import LinkConditions, Network, both_ways
 from nemesis.cluster import Cluster
 from tests.waiting import eventually
 
@@ -37,7 +37,7 @@ def test_after_a_reset_of_everything_each_link_is_dialled_about_once(
     with Cluster(tmp_path / "members", 3, with_small_disk=False) as cluster:
         pairs = list(combinations(cluster.member_ids, 2))
         cluster.wait_until_whole()
-        cluster.network.impose(both_ways(pairs), SimulationProfile(delay_ms=25))
+        cluster.network.impose(both_ways(pairs), LinkConditions(delay_ms=25))
         cluster.wait_until_whole()
         for _ in range(3):
             dials.clear()

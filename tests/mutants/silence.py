@@ -8,8 +8,10 @@ from quorumlog.consensus.replication.entry_dispatcher import EntryDispatcher
 from quorumlog.consensus.replication.push_window import PushWindow
 from quorumlog.consensus.replication.replication import Replication
 from quorumlog.node.sending.push_sender import PushSender
+from quorumlog.server.peers.peer_link import PeerLink
 from tests.consensus import test_silence as cores
 from tests.mutants.mutant import Patch, mutant
+from tests.server import test_moving_data as peer_links
 from tests.sim import test_link_scenarios as links
 
 
@@ -155,6 +157,21 @@ def moving_bytes_prolong_a_pause(patch: Patch) -> None:
         EntryDispatcher.tick,
         "if now_ms >= self._paused_until_ms:",
         "if now_ms >= self._paused_until_ms and not (now_ms < self._resend_at_ms and reached()):",
+    )
+
+
+@mutant(
+    40,
+    "a repair's bytes behind a push count as if the push moved",
+    scenario=peer_links.test_bytes_that_move_behind_the_newest_push_say_nothing_of_it,
+)
+def repair_starves_push(patch: Patch) -> None:
+    """They are on the same connection, so it works. But a push that was lost in front of them is not
+    sent again while they pass."""
+    patch.edit(
+        PeerLink.has_moved,
+        "min(acknowledged_bytes, self._pushed_bytes)",
+        "acknowledged_bytes if reached() else 0",
     )
 
 

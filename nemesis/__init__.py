@@ -3,7 +3,7 @@
 `python -m nemesis` (or `make nemesis`) runs three or five `quorumlog serve` processes with several
 client processes, and breaks things round by round: members are killed, stopped, cut off, slowed, their
 disk is filled, their files are damaged. Every operation of every client is kept as a line of a history.
-When all has healed and every member has stopped, the histories are held against the logs on disk.
+When all is whole and every member has stopped, the histories are held against the logs on disk.
 Members as processes, and the proxy, come from `harness`.
 
     clients --------------------------------> members      dialled directly, never disturbed

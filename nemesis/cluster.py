@@ -30,7 +30,7 @@ SETTLE_TIMEOUT_S = 60.0
 POLL_S = 0.05
 
 
-class NotHealed(RuntimeError):
+class NotWhole(RuntimeError):
     """The faults are over and the group is not whole again; the message has what each member says."""
 
 
@@ -68,7 +68,7 @@ class Cluster:
         self._down: dict[str, tuple[int, bool]] = {}
         """By member: since when, and whether it is only stopped."""
         self._damaged: set[str] = set()
-        """Members that have not been seen to be healed since."""
+        """Members that have not been seen to be repaired since."""
         self._stack = ExitStack()
         self.client: LedgerClient
         """Asks for status only."""
@@ -136,13 +136,13 @@ class Cluster:
 
     def wait_until_whole(self, *, all_equal: bool = False) -> str:
         """Until every member follows one leader and has, committed and on disk, all that the leader held
-        when first seen so, and those that were damaged are healed; `all_equal`: until their logs end
+        when first seen so, and those that were damaged are repaired; `all_equal`: until their logs end
         together. Returns the leader's id.
 
         The next fault may damage another member. Entries that two of three have lost are nowhere to be
         had, so the damage before it must be over, and also what nobody has read yet.
 
-        Raises NotHealed, MemberFailed.
+        Raises NotWhole, MemberFailed.
         """
         deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
         # By term: the next leader may never have what the last one held. Not the committed index, which
@@ -152,7 +152,7 @@ class Cluster:
             self.check_running()
             rows = self._status()
             leader = _common_leader(rows)
-            self._damaged -= {row.id for row in rows if _is_healed(row)}
+            self._damaged -= {row.id for row in rows if _is_repaired(row)}
             if leader is not None:
                 goal = goals.setdefault(leader.term, leader.ledger_end_index)
                 ends = {(row.ledger_end_index, row.committed_index) for row in rows}
@@ -161,7 +161,7 @@ class Cluster:
                     return leader.id
             if time.monotonic() > deadline_s:
                 said = "\n".join(map(_describe, rows))
-                raise NotHealed(f"not whole again within {SETTLE_TIMEOUT_S:g} s:\n{said}")
+                raise NotWhole(f"not whole again within {SETTLE_TIMEOUT_S:g} s:\n{said}")
             time.sleep(POLL_S)
 
     def _status(self) -> list[MemberStatusRow]:
@@ -178,7 +178,7 @@ def _common_leader(rows: list[MemberStatusRow]) -> MemberStatusRow | None:
     return leader if {row.leader_id for row in followers} <= {leader.id} else None
 
 
-def _is_healed(row: MemberStatusRow) -> bool:
+def _is_repaired(row: MemberStatusRow) -> bool:
     """Since its start all of its log was read, and what was damaged has been replaced."""
     return bool(row.reachable and row.scrub_passes and not row.damaged_entries)
 

@@ -15,7 +15,7 @@ from harness.directories import compare_directories, stop_followers_first
 from harness.member_processes import MemberFailed
 from nemesis.check import Violation, check
 from nemesis.clients import ClientFailed, ClientOptions, ClientProcesses
-from nemesis.cluster import Cluster, NotHealed, may_mount
+from nemesis.cluster import Cluster, NotWhole, may_mount
 from nemesis.faults import FAULTS, Fault, draw_faults
 from nemesis.history import load_histories, load_log
 from nemesis.leaders import leaderless_spans, monotonic_offset_ns, read_roles, with_outages
@@ -78,7 +78,7 @@ def run(options: Options, say: Say) -> Report:
                 report.ended_ns = time.monotonic_ns()
             leader_id = cluster.wait_until_whole(all_equal=True)
             stop_followers_first(cluster.members, leader_id)
-        except (ClientFailed, MemberFailed, NotHealed) as error:
+        except (ClientFailed, MemberFailed, NotWhole) as error:
             report.ended_ns = report.ended_ns or time.monotonic_ns()
             report.violations.append(Violation(type(error).__name__, str(error)))
             cluster.members.destroy()
@@ -119,7 +119,7 @@ def _break_things(
     rounds: list[Round],
     say: Say,
 ) -> None:
-    """Round after round until there were enough. Raises MemberFailed, NotHealed."""
+    """Round after round until there were enough. Raises MemberFailed, NotWhole."""
     rng = random.Random(options.seed)
     stop_s = math.inf if options.rounds is not None else time.monotonic() + 60 * options.minutes
     while time.monotonic() < stop_s and len(rounds) != options.rounds:

@@ -100,7 +100,7 @@ def test_a_member_recovers_by_itself_from_damage_to_what_it_can_make_again(
 
 
 @pytest.mark.parametrize("damage", DURABLE_DAMAGE_KINDS)
-def test_damage_below_the_durable_point_is_damage_and_healed_by_the_others(
+def test_damage_below_the_durable_point_is_damage_and_repaired_by_the_others(
     damage: DamageKind, tmp_path: Path
 ) -> None:
     storage = StoreConfig(segment_bytes=64 * KIB, scrub_start_delay_ms=0)
@@ -117,11 +117,11 @@ def test_damage_below_the_durable_point_is_damage_and_healed_by_the_others(
         assert not verify_directory(OsDisk(), str(data_dir)).ok
         cluster.restart(victim)
 
-        def is_healed() -> bool:
+        def is_repaired() -> bool:
             row = row_of(log, victim)
             return bool(row.scrub_passes and not row.damaged_entries)
 
-        eventually(is_healed, what="a scrub that leaves nothing damaged")
+        eventually(is_repaired, what="a scrub that leaves nothing damaged")
     verification = verify_directory(OsDisk(), str(data_dir))
     assert verification.ok, verification
 

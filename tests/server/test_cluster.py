@@ -178,7 +178,7 @@ def test_all_members_killed_at_once_keep_every_acknowledged_entry() -> None:
         assert_directories_identical(cluster)
 
 
-def test_a_member_that_lost_a_segment_file_is_healed_by_the_others() -> None:
+def test_a_member_that_lost_a_segment_file_is_repaired_by_the_others() -> None:
     with LocalCluster(3, storage=SMALL) as cluster, connect(cluster.servers) as client:
         client.append_batch([b"x" * 1000] * 900)
         wait_until_identical(client)
@@ -192,7 +192,7 @@ def test_a_member_that_lost_a_segment_file_is_healed_by_the_others() -> None:
         def problems() -> list[str]:
             return list(row_of(client, damaged).problems)
 
-        eventually(lambda: not problems(), what="nothing left to heal")
+        eventually(lambda: not problems(), what="nothing left to repair")
         served = [entry.body for entry in client.read(0, from_member=damaged)]
         assert served == [b"x" * 1000] * 900 + [b"on"]
         assert_directories_identical(cluster)

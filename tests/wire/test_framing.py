@@ -267,7 +267,7 @@ def with_entries(batch: EntryBatch, term_runs: tuple[tuple[int, int], ...]) -> l
         previous_connection=f"{MOST:016x}/{MOST}",
         timeout_ms=MOST,
     )
-    heal = RangeResponse(term=MOST, number=MOST, count=batch.count, batch=batch)
+    repair = RangeResponse(term=MOST, number=MOST, count=batch.count, batch=batch)
     answer = ReadResponse(
         request_id=MOST,
         first_index=MOST,
@@ -277,7 +277,7 @@ def with_entries(batch: EntryBatch, term_runs: tuple[tuple[int, int], ...]) -> l
     )
     frames = [
         encode_frame(GROUP, push),
-        encode_frame(GROUP, heal),
+        encode_frame(GROUP, repair),
         encode_frame(GROUP, append, batch),
         encode_frame(GROUP, answer, batch),
     ]
@@ -299,7 +299,7 @@ def test_the_largest_push_fits_although_each_of_its_entries_opens_a_term() -> No
     assert max(sizes) > FRAME_LIMIT_BYTES - 1024
 
 
-def test_what_is_read_or_healed_at_once_fits() -> None:
+def test_what_is_read_or_repaired_at_once_fits() -> None:
     """Neither names terms, so only the sizes come on top of the entries."""
     for limit_bytes in (READ_LIMIT_BYTES, PIECE_BYTES):
         assert limit_bytes * (HEADER_BYTES + 4) // HEADER_BYTES <= LARGEST_ENTRY_BYTES

@@ -22,7 +22,7 @@ def inspect(
     json: Json = False,
 ) -> None:
     """Show segments, index ranges, terms, hard state, checkpoint, what is damaged where and what waits
-    to be healed.
+    to be repaired.
 
     Takes directories of quorumlog and of Java DLedger members and changes nothing in them. Status 0 also
     when there is damage: it was shown. `verify` ends with status 1 then.

@@ -166,7 +166,7 @@ def _refuse_combinations(
     if path is None and local:
         raise ConfigError("--local goes with --path only; a server hands out nothing uncommitted")
     if path is None and skip_damaged:
-        raise ConfigError("--skip-damaged goes with --path only; servers heal what is damaged")
+        raise ConfigError("--skip-damaged goes with --path only; servers repair what is damaged")
     if timeout and (follow or path is not None):
         raise ConfigError("--timeout goes with --servers and without --follow, which waits for ever")
 

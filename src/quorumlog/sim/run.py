@@ -16,14 +16,14 @@ from quorumlog.sim.profile import at_the_edges, draw_profile
 from quorumlog.sim.trace import Trace
 
 FAULTS_MS = 15_000.0
-HEAL_LIMIT_MS = 30_000.0
+WHOLE_LIMIT_MS = 30_000.0
 """How long after the last fault the cluster may take to become whole, in virtual time."""
 QUIET_MS = 2_000.0
 _LOOK_MS = 250.0
 
 
 class NotWhole(AssertionError):
-    """The faults have ended, and the cluster has not healed in the time that it may take."""
+    """The faults have ended, and the cluster is not whole in the time that it may take."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class RunResult:
     diverged: list[str] = field(default_factory=list)
     """Lossy disks: members that found others holding other entries."""
     not_whole: str = ""
-    """Lossy disks: what the cluster was waiting for in vain at the end; empty if it has healed."""
+    """Lossy disks: what the cluster was waiting for in vain at the end; empty if it is whole."""
 
 
 def run_seed(
@@ -111,23 +111,23 @@ def _run_on_lossy_disks(
 
 
 def make_whole(cluster: SimCluster) -> None:
-    """No more faults: the cluster heals in a bounded time, and every checker looks at the end of it.
+    """No more faults: the cluster is whole within a bounded time, and every checker looks at its end.
 
     Raises NotWhole, and Violation.
     """
     cluster.trace.note(cluster.now_ms, "fault", "none any more")
     cluster.is_faulty = False
     cluster.faults.stop()
-    healed_by_ms = cluster.now_ms + HEAL_LIMIT_MS
+    whole_by_ms = cluster.now_ms + WHOLE_LIMIT_MS
     if cluster.clients:
         before = _acknowledged(cluster)
-        _wait(cluster, healed_by_ms, lambda: _acknowledged(cluster) > before, "an acknowledged append")
+        _wait(cluster, whole_by_ms, lambda: _acknowledged(cluster) > before, "an acknowledged append")
     cluster.clients_work = False
-    _wait(cluster, healed_by_ms, lambda: _is_whole(cluster), "one leader and one log")
+    _wait(cluster, whole_by_ms, lambda: _is_whole(cluster), "one leader and one log")
     if any(member.is_damaged for member in cluster.members):
         # What nobody has read yet is found by the scrub, and repaired soon after.
         cluster.run_for(cluster.profile.storage.scrub_start_delay_ms)
-        scrubbed_by_ms = cluster.now_ms + HEAL_LIMIT_MS
+        scrubbed_by_ms = cluster.now_ms + WHOLE_LIMIT_MS
         _wait(cluster, scrubbed_by_ms, lambda: not _damaged(cluster), "end of the repair")
         _wait(cluster, scrubbed_by_ms, lambda: _is_whole(cluster), "one leader and one log, repaired")
     cluster.run_for(QUIET_MS)
@@ -148,7 +148,7 @@ def _wait(cluster: SimCluster, until_ms: float, done: Callable[[], bool], what: 
             members = (
                 f"{m.member_id} {m.node.status() if m.is_up else 'is down'}" for m in cluster.members
             )
-            raise NotWhole(f"no {what} {HEAL_LIMIT_MS:g} ms after the last fault: {'; '.join(members)}")
+            raise NotWhole(f"no {what} {WHOLE_LIMIT_MS:g} ms after the last fault: {'; '.join(members)}")
         cluster.run_for(_LOOK_MS)
 
 

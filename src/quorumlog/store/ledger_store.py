@@ -96,7 +96,7 @@ class DamagedRange(msgspec.Struct, frozen=True, array_like=True):
         return next(term for first, term in reversed(self.term_runs) if first <= index)
 
     def behind(self, point: LogPoint, path: str) -> DamagedRange:
-        """What is left of it once the entries up to one of them are healed; it begins in file `path`."""
+        """What is left of it once its entries up to `point` are repaired; it begins in `path`."""
         assert self.holds(point.index), (point, self)
         first = point.index + 1
         runs = tuple(run for run in self.term_runs if run[0] > first)
@@ -290,8 +290,8 @@ class LedgerStore(Protocol):
         """
 
     def settle(self, examination: Examination) -> tuple[DamagedRange, ...] | None:
-        """DamagedRanges what was found damaged and write again what the data itself can tell; returns
-        the new ranges, one that overlaps known ones together with these. `save_damaged` brings them to
+        """Note what was found damaged and write again what the data itself can tell; returns the new
+        ranges, one that overlaps known ones together with these. `save_damaged` brings them to
         disk. None: the log was cut since the look began, so nothing was learned and nothing is done."""
 
     def save_damaged(self) -> bool:
@@ -319,7 +319,7 @@ class LedgerStore(Protocol):
 
     def write_piece(self, damaged: DamagedRange, before: LogPoint, batch: EntryBatch) -> None:
         """Write and sync what `check_piece` has accepted, with the point that it gave; any thread. These
-        entries leave the damaged, what is left of the range on both sides stays.
+        entries are damaged no more, what is left of the range on both sides stays.
 
         The damaged bytes are kept aside first; lack of space for that stops nothing. Raises
         IndexOutOfRange if the range was cut meanwhile, StoreFailure; DiskFull without space for the

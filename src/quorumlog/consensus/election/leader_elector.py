@@ -123,7 +123,7 @@ class LeaderElector:
 
     def step_down_without_commit(self) -> None:
         """This leader could not commit for its damage. Where that is so at a quorum, nobody can until it
-        is healed, and each attempt costs a term and a no-op: so they become rarer."""
+        is repaired, and each attempt costs a term and a no-op: so they become rarer."""
         self._terms_without_commit += 1
         self.step_down()
 
@@ -139,7 +139,7 @@ class LeaderElector:
         self._terms_without_commit = 0
 
     def on_damage_changed(self) -> None:
-        """Damage was found, or healed: a campaign under way is given up or may begin."""
+        """Damage was found, or repaired: a campaign under way is given up or may begin."""
         self._terms_without_commit = 0
         if self._state.role is Role.CANDIDATE:
             self._wait_to_vote(VoteOutcome.WAIT_TO_VOTE_NEXT)

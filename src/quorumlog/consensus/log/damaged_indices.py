@@ -34,7 +34,7 @@ class DamagedIndices:
         self.ranges = sorted([*apart, (first_index, stop_index)])
 
     def replace(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """These are all: what the store has left after healing, cuts included."""
+        """These are all: what the store has left after a repair, cuts included."""
         self.ranges = sorted(ranges)
 
     def truncate_from(self, index: int) -> None:

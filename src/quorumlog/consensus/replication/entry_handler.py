@@ -249,7 +249,7 @@ class EntryHandler:
         return False
 
     def release_withheld(self) -> None:
-        """The committed index rose, or a range was healed: look again."""
+        """The committed index rose, or a range was repaired: look again."""
         withheld, self._withheld = self._withheld, None
         if withheld is not None:
             self._outbox.send_after_durable(*withheld)

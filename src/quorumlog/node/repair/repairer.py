@@ -1,7 +1,7 @@
 """Repairer: what becomes of damaged entries, from the read that met them to the copy that replaces them.
 
-    a read, a push or the scrub meets it     examine beside the loop, damaged, tell the core
-    damaged, also by the start           ask one member after the other for the range, in pieces
+    a read, a push or the scrub meets it     examine beside the loop, note it, tell the core
+    noted, also by the start                 ask one member after the other for the range, in pieces
     a piece from any place of the range      check, write and sync it beside the loop, tell the core
 
 No piece carries a decision, so none of this goes through the core: whoever holds the last entry of the
@@ -33,7 +33,7 @@ from quorumlog.store.ledger_store import DamagedRange, Examination, LedgerStore
 NEVER = float("inf")
 Proofs = tuple[tuple[int, int], ...]
 PIECE_BYTES = 1 << 20
-"""Asked for at a time: bounds what healing holds in memory, and how long one sync of it may take."""
+"""Asked for at a time: bounds what a repair holds in memory, and how long one sync of it may take."""
 ANSWER_MS = 2000
 """A member that has not sent a piece by then is passed over."""
 ANSWER_LIMIT_MS = 15_000
@@ -110,7 +110,7 @@ class Repairer:
             raise result
         if self.settle(result) is not False:
             return
-        # Healed, or found by another look, while the read or the look was on its way, most likely.
+        # Repaired or damaged while the read or the look was on its way, most likely.
         if self._doubted_index == damage.index:
             self._unsettled = str(damage)
         self._doubted_index = damage.index
@@ -125,7 +125,7 @@ class Repairer:
         self._doubted_index = -1
 
     def settle(self, result: Examination) -> bool | None:
-        """Count what a closer look has found as damaged; False if that was nothing, None if the log was
+        """Note as damaged what a closer look has found; False if that was nothing, None if the log was
         cut meanwhile: whatever is still damaged has to be met again."""
         self._carry_out()  # what the core has cut by now is no damage
         ranges = self._store.settle(result)
@@ -266,7 +266,7 @@ class Repairer:
             self._refused = f"; {replica.member_id} sent others: {result}"
             self._pass_over(damaged, replica)
             return
-        # Healed; or cut meanwhile, which may have been both.
+        # Repaired; or cut meanwhile, which may have been both.
         for left in self._store.damaged:
             if left.overlaps(damaged):
                 self._sources[left] = replica.member_id

@@ -1,4 +1,4 @@
-"""Scrubber: reads the whole log again, slowly, so that damage is found while others can still heal it.
+"""Scrubber: reads the whole log again, slowly, so that damage is found while others can still repair it.
 
 One pass compares every durable entry, its index unit and its body, and the blank records. Then it rests:
 an idle member is to be idle. The place where a pass stands is not kept; after a restart the next one

@@ -54,4 +54,4 @@ class Checker:
         """A leader has said how far the log goes."""
 
     def made_whole(self) -> None:
-        """Faults have stopped, and the cluster had the time that it may take to heal."""
+        """Faults have stopped, and the cluster had the time that it may take to become whole."""

@@ -1,4 +1,4 @@
-"""The cluster has healed itself: one leader, and the same bytes at every member that is up."""
+"""The cluster is whole again: one leader, and the same bytes at every member that is up."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ class PromisesOnDisk(Checker):
         for damaged in member.node.store.damaged:
             if damaged.first_index <= message.index and damaged.last.index > committed_index:
                 raise Violation(
-                    f"{member.replica} acknowledges entry {message.index} in term {message.term}; in"
+                    f"{member.replica} acknowledges entry {message.index} in term {message.term};"
                     f" damaged is {damaged}, and it knows of commits up to {committed_index} only"
                 )
 

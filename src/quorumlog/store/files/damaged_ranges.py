@@ -127,11 +127,11 @@ class DamagedRanges:
                 self.is_saved = False
             return changed
 
-    def replace(self, healed: DamagedRange, left: Iterable[DamagedRange]) -> None:
+    def replace(self, repaired: DamagedRange, left: Iterable[DamagedRange]) -> None:
         """Of a range only these parts are still damaged; nothing if it was joined with another."""
         with self._change:
-            if healed in self.ranges:
-                ranges = [each for each in self.ranges if each != healed]
+            if repaired in self.ranges:
+                ranges = [each for each in self.ranges if each != repaired]
                 self.ranges = tuple(sorted((*ranges, *left), key=lambda each: each.first_index))
 
     def truncate_to(self, end: LogPoint) -> bool:

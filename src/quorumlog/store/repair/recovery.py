@@ -48,7 +48,7 @@ class RecoveryReport(NamedTuple):
     cut_bytes: int
     """From the end of the log to the last byte behind it that was not zero."""
     cut_entries: int
-    """Whole entries recognised behind the tear; they are in the damaged folder."""
+    """Whole entries recognised behind the tear; they are in `set-aside/`."""
     damaged: str
     """Where the cut bytes were kept; "" if there were none, or no space for them."""
     rebuilt_index_from: int

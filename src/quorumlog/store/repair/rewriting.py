@@ -1,12 +1,12 @@
 """Rewriting: finding out what of a log is damaged, and writing another member's copy over it.
 
     examine   compare data, index and bodies around a place      (any thread, changes nothing)
-    settle    damaged what is damaged; units and blank records that the data proves wrong are written
+    settle    note what is damaged; units and blank records that the data proves wrong are written
               again at once
     check     show that the entries of another member can be the ones damaged
-    write     keep the damaged bytes aside, then write, sync, and let these entries out of the damaged
+    write     keep the damaged bytes aside, then write, sync, and take these entries from the list
 
-A range is healed in pieces, whichever of them somebody holds; what is left stays damaged, with the
+A range is repaired in pieces, whichever of them somebody holds; what is left stays damaged, with the
 points at its new ends.
 """
 

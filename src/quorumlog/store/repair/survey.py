@@ -1,7 +1,7 @@
 """The survey of a log of ours: where it ends, what of it is damaged, what lies behind its end.
 
-    below the durable point    every header must be there and link to the next; what is not is a range
-                               for the damaged, and the walk goes round it (damage_search.py)
+    below the durable point    every header must be there and link to the next; what is not is a damaged
+                               range, and the walk goes round it (damage_search.py)
     above it                   whole entries with good digests that continue the log are kept; the first
                                record that does not, and all behind it, is a torn tail
 

@@ -457,9 +457,9 @@ class AsyncRun(RandomRun):
 
 class DamagedRun(RandomRun):
     """Starts and running members find durable entries damaged; one that another member still holds is
-    healed a little later, and in peace all of them are."""
+    repaired a little later, and in peace all of them are."""
 
-    healed = 0
+    repaired = 0
 
     def damage_at_start(self, i: str) -> tuple[tuple[int, int], ...]:
         durable = self.disks[i].synced_count
@@ -481,7 +481,7 @@ class DamagedRun(RandomRun):
                 self.turn(i, lambda member, drawn=drawn: member.node.on_damaged(*drawn))
             for each in list(damaged.ranges):
                 if self.rng.random() < 0.1 and (not self.faulty or self.held_elsewhere(i, each)):
-                    self.healed += 1
+                    self.repaired += 1
                     left = [one for one in damaged.ranges if one != each]
                     self.turn(i, lambda member, left=left: member.node.on_repaired(left))
 

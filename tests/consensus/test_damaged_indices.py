@@ -91,7 +91,7 @@ def test_nothing_above_a_damaged_entry_that_may_be_uncommitted_is_acknowledged()
     assert acknowledged(n0) == []
 
 
-def test_the_newest_acknowledgement_leaves_once_the_range_is_healed() -> None:
+def test_the_newest_acknowledgement_leaves_once_the_range_is_repaired() -> None:
     n0 = member_with((2, 3))
     n0.hear(1, append(3, EntryId(4, 2), [3]))
     n0.hear(1, append(3, EntryId(5, 3), [3]))
@@ -139,7 +139,7 @@ def test_a_promise_to_an_earlier_leader_is_forgotten() -> None:
 # ---------------------------------------------------------------- cutting
 
 
-def test_a_conflict_that_takes_the_range_away_ends_the_quarantine() -> None:
+def test_a_conflict_that_takes_the_range_away_ends_the_damage() -> None:
     n0 = member_with((2, 5))
     n0.hear(1, append(3, EntryId(1, 1), [3, 3]))
     assert terms_of(n0) == [1, 1, 3, 3]
@@ -158,7 +158,7 @@ def test_a_cut_behind_a_damaged_entry_is_left_to_the_push_that_tells_where_that_
     assert acknowledged(n0) == [4]
 
 
-def test_what_a_cut_left_of_a_range_that_was_healed_meanwhile_is_healed_too() -> None:
+def test_what_a_cut_left_of_a_range_that_was_repaired_meanwhile_is_repaired_too() -> None:
     """The last piece was written while the cut was on its way: the report of it comes behind the cut."""
     n0 = member_with((2, 5), committed=1)
     n0.hear(1, append(3, EntryId(3, 2), [3]))
@@ -196,7 +196,7 @@ def test_a_lost_connection_to_the_leader_does_not_make_it_campaign_sooner() -> N
     assert quiet(n0, 3 * TIMEOUT_MS - 10)
 
 
-def test_once_healed_it_campaigns_like_any_other() -> None:
+def test_once_repaired_it_campaigns_like_any_other() -> None:
     n0 = member_with((2, 3), committed=4)
     assert quiet(n0, 1000)
     n0.act(lambda: n0.node.on_repaired(()))
@@ -276,7 +276,7 @@ def test_a_leaders_own_disk_does_not_count_from_a_damaged_uncommitted_entry_on()
     assert n0.node.committed_index == 4, "n1 and n2"
 
 
-def test_a_leader_counts_its_disk_again_once_it_is_healed() -> None:
+def test_a_leader_counts_its_disk_again_once_it_is_repaired() -> None:
     n0 = leading(4)
     n0.act(lambda: n0.node.on_damaged(2, 3))
     n0.hear(1, ack(1, 4))

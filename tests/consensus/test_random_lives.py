@@ -34,7 +34,7 @@ def test_lives_with_damaged_disks_stay_safe_and_end_as_one_log() -> None:
     for life in lives:
         life.live()  # asserts all the time
         assert life.committed
-    assert sum(life.healed for life in lives) > 50
+    assert sum(life.repaired for life in lives) > 50
 
 
 def test_lives_meet_what_they_are_for() -> None:

@@ -167,20 +167,20 @@ def remove(rng: random.Random, file: Path, files: list[Path]) -> str:
 
 
 def run_case(seed: int, source: Path, entries: Entries, scratch: Path) -> str:
-    """`refused` or `healed`; raises AssertionError with the seed and what was done otherwise."""
+    """`refused` or `repaired`; raises AssertionError with the seed and what was done otherwise."""
     rng = random.Random(seed)
     path = scratch / f"case-{seed}"
     shutil.copytree(source, path)
     done = [damage(rng, path / VICTIM) for _ in range(rng.choice((1, 1, 1, 2, 3)))]
     try:
-        return start_and_heal(path, entries)
+        return start_and_repair(path, entries)
     except Exception as problem:
         raise AssertionError(f"case {seed} ({'; '.join(done)}): {problem!r}") from problem
     finally:
         shutil.rmtree(path)
 
 
-def start_and_heal(path: Path, entries: Entries) -> str:
+def start_and_repair(path: Path, entries: Entries) -> str:
     try:
         cell = Cell(path, storage=STORAGE)
     except (ConfigError, StoreFailure) as refusal:
@@ -200,7 +200,7 @@ def start_and_heal(path: Path, entries: Entries) -> str:
         assert held >= len(entries), f"only {held} entries can be read"
         logs = [data_of(path / member) for member in cell.nodes]
         assert logs[0] == logs[1] == logs[2], "the members hold different bytes"
-        return "healed"
+        return "repaired"
     finally:
         cell.close()
 

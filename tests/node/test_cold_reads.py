@@ -200,7 +200,7 @@ def test_a_push_that_is_repeated_much_later(cell: WatchedCell) -> None:
     assert again.store.end == end
 
 
-def test_damage_is_found_and_healed(cell: WatchedCell, tmp_path: Path) -> None:
+def test_damage_is_found_and_repaired(cell: WatchedCell, tmp_path: Path) -> None:
     leader, follower = cell.leader(), cell.followers()[0]
     cell.until(lambda: follower.committed_index >= 300)
     for index in (50, 51, 200):

@@ -24,7 +24,7 @@ def are_equal(cell: Cell) -> bool:
     return len({n.committed_index for n in nodes}) == 1 and len({n.store.end for n in nodes}) == 1
 
 
-def is_healed(cell: Cell) -> bool:
+def is_repaired(cell: Cell) -> bool:
     return are_equal(cell) and not any(n.store.damaged or n.problems() for n in cell.nodes.values())
 
 
@@ -113,7 +113,7 @@ def test_one_damaged_member_and_one_crash_lose_nothing_that_was_acknowledged(tmp
     )
     cell.start(other)
     outcomes = append(cell.leader(), b"on")
-    cell.until(lambda: outcomes and is_healed(cell))
+    cell.until(lambda: outcomes and is_repaired(cell))
     for each in cell.nodes.values():
         assert [body for body in bodies_of(each) if body.startswith(b"acknowledged")] == bodies
     cell.close()
@@ -126,13 +126,13 @@ def test_a_conflict_behind_a_range_that_is_committed_in_part(tmp_path: Path) -> 
     node = cell.start(member)
     (damaged,) = node.store.damaged
     assert damaged.first_index == 15 < conflict < damaged.stop_index
-    cell.until(lambda: is_healed(cell))
+    cell.until(lambda: is_repaired(cell))
     assert len({tuple(bodies_of(each)) for each in cell.nodes.values()}) == 1
     cell.close()
 
 
 @pytest.mark.parametrize("offset", [0, 4, 8, 16, 24, 36, 40, 44, 50])
-def test_a_byte_changed_in_the_entry_before_a_cut_is_noticed_and_healed(
+def test_a_byte_changed_in_the_entry_before_a_cut_is_noticed_and_repaired(
     tmp_path: Path, offset: int
 ) -> None:
     """The log's new end is taken from that entry; nothing has looked at it since the start."""
@@ -144,7 +144,7 @@ def test_a_byte_changed_in_the_entry_before_a_cut_is_noticed_and_healed(
     twin = next(iter(cell.nodes.values())).store
     overwrite(tmp_path, member, twin.range_of(conflict - 1, conflict, 1).position + offset, b"?")
     cell.start(member)
-    cell.until(lambda: is_healed(cell))
+    cell.until(lambda: is_repaired(cell))
     assert len({tuple(bodies_of(each)) for each in cell.nodes.values()}) == 1
     cell.close()
 
@@ -178,7 +178,7 @@ def test_only_a_close_look_at_the_log_as_it_is_allows_a_cut(tmp_path: Path, mean
 
     cell.drops = arrives
     cell.worlds[member].on_read = was_read
-    cell.until(lambda: is_healed(cell))
+    cell.until(lambda: is_repaired(cell))
     assert happened == [None]
     assert len({tuple(bodies_of(each)) for each in cell.nodes.values()}) == 1
     cell.close()

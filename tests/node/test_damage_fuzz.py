@@ -11,7 +11,7 @@ import pytest
 from tests.node.damage_fuzz import Entries, make_group, names_the_place, run_case
 
 FOUND_SOMETHING = {
-    30: "bytes behind the blank record of a healed segment stayed as they were",
+    30: "bytes behind the blank record of a repaired segment stayed as they were",
     2238: "an entry with a bad header in front of a good link was taken for a sign of a bad anchor",
     4406: "a range began behind an entry whose own chain was damaged, so nobody's copy continued it",
     148: "a bad blank record in a cold segment was looked at by nobody",
@@ -29,11 +29,11 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Entr
 
 
 @pytest.mark.parametrize("first", range(1000, 1300, CASES_PER_TEST))
-def test_whatever_happens_to_a_file_the_member_is_healed_or_refuses_by_name(
+def test_whatever_happens_to_a_file_the_member_is_repaired_or_refuses_by_name(
     group: tuple[Path, Entries], tmp_path: Path, first: int
 ) -> None:
     ends = Counter(run_case(seed, *group, tmp_path) for seed in range(first, first + CASES_PER_TEST))
-    assert ends["healed"] > ends["refused"]
+    assert ends["repaired"] > ends["refused"]
 
 
 @pytest.mark.parametrize("seed", FOUND_SOMETHING, ids=str)

@@ -1,4 +1,4 @@
-"""Members with damaged disks in a running group: they say so, serve none of it, heal each other."""
+"""Members with damaged disks in a running group: they say so, serve none of it, repair each other."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def is_whole(node: LedgerNode) -> bool:
 # ---------------------------------------------------------------- what a start finds
 
 
-def test_a_member_that_lost_a_segment_starts_says_so_and_is_healed(tmp_path: Path) -> None:
+def test_a_member_that_lost_a_segment_starts_says_so_and_is_repaired(tmp_path: Path) -> None:
     filled(tmp_path).close()
     segment(tmp_path, "n1", 1).unlink()
     cell = Cell(tmp_path)
@@ -96,7 +96,7 @@ def test_a_member_that_lost_a_segment_starts_says_so_and_is_healed(tmp_path: Pat
     assert n1.store.end.index == 400
     (problem,) = [p for p in n1.problems() if "damaged" in p]
     assert f"entries {damaged.first_index} .. {damaged.last.index} in data/" in problem
-    cell.until(lambda: is_whole(n1), "healed")
+    cell.until(lambda: is_whole(n1), "repaired")
     outcomes = append(cell.leader(), b"on")
     cell.until(lambda: outcomes)
     end = cell.leader().store.end.index
@@ -108,14 +108,14 @@ def test_a_member_that_lost_a_segment_starts_says_so_and_is_healed(tmp_path: Pat
     cell.close()
 
 
-def test_members_with_different_damage_heal_each_other(tmp_path: Path) -> None:
+def test_members_with_different_damage_repair_each_other(tmp_path: Path) -> None:
     filled(tmp_path).close()
     segment(tmp_path, "n0", 0).unlink()
     segment(tmp_path, "n1", 1).unlink()
     segment(tmp_path, "n2", 2).unlink()
     cell = Cell(tmp_path)
     assert all(node.store.damaged for node in cell.nodes.values())
-    cell.until(lambda: all(is_whole(node) for node in cell.nodes.values()), "all are healed")
+    cell.until(lambda: all(is_whole(node) for node in cell.nodes.values()), "all are repaired")
     outcomes = append(cell.leader(), b"on")
     cell.until(lambda: outcomes)
     end = cell.leader().store.end.index
@@ -272,7 +272,7 @@ def test_the_whole_members_elect_one_of_themselves(tmp_path: Path) -> None:
 
 
 def test_a_damaged_member_leads_when_nobody_else_can(tmp_path: Path) -> None:
-    """n0 is behind, so only n1 can lead; its damage is healed from n2 once that is back."""
+    """n0 is behind, so only n1 can lead; its damage is repaired from n2 once that is back."""
     cell = filled(tmp_path)
     cell.cut_off = {"n0"}
     outcomes = append(cell.leader(), b"more")
@@ -329,7 +329,7 @@ def read(cell: Cell, node: LedgerNode, first_index: int) -> EntryBatch | None:
     return batches[0] if batches else None
 
 
-def test_damage_that_a_read_meets_is_healed(cell: Cell, tmp_path: Path) -> None:
+def test_damage_that_a_read_meets_is_repaired(cell: Cell, tmp_path: Path) -> None:
     follower = cell.followers()[0]
     scribble(follower, tmp_path, 150, offset=8)
     assert read(cell, follower, 140) is None
@@ -338,7 +338,7 @@ def test_damage_that_a_read_meets_is_healed(cell: Cell, tmp_path: Path) -> None:
     same_everywhere(cell, tmp_path)
 
 
-def test_damage_that_a_push_meets_makes_the_leader_hand_over_and_is_healed(tmp_path: Path) -> None:
+def test_damage_that_a_push_meets_makes_the_leader_hand_over_and_is_repaired(tmp_path: Path) -> None:
     cell = Cell(tmp_path)
     old = cell.leader()
     behind, caught_up = cell.followers()
@@ -357,7 +357,7 @@ def test_damage_that_a_push_meets_makes_the_leader_hand_over_and_is_healed(tmp_p
     cell.close()
 
 
-def test_the_member_that_is_asked_finds_its_own_damage_and_both_are_healed(tmp_path: Path) -> None:
+def test_the_member_that_is_asked_finds_its_own_damage_and_both_are_repaired(tmp_path: Path) -> None:
     """n1 has lost a segment of which n0 holds one entry badly, and n2 another one."""
     cell = filled(tmp_path)
     first = cell.nodes["n0"].store.range_of(0, 400, 1 << 20).stop_index

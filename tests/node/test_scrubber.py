@@ -22,7 +22,7 @@ def small_memory(monkeypatch: Any) -> None:
 
 
 @pytest.mark.parametrize("offset", [4, 8, 24, 36, 40, 44, 60])
-def test_damage_in_an_entry_that_nobody_reads_is_found_and_healed(tmp_path: Path, offset: int) -> None:
+def test_damage_in_an_entry_that_nobody_reads_is_found_and_repaired(tmp_path: Path, offset: int) -> None:
     cell = filled(tmp_path)
     damaged = cell.followers()[0]
     scribble(damaged, tmp_path, 150, offset=offset)

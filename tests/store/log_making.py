@@ -71,8 +71,8 @@ def read_log(store: LedgerStore, limit_bytes: int = 1 << 20) -> list[tuple[int, 
     return entries
 
 
-def heal_from(twin: LedgerStore, store: LedgerStore, limit_bytes: int = 600) -> list[tuple[int, int]]:
-    """Heal every range of `store` with another member's copy; returns the ranges, as indices."""
+def repair_from(twin: LedgerStore, store: LedgerStore, limit_bytes: int = 600) -> list[tuple[int, int]]:
+    """Repair every range of `store` with another member's copy; returns the ranges, as indices."""
     ranges = list(store.damaged)
     while store.damaged:
         left = store.damaged[0]

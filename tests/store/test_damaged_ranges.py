@@ -1,4 +1,4 @@
-"""Damage at or below the durable point: kept damaged, refused, healed from another's copy."""
+"""Damage at or below the durable point: kept damaged, refused, repaired from another's copy."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tests.store.log_making import (
     append_numbered,
     body,
     copy_directory,
-    heal_from,
     new_store,
     numbered,
     open_store,
     read_log,
+    repair_from,
     sync,
 )
 from tests.store.stopping_disk import Stopped, StoppingDisk
@@ -81,7 +81,7 @@ def indices(store: FileLedgerStore) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("at", [0, 4, 8, 16, 24, 36, 40, 44])
-def test_a_bad_header_below_the_durable_point_is_listed_alone_and_healed(
+def test_a_bad_header_below_the_durable_point_is_listed_alone_and_repaired(
     tmp_path: Path, at: int
 ) -> None:
     twin = make_pair(tmp_path, index_synced=False)
@@ -97,7 +97,7 @@ def test_a_bad_header_below_the_durable_point_is_listed_alone_and_healed(
         store.range_of(1, 5, 10_000)
     assert store.range_of(0, 5, 10_000).stop_index == 1, "a read stops in front of the damage"
     assert store.read(store.range_of(2, 5, 10_000)).first_index == 2
-    heal_from(twin, store)
+    repair_from(twin, store)
     assert read_log(store) == numbered(10)
     assert files_of(path) == files_of(tmp_path / "twin")
     kept = next((path / "set-aside").iterdir())
@@ -116,7 +116,7 @@ def test_damage_where_the_index_is_gone_as_well_takes_no_good_entry_with_it(tmp_
     overwrite(index_file(path), 0, bytes(8 * INDEX_UNIT_BYTES))
     store, _ = open_store(str(path))
     assert indices(store) == [(1, 2)]
-    heal_from(twin, store)
+    repair_from(twin, store)
     assert read_log(store) == numbered(10)
     store.close()
     twin.close()
@@ -141,7 +141,7 @@ def cut_file(file: Path, size_bytes: int) -> None:
         (lambda path: data_file(path, 1024).rename(data_file(path, 77)), (4, 8)),
     ],
 )
-def test_what_a_lost_segment_held_is_listed_and_healed(
+def test_what_a_lost_segment_held_is_listed_and_repaired(
     tmp_path: Path,
     damage: Callable[[Path], None],
     expected: tuple[int, int],
@@ -159,7 +159,7 @@ def test_what_a_lost_segment_held_is_listed_and_healed(
     store.close()
     store, _ = open_store(str(path))  # the files have their full length by now: it must not forget
     assert indices(store)[0] == (first, stop)
-    heal_from(twin, store)
+    repair_from(twin, store)
     assert read_log(store) == read_log(twin)
     assert files_of(path) == files_of(tmp_path / "twin")
     store.close()
@@ -179,7 +179,7 @@ def test_a_segment_that_is_too_long_loses_what_does_not_belong_and_keeps_it_asid
     store.close()
 
 
-def test_swapped_segments_are_healed(tmp_path: Path) -> None:
+def test_swapped_segments_are_repaired(tmp_path: Path) -> None:
     twin = make_pair(tmp_path, index_synced=False)
     path = tmp_path / "m"
     first, second = data_file(path).read_bytes(), data_file(path, 1024).read_bytes()
@@ -187,7 +187,7 @@ def test_swapped_segments_are_healed(tmp_path: Path) -> None:
     data_file(path, 1024).write_bytes(first)
     store, _ = open_store(str(path))
     assert indices(store) == [(0, 8)]
-    heal_from(twin, store)
+    repair_from(twin, store)
     assert files_of(path) == files_of(tmp_path / "twin")
     store.close()
 
@@ -212,19 +212,19 @@ def test_a_page_that_the_disk_cannot_read_is_listed(tmp_path: Path) -> None:
     assert indices(store) == [(4, 8)]
     assert "Input/output error" in report.lines[0]
     disk.unreadable = False  # the drive puts what is written elsewhere
-    heal_from(twin, store)
+    repair_from(twin, store)
     assert files_of(tmp_path / "m") == files_of(tmp_path / "twin")
     store.close()
 
 
-def test_two_ranges_are_healed_one_by_one(tmp_path: Path) -> None:
+def test_two_ranges_are_repaired_one_by_one(tmp_path: Path) -> None:
     twin = make_pair(tmp_path, index_synced=False)
     path = tmp_path / "m"
     flip(data_file(path), ENTRY_BYTES + 8)
     flip(data_file(path, 2048), 16)
     store, _ = open_store(str(path))
     assert indices(store) == [(1, 2), (8, 9)]
-    assert heal_from(twin, store) == [(1, 2), (8, 9)]
+    assert repair_from(twin, store) == [(1, 2), (8, 9)]
     assert read_log(store) == numbered(10)
     store.close()
 
@@ -241,7 +241,7 @@ def test_damage_that_reaches_the_durable_end_ends_where_the_durable_point_says(t
     store.close()
     store, _ = open_store(str(path))
     assert indices(store) == [(8, 10)]
-    heal_from(twin, store)
+    repair_from(twin, store)
     assert read_log(store) == numbered(10) + numbered(3, term=3, first=10)
     store.close()
 
@@ -255,7 +255,7 @@ def test_an_unreadable_list_of_ranges_makes_the_start_verify_the_whole_log(tmp_p
     flip(path / "damaged", 10)
     store, _ = open_store(str(path))
     assert indices(store) == [(1, 2), (4, 8)]
-    heal_from(twin, store)
+    repair_from(twin, store)
     assert files_of(path) == files_of(tmp_path / "twin")
     assert not (path / "damaged").exists()
     store.close()
@@ -275,7 +275,7 @@ def test_killed_at_every_step_of_a_start_that_makes_a_segment_again(tmp_path: Pa
             open_store(path, disk=StoppingDisk(stop_at))[0].close()
         store, _ = open_store(path)
         assert indices(store) == [(4, 8)], stop_at
-        heal_from(twin, store)
+        repair_from(twin, store)
         assert read_log(store) == numbered(10)
         store.close()
 
@@ -292,14 +292,14 @@ def test_killed_at_every_step_of_a_repair(tmp_path: Path) -> None:
         store, _ = open_store(copy_directory(str(source), str(tmp_path / "copy")), disk=disk)
         disk.stop_at = len(disk.steps) + stop_at
         try:
-            heal_from(twin, store)
+            repair_from(twin, store)
         except Stopped:
             store.close()
         else:
             break
         store, _ = open_store(str(tmp_path / "copy"))
         assert indices(store) in ([(4, 8)], [(6, 8)], []), stop_at
-        heal_from(twin, store)
+        repair_from(twin, store)
         assert read_log(store) == numbered(10)
         store.close()
         stop_at += 1
@@ -327,7 +327,7 @@ def test_a_closer_look_lists_the_one_bad_entry(tmp_path: Path, at: int) -> None:
     store.close()
     store, _ = open_store(str(path))
     assert indices(store) == [(5, 6)]
-    heal_from(twin, store)
+    repair_from(twin, store)
     assert files_of(path) == files_of(tmp_path / "twin")
     store.close()
 
@@ -355,7 +355,7 @@ def test_damage_that_runs_into_a_known_range_becomes_one_with_it(
     store.close()
     store, _ = open_store(str(path))
     assert indices(store) == [(known - 1, known + 1)]
-    heal_from(twin, store)
+    repair_from(twin, store)
     assert files_of(path) == files_of(tmp_path / "twin")
     store.close()
 
@@ -443,7 +443,7 @@ def test_a_cut_that_takes_the_range_away_ends_the_damage(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("index", [5, 6, 7, 8])
 @pytest.mark.parametrize("restart", [False, True])
-def test_what_a_cut_leaves_of_a_range_is_healed(tmp_path: Path, index: int, restart: bool) -> None:
+def test_what_a_cut_leaves_of_a_range_is_repaired(tmp_path: Path, index: int, restart: bool) -> None:
     """Entries 4 .. 7 fill a segment and are lost; the log ends before `index` from now on."""
     twin = make_pair(tmp_path)
     path = tmp_path / "m"
@@ -459,7 +459,7 @@ def test_what_a_cut_leaves_of_a_range_is_healed(tmp_path: Path, index: int, rest
         store.close()
         store, _ = open_store(str(path))
         assert indices(store) == [(4, index)]
-    heal_from(twin, store)
+    repair_from(twin, store)
     assert read_log(store) == numbered(index) + numbered(3, term=2, first=index)
     store.close()
 
@@ -475,7 +475,7 @@ def test_a_cut_behind_a_range_asks_no_index_unit_where_it_ends(tmp_path: Path) -
     overwrite(index_file(path), 2 * 32, bytes(32))
     store.truncate_from(3, point_behind(twin, 3))
     append_numbered(store, 2, term=2)
-    heal_from(twin, store)
+    repair_from(twin, store)
     assert read_log(store) == numbered(3) + numbered(2, term=2, first=3)
     store.close()
 
@@ -491,7 +491,7 @@ def test_where_the_leaders_next_entry_begins_a_segment_the_range_ends_with_the_o
     end = point_behind(twin, 5)
     store.truncate_from(5, LogPoint(4, end.term, end.chain, 2048))
     append_bodies(store, [bytes(900)], term=2)
-    heal_from(twin, store)
+    repair_from(twin, store)
     assert read_log(store)[:5] == numbered(5)
     assert store.range_of(5, 6, 1).position == 2048
     sync(store)
@@ -511,7 +511,7 @@ def test_so_it_does_where_this_log_never_came_to_the_end_of_that_segment(tmp_pat
     end = point_behind(twin, 9)
     store.truncate_from(9, LogPoint(8, end.term, end.chain, 3072))
     append_bodies(store, [bytes(900)], term=2)
-    heal_from(twin, store)
+    repair_from(twin, store)
     assert read_log(store)[:9] == numbered(9)
     assert store.range_of(9, 10, 1).position == 3072
     sync(store)
@@ -544,7 +544,7 @@ def test_a_page_that_the_disk_cannot_read_is_replaced_wherever_a_range_or_a_cut_
     if damaged.first_index < stop_index < damaged.stop_index:
         store.truncate_from(stop_index, point_behind(twin, stop_index))
         assert store.end.index == stop_index - 1
-    heal_from(twin, store, 600)
+    repair_from(twin, store, 600)
     assert read_log(store) == numbered(store.end.index + 1)
     append_numbered(store, 1, term=2)
     sync(store)
@@ -570,7 +570,7 @@ def test_an_entry_of_zeros_in_a_page_that_the_disk_cannot_read_is_damaged() -> N
     store.settle(store.examine(5, 6))
     (damaged,) = store.damaged
     assert damaged.first_index == 5
-    heal_from(twin, store)
+    repair_from(twin, store)
     assert read_log(store) == read_log(twin)
 
 
@@ -603,7 +603,7 @@ def test_a_cut_goes_through_pages_that_the_disk_cannot_read(
     append_numbered(store, 1, term=2)
     sync(store)
     store.settle(store.examine(0, store.end.index + 1))  # units that were lost are written again
-    heal_from(twin, store)
+    repair_from(twin, store)
     assert read_log(store) == numbered(index) + numbered(1, term=2, first=index)
     assert disk.unreadable == set()
     store.close()
@@ -630,7 +630,7 @@ def test_killed_at_every_step_of_a_cut_inside_a_range(tmp_path: Path) -> None:
         store.close()
         store, _ = open_store(str(tmp_path / "copy"))
         assert (indices(store), store.end.index) in (([(4, 8)], 9), ([(4, 6)], 5)), stop_at
-        heal_from(twin, store)
+        repair_from(twin, store)
         assert read_log(store) == numbered(store.end.index + 1)
         store.close()
         stop_at += 1
@@ -677,7 +677,7 @@ def test_lack_of_space_for_the_damaged_bytes_stops_no_repair(tmp_path: Path) -> 
     twin = make_pair(tmp_path, index_synced=False)
     flip(data_file(tmp_path / "m"), ENTRY_BYTES + 8)
     store, _ = open_store(str(tmp_path / "m"), disk=FullDisk())
-    heal_from(twin, store)
+    repair_from(twin, store)
     assert read_log(store) == numbered(10)
     assert not (tmp_path / "m" / "set-aside").exists()
     store.close()
@@ -727,7 +727,7 @@ def test_on_a_full_disk_damage_is_known_in_memory_and_the_rest_is_served() -> No
     disk.kill()
     store, _ = open_store("/m", SMALL, disk)
     assert indices(store) == [(10, 11)]
-    heal_from(open_store("/twin", SMALL, disk)[0], store)
+    repair_from(open_store("/twin", SMALL, disk)[0], store)
     assert read_log(store) == numbered(40)
 
 
@@ -754,7 +754,7 @@ def test_a_restart_without_the_list_finds_the_damage_by_itself(ending: str, appe
     disk.capacity_bytes = 1 << 40
     store, _ = open_store("/m", SMALL, disk)
     assert (indices(store), store.damaged_problem) == ([(10, 11)], "")
-    heal_from(open_store("/twin", SMALL, disk)[0], store)
+    repair_from(open_store("/twin", SMALL, disk)[0], store)
     disk.kill()
     store, report = open_store("/m", SMALL, disk)
     assert (store.damaged, report.lines) == ((), ())
@@ -779,16 +779,16 @@ def test_a_list_that_a_cut_has_made_wrong_does_not_outlive_it_on_a_full_disk() -
     disk.kill()
     store, _ = open_store("/m", SMALL, disk)
     assert (indices(store), store.end.index) == ([(34, 35)], 37)
-    heal_from(open_store("/twin", SMALL, disk)[0], store)
+    repair_from(open_store("/twin", SMALL, disk)[0], store)
     assert len(read_log(store)) == 38
 
 
-def test_damage_is_healed_on_a_full_disk() -> None:
+def test_damage_is_repaired_on_a_full_disk() -> None:
     disk, store, twin = filled_pair()
     for index in (10, 20):
         damage_header(disk, store, index)
         store.settle(store.examine(index, index + 1))
-    heal_from(twin, store)
+    repair_from(twin, store)
     assert (read_log(store), store.damaged, store.damaged_problem) == (numbered(40), (), "")
     disk.kill()
     store, report = open_store("/m", SMALL, disk)

@@ -21,11 +21,11 @@ from tests.store.log_making import (
     append_bodies,
     append_noop,
     append_numbered,
-    heal_from,
     make_directory,
     numbered,
     open_store,
     read_log,
+    repair_from,
     sync,
 )
 from tests.store.sim_logs import CONFIG as SIMULATED
@@ -444,10 +444,10 @@ def test_a_data_file_that_is_lost_on_a_full_disk_stops_nobody_and_waits_for_spac
         store = open_simulated(disk).store
         ((first, stop),) = [(each.first_index, each.stop_index) for each in store.damaged]
         with pytest.raises(DiskFull):
-            heal_from(twin, store)
+            repair_from(twin, store)
         assert [(each.first_index, each.stop_index) for each in store.damaged] == [(first, stop)]
         disk.kill()
     disk.capacity_bytes *= 2
     store = open_simulated(disk).store
-    heal_from(twin, store)
+    repair_from(twin, store)
     assert read_log(store) == numbered(150)

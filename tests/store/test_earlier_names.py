@@ -16,7 +16,7 @@ from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.store.offline.directory_reader import DirectoryReader
 from quorumlog.store.offline.inspection import inspect_directory
 from quorumlog.store.offline.verification import verify_directory
-from tests.store.log_making import heal_from
+from tests.store.log_making import repair_from
 from tests.store.made_logs import make_directory, open_small
 from tests.store.stopping_disk import Stopped, StoppingDisk
 from tests.unpacking import unpack
@@ -63,7 +63,7 @@ def test_a_start_renames_both_once_and_the_log_is_mended(path: Path, tmp_path: P
 
     twin = open_small(make_directory(tmp_path / "twin"))
     directory = open_small(path)
-    assert heal_from(twin.store, directory.store) == [(22, 33)]
+    assert repair_from(twin.store, directory.store) == [(22, 33)]
     for each in (twin, directory):
         each.close(clean=True)
     assert verify_directory(OsDisk(), str(path)).ok

@@ -98,7 +98,7 @@ def test_lost_small_files_and_a_tail(tmp_path: Path) -> None:
     assert "body_crc does not match" in view.tail
 
 
-def test_what_waits_to_be_healed_is_shown_with_what_is_known_of_it(tmp_path: Path) -> None:
+def test_what_waits_to_be_repaired_is_shown_with_what_is_known_of_it(tmp_path: Path) -> None:
     path = make_directory(tmp_path / "n0", 40)
     whole = inspect_directory(disk, str(path))
     (path / "data" / f"{1024:020d}").unlink()

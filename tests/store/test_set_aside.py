@@ -15,11 +15,11 @@ from quorumlog.store.repair.set_aside import SetAside
 from tests.store.log_making import (
     SMALL,
     append_numbered,
-    heal_from,
     new_store,
     numbered,
     open_store,
     read_log,
+    repair_from,
     sync,
 )
 from tests.store.sim_logs import open_simulated
@@ -125,7 +125,7 @@ def test_repairs_and_starts_keep_to_the_limit_and_the_store_counts(tmp_path: Pat
     for _ in range(4):
         flip(data_file(tmp_path / "m"), 248 + 8)
         store.settle(store.examine(1, 2))
-        heal_from(twin, store)
+        repair_from(twin, store)
     assert store.set_aside == (2, 496)
     next((tmp_path / "m" / "set-aside").iterdir()).unlink()
     store.look_at_set_aside()

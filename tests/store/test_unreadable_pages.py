@@ -17,7 +17,7 @@ from quorumlog.store.file_ledger_store import FileLedgerStore
 from quorumlog.store.offline.directory_reader import DirectoryReader
 from quorumlog.store.offline.inspection import inspect_directory
 from quorumlog.store.offline.verification import verify_directory
-from tests.store.log_making import append_numbered, heal_from, numbered, read_log, sync
+from tests.store.log_making import append_numbered, numbered, read_log, repair_from, sync
 from tests.store.sim_logs import CONFIG, data_path, make_unreadable, open_simulated
 
 
@@ -149,14 +149,14 @@ def test_a_start_gets_by_damaged_ranges_that_share_an_unreadable_page() -> None:
     assert [(each.first_index, each.stop_index) for each in store.damaged] == [(0, 1), (1, 2), (2, 5)]
     append_numbered(store, 10)
     sync(store)
-    heal_from(twin, store)
+    repair_from(twin, store)
     assert read_log(store) == numbered(15)
     disk.kill()
     assert read_log(open_simulated(disk).store) == numbered(15)
 
 
 @pytest.mark.parametrize("is_cut", [False, True])
-def test_ranges_that_share_an_unreadable_page_are_healed_and_cut(is_cut: bool) -> None:
+def test_ranges_that_share_an_unreadable_page_are_repaired_and_cut(is_cut: bool) -> None:
     disk, twin = with_two_ranges_in_a_page(30)
     disk.unreadable.clear()
     store = open_simulated(disk).store
@@ -178,7 +178,7 @@ def test_ranges_that_share_an_unreadable_page_are_healed_and_cut(is_cut: bool) -
         batch = twin.read(twin.range_of(last.first_index, last.stop_index, 600))
         store.write_piece(last, store.check_piece(last, batch), batch)
         assert [each.first_index for each in store.damaged][:2] == [0, 1], "they are in that page, too"
-    heal_from(twin, store)
+    repair_from(twin, store)
     assert read_log(store) == numbered(7 if is_cut else 30)
     disk.kill()
     assert read_log(open_simulated(disk).store) == numbered(7 if is_cut else 30)
@@ -197,7 +197,7 @@ def test_a_start_finds_the_entries_beside_a_known_range_whose_page_is_unreadable
     disk.kill()
     store = open_simulated(disk).store
     assert [each.first_index for each in store.damaged] == [0, 1, 2]
-    heal_from(twin, store)
+    repair_from(twin, store)
     assert read_log(store) == numbered(5)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
 from quorumlog.sim.disk import PAGE_BYTES
-from quorumlog.sim.faults.fault_context import FaultContext, Kinds
+from quorumlog.sim.faults.fault_context import FaultContext, FaultGroup, Kinds
 from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME
 from quorumlog.store.files.damaged_ranges import DAMAGED_NAME
 from quorumlog.store.files.durable_file import DURABLE_NAME, read_durable_point
@@ -23,23 +24,17 @@ UNREADABLE_WHOLE = (DAMAGED_NAME, CHECKPOINT_NAME, CURRTERM_NAME)
 """Small files of a directory of which a page may become unreadable, beside log, index and promises."""
 
 
-class Damage:
+class Damage(FaultGroup):
     """Of a minority at most, and below the durable point."""
 
     def __init__(self, context: FaultContext) -> None:
-        self._context = context
-        self._cluster = context.cluster
-        self._random = context.random
-        self._profile = context.profile
+        super().__init__(context)
         self._sectors = Random(f"{context.random.getstate()}: sectors")
         self._stricken_until_ms: dict[str, float] = {}
         """Until then a member works on what it has read before one of its pages went bad."""
 
     def kinds(self) -> Kinds:
-        return {
-            "flipped bit": lambda: self._change_bytes("flipped bit"),
-            "zeroed page": lambda: self._change_bytes("zeroed page"),
-        }
+        return {kind: partial(self._change_bytes, kind) for kind in ("flipped bit", "zeroed page")}
 
     def begin_sectors(self) -> None:
         """In a part of the runs sectors of the disks go bad, beside whatever else strikes."""

@@ -7,7 +7,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from quorumlog.sim.faults.damage import Damage
-from quorumlog.sim.faults.fault_context import FaultContext, Kinds
+from quorumlog.sim.faults.fault_context import FaultContext, FaultGroup, Kinds
 from quorumlog.store.files.durable_file import DURABLE_NAME
 from quorumlog.store.files.hard_state_file import HARD_STATE_NAME
 from quorumlog.store.files.slot_file import SECTOR_BYTES, SLOT_BYTES
@@ -23,14 +23,11 @@ def make_room(member: SimMember) -> None:
     member.disk.has_greedy_neighbour = False
 
 
-class DiskFaults:
+class DiskFaults(FaultGroup):
     """A member that stops for one is started again by somebody."""
 
     def __init__(self, context: FaultContext, damage: Damage) -> None:
-        self._context = context
-        self._cluster = context.cluster
-        self._random = context.random
-        self._profile = context.profile
+        super().__init__(context)
         self._damage = damage
         self._neighbours = Random(f"{context.random.getstate()}: neighbours")
         self._failing: set[str] = set()
@@ -38,18 +35,14 @@ class DiskFaults:
 
     def kinds(self) -> Kinds:
         return {
-            "slow disk": self._slow_disk,
-            "failing sync": self._failing_sync,
+            **self._context.striking({"slow disk": self._slow_disk, "failing sync": self._failing_sync}),
             "full disk": self._full_disk,
             "wipe": self._wipe,
             "lost hard state": lambda: self._lose_file(HARD_STATE_NAME),
             "lost durable point": lambda: self._lose_file(DURABLE_NAME),
         }
 
-    def _slow_disk(self) -> None:
-        member = self._context.strike("slow disk")
-        if member is None:
-            return
+    def _slow_disk(self, member: SimMember) -> None:
         member.sync_ms = self._random.choice((100.0, 1000.0, 3000.0))
 
         def end() -> None:
@@ -58,12 +51,10 @@ class DiskFaults:
 
         self._cluster.at(self._context.duration_ms(), end)
 
-    def _failing_sync(self) -> None:
-        member = self._context.strike("failing sync")
-        if member is not None:
-            self.fail_next_sync(
-                member, self._random.choice(("/data/", "/index/", "durable", "hardstate", "/"))
-            )
+    def _failing_sync(self, member: SimMember) -> None:
+        self.fail_next_sync(
+            member, self._random.choice(("/data/", "/index/", "durable", "hardstate", "/"))
+        )
 
     def fail_next_sync(self, member: SimMember, path_part: str) -> None:
         """Of a file whose path contains this; the member may stop for it."""

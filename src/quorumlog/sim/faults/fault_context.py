@@ -6,7 +6,8 @@ promised, or whose synced bytes were changed, count together until the end of th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,16 @@ class FaultContext:
             self.note(kind, member.member_id)
         return member
 
+    def striking(self, kinds: Mapping[str, Callable[[SimMember], None]]) -> Kinds:
+        """Kinds that begin with `strike`, by what becomes of the member."""
+
+        def strike(kind: str, begin: Callable[[SimMember], None]) -> None:
+            member = self.strike(kind)
+            if member is not None:
+                begin(member)
+
+        return {kind: partial(strike, kind, begin) for kind, begin in kinds.items()}
+
     def end(self, member: SimMember) -> None:
         """Its process, or the power of its machine."""
         member.kill() if self.random.random() < 0.5 else member.lose_power()
@@ -60,3 +71,13 @@ class FaultContext:
 
     def restart_later(self, member: SimMember) -> None:
         self.cluster.at(self.duration_ms(), member.start)
+
+
+class FaultGroup:
+    """Kinds of faults that belong together."""
+
+    def __init__(self, context: FaultContext) -> None:
+        self._context = context
+        self._cluster = context.cluster
+        self._random = context.random
+        self._profile = context.profile

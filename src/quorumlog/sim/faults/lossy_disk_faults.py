@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from quorumlog.sim.faults.fault_context import FaultContext, Kinds
+from quorumlog.sim.faults.fault_context import FaultGroup, Kinds
 from quorumlog.store.files.durable_file import DURABLE_NAME, read_durable_point
 from quorumlog.store.files.slot_file import SLOT_FILE_BYTES
 
@@ -13,14 +13,8 @@ if TYPE_CHECKING:
     from quorumlog.sim.member import SimMember
 
 
-class LossyDiskFaults:
+class LossyDiskFaults(FaultGroup):
     """What no log survives where it strikes a majority."""
-
-    def __init__(self, context: FaultContext) -> None:
-        self._context = context
-        self._cluster = context.cluster
-        self._random = context.random
-        self._profile = context.profile
 
     def kinds(self) -> Kinds:
         return {

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
-from quorumlog.sim.faults.fault_context import FaultContext, Kinds
+from quorumlog.sim.faults.fault_context import FaultGroup, Kinds
+
+if TYPE_CHECKING:
+    from quorumlog.sim.member import SimMember
 
 Ways = set[tuple[str, str]]
 """(from, to)."""
 
 
-class NetworkFaults:
+class NetworkFaults(FaultGroup):
     """A cut ends by itself."""
-
-    def __init__(self, context: FaultContext) -> None:
-        self._context = context
-        self._cluster = context.cluster
-        self._random = context.random
-        self._profile = context.profile
 
     def kinds(self) -> Kinds:
         return {
+            **self._context.striking({"flapping": self._flapping}),
             "partition": self._partition,
             "one-way cut": self._one_way_cut,
             "bridge": self._bridge,
             "majorities ring": self._majorities_ring,
             "reset": self._reset,
-            "flapping": self._flapping,
         }
 
     def _cut(self, kind: str, ways: Ways, who: str) -> None:
@@ -91,20 +89,11 @@ class NetworkFaults:
             self._context.note("reset", f"{ids[0]} {ids[1]}")
             self._cluster.network.reset(*ids[:2], closed_by=self._random.choice((None, ids[0])))
 
-    def _flapping(self) -> None:
-        """One member's connections break again and again."""
-        member = self._context.strike("flapping")
-        if member is None:
-            return
-        others = [i for i in self._ids() if i != member.member_id]
+    def _flapping(self, member: SimMember) -> None:
+        """Its connections break again and again."""
+        me = member.member_id
+        others = [i for i in self._ids() if i != me]
         for round_number in range(6):
             for other in others:
-                self._cluster.at(
-                    round_number * 100.0 + self._random.uniform(0, 50),
-                    partial(
-                        self._cluster.network.reset,
-                        member.member_id,
-                        other,
-                        closed_by=member.member_id,
-                    ),
-                )
+                reset = partial(self._cluster.network.reset, me, other, closed_by=me)
+                self._cluster.at(round_number * 100.0 + self._random.uniform(0, 50), reset)

@@ -5,48 +5,44 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from quorumlog.sim.faults.fault_context import FaultContext, Kinds
+from quorumlog.sim.faults.fault_context import FaultContext, FaultGroup, Kinds
 
 if TYPE_CHECKING:
     from quorumlog.sim.member import SimMember
 
 
-class ProcessFaults:
+class ProcessFaults(FaultGroup):
     """What ends is started again by somebody."""
 
     def __init__(self, context: FaultContext) -> None:
-        self._context = context
-        self._cluster = context.cluster
-        self._random = context.random
-        self._profile = context.profile
+        super().__init__(context)
         self._dying: dict[str, str] = {}
         """How a member ends when its disk says that now is the moment."""
 
     def kinds(self) -> Kinds:
-        return {
+        one_member = {
             "kill": self._kill,
             "power loss": self._power_loss,
-            "power loss of all": self._power_loss_of_all,
             "crash at an effect": self._crash_at_an_effect,
             "crash while starting": self._crash_while_starting,
             "clean stop": self._clean_stop,
             "pause": self._pause,
             "clock jump": self._clock_jump,
             "clock drift": self._clock_drift,
+        }
+        return {
+            **self._context.striking(one_member),
+            "power loss of all": self._power_loss_of_all,
             "transfer": self._transfer,
         }
 
-    def _kill(self) -> None:
-        member = self._context.strike("kill")
-        if member is not None:
-            member.kill()
-            self._context.restart_later(member)
+    def _kill(self, member: SimMember) -> None:
+        member.kill()
+        self._context.restart_later(member)
 
-    def _power_loss(self) -> None:
-        member = self._context.strike("power loss")
-        if member is not None:
-            member.lose_power()
-            self._context.restart_later(member)
+    def _power_loss(self, member: SimMember) -> None:
+        member.lose_power()
+        self._context.restart_later(member)
 
     def _power_loss_of_all(self) -> None:
         self._context.note("power loss of all")
@@ -55,17 +51,13 @@ class ProcessFaults:
                 member.lose_power()
             self._context.restart_later(member)
 
-    def _crash_at_an_effect(self) -> None:
-        member = self._context.strike("crash at an effect")
-        if member is not None:
-            self._crash_within(member, 60)
+    def _crash_at_an_effect(self, member: SimMember) -> None:
+        self._crash_within(member, 60)
 
-    def _crash_while_starting(self) -> None:
-        member = self._context.strike("crash while starting")
-        if member is not None:
-            self._context.end(member)
-            self._crash_within(member, 40)
-            self._context.restart_later(member)
+    def _crash_while_starting(self, member: SimMember) -> None:
+        self._context.end(member)
+        self._crash_within(member, 40)
+        self._context.restart_later(member)
 
     def _crash_within(self, member: SimMember, most_effects: int) -> None:
         how = self._random.choice(("kill", "power loss"))
@@ -87,31 +79,23 @@ class ProcessFaults:
             member.lose_power()
         self._context.restart_later(member)
 
-    def _clean_stop(self) -> None:
-        member = self._context.strike("clean stop")
-        if member is not None:
-            if self._profile.stops_with_successor:
-                if member.node.raft.role.value == "leader":
-                    self._context.note("clean stop of a leader", member.member_id)
-                member.terminate(partial(self._context.restart_later, member))
-            else:
-                member.stop()
-                self._context.restart_later(member)
+    def _clean_stop(self, member: SimMember) -> None:
+        if self._profile.stops_with_successor:
+            if member.node.raft.role.value == "leader":
+                self._context.note("clean stop of a leader", member.member_id)
+            member.terminate(partial(self._context.restart_later, member))
+        else:
+            member.stop()
+            self._context.restart_later(member)
 
-    def _pause(self) -> None:
-        member = self._context.strike("pause")
-        if member is not None:
-            member.pause(self._context.duration_ms())
+    def _pause(self, member: SimMember) -> None:
+        member.pause(self._context.duration_ms())
 
-    def _clock_jump(self) -> None:
-        member = self._context.strike("clock jump")
-        if member is not None:
-            member.set_clock(jump_ms=self._context.duration_ms())
+    def _clock_jump(self, member: SimMember) -> None:
+        member.set_clock(jump_ms=self._context.duration_ms())
 
-    def _clock_drift(self) -> None:
-        member = self._context.strike("clock drift")
-        if member is not None:
-            member.set_clock(rate=self._random.choice((0.7, 0.95, 1.05, 1.5)))
+    def _clock_drift(self, member: SimMember) -> None:
+        member.set_clock(rate=self._random.choice((0.7, 0.95, 1.05, 1.5)))
 
     def _transfer(self) -> None:
         member = self._context.anybody()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from quorumlog.node.peer_connections import PeerConnections, Way
+from quorumlog.consensus.ready import Envelope
+from quorumlog.node.peer_connections import PeerConnections, Way, role_of
 
 if TYPE_CHECKING:
     from quorumlog.sim.member import SimMember
@@ -63,3 +64,23 @@ class Link:
 
     def standing(self, dialler: str, role: str, directory_id: str) -> Standing:
         return Standing(self.epoch, self.numbers[dialler, role], directory_id)
+
+
+class Parcel(NamedTuple):
+    """A message on its way, and the connection that it was given to."""
+
+    sender: SimMember
+    envelope: Envelope
+    data: bytes
+    link: Link
+    standing: Standing
+
+    @property
+    def way(self) -> tuple[str, str]:
+        """(from, to)."""
+        return self.sender.member_id, self.envelope.to.member_id
+
+    def stands(self) -> bool:
+        """At the end of the sender, whoever else knows of it."""
+        role = role_of(self.envelope.message)
+        return self.link.standing(self.way[0], role, self.standing.directory_id) == self.standing

@@ -21,7 +21,7 @@ from quorumlog.consensus.messages import Message, carries_push
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import Replica
 from quorumlog.node.peer_connections import WAYS, Way, role_of
-from quorumlog.sim.network.link import ROLES, End, Link, Standing
+from quorumlog.sim.network.link import ROLES, End, Link, Parcel, Standing
 from quorumlog.sim.network.pipe import Pipe
 from quorumlog.wire.framing import FrameDecoder, encode_frame
 from quorumlog.wire.peer_hello import refusal_of
@@ -46,7 +46,7 @@ class SimNetwork:
         self._links = {pair: Link(*pair) for pair in combinations(ids, 2)}
         self.cut: set[tuple[str, str]] = set()
         """(from, to): nothing passes that way."""
-        self._held: list[tuple[SimMember, Envelope, bytes, Link, Standing]] = []
+        self._held: list[Parcel] = []
         self._last_arrival: dict[tuple[str, ...], float] = {}
         self._decoder = FrameDecoder()
         self.pipes = {way: Pipe(cluster, partial(self._stuck, *way)) for way in permutations(ids, 2)}
@@ -246,44 +246,35 @@ class SimNetwork:
         if not link.is_up or known != standing:
             return True
         data = b"".join(encode_frame(DEFAULT_GROUP, envelope.message))
-        pipe = self.pipes[sender.member_id, to.member_id]
+        parcel = Parcel(sender, envelope, data, link, standing)
+        pipe = self.pipes[parcel.way]
         if role == "control" or not pipe.is_limited:
-            self._send(sender, envelope, data, link, standing)
+            self._send(parcel)
         elif pipe.has_room:
-            pipe.put(
-                len(data),
-                lambda: link.standing(sender.member_id, role, to.directory_id) == standing,
-                lambda: self._send(sender, envelope, data, link, standing),
-                is_push=carries_push(envelope.message),
-            )
+            is_push = carries_push(envelope.message)
+            pipe.put(len(data), parcel.stands, partial(self._send, parcel), is_push=is_push)
         else:
             self._cluster.trace.count("link: full")
             return False
         return True
 
-    def _send(
-        self, sender: SimMember, envelope: Envelope, data: bytes, link: Link, standing: Standing
-    ) -> None:
-        to = envelope.to
-        self._cluster.trace.bytes_sent(data)
-        if (sender.member_id, to.member_id) in self.cut:
-            self._into_cut(sender, envelope, data, link, standing)
+    def _send(self, parcel: Parcel) -> None:
+        self._cluster.trace.bytes_sent(parcel.data)
+        if parcel.way in self.cut:
+            self._into_cut(parcel)
             return
         if self._is_rough and self._random.random() < self._profile.loss:
             return
-        self._deliver_later(sender, envelope, data, link, standing)
+        self._deliver_later(parcel)
         if self._is_rough and self._random.random() < self._profile.repeat:
-            self._deliver_later(sender, envelope, data, link, standing)
+            self._deliver_later(parcel)
 
-    def _into_cut(
-        self, sender: SimMember, envelope: Envelope, data: bytes, link: Link, standing: Standing
-    ) -> None:
+    def _into_cut(self, parcel: Parcel) -> None:
         if self._profile.holds_cut_messages:
-            self._held.append((sender, envelope, data, link, standing))
+            self._held.append(parcel)
         else:
-            link.broken = True
-        way = (sender.member_id, envelope.to.member_id)
-        self._give_up_later(link, lambda: way in self.cut)
+            parcel.link.broken = True
+        self._give_up_later(parcel.link, lambda: parcel.way in self.cut)
 
     def heal(self, ways: set[tuple[str, str]]) -> None:
         """These ways are open again."""
@@ -294,18 +285,16 @@ class SimNetwork:
                 link.broken = False
                 self.reset(link.first, link.second, closed_by=None)
         held, self._held = self._held, []
-        for message in held:
-            sender, envelope = message[:2]
-            if (sender.member_id, envelope.to.member_id) in self.cut:
-                self._held.append(message)
+        for parcel in held:
+            if parcel.way in self.cut:
+                self._held.append(parcel)
             else:
-                self._deliver_later(*message)
+                self._deliver_later(parcel)
 
-    def _deliver_later(
-        self, sender: SimMember, envelope: Envelope, data: bytes, link: Link, standing: Standing
-    ) -> None:
+    def _deliver_later(self, parcel: Parcel) -> None:
+        sender, envelope, data, link, standing = parcel
         role = role_of(envelope.message)
-        sender_id, to_id = sender.member_id, envelope.to.member_id
+        sender_id, to_id = parcel.way
         stream = (sender_id, to_id, role) if self._profile.connects_one_by_one else (sender_id, to_id)
         arrival_ms = self._cluster.now_ms + self._delay_ms()
         if self._profile.in_order or not self._is_rough:

@@ -54,6 +54,14 @@ class ClientRead:
     """What the member said to be committed."""
     now_ms: float
 
+    @property
+    def last_index(self) -> int:
+        return self.first_index + self.batch.count - 1
+
+    def __str__(self) -> str:
+        indices = f"{self.first_index} .. {self.last_index}"
+        return f"a read of {indices} from {self.member_id} at {self.now_ms} ms"
+
 
 @dataclass(slots=True, eq=False)
 class ClientEnd:

@@ -22,13 +22,6 @@ class CommittedEntries(Checker):
     def started(self, member: MemberView) -> None:
         self._looked.pop(member.replica, None)
 
-    def turned(self, member: MemberView) -> None:
-        self.look_at(member)
-
-    def stopped(self, member: MemberView) -> None:
-        # What it told others in the turn that killed it counts.
-        self.look_at(member)
-
     def look_at(self, member: MemberView) -> None:
         """Compare what the member says to be committed, and note what nobody has said before."""
         index = member.node.committed_index
@@ -52,6 +45,10 @@ class CommittedEntries(Checker):
                     self._log.claim(index, shown)
                 return
             self._log.append(mark, member.node.raft.term)
+
+    turned = look_at
+    stopped = look_at
+    """What it told others in the turn that killed it counts."""
 
     def _is_replaced(self, member: MemberView, index: int) -> bool:
         """Raise Violation unless a power loss explains the difference; True if the member speaks for

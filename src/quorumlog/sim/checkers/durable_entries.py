@@ -27,9 +27,8 @@ class DurableEntries(Checker):
         self.on_disk[member.replica] = store.durable
         self._written[member.replica] = store.end
 
-    def stopped(self, member: MemberView) -> None:
-        # A process may have acknowledged in the turn that killed it.
-        self.turned(member)
+    stopped = turned
+    """A process may have acknowledged in the turn that killed it."""
 
     def ready(self, member: MemberView, ready: Ready) -> None:
         """A cut takes entries back by order, and may be done in part when the process ends."""

@@ -19,13 +19,7 @@ class LogMatching(Checker):
         self._chains: dict[tuple[int, int], tuple[int, Replica]] = {}
         """(index, term) -> chain, and whose log was the first to end there."""
 
-    def started(self, member: MemberView) -> None:
-        self._look_at(member)
-
     def turned(self, member: MemberView) -> None:
-        self._look_at(member)
-
-    def _look_at(self, member: MemberView) -> None:
         end = member.node.store.end
         if end is self._ends.get(member.replica):
             return
@@ -36,3 +30,5 @@ class LogMatching(Checker):
                 f"{member.replica} and {first} both hold entry {end.index} of term {end.term}, but not"
                 f" the same log up to it: chains {end.chain:#x} and {chain:#x}"
             )
+
+    started = turned

@@ -12,16 +12,7 @@ class OneGroup(Checker):
         super().__init__(cluster)
         self._founding: tuple[Replica, ...] = ()
 
-    def started(self, member: MemberView) -> None:
-        self._look_at(member)
-
-    def stopped(self, member: MemberView) -> None:
-        self._look_at(member)  # what was founded in the turn that it died in may have been told
-
     def turned(self, member: MemberView) -> None:
-        self._look_at(member)
-
-    def _look_at(self, member: MemberView) -> None:
         """What a disk has refused to store, nobody was told of."""
         founding = member.node.directory.formation.founding
         if not founding or founding == self._founding:
@@ -32,3 +23,7 @@ class OneGroup(Checker):
                 f" {self._founding}"
             )
         self._founding = founding
+
+    started = turned
+    stopped = turned
+    """What was founded in the turn that it died in may have been told."""

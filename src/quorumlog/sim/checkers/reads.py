@@ -27,8 +27,7 @@ class Reads(Checker):
             if member.member_id == read.member_id and member.is_up:
                 self._committed.look_at(member)
         headers = read.batch.headers()
-        last_index = read.first_index + read.batch.count - 1
-        what = f"a read of {read.first_index} .. {last_index} from {read.member_id} at {read.now_ms} ms"
+        last_index, what = read.last_index, str(read)
         indices = headers["index"].tolist()
         if indices != list(range(read.first_index, last_index + 1)):
             raise Violation(f"{what} has the indices {indices}")

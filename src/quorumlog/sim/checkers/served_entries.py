@@ -33,9 +33,8 @@ class ServedEntries(Checker):
     def read(self, read: ClientRead) -> None:
         batch = read.batch
         headers = batch.headers()
-        last_index = read.first_index + batch.count - 1
-        what = f"a read of {read.first_index} .. {last_index} from {read.member_id} at {read.now_ms} ms"
-        if last_index > read.committed_index:
+        what = str(read)
+        if read.last_index > read.committed_index:
             raise Violation(f"{what} goes above its committed index {read.committed_index}")
         try:
             batch.check_bodies()

@@ -144,18 +144,23 @@ def draw_profile(
         preferred_cool_down_ms=random.choice((1_000, 30_000)),
     )
     is_async = random.random() < 0.1
+    storage = StoreConfig(
+        flush="async" if is_async else "sync",
+        segment_bytes=segment_bytes,
+        index_segment_bytes=random.choice((320, 2048)),
+        reserve_step_bytes=random.choice((1024, 8192)),
+        index_sync_bytes=random.choice((512, 8192, 1 << 20)),
+        durable_sync_interval_ms=random.choice((50, 200)),
+        checkpoint_interval_ms=random.choice((200, 3000)),
+    )
+    # Some options follow from what is drawn already, so that no other run changes.
+    if storage.index_sync_bytes == 512 and storage.durable_sync_interval_ms == 200:
+        storage = replace(storage, page_cache_bytes=0)
+    catches_up_slowly = consensus.push_limit_bytes == 600 and consensus.max_waiting_pushes == 2
     profile = SimulationProfile(
         size=size,
         consensus=consensus,
-        storage=StoreConfig(
-            flush="async" if is_async else "sync",
-            segment_bytes=segment_bytes,
-            index_segment_bytes=random.choice((320, 2048)),
-            reserve_step_bytes=random.choice((1024, 8192)),
-            index_sync_bytes=random.choice((512, 8192, 1 << 20)),
-            durable_sync_interval_ms=random.choice((50, 200)),
-            checkpoint_interval_ms=random.choice((200, 3000)),
-        ),
+        storage=storage,
         max_uncommitted_bytes=random.choice((8192, 1 << 20)),
         fault_kinds=(*(chosen or FAULT_KINDS), *(LOSSY_DISK_KINDS if lossy_disks else ())),
         fault_every_ms=random.choice((0.5, 1.0, 3.0)) * consensus.election_timeout_ms,
@@ -170,24 +175,17 @@ def draw_profile(
         appends_per_second=10.0,
         body_bytes=random.choice((40, 400, 1500)),
         batch_entries=random.choice((1, 4, 20)),
+        catch_up_bytes_per_second=5_000 if catches_up_slowly else 64 * MIB,
         has_lossy_disks=lossy_disks,
-    )
-    if consensus.push_limit_bytes == 600 and consensus.max_waiting_pushes == 2:
-        # By what is drawn already, so that no other run changes. Small, as logs are here.
-        profile = replace(profile, catch_up_bytes_per_second=5_000)
-    if profile.clients == 3 and profile.body_bytes != 1500 and not lossy_disks:
-        profile = replace(profile, asks_for_end=True)
-    if profile.storage.index_sync_bytes == 512 and profile.storage.durable_sync_interval_ms == 200:
-        profile = replace(profile, storage=replace(profile.storage, page_cache_bytes=0))
-    profile = replace(
-        profile,
         connects_one_by_one=greetings.random() < 0.4,
         stops_with_successor=stops.random() < 0.4,
     )
+    if profile.clients == 3 and profile.body_bytes != 1500 and not lossy_disks:
+        profile = replace(profile, asks_for_end=True)
     if is_async:
         # Drawn last, so that no other run changes. A short interval leaves a power loss little to take.
-        flush_interval_ms = random.choice((10, 200, 1000))
-        profile = replace(profile, storage=replace(profile.storage, flush_interval_ms=flush_interval_ms))
+        storage = replace(storage, flush_interval_ms=random.choice((10, 200, 1000)))
+        profile = replace(profile, storage=storage)
     if size > 1 and links.random() < 0.3:
         chosen = [kind for kind in LINK_KINDS if links.random() < 0.5]
         every_ms = links.choice((1.0, 3.0, 8.0)) * consensus.election_timeout_ms

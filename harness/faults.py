@@ -118,15 +118,7 @@ async def terminate_leader(members: MemberProcesses, watch: Watch, producer: Pro
     member.start()
     restarted_at_s = time.perf_counter()
     await watch.caught_up(member.member_id)
-    return Failover(
-        "SIGTERM",
-        member.member_id,
-        leader.term,
-        ack.term,
-        fault_at_s,
-        ack.at_s - fault_at_s,
-        time.perf_counter() - restarted_at_s,
-    )
+    return _failover("SIGTERM", leader, fault_at_s, ack, restarted_at_s)
 
 
 async def stop_leader(

@@ -205,11 +205,11 @@ class SimNetwork:
 
     def _refusal_between(self, one: SimMember, other: SimMember) -> str:
         """Why one of them refuses the other in its first frame; empty if both are welcome."""
-        for host, guest in ((one, other), (other, one)):
-            refusal = refusal_of(guest.hello(host), host.hello_response(), DEFAULT_GROUP)
+        for acceptor, dialler in ((one, other), (other, one)):
+            refusal = refusal_of(dialler.hello(acceptor), acceptor.hello_response(), DEFAULT_GROUP)
             if refusal:
                 self._cluster.trace.count("dial: refused")
-                host.note(f"refuses {guest.member_id}", refusal)
+                acceptor.note(f"refuses {dialler.member_id}", refusal)
                 return refusal
         return ""
 

@@ -325,8 +325,7 @@ async def _connection_senders(
 ) -> AsyncIterator[Send]:
     batch = EntryBatch.from_bodies(bodies_of(load.closed.batch_records, load.closed.body_bytes))
     make = functools.partial(RawSender, group.name, batch, on_answer)
-    dialled = leader_connections(make, load.connections, group)
-    async with dialled as senders:
+    async with leader_connections(make, load.connections, group) as senders:
         yield lambda number: senders[number % len(senders)].send(number)
 
 

@@ -52,9 +52,7 @@ class RawConnection(asyncio.BufferedProtocol):
         raise NotImplementedError
 
     def _fail(self, error: LedgerError) -> None:
-        if not self.greeted.done():
-            self.greeted.set_exception(error)
-            self.greeted.exception()  # nobody may await it any more when another connection failed first
+        _fail(self.greeted, error)
 
     # ---------------------------------------------------------------- asyncio's calls
 
@@ -73,6 +71,12 @@ class RawConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(Unreachable(f"the leader closed a connection: {exc or 'end of stream'}"))
+
+
+def _fail(future: asyncio.Future[None], error: LedgerError) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # nobody may await it any more when another connection failed first
 
 
 C = TypeVar("C", bound=RawConnection)
@@ -103,12 +107,16 @@ class RawWriter(RawConnection):
         self._on_answer: Callable[[float], None]
         self._is_over: Callable[[], bool]
         self._sent_s = 0.0
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def start(self, is_over: Callable[[], bool], on_answer: Callable[[float], None]) -> None:
+    def start(
+        self, is_over: Callable[[], bool], on_answer: Callable[[float], None]
+    ) -> asyncio.Future[None]:
+        """Done with the answer behind which it is over, or failed."""
         self._is_over = is_over
         self._on_answer = on_answer
         self._send()
+        return self._done
 
     def _send(self) -> None:
         self._sent_s = time.perf_counter()
@@ -119,16 +127,14 @@ class RawWriter(RawConnection):
             self._on_answer(self._sent_s)
             if not self._is_over():
                 self._send()
-            elif not self.done.done():
-                self.done.set_result(None)
+            elif not self._done.done():
+                self._done.set_result(None)
         elif isinstance(message, ErrorResponse):
             self._fail(error_of(message))
 
     def _fail(self, error: LedgerError) -> None:
         super()._fail(error)
-        if not self.done.done():
-            self.done.set_exception(error)
-            self.done.exception()  # nobody may ever await it if greeting failed
+        _fail(self._done, error)
 
 
 class RawSender(RawConnection):

@@ -7,7 +7,6 @@ only answers inside the measured window count. Latencies are wall times around o
 from __future__ import annotations
 
 import asyncio
-import functools
 import math
 import time
 from array import array
@@ -185,13 +184,9 @@ async def _raw_writers(
     body = bodies_of(1, load.body_bytes)[0]
     dialled = leader_connections(lambda: RawWriter(group.name, body), load.connections, group)
     async with dialled as writers:
-
-        def start() -> list[Awaitable[None]]:
-            for writer in writers:
-                writer.start(window.is_over, lambda sent_s: window.count(sent_s, 1))
-            return [writer.done for writer in writers]
-
-        yield start
+        yield lambda: [
+            writer.start(window.is_over, lambda sent_s: window.count(sent_s, 1)) for writer in writers
+        ]
 
 
 @asynccontextmanager
@@ -208,20 +203,15 @@ async def _client_writers(
 
 
 async def _write(client: AsyncLedgerClient, bodies: list[bytes], window: _Window) -> None:
-    count = len(bodies)
-    append: Callable[[], Awaitable[AppendReceipt]]
-    if count == 1:
-        append = functools.partial(client.append, bodies[0])
-    else:
-        append = functools.partial(client.append_batch, bodies)
     while not window.is_over():
         before_s = time.perf_counter()
         try:
-            await append()
+            # One body goes the way of a single append, which the client joins with others.
+            await (client.append(bodies[0]) if len(bodies) == 1 else client.append_batch(bodies))
         except OutcomeUnknown:
             window.unknown += 1
         else:
-            window.count(before_s, count)
+            window.count(before_s, len(bodies))
 
 
 # ---------------------------------------------------------------- reads

@@ -259,6 +259,9 @@ def test_damage_found_on_a_full_disk_is_found_again_by_a_restart() -> None:
     scene.append(8)
     damaged = scene.followers()[0]
     position = damaged.node.store.range_of(3, 4, 1).position
+    damaged.stop()
+    damaged.start()  # the index is synced by a start, so a later one trusts what it says
+    scene.append()
     usage = damaged.disk.usage("/")
     damaged.disk.capacity_bytes = usage.total_bytes - usage.free_bytes
     scene.cut([damaged], [member for member in scene.members if member is not damaged])

@@ -86,6 +86,38 @@ class DiskQueue:
 
 
 class SimMember:
+    # A test that sets what no member has would prove nothing.
+    __slots__ = (
+        "_clock_ms",
+        "_clock_set_ms",
+        "_flushes",
+        "_inbox",
+        "_is_ending",
+        "_node",
+        "_paused_until_ms",
+        "_reads",
+        "_turn_due",
+        "_wake_ms",
+        "clock_rate",
+        "cluster",
+        "config",
+        "directories",
+        "disk",
+        "ends",
+        "is_damaged",
+        "is_lost",
+        "least_sync_share",
+        "lost_power",
+        "member_id",
+        "path",
+        "process",
+        "read_ms",
+        "refusal",
+        "replica",
+        "starts",
+        "sync_ms",
+    )
+
     def __init__(self, cluster: SimCluster, config: GroupConfig) -> None:
         self.cluster = cluster
         self.config = config
@@ -107,6 +139,8 @@ class SimMember:
         self.refusal = ""
         """Why the last start was refused."""
         self.sync_ms = cluster.profile.sync_ms
+        """A sync takes up to this long, and at least the share of it that comes next."""
+        self.least_sync_share = 0.0
         self.ends: dict[str, End] = {}
         """What this process knows of its connections, by member."""
         self.read_ms: float | None = None
@@ -326,7 +360,7 @@ class SimMember:
         self.cluster.at(after_ms, run)
 
     def _draw_sync_ms(self) -> float:
-        return self.cluster.random.uniform(0, self.sync_ms)
+        return self.cluster.random.uniform(self.least_sync_share * self.sync_ms, self.sync_ms)
 
     def _draw_read_ms(self) -> float:
         return self.cluster.random.uniform(0, self.sync_ms if self.read_ms is None else self.read_ms)

@@ -278,6 +278,32 @@ def test_damage_found_on_a_full_disk_is_found_again_by_a_restart() -> None:
     scene.make_whole()
 
 
+def test_a_piece_without_space_waits_for_it_and_status_says_so() -> None:
+    """A data file is gone, and somebody else has taken its space before it is made again."""
+    scene = Scenario()
+    scene.append(4)
+    for _ in range(5):
+        scene.ask_and_wait(scene.await_leader(), 3_000)  # over more than one segment
+    scene.append()
+    damaged = scene.followers()[0]
+    damaged.kill()
+    damaged.disk.delete(damaged.segment_path())
+    damaged.is_damaged = True
+    usage = damaged.disk.usage("/")
+    damaged.disk.capacity_bytes = usage.total_bytes - usage.free_bytes
+    damaged.start()
+    scene.run_for(5_000)
+    assert damaged.is_up, "stops for lack of space"
+    (lost,) = damaged.node.store.damaged
+    said = [problem for problem in damaged.node.problems() if "damaged, no other member" in problem]
+    assert len(said) == 1, damaged.node.problems()
+    assert f"no space to write entries again at {lost.before.position} in " in said[0]
+    damaged.disk.capacity_bytes *= 2
+    scene.until(lambda: not damaged.node.store.damaged, "repair")
+    assert not damaged.node.problems()
+    scene.make_whole()
+
+
 def test_a_group_that_starts_on_full_disks_has_space_for_its_leaders_no_op() -> None:
     """A neighbour takes at once what a start gives back."""
     scene = Scenario()

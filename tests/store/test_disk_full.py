@@ -451,3 +451,70 @@ def test_a_data_file_that_is_lost_on_a_full_disk_stops_nobody_and_waits_for_spac
     store = open_simulated(disk).store
     repair_from(twin, store)
     assert read_log(store) == numbered(150)
+
+
+@pytest.mark.parametrize("size_bytes", [-1, 0, 320, 2000, SIMULATED.index_segment_bytes - 1])
+@pytest.mark.parametrize("segment", [0, 1])
+def test_an_index_file_that_is_lost_on_a_full_disk_stops_nobody(segment: int, size_bytes: int) -> None:
+    """-1: it is missing; else it is as long. What it held is told by the data."""
+    disk = SimDisk()
+    directory = open_simulated(disk)
+    append_numbered(directory.store, 300)
+    sync(directory.store)
+    directory.close(clean=True)
+    path = f"m/index/{segment * SIMULATED.index_segment_bytes:020d}"
+    disk.kill()
+    if size_bytes < 0:
+        disk.delete(path)
+    else:
+        disk.truncate_file(path, size_bytes)
+    disk.capacity_bytes = disk._used_bytes()
+    for _ in range(2):
+        store = open_simulated(disk).store
+        assert read_log(store) == numbered(300)
+        assert not store.damaged
+        assert store.term_runs() == ((0, 1),)
+        with pytest.raises(DiskFull):
+            append_numbered(store, 100)
+        disk.kill()
+    store = open_simulated(disk).store
+    store.truncate_from(250)
+    store.truncate_from(120)
+    assert read_log(store) == numbered(120)
+    disk.kill()
+    store = open_simulated(disk).store
+    assert read_log(store) == numbered(120)
+    disk.capacity_bytes *= 2
+    append_numbered(store, 10)
+    sync(store)
+    assert read_log(store) == numbered(130)
+    disk.kill()
+    disk = disk.platter()
+    directory = open_simulated(disk)
+    assert read_log(directory.store) == numbered(130)
+    directory.close(clean=True)
+    disk.kill()
+    assert open_simulated(disk).report == (), "the index is not on the disk"
+
+
+def test_damage_is_repaired_while_the_index_has_no_space() -> None:
+    disk = SimDisk()
+    directory = open_simulated(disk)
+    append_numbered(directory.store, 300)
+    sync(directory.store)
+    position = directory.store.range_of(50, 51, 1).position
+    directory.close(clean=True)
+    disk.kill()
+    twin_disk = SimDisk()
+    twin_disk.restore(disk.snapshot())
+    twin = open_simulated(twin_disk).store
+    disk.delete(f"m/index/{0:020d}")
+    disk.flip(data_path(position), position % SIMULATED.segment_bytes + 8, 1)
+    disk.capacity_bytes = disk._used_bytes()
+    store = open_simulated(disk).store
+    assert heal_from(twin, store) == [(50, 51)]
+    assert read_log(store) == numbered(300)
+    disk.kill()
+    store = open_simulated(disk).store
+    assert not store.damaged
+    assert read_log(store) == numbered(300)

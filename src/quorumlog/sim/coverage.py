@@ -34,6 +34,7 @@ OF_SOME_PROFILES = (
     "clean stop of a leader",
     "reset of one connection",
     "greedy neighbour",
+    "lost index file on a full disk",
     "unreadable page",
     "unreadable page after a power loss",
     "unreadable page behind the end",
@@ -43,6 +44,7 @@ OF_SOME_PROFILES = (
 RECOVERY_BRANCHES = (
     "recovery: torn tail",
     "recovery: the index was made again",
+    "recovery: no space for the index from entry",
 )
 
 MIXED_OPTIONS = ("fault: another flush mode", "dial: refused")

@@ -24,7 +24,6 @@ from quorumlog.entry import EntryId
 from quorumlog.errors import DirectoryDamaged
 from quorumlog.header_array import Int64Array
 from quorumlog.store.disk import Disk
-from quorumlog.store.files.damaged_ranges import DamagedRanges
 from quorumlog.store.files.durable_file import DurableFile, DurablePoint
 from quorumlog.store.ledger_store import (
     LOG_ORIGIN,
@@ -43,10 +42,9 @@ from quorumlog.store.log.log_reader import LogReader
 from quorumlog.store.log.page_cache import PageCache
 from quorumlog.store.log.placement import Placement, check_continues, place
 from quorumlog.store.log.segment import Segment
-from quorumlog.store.log.segment_list import SegmentList
 from quorumlog.store.log.segment_scan import BLANK_BYTES, INDEX_UNIT_BYTES, blank_record
 from quorumlog.store.log.term_run_search import search_term_runs
-from quorumlog.store.repair.recovery import RecoveryReport, recover_log
+from quorumlog.store.repair.recovery import RecoveredLog, RecoveryReport, recover_log
 from quorumlog.store.repair.rewriting import Rewriting
 
 __all__ = ["FileLedgerStore", "RecoveryReport"]
@@ -64,13 +62,11 @@ class FileLedgerStore(LedgerStore):
         directory: str,
         config: StoreConfig,
         durable_file: DurableFile,
-        data: SegmentList,
-        index: SegmentList,
         begin: LogPoint,
-        end: LogPoint,
-        damaged: DamagedRanges,
+        log: RecoveredLog,
     ) -> None:
-        """Everything up to `end` is on disk and recorded so, index included."""
+        """Everything up to the end of `log` is on disk and recorded so."""
+        data, index, damaged, end = log.data_files, log.index_files, log.damaged, log.end
         self._config = config
         self._durable_record = DurableRecord(durable_file)
         self._data = data
@@ -84,7 +80,7 @@ class FileLedgerStore(LedgerStore):
             disk, directory, config, data, self._index, damaged, self._page_cache
         )
         self._segment_bytes = config.segment_bytes
-        self._index_synced_position = end.position
+        self._index_synced_position = log.index_synced_position
         self._plan: Placement | None = None
         self._dirty_data: dict[int, Segment] = {}
         self._dirty_index: dict[int, Segment] = {}
@@ -108,17 +104,7 @@ class FileLedgerStore(LedgerStore):
         that cannot be bounded, StoreFailure.
         """
         log = recover_log(disk, directory, config, durable, begin)
-        store = cls(
-            disk,
-            directory,
-            config,
-            durable,
-            log.data_files,
-            log.index_files,
-            begin,
-            log.end,
-            log.damaged,
-        )
+        store = cls(disk, directory, config, durable, begin, log)
         try:
             store._limit_trust()
             store._rewriting.set_aside.tidy()
@@ -219,7 +205,8 @@ class FileLedgerStore(LedgerStore):
         if not self._dirty_data and self.durable == self.end:
             return None
         unsynced_index_bytes = self.end.position - self._index_synced_position
-        with_index = self._sealed_since_flush or unsynced_index_bytes >= self._config.index_sync_bytes
+        is_due = self._sealed_since_flush or unsynced_index_bytes >= self._config.index_sync_bytes
+        with_index = is_due and not self._index.files.has_unwritten
         flush = Flush(
             self.end,
             self.end.position if with_index else self._index_synced_position,

@@ -11,6 +11,7 @@ from quorumlog.sim.faults.fault_context import FaultContext, FaultGroup, Kinds
 from quorumlog.store.files.durable_file import DURABLE_NAME
 from quorumlog.store.files.hard_state_file import HARD_STATE_NAME
 from quorumlog.store.files.slot_file import SECTOR_BYTES, SLOT_BYTES
+from quorumlog.store.log.segment_list import INDEX_NAME
 
 if TYPE_CHECKING:
     from quorumlog.sim.member import SimMember
@@ -30,6 +31,7 @@ class DiskFaults(FaultGroup):
         super().__init__(context)
         self._damage = damage
         self._neighbours = Random(f"{context.random.getstate()}: neighbours")
+        self._index_files = Random(f"{context.random.getstate()}: index files")
         self._failing: set[str] = set()
         """Members whose disk has been told to refuse."""
 
@@ -104,12 +106,27 @@ class DiskFaults(FaultGroup):
             self._context.note("greedy neighbour")
             for member in members:
                 member.disk.has_greedy_neighbour = True
+        if self._index_files.random() < 0.3:
+            self._lose_index_file(self._index_files.choice(members))
 
         def end() -> None:
             for member in members:
                 make_room(member)
 
         self._cluster.at(3 * self._context.duration_ms(), end)
+
+    def _lose_index_file(self, member: SimMember) -> None:
+        """And the space that it had: nothing is lost with it, the data says what it held."""
+        prefix = f"{member.path}/{INDEX_NAME}/"
+        paths = [path for path in member.disk.paths() if path.startswith(prefix)]
+        if not member.is_up or member.is_damaged or not paths:
+            return
+        self._context.note("lost index file on a full disk", member.member_id)
+        member.kill()
+        member.disk.delete(self._index_files.choice(paths))
+        usage = member.disk.usage("/")
+        member.disk.capacity_bytes = usage.total_bytes - usage.free_bytes
+        self._cluster.at(self._index_files.uniform(0, 500), member.start)
 
     def _wipe(self) -> None:
         member = self._context.anybody()

@@ -6,11 +6,15 @@ that looks right, so whoever reads the entry compares its header.
 
 from __future__ import annotations
 
+import threading
+from typing import NamedTuple
+
 import numpy as np
 
 from quorumlog.batch import EntryBatch
-from quorumlog.entry_header import HEADER_BYTES, unpack_header
+from quorumlog.entry_header import HEADER_BYTES, Buffer, unpack_header
 from quorumlog.errors import DirectoryDamaged, IndexOutOfRange
+from quorumlog.store.disk import Disk
 from quorumlog.store.ledger_store import LogPoint
 from quorumlog.store.log.placement import Placement, problem_of_units
 from quorumlog.store.log.recent_units import RecentUnits
@@ -31,10 +35,90 @@ class LogEnds:
         self.truncations = 0
 
 
+class _Unwritten(NamedTuple):
+    position: int
+    data: bytes
+
+    @property
+    def end_position(self) -> int:
+        return self.position + len(self.data)
+
+
+class IndexSegments(SegmentList):
+    """The index files. The units up to the end of the log may be in memory only: a start has made them
+    again from the data, and the disk had no space for them. They count in place of what the files have,
+    and go there in front of the next append, which has reserved the space."""
+
+    def __init__(self, disk: Disk, directory: str, segment_bytes: int, first_position: int) -> None:
+        super().__init__(disk, directory, segment_bytes, first_position)
+        self._unwritten: _Unwritten | None = None
+        self._unwritten_lock = threading.Lock()
+        """Held for a change of it, which a repair may make in another thread."""
+
+    @property
+    def has_unwritten(self) -> bool:
+        return self._unwritten is not None
+
+    def hold(self, units: IndexArray) -> None:
+        """For a start: what has no space, to the end of the log; zeros where an entry is damaged."""
+        position = int(units["index"][0]) * INDEX_UNIT_BYTES
+        self._unwritten = _Unwritten(position, units.tobytes())
+        self.reserved_position = position
+
+    def stop_of_files(self, position: int) -> int:
+        """This position, or where the units begin that are in memory only."""
+        held = self._unwritten
+        return position if held is None else min(position, held.position)
+
+    def pread(self, size_bytes: int, position: int) -> bytes:
+        held, stop = self._unwritten, position + size_bytes
+        if held is None or stop <= held.position:
+            return super().pread(size_bytes, position)
+        size_bytes = max(held.position - position, 0)
+        data = super().pread(size_bytes, position)
+        if len(data) < size_bytes:
+            return data
+        return data + held.data[max(position - held.position, 0) : stop - held.position]
+
+    def write(self, data: Buffer, position: int) -> list[Segment]:
+        held = self._unwritten
+        if held is None or position + len(data) <= held.position:
+            return super().write(data, position)
+        with self._unwritten_lock:
+            held = self._unwritten or _Unwritten(position, b"")
+            if position + len(data) > held.end_position:
+                written = super().write(held.data, held.position) + super().write(data, position)
+                self._unwritten = None  # who reads meanwhile finds them here
+                return written
+            in_files = max(held.position - position, 0)
+            first = position + in_files - held.position
+            again = bytes(data[in_files:])
+            whole = held.data[:first] + again + held.data[first + len(again) :]
+            self._unwritten = _Unwritten(held.position, whole)
+            return super().write(data[:in_files], position)
+
+    def make_writable(self, position: int, size_bytes: int) -> None:
+        size_bytes = self.stop_of_files(position + size_bytes) - position
+        if size_bytes > 0:
+            super().make_writable(position, size_bytes)
+
+    def drop_after(self, position: int, reserve_stop: int = 0) -> list[Segment]:
+        with self._unwritten_lock:
+            held = self._unwritten
+            if held is not None:
+                # Still there when it is empty: what lies behind has no space.
+                left = held.data[: max(position + 1 - held.position, 0)]
+                self._unwritten = _Unwritten(held.position, left)
+        return super().drop_after(position, reserve_stop)
+
+    def zero_in_segment(self, first_position: int, stop_position: int) -> None:
+        super().zero_in_segment(first_position, self.stop_of_files(stop_position))
+
+
 class EntryIndex:
     """The index files of a log, with the data files for their headers."""
 
-    def __init__(self, directory: str, files: SegmentList, data: SegmentList, ends: LogEnds) -> None:
+    def __init__(self, directory: str, files: IndexSegments, data: SegmentList, ends: LogEnds) -> None:
         self.files = files
         self.recent = RecentUnits(ends.end.index + 1)
         self._directory = directory

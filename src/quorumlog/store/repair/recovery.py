@@ -24,6 +24,7 @@ from quorumlog.store.disk import Disk
 from quorumlog.store.files.damaged_ranges import DAMAGED_NAME, DamagedRanges, load_damaged
 from quorumlog.store.files.durable_file import DurableFile, DurablePoint
 from quorumlog.store.ledger_store import LogPoint
+from quorumlog.store.log.entry_index import IndexSegments
 from quorumlog.store.log.ledger_space import control_reserve
 from quorumlog.store.log.segment import PAGE_BYTES, Segment
 from quorumlog.store.log.segment_list import SegmentList
@@ -31,6 +32,7 @@ from quorumlog.store.log.segment_scan import (
     BLANK_BYTES,
     INDEX_DTYPE,
     INDEX_UNIT_BYTES,
+    IndexArray,
     SegmentScan,
     blank_record,
     index_units_of,
@@ -38,6 +40,9 @@ from quorumlog.store.log.segment_scan import (
 from quorumlog.store.repair.segment_adoption import SegmentAdoption
 from quorumlog.store.repair.survey import LogSurvey, survey_log
 from quorumlog.store.repair.survey_files import survey_files
+
+MOST_UNWRITTEN = 1 << 21
+"""Index units that are kept in memory for lack of space, 64 MiB; with more a start is refused."""
 
 
 class RecoveryReport(NamedTuple):
@@ -59,10 +64,12 @@ class RecoveryReport(NamedTuple):
 
 class RecoveredLog(NamedTuple):
     data_files: SegmentList
-    index_files: SegmentList
+    index_files: IndexSegments
     end: LogPoint
     report: RecoveryReport
     damaged: DamagedRanges
+    index_synced_position: int
+    """From here on the next start looks at every entry again."""
 
 
 def recover_log(
@@ -83,9 +90,7 @@ def recover_log(
         raise StoreFailure(f"{directory} cannot be recovered: {error}") from error
     except DiskFull as error:
         raise StoreFailure(f"{directory}: no space to make files whole again: {error}") from error
-    unsaved = log.damaged.ranges if log.damaged.problem else ()
-    index_synced_position = min([log.end.position, *(each.before.position for each in unsaved)])
-    durable_file.record_both_synced(DurablePoint(log.end, index_synced_position))
+    durable_file.record_both_synced(DurablePoint(log.end, log.index_synced_position))
     return log
 
 
@@ -108,6 +113,8 @@ class _Recovery:
         self._begin = begin
         self._rebuilt_index_from = -1
         self._has_restored = False
+        self._unwritten: list[IndexArray] = []
+        """Index units for which there is no space, in order, and all behind them."""
         self._written: list[Segment] = []
         """Files with bytes that are not synced yet."""
         self._adoption = SegmentAdoption(disk, directory, config, durable_file, known, begin)
@@ -163,7 +170,11 @@ class _Recovery:
             self._rebuilt_index_from,
             rewritten,
         )
-        return RecoveredLog(self._data, self._index, found.end, report, damaged)
+        unsaved = damaged.ranges if damaged.problem else ()
+        synced_positions = [found.end.position, *(each.before.position for each in unsaved)]
+        if self._unwritten:
+            synced_positions.append(int(self._unwritten[0]["position"][0]))
+        return RecoveredLog(self._data, self._index, found.end, report, damaged, min(synced_positions))
 
     # ---------------------------------------------------------------- what is good
 
@@ -190,11 +201,40 @@ class _Recovery:
             if wrong < len(units):
                 self._rebuilt_index_from = first_index + wrong
                 self._lines.append(f"the index was made again from entry {first_index + wrong} on")
+        if self._has_index_space(first_index, position, units):
+            self._index.make_writable(position, units.nbytes)
+            self._written += self._index.write(units.tobytes(), position)
+        else:
+            self._unwritten.append(units)
+
+    def _has_index_space(self, first_index: int, position: int, units: IndexArray) -> bool:
+        """False behind the first units that have none. Raises DiskFull for more than memory may hold."""
+        if self._unwritten and first_index <= self._unwritten[0]["index"][0]:
+            self._unwritten.clear()  # the walk has begun again, further back
+        if self._unwritten:
+            kept = first_index + len(units) - int(self._unwritten[0]["index"][0])
+            if kept > MOST_UNWRITTEN:
+                raise DiskFull(f"the index of {kept} entries has none in {self._index.directory}")
+            return False
         if not self._has_restored or position < self._index.reserved_position:
             self._has_restored, self._index.reserved_position = True, position
-        self._index.reserve(position + units.nbytes, 0)
-        self._index.make_writable(position, units.nbytes)
-        self._written += self._index.write(units.tobytes(), position)
+        try:
+            self._index.reserve(position + units.nbytes, 0)
+        except DiskFull:
+            self._lines.append(
+                f"no space for the index from entry {first_index} on: it is kept in memory until an"
+                " append finds some"
+            )
+            return False
+        return True
+
+    def _unwritten_units(self, stop_index: int) -> IndexArray:
+        first_index = int(self._unwritten[0]["index"][0])
+        units = np.zeros(stop_index - first_index, INDEX_DTYPE)
+        for piece in self._unwritten:
+            offset = int(piece["index"][0]) - first_index
+            units[offset : offset + len(piece)] = piece
+        return units
 
     def _write_blanks(self, found: LogSurvey) -> None:
         for position, rest_bytes in (*found.bad_blanks, *found.tail_blanks):
@@ -244,6 +284,13 @@ class _Recovery:
         low = end.position if damaged is None else ranges.run_around(damaged)[0].position
         units_position = (end.index + 1) * INDEX_UNIT_BYTES
         data_stop, index_stop = control_reserve(self._config, end.position, end.index + 1)
+        if self._unwritten:
+            # Whole pages, which then need no space; what stands in front of them does not count.
+            first_position = int(self._unwritten[0]["index"][0]) * INDEX_UNIT_BYTES
+            base = self._index.base_of(first_position)
+            units_position = index_stop = min(
+                first_position + -(first_position - base) % PAGE_BYTES, base + self._index.segment_bytes
+            )
         for files, position, reserve_stop, free_from in (
             (self._data, end.position, data_stop, low),
             (self._index, units_position, index_stop, 0),  # units can be made again
@@ -251,5 +298,9 @@ class _Recovery:
             file = files.discard_from(position, reserve_stop, free_from)
             if file is not None:
                 self._written.append(file)
+        if self._unwritten:
+            self._index.hold(self._unwritten_units(end.index + 1))
+        held = {*self._data.files, *self._index.files}
         for written in dict.fromkeys(self._written):
-            written.sync()
+            if written in held:  # a file of the index may have made way for what is in memory
+                written.sync()

@@ -228,12 +228,10 @@ class Rewriting:
             placement = self._place(before, batch)
             is_last = batch.last_index == damaged.last.index
             stop_position = damaged.last.position if is_last else placement.end_position
-            units_position, units_bytes = (
-                batch.first_index * INDEX_UNIT_BYTES,
-                batch.count * INDEX_UNIT_BYTES,
-            )
+            units_position = batch.first_index * INDEX_UNIT_BYTES
+            units_stop = self._index.files.stop_of_files(units_position + batch.count * INDEX_UNIT_BYTES)
             self._take_space(self._data, before.position, stop_position)
-            self._take_space(self._index.files, units_position, units_position + units_bytes)
+            self._take_space(self._index.files, units_position, units_stop)
             self._keep_aside(before.position, stop_position)
             run_before, run_last = self._damaged.run_around(damaged)
             low, high = run_before.position, run_last.position

@@ -14,6 +14,7 @@ from quorumlog.errors import DiskFull
 from quorumlog.store.disk import Disk, is_lack_of_space
 from quorumlog.store.files.durable_file import DurableFile, DurablePoint
 from quorumlog.store.ledger_store import LogPoint
+from quorumlog.store.log.entry_index import IndexSegments
 from quorumlog.store.log.segment import Segment
 from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME, SegmentList, segment_name
 from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES
@@ -47,7 +48,7 @@ class SegmentAdoption:
         first_unit_position = (begin.index + 1) * INDEX_UNIT_BYTES
         index_bytes = config.index_segment_bytes
         self.data = SegmentList(disk, f"{directory}/{DATA_NAME}", config.segment_bytes, begin.position)
-        self.index = SegmentList(
+        self.index = IndexSegments(
             disk,
             f"{directory}/{INDEX_NAME}",
             index_bytes,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -54,12 +55,20 @@ def held(disk: Disk, directory: str) -> list[str]:
     return sorted(names, key=lambda name: int(name.rpartition(".")[2]))
 
 
-def test_the_oldest_goes_first(disk: Disk, directory: str) -> None:
+def test_the_oldest_goes_first_and_the_log_says_so(
+    disk: Disk, directory: str, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = SetAside(disk, directory, LIMITED)
+    caplog.set_level(logging.INFO, "quorumlog.store")
     for position in (0, 300, 900, 100, 0):
         keep(folder, disk, f"damaged-{position:020d}")
     assert held(disk, directory) == [f"damaged-{100:020d}.4", f"damaged-{0:020d}.5"]
     assert folder.count == (2, 200)
+    assert len(caplog.messages) == 3
+    assert caplog.messages[0] == (
+        f"deleted {directory}/set-aside/damaged-{0:020d}.1 (100 bytes): more than"
+        " max_set_aside_bytes (250) were set aside"
+    )
 
 
 def test_the_newest_of_each_segment_stays_whatever_it_takes(disk: Disk, directory: str) -> None:

@@ -10,6 +10,7 @@ Of each segment, and of each file that is none, the newest always stays.
 
 from __future__ import annotations
 
+import logging
 import re
 from contextlib import suppress
 from typing import NamedTuple
@@ -18,6 +19,8 @@ from quorumlog.config import StoreConfig
 from quorumlog.store.disk import Disk
 from quorumlog.store.ledger_store import SetAsideCount
 from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME, NAME_DIGITS
+
+log = logging.getLogger("quorumlog.store")
 
 SET_ASIDE_NAME = "set-aside"
 EARLIER_SET_ASIDE_NAME = "quarantine"
@@ -66,14 +69,21 @@ class SetAside:
 
     def tidy(self) -> None:
         """Delete what is too much, as far as that is possible, and count what is left. Any thread."""
-        kept = self._look()
+        kept, limit_bytes = self._look(), self._config.max_set_aside_bytes
         newest = {each.origin: each for each in kept}
         left = sum(each.size_bytes for each in kept)
         for each in kept:
-            if left > self._config.max_set_aside_bytes and newest[each.origin] is not each:
+            if left > limit_bytes and newest[each.origin] is not each:
                 with suppress(OSError):  # a folder, or people were faster
-                    self._disk.unlink(f"{self._path}/{each.name}")
+                    path = f"{self._path}/{each.name}"
+                    self._disk.unlink(path)
                     left -= each.size_bytes
+                    log.info(
+                        "deleted %s (%d bytes): more than max_set_aside_bytes (%d) were set aside",
+                        path,
+                        each.size_bytes,
+                        limit_bytes,
+                    )
         self.look()
 
     def look(self) -> None:

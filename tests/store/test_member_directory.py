@@ -67,6 +67,17 @@ def test_parents_are_made_and_their_names_synced(tmp_path: Path) -> None:
         assert ("sync_directory", name) in counting.steps[:member]
 
 
+def test_names_are_synced_where_symbolic_links_lead_and_where_they_stand(tmp_path: Path) -> None:
+    real = tmp_path / "volumes" / "disk1"
+    real.mkdir(parents=True)
+    (tmp_path / "srv").mkdir()
+    (tmp_path / "srv" / "data").symlink_to(real)
+    watched = StoppingDisk()
+    with opened(tmp_path / "srv" / "data" / "n0", disk=watched):
+        synced = {path for what, path in watched.steps if what == "sync_directory"}
+    assert {f"{tmp_path}/{name}" for name in ("srv", "volumes", "volumes/disk1")} <= synced
+
+
 def test_a_parent_that_this_process_may_not_look_into_is_left_alone(path: Path) -> None:
     def refuse(what: str, name: str) -> OSError | None:
         is_above = str(path).startswith(f"{name}/")

@@ -81,6 +81,9 @@ class Disk(Protocol):
 
     def size_of(self, path: str) -> int: ...
 
+    def real_path(self, path: str) -> str:
+        """From the root on, symbolic links resolved."""
+
     def make_directory(self, path: str) -> None:
         """With parents; no error if it exists."""
 
@@ -219,6 +222,9 @@ class OsDisk:
 
     def size_of(self, path: str) -> int:
         return os.stat(path).st_size
+
+    def real_path(self, path: str) -> str:
+        return os.path.realpath(path)
 
     def make_directory(self, path: str) -> None:
         os.makedirs(path, exist_ok=True)

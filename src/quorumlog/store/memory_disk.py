@@ -52,6 +52,9 @@ class FileTree(Generic[FileT]):
     def exists(self, path: str) -> bool:
         return path in self._names or path in _ROOTS
 
+    def real_path(self, path: str) -> str:
+        return path
+
     def list(self, path: str) -> _Paths:
         if not self.exists(path):
             return []

@@ -191,15 +191,17 @@ def _make(disk: Disk, path: str) -> None:
 
 def _sync_names_above(disk: Disk, path: str) -> None:
     """The names of the directory and of all above it, whoever has made them: an operator's mkdir, or a
-    first start that was killed before it came here. Without its name everything in it would be gone."""
-    while (parent := posixpath.dirname(path)) != path:
-        try:
-            disk.sync_directory(parent or ".")
-        except OSError as error:
-            # Nothing is made where this process may not even look.
-            if error.errno not in _NOT_OURS:
-                raise
-        path = parent
+    first start that was killed before it came here. Without its name everything in it would be gone.
+    Those by which symbolic links lead there are names as well."""
+    for name in dict.fromkeys((path, disk.real_path(path))):
+        while (parent := posixpath.dirname(name)) != name:
+            try:
+                disk.sync_directory(parent or ".")
+            except OSError as error:
+                # Nothing is made where this process may not even look.
+                if error.errno not in _NOT_OURS:
+                    raise
+            name = parent
 
 
 def _is_member(disk: Disk, path: str) -> bool:

@@ -256,7 +256,7 @@ def unsaved_damage_trusted(patch: Patch) -> None:
 )
 def damage_noted_first(patch: Patch) -> None:
     """The point was read, so it is there."""
-    patch.edit(_Recovery.run, "self._adoption.record_known(files.lost_from)", "reached()")
+    patch.edit(_Recovery.run, "self._adoption.record_known()", "reached()")
 
 
 @mutant(

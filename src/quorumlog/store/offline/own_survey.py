@@ -35,10 +35,7 @@ def survey_own(
     log = survey_log(
         data,
         index,
-        config,
         files,
-        known,
-        LOG_ORIGIN,
         damaged,
         lambda scan, tail_bytes: None,
         must_be_bounded=False,

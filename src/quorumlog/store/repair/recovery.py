@@ -27,7 +27,7 @@ from quorumlog.store.ledger_store import LogPoint
 from quorumlog.store.log.entry_index import IndexSegments
 from quorumlog.store.log.ledger_space import control_reserve
 from quorumlog.store.log.segment import PAGE_BYTES, Segment
-from quorumlog.store.log.segment_list import SegmentList
+from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME, SegmentList
 from quorumlog.store.log.segment_scan import (
     BLANK_BYTES,
     INDEX_DTYPE,
@@ -39,7 +39,7 @@ from quorumlog.store.log.segment_scan import (
 )
 from quorumlog.store.repair.segment_adoption import SegmentAdoption
 from quorumlog.store.repair.survey import LogSurvey, survey_log
-from quorumlog.store.repair.survey_files import survey_files
+from quorumlog.store.repair.survey_files import FileSurvey, survey_files
 
 MOST_UNWRITTEN = 1 << 21
 """Index units that are kept in memory for lack of space, 64 MiB; with more a start is refused."""
@@ -83,9 +83,13 @@ def recover_log(
     known = durable_file.load()
     if known is None:
         raise StoreFailure(f"{directory}/durable has no readable slot")
-    recovery = _Recovery(disk, directory, config, durable_file, known, begin)
     try:
-        log = recovery.run()
+        for path in (f"{directory}/{DATA_NAME}", f"{directory}/{INDEX_NAME}"):
+            disk.make_directory(path)
+            disk.sync_directory(path)
+        disk.sync_directory(directory)
+        files = survey_files(disk, directory, config, known, begin)
+        log = _Recovery(disk, directory, durable_file, files).run()
     except OSError as error:
         raise StoreFailure(f"{directory} cannot be recovered: {error}") from error
     except DiskFull as error:
@@ -97,40 +101,25 @@ def recover_log(
 class _Recovery:
     """One start. The methods stand in the order in which `run` calls them."""
 
-    def __init__(
-        self,
-        disk: Disk,
-        directory: str,
-        config: StoreConfig,
-        durable_file: DurableFile,
-        known: DurablePoint,
-        begin: LogPoint,
-    ) -> None:
+    def __init__(self, disk: Disk, directory: str, durable_file: DurableFile, files: FileSurvey) -> None:
         self._disk = disk
         self._directory = directory
-        self._config = config
-        self._durable = known
-        self._begin = begin
+        self._files = files
         self._rebuilt_index_from = -1
         self._has_restored = False
         self._unwritten: list[IndexArray] = []
         """Index units for which there is no space, in order, and all behind them."""
         self._written: list[Segment] = []
         """Files with bytes that are not synced yet."""
-        self._adoption = SegmentAdoption(disk, directory, config, durable_file, known, begin)
+        self._adoption = SegmentAdoption(disk, directory, durable_file, files)
         self._data = self._adoption.data
         self._index = self._adoption.index
         self._lines = self._adoption.lines
 
     def run(self) -> RecoveredLog:
-        for path in (self._data.directory, self._index.directory):
-            self._disk.make_directory(path)
-            self._disk.sync_directory(path)
-        self._disk.sync_directory(self._directory)
         try:
-            files = survey_files(self._disk, self._directory, self._config, self._durable, self._begin)
-            self._adoption.adopt(files)
-            known_ranges = load_damaged(self._disk, self._directory, self._durable.point)
+            self._adoption.adopt()
+            known_ranges = load_damaged(self._disk, self._directory, self._files.known.point)
             if known_ranges is None:
                 self._lines.append(
                     f"{self._directory}/{DAMAGED_NAME} is unreadable: the log is verified"
@@ -138,10 +127,7 @@ class _Recovery:
             found = survey_log(
                 self._data,
                 self._index,
-                self._config,
-                files,
-                self._durable,
-                self._begin,
+                self._files,
                 known_ranges,
                 self._write_again,
                 must_be_bounded=True,
@@ -150,7 +136,7 @@ class _Recovery:
             if found.ranges:
                 # Both slots first, as at run time: what was read of them may be in the page cache only,
                 # and a range above the durable point would count as what a cut has left.
-                self._adoption.record_known(files.lost_from)
+                self._adoption.record_known()
             # From here on no later start takes a segment that was made again for a healthy one.
             damaged = DamagedRanges(self._disk, self._directory, found.ranges)
             damaged.save()
@@ -283,7 +269,7 @@ class _Recovery:
         damaged = ranges.ending_at(end.index)
         low = end.position if damaged is None else ranges.run_around(damaged)[0].position
         units_position = (end.index + 1) * INDEX_UNIT_BYTES
-        data_stop, index_stop = control_reserve(self._config, end.position, end.index + 1)
+        data_stop, index_stop = control_reserve(self._files.config, end.position, end.index + 1)
         if self._unwritten:
             # Whole pages, which then need no space; what stands in front of them does not count.
             first_position = int(self._unwritten[0]["index"][0]) * INDEX_UNIT_BYTES

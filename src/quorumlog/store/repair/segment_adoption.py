@@ -9,11 +9,9 @@ from __future__ import annotations
 import errno
 from contextlib import suppress
 
-from quorumlog.config import StoreConfig
 from quorumlog.errors import DiskFull
 from quorumlog.store.disk import Disk, is_lack_of_space
 from quorumlog.store.files.durable_file import DurableFile, DurablePoint
-from quorumlog.store.ledger_store import LogPoint
 from quorumlog.store.log.entry_index import IndexSegments
 from quorumlog.store.log.segment import Segment
 from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME, SegmentList, segment_name
@@ -32,10 +30,8 @@ class SegmentAdoption:
         self,
         disk: Disk,
         directory: str,
-        config: StoreConfig,
         durable_file: DurableFile,
-        known: DurablePoint,
-        begin: LogPoint,
+        found: FileSurvey,
     ) -> None:
         self.lines: list[str] = []
         """What was found and done, in sentences."""
@@ -43,11 +39,14 @@ class SegmentAdoption:
         """Where what does not belong to the log has gone."""
         self._disk = disk
         self._durable_file = durable_file
-        self._known = known
+        self._found = found
+        config = found.config
         self._set_aside = SetAside(disk, directory, config)
-        first_unit_position = (begin.index + 1) * INDEX_UNIT_BYTES
+        first_unit_position = (found.begin.index + 1) * INDEX_UNIT_BYTES
         index_bytes = config.index_segment_bytes
-        self.data = SegmentList(disk, f"{directory}/{DATA_NAME}", config.segment_bytes, begin.position)
+        self.data = SegmentList(
+            disk, f"{directory}/{DATA_NAME}", config.segment_bytes, found.begin.position
+        )
         self.index = IndexSegments(
             disk,
             f"{directory}/{INDEX_NAME}",
@@ -55,9 +54,9 @@ class SegmentAdoption:
             first_unit_position // index_bytes * index_bytes,
         )
 
-    def adopt(self, found: FileSurvey) -> None:
+    def adopt(self) -> None:
         """Raises OSError, DiskFull."""
-        for path, name in found.strangers:
+        for path, name in self._found.strangers:
             try:
                 self.kept_aside.append(self._set_aside.take(path, name))
                 self.lines.append(f"{path} is not a segment, set aside")
@@ -65,19 +64,19 @@ class SegmentAdoption:
                 if not (is_lack_of_space(error) or error.errno in (errno.EXDEV, errno.EBUSY)):
                     raise
                 self.lines.append(f"{path} is not a segment and stays where it is: {error}")
-        if found.lost_from < self._known.point.position:
+        if self._found.lost_from < self._found.known.point.position:
             # Should this start not come to its end, the next one finds files of full length: it has to
             # look for entries in them.
-            self.record_known(found.lost_from)
-        for finding in found.data:
-            self._adopt(self.data, finding)
-        for finding in found.index:
-            self._adopt(self.index, finding)
+            self.record_known()
+        for files, findings in ((self.data, self._found.data), (self.index, self._found.index)):
+            for finding in findings:
+                self._adopt(files, finding)
 
-    def record_known(self, lost_from: int) -> None:
+    def record_known(self) -> None:
         """The durable point that was found, in both slots and synced."""
-        synced_position = min(self._known.index_synced_position, lost_from)
-        self._durable_file.record_both_synced(DurablePoint(self._known.point, synced_position))
+        point, synced_position = self._found.known
+        synced_position = min(synced_position, self._found.lost_from)
+        self._durable_file.record_both_synced(DurablePoint(point, synced_position))
 
     def _adopt(self, files: SegmentList, finding: SegmentFinding) -> None:
         if finding.line:

@@ -18,10 +18,8 @@ from typing import NamedTuple
 import numpy as np
 from isal.isal_zlib import crc32
 
-from quorumlog.config import StoreConfig
 from quorumlog.entry_header import HEADER_BYTES, unpack_header
 from quorumlog.errors import DirectoryDamaged
-from quorumlog.store.files.durable_file import DurablePoint
 from quorumlog.store.ledger_store import DamagedRange, LogPoint
 from quorumlog.store.log.placement import problem_of_units
 from quorumlog.store.log.segment import PAGE_BYTES
@@ -79,22 +77,17 @@ class LogSurvey(NamedTuple):
 def survey_log(
     data: Segments,
     index: Segments,
-    config: StoreConfig,
     files: FileSurvey,
-    known: DurablePoint,
-    begin: LogPoint,
     known_ranges: Sequence[DamagedRange] | None,
     on_entries: OnEntries,
     *,
     must_be_bounded: bool,
 ) -> LogSurvey:
-    """`known`: the durable point. `known_ranges`: of the file `damaged`, None if it is unreadable: then
-    all of the log is looked at. `begin`: the log begins behind it.
+    """`known_ranges`: of the file `damaged`, None if it is unreadable: then all of the log is looked at.
 
     Raises DirectoryDamaged if `must_be_bounded` and damage cannot be. OSError is raised for no page.
     """
-    survey = _Survey(data, index, config, files, known, begin, known_ranges, on_entries)
-    return survey.run(must_be_bounded)
+    return _Survey(data, index, files, known_ranges, on_entries).run(must_be_bounded)
 
 
 class _Survey:
@@ -104,21 +97,16 @@ class _Survey:
         self,
         data: Segments,
         index: Segments,
-        config: StoreConfig,
         files: FileSurvey,
-        known: DurablePoint,
-        begin: LogPoint,
         known_ranges: Sequence[DamagedRange] | None,
         on_entries: OnEntries,
     ) -> None:
-        assert begin.index <= known.point.index, (begin, known)
+        assert files.begin.index <= files.known.point.index, (files.begin, files.known)
         self._data = data
         self._index = index
-        self._config = config
         self._files = files
-        self._durable = known.point
-        self._index_synced_position = known.index_synced_position
-        self._begin = begin
+        self._durable = files.known.point
+        self._begin = files.begin
         self._known = tuple(known_ranges or ())
         self._is_list_lost = known_ranges is None
         self._on_entries = on_entries
@@ -155,7 +143,7 @@ class _Survey:
         Units below `index_synced_position` are in order and those above it are newer or zeros, so
         "is unit i there and does its entry end below that position" changes once along the index.
         """
-        stop_position = min(self._index_synced_position, self._files.lost_from)
+        stop_position = min(self._files.known.index_synced_position, self._files.lost_from)
         low, high = self._begin.index + 1, self._files.trusted_stop_index
         while low < high:
             middle = (low + high) // 2
@@ -171,7 +159,7 @@ class _Survey:
         units = np.frombuffer(data, INDEX_DTYPE, len(data) // INDEX_UNIT_BYTES)
         if unreadable or not len(units):
             return None
-        wrong, _ = problem_of_units(units, index, self._config.segment_bytes, stop_position)
+        wrong, _ = problem_of_units(units, index, self._data.segment_bytes, stop_position)
         return units if wrong < 0 else None
 
     def _point_at(self, index: int) -> LogPoint | None:

@@ -58,6 +58,11 @@ class SegmentFinding(NamedTuple):
 
 @dataclass(frozen=True)
 class FileSurvey:
+    config: StoreConfig
+    known: DurablePoint
+    """The durable point by which the files were judged."""
+    begin: LogPoint
+    """The log begins behind it."""
     data: tuple[SegmentFinding, ...]
     index: tuple[SegmentFinding, ...]
     strangers: tuple[tuple[str, str], ...]
@@ -88,11 +93,12 @@ def _kept(findings: tuple[SegmentFinding, ...]) -> list[SegmentFile]:
 def survey_files(
     disk: Disk, directory: str, config: StoreConfig, known: DurablePoint, begin: LogPoint
 ) -> FileSurvey:
-    """`known`: the durable point. Raises OSError."""
+    """Raises OSError."""
     strangers: list[tuple[str, str]] = []
     data, lost_from = _survey_data(disk, directory, config, known.point.position, begin, strangers)
     index, trusted_stop_index = _survey_index(disk, directory, config, known.point, begin, strangers)
-    return FileSurvey(tuple(data), tuple(index), tuple(strangers), lost_from, trusted_stop_index)
+    found = (tuple(data), tuple(index), tuple(strangers))
+    return FileSurvey(config, known, begin, *found, lost_from, trusted_stop_index)
 
 
 def _survey_data(

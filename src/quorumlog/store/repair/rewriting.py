@@ -54,7 +54,6 @@ class Rewriting:
         damaged: DamagedRanges,
         page_cache: PageCache,
     ) -> None:
-        self._disk = disk
         self._config = config
         self._data = data
         self._index = index
@@ -319,13 +318,7 @@ class Rewriting:
 
     def _copied(self, target: str, pages: list[bytes], offset: int) -> str:
         try:
-            copy = self._disk.open(target, create=not self._disk.exists(target))
-            try:
-                copy.pwritev([b"".join(pages)], offset)
-                copy.sync()
-            finally:
-                copy.close()
-            self.set_aside.came()
+            self.set_aside.write(target, [b"".join(pages)], offset)
         except OSError as error:
             return _no_space(error)
         return target

@@ -126,15 +126,11 @@ class SegmentAdoption:
         path, target = segments.path_of(first), ""
         try:
             target = self._set_aside.new_name(prefix + segment_name(first))
-            copy = self._disk.open(target, create=True)
-            try:
-                for start in range(first, stop, _CHUNK_BYTES):
-                    data, _ = read_pages(segments, min(_CHUNK_BYTES, stop - start), start)
-                    copy.pwritev([data], start - first)
-                copy.sync()
-            finally:
-                copy.close()
-            self._set_aside.came()
+            pieces = (
+                read_pages(segments, min(_CHUNK_BYTES, stop - start), start)[0]
+                for start in range(first, stop, _CHUNK_BYTES)
+            )
+            self._set_aside.write(target, pieces)
         except OSError as error:
             if not is_lack_of_space(error):
                 raise

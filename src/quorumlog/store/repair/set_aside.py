@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -60,6 +61,19 @@ class SetAside:
         self.came()
         self._disk.sync_directory(path.rpartition("/")[0])
         return target
+
+    def write(self, target: str, pieces: Iterable[bytes], offset: int = 0) -> None:
+        """Into a file of the folder, which is made if it is not there; on disk when this returns. Raises
+        OSError."""
+        copy = self._disk.open(target, create=not self._disk.exists(target))
+        try:
+            for piece in pieces:
+                copy.pwritev([piece], offset)
+                offset += len(piece)
+            copy.sync()
+        finally:
+            copy.close()
+        self.came()
 
     def came(self) -> None:
         """Something new is here: its name is on disk when this returns, and what is too much is gone.

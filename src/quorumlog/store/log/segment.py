@@ -60,8 +60,11 @@ class Segment:
         return cls(path, file, base_position, size_bytes)
 
     @classmethod
-    def open(cls, disk: Disk, path: str, base_position: int, size_bytes: int) -> Self:
-        return cls(path, disk.open(path), base_position, size_bytes)
+    def open(
+        cls, disk: Disk, path: str, base_position: int, size_bytes: int, *, writable: bool = True
+    ) -> Self:
+        """Raises OSError."""
+        return cls(path, disk.open(path, writable=writable), base_position, size_bytes)
 
     # ---------------------------------------------------------------- users
 
@@ -95,7 +98,9 @@ class Segment:
 
     def next_data(self, position: int) -> int:
         """The first position from here on that lies in no hole, or where the segment ends."""
-        return self.base_position + self._file.next_data(position - self.base_position)
+        offset = position - self.base_position
+        found = self._file.next_data(offset)  # its size in front of that, if it is short
+        return self.base_position + found if offset <= found < self.size_bytes else self.end_position
 
     def write(self, buffers: Sequence[Buffer], position: int) -> None:
         """Raises StoreFailure: space was reserved, so any error means that the disk fails."""

@@ -247,8 +247,7 @@ class SegmentList:
     def next_data(self, position: int) -> int:
         """The first position from here on that lies in no hole, or where its segment ends."""
         file = self.file_at(position)
-        assert file is not None, (position, self.end_position)
-        return file.next_data(position)
+        return self.base_of(position) + self.segment_bytes if file is None else file.next_data(position)
 
     def pread(self, size_bytes: int, position: int) -> bytes:
         """Up to `size_bytes`, over segment ends; shorter where the list ends. Any thread.

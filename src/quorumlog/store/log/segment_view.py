@@ -1,8 +1,8 @@
-"""SegmentView: the segment files of a folder as one address space, only to be looked at.
+"""Looking at segments that may be damaged, of a directory that starts or that is only looked at.
 
-Nothing here writes or locks, and nothing is mapped: a page that the disk cannot read is an error instead
-of a signal, and so is one of a file that a running member cuts meanwhile. What no file holds reads as
-zeros, as it would once a start had made the file again.
+Nothing here writes or locks. A page that the disk cannot read is zeros and said to be unreadable. What
+no file holds, or no longer once a running member has cut it, reads as zeros, as it would once a start
+had made the file again.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
+from quorumlog.config import MIB
 from quorumlog.entry_header import HEADER_BYTES, unpack_header
 from quorumlog.errors import ConfigError
-from quorumlog.store.disk import Disk, DiskFile
-from quorumlog.store.log.segment import PAGE_BYTES
-from quorumlog.store.log.segment_list import NAME_DIGITS, segment_name
+from quorumlog.store.disk import Disk
+from quorumlog.store.log.segment import PAGE_BYTES, Segment
+from quorumlog.store.log.segment_list import NAME_DIGITS, SegmentList, segment_name
 from quorumlog.store.log.segment_scan import (
     BLANK_BYTES,
     INDEX_DTYPE,
@@ -35,27 +36,6 @@ UNIT_CHUNK = 65_536
 
 MAX_INDEX = 1 << 58
 """No log gets that far, and the byte position of its index unit still fits into 64 bits."""
-
-
-class Segments(Protocol):
-    """What a walk over a log needs of its segments: `SegmentView`, or `SegmentList` of a member."""
-
-    directory: str
-    segment_bytes: int
-
-    @property
-    def bases(self) -> Sequence[int]:
-        """Positions of the first bytes of the segments, in order."""
-
-    def base_of(self, position: int) -> int: ...
-
-    def path_of(self, position: int) -> str: ...
-
-    def pread(self, size_bytes: int, position: int) -> bytes:
-        """Raises OSError."""
-
-    def next_data(self, position: int) -> int:
-        """The first position from here on that lies in no hole, or where the segment ends."""
 
 
 class SegmentFile(NamedTuple):
@@ -80,84 +60,64 @@ def list_segment_files(disk: Disk, directory: str, folder: str) -> list[SegmentF
     return files
 
 
-class SegmentView:
-    """`Segments` of files that somebody else may write, cut or delete. Not thread-safe."""
+class SegmentView(SegmentList):
+    """The files of somebody else, who may write, cut or delete them: each is opened when it is needed,
+    to be read only. Not thread-safe."""
 
     def __init__(
         self, disk: Disk, directory: str, files: Sequence[SegmentFile], segment_bytes: int
     ) -> None:
-        """`directory`: of the segments. Files without bytes hold nothing."""
-        self.directory = directory
-        self.segment_bytes = max(segment_bytes, 1)
-        self.bases = [file.position for file in files]
-        self._sizes = [min(file.size_bytes, segment_bytes) for file in files]
-        self._disk = disk
-        self._open: dict[int, DiskFile] = {}
+        """`directory`: of the segments, which may have gaps between them. `segment_bytes` 0: no file
+        holds a byte, and any length will do."""
+        super().__init__(disk, directory, segment_bytes or MIB, 0)
+        self._bases = [file.position for file in files]
+
+    @property
+    def bases(self) -> list[int]:
+        return self._bases
 
     def base_of(self, position: int) -> int:
+        """A file begins where its name says, whatever that is a multiple of."""
         number = self._number_of(position)
-        return self.bases[number] if number >= 0 else position // self.segment_bytes * self.segment_bytes
-
-    def path_of(self, position: int) -> str:
-        return f"{self.directory}/{segment_name(self.base_of(position))}"
+        return self._bases[number] if number >= 0 else super().base_of(position)
 
     def name_of(self, position: int) -> str:
         """Relative to the data directory."""
         return "/".join(self.path_of(position).rsplit("/", 2)[1:])
 
-    def pread(self, size_bytes: int, position: int) -> bytes:
-        """All of them, zeros where there are none. Raises OSError, ConfigError without permission."""
-        pieces = []
-        stop = position + size_bytes
-        while position < stop:
-            number = self._number_of(position)
-            piece = b""
-            if number < 0:
-                behind = bisect_right(self.bases, position)
-                piece_stop = min([stop, *self.bases[behind : behind + 1]])
-            else:
-                offset = position - self.bases[number]
-                piece_stop = min(stop, self.bases[number] + self.segment_bytes)
-                held = min(piece_stop - position, self._sizes[number] - offset)
-                file = self._file(number) if held > 0 else None
-                piece = file.pread(held, offset) if file is not None else b""
-            pieces.append(piece.ljust(piece_stop - position, b"\0"))
-            position = piece_stop
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    def file_at(self, position: int) -> Segment | None:
+        """None also if a running member has deleted it.
 
-    def next_data(self, position: int) -> int:
+        Raises OSError, ConfigError without permission.
+        """
         number = self._number_of(position)
-        end = self.base_of(position) + self.segment_bytes
-        file = self._file(number) if number >= 0 else None
-        if file is None:
-            return end
-        offset = file.next_data(position - self.bases[number])
-        return min(self.bases[number] + offset, end) if offset < self._sizes[number] else end
-
-    def close(self) -> None:
-        for file in self._open.values():
-            file.close()
-        self._open.clear()
-
-    def _number_of(self, position: int) -> int:
-        """Of the file that a byte belongs to, -1 if there is none."""
-        number = bisect_right(self.bases, position) - 1
-        return number if number >= 0 and position < self.bases[number] + self.segment_bytes else -1
-
-    def _file(self, number: int) -> DiskFile | None:
-        """None if a running member has deleted it."""
-        file = self._open.get(number)
-        if file is None:
-            if len(self._open) >= MAX_OPEN_FILES:
-                self._open.pop(next(iter(self._open))).close()
-            path = f"{self.directory}/{segment_name(self.bases[number])}"
+        if number < 0:
+            return None
+        base = self._bases[number]
+        if base not in self._files:
+            path = f"{self.directory}/{segment_name(base)}"
             try:
-                file = self._open[number] = self._disk.open(path, writable=False)
+                file = Segment.open(self._disk, path, base, self.segment_bytes, writable=False)
             except FileNotFoundError:
                 return None
             except PermissionError as error:
                 raise ConfigError(f"{path} cannot be read: {error}") from error
-        return file
+            if len(self._files) >= MAX_OPEN_FILES:
+                self._files.pop(next(iter(self._files))).retire()
+            self._files[base] = file
+        return self._files[base]
+
+    def next_data(self, position: int) -> int:
+        """Holes that the disk cannot tell are data."""
+        try:
+            return super().next_data(position)
+        except OSError:
+            return position
+
+    def _number_of(self, position: int) -> int:
+        """Of the file that a byte belongs to, -1 if there is none."""
+        number = bisect_right(self._bases, position) - 1
+        return number if number >= 0 and position < self._bases[number] + self.segment_bytes else -1
 
 
 class Unreadable(NamedTuple):
@@ -168,30 +128,33 @@ class Unreadable(NamedTuple):
 
 
 def read_pages(
-    segments: Segments, size_bytes: int, position: int
+    segments: SegmentList, size_bytes: int, position: int
 ) -> tuple[bytes, tuple[Unreadable, ...]]:
-    """Bytes, with zeros for the pages that the disk cannot read, and which these are."""
-    try:
-        return segments.pread(size_bytes, position), ()
-    except OSError:
-        pass
-    pieces, unreadable = [], []
-    stop = position + size_bytes
+    """Bytes, with zeros for what no file holds and for the pages that the disk cannot read, and which
+    these pages are."""
+    pieces: list[bytes] = []
+    unreadable: list[Unreadable] = []
+    stop, by_page = position + size_bytes, False
     while position < stop:
         base = segments.base_of(position)
-        page_bytes = PAGE_BYTES - (position - base) % PAGE_BYTES
-        size = min(page_bytes, base + segments.segment_bytes - position, stop - position)
+        size = min(stop, base + segments.segment_bytes) - position
+        if by_page:
+            size = min(size, PAGE_BYTES - (position - base) % PAGE_BYTES)
         try:
-            pieces.append(segments.pread(size, position))
+            piece = segments.pread(size, position)
         except OSError as error:
-            pieces.append(bytes(size))
+            if not by_page:
+                by_page = True
+                continue
+            piece = b""
             unreadable.append(Unreadable(position, f"cannot be read: {error}"))
+        pieces.append(piece.ljust(size, b"\0"))
         position += size
-    return b"".join(pieces), tuple(unreadable)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces), tuple(unreadable)
 
 
 def scan_at(
-    segments: Segments,
+    segments: SegmentList,
     position: int,
     *,
     expected_index: int,

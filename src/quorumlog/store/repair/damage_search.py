@@ -20,6 +20,7 @@ from quorumlog.errors import DirectoryDamaged
 from quorumlog.header_array import term_runs_of
 from quorumlog.store.ledger_store import DamagedRange, LogPoint
 from quorumlog.store.log.placement import place, problem_of_units
+from quorumlog.store.log.segment_list import SegmentList
 from quorumlog.store.log.segment_scan import (
     BLANK_BYTES,
     INDEX_DTYPE,
@@ -29,7 +30,7 @@ from quorumlog.store.log.segment_scan import (
     decode_entry_header,
     gather_headers,
 )
-from quorumlog.store.log.segment_view import WINDOW_BYTES, Segments, read_pages, scan_at
+from quorumlog.store.log.segment_view import WINDOW_BYTES, read_pages, scan_at
 
 _SEARCH_BYTES = 1 << 20
 _UNIT_CHUNK = 65536
@@ -44,8 +45,8 @@ class DamageSearch:
 
     def __init__(
         self,
-        data: Segments,
-        index: Segments,
+        data: SegmentList,
+        index: SegmentList,
         begin: LogPoint,
         known: Sequence[DamagedRange],
         on_entries: Callable[[SegmentScan], None],

@@ -16,7 +16,7 @@ from quorumlog.store.log.entry_index import IndexSegments
 from quorumlog.store.log.segment import Segment
 from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME, SegmentList, segment_name
 from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES
-from quorumlog.store.log.segment_view import SegmentFile, Segments, SegmentView, read_pages
+from quorumlog.store.log.segment_view import SegmentFile, SegmentView, read_pages
 from quorumlog.store.repair.set_aside import SetAside
 from quorumlog.store.repair.survey_files import Fate, FileSurvey, SegmentFinding
 
@@ -120,7 +120,7 @@ class SegmentAdoption:
         file.sync()
         file.retire()
 
-    def copy_aside(self, segments: Segments, first: int, stop: int, prefix: str = "") -> None:
+    def copy_aside(self, segments: SegmentList, first: int, stop: int, prefix: str = "") -> None:
         """Lack of space for the copy stops nothing: what is cut was acknowledged by nobody. Pages that
         the disk cannot read are zeros in it."""
         path, target = segments.path_of(first), ""

@@ -23,6 +23,7 @@ from quorumlog.errors import DirectoryDamaged
 from quorumlog.store.ledger_store import DamagedRange, LogPoint
 from quorumlog.store.log.placement import problem_of_units
 from quorumlog.store.log.segment import PAGE_BYTES
+from quorumlog.store.log.segment_list import SegmentList
 from quorumlog.store.log.segment_scan import (
     BLANK_BYTES,
     INDEX_DTYPE,
@@ -31,7 +32,7 @@ from quorumlog.store.log.segment_scan import (
     SegmentScan,
     blank_record,
 )
-from quorumlog.store.log.segment_view import Segments, Unreadable, read_pages
+from quorumlog.store.log.segment_view import Unreadable, read_pages
 from quorumlog.store.repair.damage_search import AnchorDamaged, DamageSearch, end_of
 from quorumlog.store.repair.survey_files import FileSurvey
 
@@ -75,8 +76,8 @@ class LogSurvey(NamedTuple):
 
 
 def survey_log(
-    data: Segments,
-    index: Segments,
+    data: SegmentList,
+    index: SegmentList,
     files: FileSurvey,
     known_ranges: Sequence[DamagedRange] | None,
     on_entries: OnEntries,
@@ -95,8 +96,8 @@ class _Survey:
 
     def __init__(
         self,
-        data: Segments,
-        index: Segments,
+        data: SegmentList,
+        index: SegmentList,
         files: FileSurvey,
         known_ranges: Sequence[DamagedRange] | None,
         on_entries: OnEntries,
@@ -284,7 +285,7 @@ class _Survey:
         return tuple(unreadable)
 
     def _last_byte(
-        self, segments: Segments, first: int, segment_end: int, unreadable: list[Unreadable]
+        self, segments: SegmentList, first: int, segment_end: int, unreadable: list[Unreadable]
     ) -> int:
         """Just behind the last byte from `first` on that is not zero; `first` if all are.
 

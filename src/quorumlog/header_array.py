@@ -107,6 +107,12 @@ def chain_of_words(words: UInt64Array, previous_chain: int) -> UInt64Array:
     return sums
 
 
+def is_kind(magics: HeaderArray) -> npt.NDArray[np.bool_]:
+    """Which of many magics are those of entries; same shape, whatever its integers are."""
+    known: npt.NDArray[np.bool_] = np.logical_or.reduce([magics == kind for kind in ENTRY_KINDS])
+    return known
+
+
 def first_wrong(
     headers: HeaderArray,
     sizes: Int64Array,
@@ -124,8 +130,11 @@ def first_wrong(
         return 0, ""
     terms = headers["term"].astype(np.int64)
     before = np.concatenate([np.array([previous_term], np.int64), terms[:-1]])
-    known = np.logical_or.reduce([headers["magic"] == kind for kind in ENTRY_KINDS])
-    shape = known & (headers["size"] == sizes) & (headers["body_len"] == sizes - HEADER_BYTES)
+    shape = (
+        is_kind(headers["magic"])
+        & (headers["size"] == sizes)
+        & (headers["body_len"] == sizes - HEADER_BYTES)
+    )
     checks = [
         ("body_len and size disagree", ~shape),
         ("index does not follow", headers["index"] != np.arange(expected_index, expected_index + count)),

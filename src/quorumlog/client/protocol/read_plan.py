@@ -18,10 +18,9 @@ import numpy as np
 
 from quorumlog.batch import EntryBatch
 from quorumlog.client.protocol.client_requests import Request, response_of
-from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import IndexOutOfRange, LedgerError, ProtocolViolation, RangeDamaged
-from quorumlog.header_array import chain_of
+from quorumlog.header_array import chain_of, is_kind
 from quorumlog.wire.client_messages import ReadRequest, ReadResponse
 
 READ_BATCH_BYTES = 1024 * 1024
@@ -83,7 +82,7 @@ def _located(batch: EntryBatch, first_index: int, chain: int, *, is_anchored: bo
             "a broken header",
             (headers["size"] != batch.sizes)
             | (headers["body_len"] != batch.sizes - HEADER_BYTES)
-            | ~np.isin(headers["magic"], (int(EntryKind.NORMAL), int(EntryKind.NOOP))),
+            | ~is_kind(headers["magic"]),
         ),
         ("a wrong index", headers["index"] != np.arange(first_index, first_index + batch.count)),
         ("a term below the one before", np.diff(terms, prepend=terms[:1]) < 0),

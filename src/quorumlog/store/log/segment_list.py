@@ -71,6 +71,10 @@ class SegmentList:
     def path_of(self, position: int) -> str:
         return f"{self.directory}/{segment_name(self.base_of(position))}"
 
+    def name_of(self, position: int) -> str:
+        """Relative to the data directory."""
+        return "/".join(self.path_of(position).rsplit("/", 2)[1:])
+
     def adopt(self, file: Segment) -> None:
         """Take an existing segment in behind the last one."""
         assert file.base_position == self.end_position, (file.base_position, self.end_position)

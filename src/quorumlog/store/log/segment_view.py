@@ -15,9 +15,11 @@ from typing import NamedTuple
 import numpy as np
 
 from quorumlog.config import MIB
-from quorumlog.entry_header import HEADER_BYTES, unpack_header
+from quorumlog.entry_header import HEADER_BYTES, EntryHeader, unpack_header
 from quorumlog.errors import ConfigError
 from quorumlog.store.disk import Disk
+from quorumlog.store.ledger_store import LogPoint
+from quorumlog.store.log.placement import problem_of_units
 from quorumlog.store.log.segment import PAGE_BYTES, Segment
 from quorumlog.store.log.segment_list import NAME_DIGITS, SegmentList, segment_name
 from quorumlog.store.log.segment_scan import (
@@ -26,6 +28,7 @@ from quorumlog.store.log.segment_scan import (
     INDEX_UNIT_BYTES,
     IndexArray,
     SegmentScan,
+    decode_entry_header,
     scan_segment,
 )
 
@@ -36,6 +39,9 @@ UNIT_CHUNK = 65_536
 
 MAX_INDEX = 1 << 58
 """No log gets that far, and the byte position of its index unit still fits into 64 bits."""
+
+MAX_POSITION = 1 << 62
+"""Nor that far: what a file is named after, or a unit says, above it is not true."""
 
 
 class SegmentFile(NamedTuple):
@@ -51,7 +57,7 @@ def list_segment_files(disk: Disk, directory: str, folder: str) -> list[SegmentF
     """In order of position; names that are no position are not segments and left out."""
     files = []
     for name in disk.list(f"{directory}/{folder}"):
-        if len(name) == NAME_DIGITS and name.isascii() and name.isdigit() and int(name) < 1 << 62:
+        if len(name) == NAME_DIGITS and name.isascii() and name.isdigit() and int(name) < MAX_POSITION:
             try:
                 size_bytes = disk.size_of(f"{directory}/{folder}/{name}")
             except FileNotFoundError:
@@ -80,10 +86,6 @@ class SegmentView(SegmentList):
         """A file begins where its name says, whatever that is a multiple of."""
         number = self._number_of(position)
         return self._bases[number] if number >= 0 else super().base_of(position)
-
-    def name_of(self, position: int) -> str:
-        """Relative to the data directory."""
-        return "/".join(self.path_of(position).rsplit("/", 2)[1:])
 
     def file_at(self, position: int) -> Segment | None:
         """None also if a running member has deleted it.
@@ -203,10 +205,17 @@ def scan_at(
         size_bytes = min(longest, room_bytes)
 
 
+def header_at(segments: SegmentList, position: int) -> EntryHeader | None:
+    """Of an entry that says that it lies there; None if there is none, or the disk cannot read it."""
+    data, unreadable = read_pages(segments, HEADER_BYTES, position)
+    header = None if unreadable else decode_entry_header(data)
+    return header if header and header.pos == position and header.index < MAX_INDEX else None
+
+
 class IndexUnits:
     """Index units by index. One that is not there, or that the disk cannot read, reads as zeros."""
 
-    def __init__(self, segments: SegmentView) -> None:
+    def __init__(self, segments: SegmentList) -> None:
         self.segments = segments
         self.unreadable: dict[int, Unreadable] = {}
         """Met so far, by position."""
@@ -241,3 +250,20 @@ class IndexUnits:
         data, unreadable = read_pages(self.segments, size_bytes, first_index * INDEX_UNIT_BYTES)
         self.unreadable.update((page.position // PAGE_BYTES, page) for page in unreadable)
         return np.frombuffer(data, INDEX_DTYPE)
+
+    def unit_at(self, data: SegmentList, index: int, stop_position: int) -> IndexArray | None:
+        """Shape (1,); None if it cannot be true, or its entry does not end below a position."""
+        unit = self.read(index, index + 1)
+        wrong, _ = problem_of_units(unit, index, data.segment_bytes, stop_position)
+        return unit if wrong < 0 else None
+
+    def point_at(self, data: SegmentList, index: int, stop_position: int) -> LogPoint | None:
+        """Of an entry that ends below a position; None if unit and header do not agree about it."""
+        unit = self.unit_at(data, index, stop_position)
+        header = header_at(data, int(unit["position"][0])) if unit is not None else None
+        if unit is None or header is None:
+            return None
+        fields = (header.magic, header.pos, header.size, header.index, header.term)
+        if fields != unit[0].item():
+            return None
+        return LogPoint(index, header.term, header.chain_crc, header.pos + header.size)

@@ -42,12 +42,13 @@ from quorumlog.store.log.segment_view import (
     UNIT_CHUNK,
     IndexUnits,
     SegmentView,
+    header_at,
     list_segment_files,
     read_pages,
     scan_at,
 )
 from quorumlog.store.offline.java_survey import survey_java
-from quorumlog.store.offline.log_extent import Damage, LogExtent, LogSegment, SegmentSearch
+from quorumlog.store.offline.log_extent import Damage, LogExtent, LogSegment
 from quorumlog.store.offline.missing_entries import missing_entries
 from quorumlog.store.offline.own_survey import survey_own
 from quorumlog.store.offline.stored_entries import Place, Stop, StoredEntries
@@ -358,7 +359,7 @@ class DirectoryReader:
         """Where the log goes on if its segment ends at `place`. A blank record that is not there,
         between two entries that are linked, loses none of them. Raises DirectoryDamaged."""
         next_base = self._data.base_of(place.position) + self._data.segment_bytes
-        header = self._header_at(next_base)
+        header = header_at(self._data, next_base)
         is_next = header is not None and header.index == place.next_index
         if header is not None and self.checked:
             is_next &= header.chain_before == place.previous_chain
@@ -369,15 +370,12 @@ class DirectoryReader:
             raise self._damaged(position, place.next_index, stop.problem)
         return place._replace(position=next_base)
 
-    def _header_at(self, position: int) -> EntryHeader | None:
-        return SegmentSearch(self._data, self._units).header_at(position)
-
     def _header_by_unit(self, index: int) -> EntryHeader | None:
         unit = self._units.read(index, index + 1)[0]
         position = int(unit["position"])
         if int(unit["index"]) != index or not 0 <= position < MAX_INDEX:
             return None
-        header = self._header_at(position)
+        header = header_at(self._data, position)
         return header if header is not None and header.index == index else None
 
     def _header_by_walk(self, index: int) -> EntryHeader:
@@ -402,7 +400,7 @@ class DirectoryReader:
             at = index - next_index
             if at < len(scan.sizes):
                 self._walked = (number, index, int(scan.positions[at]))
-                header = self._header_at(int(scan.positions[at]))
+                header = header_at(self._data, int(scan.positions[at]))
                 if header is not None:
                     return header
             if not len(scan.sizes) or scan.stop != "full":

@@ -18,6 +18,7 @@ from quorumlog.store.log.segment_view import (
     IndexUnits,
     SegmentFile,
     SegmentView,
+    header_at,
     read_pages,
 )
 from quorumlog.store.offline.log_extent import Damage, LogExtent, LogSegment, SegmentSearch
@@ -73,14 +74,16 @@ def _behind_prefix_blank(search: SegmentSearch, position: int) -> int:
         return position
     behind = position + int.from_bytes(record[4:], "big", signed=True)
     segment_end = position + search.data.segment_bytes
-    is_begin = position + BLANK_BYTES < behind < segment_end and search.header_at(behind) is not None
+    is_begin = (
+        position + BLANK_BYTES < behind < segment_end and header_at(search.data, behind) is not None
+    )
     return behind if is_begin else segment_end
 
 
 def _start_of_scan(search: SegmentSearch, files: list[SegmentFile]) -> int:
     """Number of the file where the scan begins; what lies before is taken as it is."""
     for number in range(max(len(files) - JAVA_SCANNED_FILES, 0), 0, -1):
-        header = search.header_at(files[number].position)
+        header = header_at(search.data, files[number].position)
         if header is None:
             continue
         unit = search.units.read(header.index, header.index + 1)[0].item()
@@ -98,7 +101,7 @@ def _scan(
 ) -> tuple[LogPoint, str]:
     """`high_index`: a log does not begin above it."""
     entries = StoredEntries(search.data, search.units, checked=False)
-    header = search.header_at(position)
+    header = header_at(search.data, position)
     first_index = header.index if header is not None else 0
     if not segments and (header is not None or search.unit_at(position, 0, high_index)):
         known = len(search.damage)
@@ -118,7 +121,7 @@ def _scan(
     for file in files:
         if place.position < file.position:
             place = place._replace(position=file.position)
-        header, first = search.header_at(place.position), place
+        header, first = header_at(search.data, place.position), place
         got: EntryBatch | Stop
         while isinstance(
             got := entries.next_batch(place, MAX_INDEX + 1, WINDOW_BYTES, check_bodies=False), EntryBatch

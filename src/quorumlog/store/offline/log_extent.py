@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from quorumlog.entry_header import HEADER_BYTES, EntryHeader
+from quorumlog.entry_header import EntryHeader
 from quorumlog.store.ledger_store import LogPoint
-from quorumlog.store.log.segment_scan import decode_entry_header
-from quorumlog.store.log.segment_view import MAX_INDEX, IndexUnits, SegmentFile, SegmentView, read_pages
+from quorumlog.store.log.segment_view import IndexUnits, SegmentFile, SegmentView, header_at
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -62,17 +61,11 @@ class SegmentSearch:
         self.units = units
         self.damage: list[Damage] = []
 
-    def header_at(self, position: int) -> EntryHeader | None:
-        """Of an entry that says that it lies there."""
-        data, unreadable = read_pages(self.data, HEADER_BYTES, position)
-        header = None if unreadable else decode_entry_header(data)
-        return header if header and header.pos == position and header.index < MAX_INDEX else None
-
     def segment_of(
         self, file: SegmentFile, first_position: int, low_index: int, high_index: int
     ) -> LogSegment | None:
         """A segment that is taken as it is; if its first header is bad, the index says what it was."""
-        header = self.header_at(first_position)
+        header = header_at(self.data, first_position)
         if header is not None and not low_index <= header.index <= high_index:
             problem = f"its first entry says index {header.index}, below {low_index} of the file before"
             if header.index > high_index:

@@ -23,14 +23,10 @@ from quorumlog.store.log.placement import place, problem_of_units
 from quorumlog.store.log.segment_list import SegmentList
 from quorumlog.store.log.segment_scan import (
     BLANK_BYTES,
-    INDEX_DTYPE,
-    INDEX_UNIT_BYTES,
-    IndexArray,
     SegmentScan,
-    decode_entry_header,
     gather_headers,
 )
-from quorumlog.store.log.segment_view import WINDOW_BYTES, read_pages, scan_at
+from quorumlog.store.log.segment_view import WINDOW_BYTES, IndexUnits, header_at, read_pages, scan_at
 
 _SEARCH_BYTES = 1 << 20
 _UNIT_CHUNK = 65536
@@ -58,7 +54,7 @@ class DamageSearch:
         which are stepped over. `window_bytes`: read at a time, where no entry is longer.
         `must_know_terms` False: a range whose terms nobody knows is one with no `term_runs`."""
         self._data = data
-        self._index = index
+        self._units = IndexUnits(index)
         self._begin = begin
         self._known = known
         self._anchor: LogPoint | None = None
@@ -141,7 +137,7 @@ class DamageSearch:
             # Only the blank record between two good entries is bad.
             self.bad_blanks.append((at, last.position - at))
             return LogPoint(point.index, point.term, point.chain, last.position)
-        path = "/".join(self._data.path_of(at).rsplit("/", 2)[1:])
+        path = self._data.name_of(at)
         runs = self._term_runs(point, last, highest_term, exact=found is None)
         if runs is None and not self._must_know_terms:
             problem += "; a term ends in it, and the index cannot say where, so no start goes round it"
@@ -185,16 +181,16 @@ class DamageSearch:
 
     def _lacks_units(self, first_index: int, stop_index: int) -> bool:
         for first in range(first_index, stop_index, _UNIT_CHUNK):
-            units = self._units(first, min(first + _UNIT_CHUNK, stop_index))
+            units = self._units.read(first, min(first + _UNIT_CHUNK, stop_index))
             expected = np.arange(first, min(first + _UNIT_CHUNK, stop_index))
-            if len(units) < len(expected) or (units["index"] != expected).any():
+            if (units["index"] != expected).any():
                 return True
         return False
 
     def _whole_entry(
         self, position: int, point: LogPoint, at: int, stop: LogPoint
     ) -> EntryHeader | None:
-        header = self._header_at(position)
+        header = header_at(self._data, position)
         if (
             header is None
             or not point.index < header.index <= stop.index
@@ -216,9 +212,9 @@ class DamageSearch:
             good = header.chain_crc == stop.chain and header.term == stop.term
             return header if good else None
         behind = position + header.size
-        after = self._header_at(behind)
+        after = header_at(self._data, behind)
         if after is None:
-            after = self._header_at(self._data.base_of(behind) + self._data.segment_bytes)
+            after = header_at(self._data, self._data.base_of(behind) + self._data.segment_bytes)
         linked = (
             after is not None
             and after.index == header.index + 1
@@ -227,15 +223,10 @@ class DamageSearch:
         )
         return header if linked else None
 
-    def _header_at(self, position: int) -> EntryHeader | None:
-        data, unreadable = read_pages(self._data, HEADER_BYTES, position)
-        header = None if unreadable else decode_entry_header(data)
-        return header if header is not None and header.pos == position else None
-
     def _by_units(self, point: LogPoint, at: int, stop: LogPoint) -> Iterator[int]:
         """Positions where the index has an entry and the data a header that says the same."""
         for first in range(point.index + 1, stop.index + 1, _UNIT_CHUNK):
-            units = self._units(first, min(first + _UNIT_CHUNK, stop.index + 1))
+            units = self._units.read(first, min(first + _UNIT_CHUNK, stop.index + 1))
             positions = units["position"].astype(np.int64)
             possible = (
                 (units["index"] == np.arange(first, first + len(units)))
@@ -270,15 +261,6 @@ class DamageSearch:
             yield from (hits + position).tolist()
             position += count
 
-    def _units(self, first_index: int, stop_index: int) -> IndexArray:
-        """As the files have them; fewer where they end or cannot be read."""
-        size_bytes = (stop_index - first_index) * INDEX_UNIT_BYTES
-        try:
-            data = self._index.pread(size_bytes, first_index * INDEX_UNIT_BYTES)
-        except OSError:
-            data = b""
-        return np.frombuffer(data, INDEX_DTYPE, len(data) // INDEX_UNIT_BYTES)
-
     def _term_runs(
         self, point: LogPoint, last: LogPoint, highest_term: int, *, exact: bool
     ) -> tuple[tuple[int, int], ...] | None:
@@ -287,9 +269,7 @@ class DamageSearch:
         first_index = point.index + 1
         if point.term == highest_term or (exact and first_index == last.index):
             return ((first_index, highest_term),)
-        units = self._units(first_index, last.index + 1)
-        if len(units) != last.index - point.index:
-            return None
+        units = self._units.read(first_index, last.index + 1)
         segment_bytes = self._data.segment_bytes
         wrong, _ = problem_of_units(units, first_index, segment_bytes, last.position)
         sizes = units["size"].astype(np.int64)

@@ -13,7 +13,6 @@ points at its new ends.
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 from contextlib import suppress
 
 import numpy as np
@@ -36,6 +35,7 @@ from quorumlog.store.log.segment_scan import (
     blank_record,
     index_units_of,
 )
+from quorumlog.store.log.segment_view import IndexUnits, read_pages
 from quorumlog.store.repair.damage_search import AnchorDamaged, DamageSearch
 from quorumlog.store.repair.set_aside import SetAside
 
@@ -122,17 +122,7 @@ class Rewriting:
         known = self._damaged.at(index)
         if known is not None:
             return known.before
-        try:
-            unit = self._index.file_units(index, index + 1)
-            if not len(unit) or not 0 <= int(unit["position"][0]) < durable.position:
-                return None
-            chain = self._index.chain_of(unit)
-        except DirectoryDamaged:
-            return None
-        if int(unit["index"][0]) != index:
-            return None
-        position = int(unit["position"][0]) + int(unit["size"][0])
-        return LogPoint(index, int(unit["term"][0]), chain, position)
+        return IndexUnits(self._index.files).point_at(self._data, index, durable.position)
 
     def _compare_units(self, scan: SegmentScan, wrong: list[tuple[int, bytes]]) -> None:
         units = index_units_of(scan.headers, scan.positions)
@@ -261,7 +251,7 @@ class Rewriting:
                 point = LogPoint(
                     batch.last_index, int(last["term"]), int(last["chain_crc"]), placement.end_position
                 )
-                path = "/".join(self._data.path_of(point.position).rsplit("/", 2)[1:])
+                path = self._data.name_of(point.position)
                 left.append(damaged.behind(point, path))
             self._damaged.replace(damaged, left)
             self._damaged.save()
@@ -292,23 +282,10 @@ class Rewriting:
         if self._aside_stop != position:
             self._aside = (self._new_copy(position), position)
         self._aside_stop = stop_position
-        pages = list(self._read_pages(position, stop_position))
+        data, _ = read_pages(self._data, stop_position - position, position)
         path, first_position = self._aside
-        if path and any(data.strip(b"\0") for data in pages):
-            self._aside = (self._copied(path, pages, position - first_position), first_position)
-
-    def _read_pages(self, position: int, stop_position: int) -> Iterator[bytes]:
-        """The bytes of a range, zeros where the disk cannot read them."""
-        while position < stop_position:
-            file = self._data.file_at(position)
-            assert file is not None, position
-            page_stop = min(position + PAGE_BYTES - position % PAGE_BYTES, file.end_position)
-            size = min(page_stop, stop_position) - position
-            try:
-                yield file.pread(size, position)
-            except OSError:
-                yield bytes(size)
-            position += size
+        if path and data.strip(b"\0"):
+            self._aside = (self._copied(path, data, position - first_position), first_position)
 
     def _new_copy(self, position: int) -> str:
         try:
@@ -316,9 +293,9 @@ class Rewriting:
         except OSError as error:
             return _no_space(error)
 
-    def _copied(self, target: str, pages: list[bytes], offset: int) -> str:
+    def _copied(self, target: str, data: bytes, offset: int) -> str:
         try:
-            self.set_aside.write(target, [b"".join(pages)], offset)
+            self.set_aside.write(target, [data], offset)
         except OSError as error:
             return _no_space(error)
         return target

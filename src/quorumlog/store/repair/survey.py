@@ -15,24 +15,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import numpy as np
 from isal.isal_zlib import crc32
 
 from quorumlog.entry_header import HEADER_BYTES, unpack_header
 from quorumlog.errors import DirectoryDamaged
 from quorumlog.store.ledger_store import DamagedRange, LogPoint
-from quorumlog.store.log.placement import problem_of_units
 from quorumlog.store.log.segment import PAGE_BYTES
 from quorumlog.store.log.segment_list import SegmentList
 from quorumlog.store.log.segment_scan import (
     BLANK_BYTES,
-    INDEX_DTYPE,
     INDEX_UNIT_BYTES,
-    IndexArray,
     SegmentScan,
     blank_record,
 )
-from quorumlog.store.log.segment_view import Unreadable, read_pages
+from quorumlog.store.log.segment_view import IndexUnits, Unreadable, read_pages
 from quorumlog.store.repair.damage_search import AnchorDamaged, DamageSearch, end_of
 from quorumlog.store.repair.survey_files import FileSurvey
 
@@ -105,6 +101,7 @@ class _Survey:
         assert files.begin.index <= files.known.point.index, (files.begin, files.known)
         self._data = data
         self._index = index
+        self._units = IndexUnits(index)
         self._files = files
         self._durable = files.known.point
         self._begin = files.begin
@@ -148,20 +145,11 @@ class _Survey:
         low, high = self._begin.index + 1, self._files.trusted_stop_index
         while low < high:
             middle = (low + high) // 2
-            if self._synced_unit(middle, stop_position) is not None:
+            if self._units.unit_at(self._data, middle, stop_position) is not None:
                 low = middle + 1
             else:
                 high = middle
         return low - 1
-
-    def _synced_unit(self, index: int, stop_position: int) -> IndexArray | None:
-        """Shape (1,); None if the unit cannot be true, or its entry does not end below a position."""
-        data, unreadable = read_pages(self._index, INDEX_UNIT_BYTES, index * INDEX_UNIT_BYTES)
-        units = np.frombuffer(data, INDEX_DTYPE, len(data) // INDEX_UNIT_BYTES)
-        if unreadable or not len(units):
-            return None
-        wrong, _ = problem_of_units(units, index, self._data.segment_bytes, stop_position)
-        return units if wrong < 0 else None
 
     def _point_at(self, index: int) -> LogPoint | None:
         """None if index and data do not agree about an entry below the durable point, or if the page in
@@ -173,18 +161,8 @@ class _Survey:
             before = inside.before
             is_begin = before.index <= self._begin.index
             return before if is_begin or not read_pages(self._data, 1, before.position - 1)[1] else None
-        unit = self._synced_unit(index, self._durable.position)
-        if unit is None:
-            return None
-        position, end = int(unit["position"][0]), int(unit["position"][0] + unit["size"][0])
-        header_bytes, unreadable = read_pages(self._data, HEADER_BYTES, position)
-        if unreadable or len(header_bytes) < HEADER_BYTES or read_pages(self._data, 1, end - 1)[1]:
-            return None
-        header = unpack_header(header_bytes)
-        fields = (header.magic, header.pos, header.size, header.index, header.term)
-        if fields != unit[0].item():
-            return None
-        return LogPoint(index, header.term, header.chain_crc, end)
+        point = self._units.point_at(self._data, index, self._durable.position)
+        return point if point and not read_pages(self._data, 1, point.position - 1)[1] else None
 
     def _walk_durable(self, first_index: int, must_be_bounded: bool) -> DamageSearch:
         """From an entry to the durable point: every header must be there and link to the next."""

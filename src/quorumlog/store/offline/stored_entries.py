@@ -12,9 +12,16 @@ import numpy as np
 
 from quorumlog.batch import EntryBatch
 from quorumlog.entry_header import HEADER_BYTES
-from quorumlog.header_array import Int64Array, first_wrong
-from quorumlog.store.log.segment_scan import BLANK_BYTES, BLANK_MAGIC
-from quorumlog.store.log.segment_view import IndexUnits, SegmentView, read_pages, scan_at
+from quorumlog.header_array import first_wrong
+from quorumlog.store.log.placement import problem_of_units, range_length
+from quorumlog.store.log.segment_scan import BLANK_MAGIC
+from quorumlog.store.log.segment_view import (
+    MAX_POSITION,
+    IndexUnits,
+    SegmentView,
+    read_pages,
+    scan_at,
+)
 
 _WINDOW_UNITS = 32_768
 _LEAST_WINDOW_BYTES = 64 << 10
@@ -49,28 +56,16 @@ class StoredEntries:
     def next_batch(
         self, place: Place, stop_index: int, batch_bytes: int, *, check_bodies: bool
     ) -> EntryBatch | Stop:
-        """The next entries of the segment at `place`, at least one, in memory of their own."""
+        """The next entries of the segment at `place`, at least one, in memory of their own: those in
+        front of one that cannot be read, or whose body is bad, without it."""
         assert place.next_index < stop_index, (place, stop_index)
-        sizes = self._sizes_by_units(place, stop_index, batch_bytes)
-        if len(sizes):
-            batch = self._read(place, _cut(sizes, batch_bytes), check_bodies)
-            if batch is not None:
-                return batch
-        # The units or the data are wrong here. A walk tells which: it finds the good entries by the data
-        # alone, or what is wrong with the first.
-        scan, data = scan_at(
-            self._data,
-            place.position,
-            expected_index=place.next_index,
-            previous_term=place.previous_term,
-            previous_chain=place.previous_chain if self._checked else None,
-            window_bytes=max(batch_bytes, _LEAST_WINDOW_BYTES),
+        got = self._by_units(place, stop_index, batch_bytes) or self._by_walk(
+            place, stop_index, batch_bytes
         )
-        sizes = _cut(scan.sizes[: stop_index - place.next_index], batch_bytes)
-        if not len(sizes):
-            return Stop(scan.problem, data[:4] == _MAGIC_OF_BLANK)
-        batch = self._read(place, sizes, check_bodies)
-        return batch or Stop("changes while it is read", is_blank=False)
+        if isinstance(got, Stop) or not check_bodies:
+            return got
+        good = self._good_bodies(got)
+        return got.slice(0, good) if good else Stop("body_crc does not match", is_blank=False)
 
     def behind(self, batch: EntryBatch, place: Place) -> Place:
         last = batch.headers()[-1]
@@ -81,53 +76,51 @@ class StoredEntries:
             int(last["chain_crc"]),
         )
 
-    def _sizes_by_units(self, place: Place, stop_index: int, batch_bytes: int) -> Int64Array:
-        """Sizes of the next entries as far as the units make sense: empty if the first does not."""
+    def _by_units(self, place: Place, stop_index: int, batch_bytes: int) -> EntryBatch | None:
+        """None where units and data do not agree, or the disk cannot read all of it."""
         count = min(batch_bytes // HEADER_BYTES + 1, _WINDOW_UNITS, stop_index - place.next_index)
         units = self._units.read(place.next_index, place.next_index + count)
-        sizes = units["size"].astype(np.int64)
-        positions = place.position + np.cumsum(sizes) - sizes
-        segment_end = self._data.base_of(place.position) + self._data.segment_bytes
-        fits = (
-            (units["index"] == np.arange(place.next_index, place.next_index + count))
-            & (units["position"] == positions)
-            & (sizes >= HEADER_BYTES)
-            & (positions + sizes + BLANK_BYTES <= segment_end)
-        )
-        return sizes if bool(fits.all()) else sizes[: int(np.argmin(fits))]
-
-    def _read(self, place: Place, sizes: Int64Array, check_bodies: bool) -> EntryBatch | Stop | None:
-        """None if these bytes are not the next entries of these sizes. Entries in front of one that
-        cannot be read, or whose body is bad, are returned without it."""
+        segment_bytes = self._data.segment_bytes
+        wrong, _ = problem_of_units(units, place.next_index, segment_bytes, MAX_POSITION)
+        if wrong >= 0:
+            units = units[:wrong]
+        if not len(units) or int(units["position"][0]) != place.position:
+            return None
+        count, _ = range_length(units, segment_bytes, batch_bytes)
+        sizes = units["size"][:count].astype(np.int64)
         data, unreadable = read_pages(self._data, int(sizes.sum()), place.position)
         if unreadable:
-            readable_bytes = unreadable[0].position - place.position
-            count = int(np.searchsorted(np.cumsum(sizes), readable_bytes, side="right"))
-            if not count:
-                return Stop(unreadable[0].problem, is_blank=False)
-            sizes = sizes[:count]
-            data = data[: int(sizes.sum())]
+            return None
         batch = EntryBatch(data, sizes)
-        headers = batch.headers()
         chain = place.previous_chain if self._checked else None
         positions = batch.starts + place.position
-        good, _ = first_wrong(headers, sizes, positions, place.next_index, place.previous_term, chain)
-        if good < batch.count:
-            return None
-        if check_bodies:
-            wrong = batch.body_crcs() != headers["body_crc"]
-            if not self._checked:
-                # DLedger writes no digests: both fields 0 means unchecked. Entries that it copied from
-                # software that does carry them.
-                wrong &= (headers["body_crc"] | headers["chain_crc"]) != 0
-            if bool(wrong.any()):
-                good = int(wrong.argmax())
-                return batch.slice(0, good) if good else Stop("body_crc does not match", is_blank=False)
-        return batch
+        good, _ = first_wrong(
+            batch.headers(), sizes, positions, place.next_index, place.previous_term, chain
+        )
+        return batch if good == batch.count else None
 
+    def _by_walk(self, place: Place, stop_index: int, batch_bytes: int) -> EntryBatch | Stop:
+        """By the data alone: the good entries, or what is wrong with the first."""
+        scan, data = scan_at(
+            self._data,
+            place.position,
+            expected_index=place.next_index,
+            previous_term=place.previous_term,
+            previous_chain=place.previous_chain if self._checked else None,
+            window_bytes=max(batch_bytes, _LEAST_WINDOW_BYTES),
+        )
+        sizes = scan.sizes[: stop_index - place.next_index]
+        if not len(sizes):
+            return Stop(scan.problem, data[:4] == _MAGIC_OF_BLANK)
+        count = max(int(np.searchsorted(np.cumsum(sizes), batch_bytes, side="right")), 1)
+        return EntryBatch(data[: int(sizes[:count].sum())], sizes[:count])
 
-def _cut(sizes: Int64Array, batch_bytes: int) -> Int64Array:
-    """The first entries, at most `batch_bytes` of them and at least one."""
-    if not len(sizes):
-        return sizes
-    return sizes[: max(int(np.searchsorted(np.cumsum(sizes), batch_bytes, side="right")), 1)]
+    def _good_bodies(self, batch: EntryBatch) -> int:
+        """How many from the first on."""
+        headers = batch.headers()
+        wrong = batch.body_crcs() != headers["body_crc"]
+        if not self._checked:
+            # DLedger writes no digests: both fields 0 means unchecked. Entries that it copied from
+            # software that does carry them.
+            wrong &= (headers["body_crc"] | headers["chain_crc"]) != 0
+        return int(wrong.argmax()) if bool(wrong.any()) else batch.count

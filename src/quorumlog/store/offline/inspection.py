@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from quorumlog.entry import Formation, Replica
@@ -14,8 +14,8 @@ from quorumlog.store.offline.verification import Progress, check_entries, damage
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentView:
-    """One data segment that holds entries."""
+class SegmentRow:
+    """One data segment that holds entries, as it is printed."""
 
     file: str
     """Relative to the directory."""
@@ -50,7 +50,7 @@ class Inspection:
     durable_index: int
     segment_bytes: int
     index_segment_bytes: int
-    segments: tuple[SegmentView, ...]
+    segments: tuple[SegmentRow, ...]
     damage: tuple[Damage, ...]
     damaged: tuple[DamagedRange, ...]
     """What the member has noted to be lost, and fetches from others once it runs."""
@@ -79,17 +79,7 @@ class Inspection:
             "durable_index": self.durable_index,
             "segment_bytes": self.segment_bytes,
             "index_segment_bytes": self.index_segment_bytes,
-            "segments": [
-                {
-                    "file": segment.file,
-                    "first_index": segment.first_index,
-                    "last_index": segment.last_index,
-                    "first_term": segment.first_term,
-                    "last_term": segment.last_term,
-                    "bytes_used": segment.bytes_used,
-                }
-                for segment in self.segments
-            ],
+            "segments": [asdict(segment) for segment in self.segments],
             "damage": [
                 {
                     "file": damage.path,
@@ -136,20 +126,20 @@ def inspect_directory(
             durable_index=reader.durable_index,
             segment_bytes=reader.segment_bytes,
             index_segment_bytes=reader.index_segment_bytes,
-            segments=tuple(_segment_view(reader, number) for number in range(len(reader.segments))),
+            segments=tuple(_segment_row(reader, number) for number in range(len(reader.segments))),
             damage=tuple(damage),
             damaged=reader.damaged,
             tail=reader.tail,
         )
 
 
-def _segment_view(reader: DirectoryReader, number: int) -> SegmentView:
+def _segment_row(reader: DirectoryReader, number: int) -> SegmentRow:
     segment = reader.segments[number]
     last = reader.last_header_of(number)
     last_term, bytes_used = -1, segment.size_bytes
     if last is not None:
         last_term, bytes_used = last.term, last.pos + last.size - segment.position
-    return SegmentView(
+    return SegmentRow(
         file=segment.name,
         first_index=segment.first_index,
         last_index=reader.last_index_of(number),

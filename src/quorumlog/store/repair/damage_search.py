@@ -241,9 +241,8 @@ class DamageSearch:
                 size = int(positions[inside].max()) + HEADER_BYTES - base
                 data, _ = read_pages(self._data, size, base)
                 offsets = positions[inside] - base
-                offsets = offsets[offsets + HEADER_BYTES <= len(data)]
                 headers = gather_headers(memoryview(data), offsets)
-                named = units[inside][: len(headers)]
+                named = units[inside]
                 equal = (headers["index"] == named["index"]) & (headers["pos"] == named["position"])
                 yield from (offsets[equal] + base).tolist()
 
@@ -254,8 +253,6 @@ class DamageSearch:
             size = min(_SEARCH_BYTES + HEADER_BYTES, stop_position - position)
             data, _ = read_pages(self._data, size, position)
             count = len(data) - HEADER_BYTES + 1
-            if count <= 0:
-                return
             said = np.ndarray((count,), ">i8", data, 24, (1,))
             hits = np.flatnonzero(said == np.arange(position, position + count))
             yield from (hits + position).tolist()

@@ -127,11 +127,8 @@ class Rewriting:
     def _compare_units(self, scan: SegmentScan, wrong: list[tuple[int, bytes]]) -> None:
         units = index_units_of(scan.headers, scan.positions)
         first_index = int(units["index"][0])
-        try:
-            held = self._index.file_units(first_index, first_index + len(units))
-        except DirectoryDamaged:
-            held = units[:0]
-        if len(held) < len(units) or bool((held != units).any()):
+        held = IndexUnits(self._index.files).read(first_index, first_index + len(units))
+        if bool((held != units).any()):
             wrong.append((first_index * INDEX_UNIT_BYTES, units.tobytes()))
 
     # ---------------------------------------------------------------- writing again

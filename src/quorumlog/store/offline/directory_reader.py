@@ -19,7 +19,7 @@ import numpy as np
 from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB
 from quorumlog.entry import EntryId, Formation, HardState
-from quorumlog.entry_header import EntryHeader
+from quorumlog.entry_header import EntryHeader, unpack_header
 from quorumlog.errors import ConfigError, DirectoryDamaged, IndexOutOfRange
 from quorumlog.store.disk import Disk
 from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME, load_checkpoint
@@ -45,7 +45,6 @@ from quorumlog.store.log.segment_view import (
     header_at,
     list_segment_files,
     read_pages,
-    scan_at,
 )
 from quorumlog.store.offline.java_survey import survey_java
 from quorumlog.store.offline.log_extent import Damage, LogExtent, LogSegment
@@ -111,7 +110,8 @@ class DirectoryReader:
         """What lies behind the end and will be cut by the next start; "" if nothing does."""
         self._first_indices = [segment.first_index for segment in self.segments]
         self._entries = StoredEntries(self._data, self._units, checked=self.checked)
-        self._walked = (-1, 0, 0)
+        self._structure = StoredEntries(self._data, self._units, checked=False)
+        self._walked = Place(-1, 0, -1, 0)
         self.missing = missing_entries(self._data, self._units, extent, self._checkpoint, durable)
         """Committed entries that should lie behind the end and do not; None if there are none."""
         if self.missing is not None:
@@ -364,10 +364,7 @@ class DirectoryReader:
         if header is not None and self.checked:
             is_next &= header.chain_before == place.previous_chain
         if not is_next:
-            position = place.position
-            if stop.is_blank and not stop.problem:
-                position = next_base
-            raise self._damaged(position, place.next_index, stop.problem)
+            raise self._nothing_at(place, place.next_index, stop)
         return place._replace(position=next_base)
 
     def _header_by_unit(self, index: int) -> EntryHeader | None:
@@ -385,31 +382,19 @@ class DirectoryReader:
         """
         if not self.segments or index < self._first_indices[0]:
             raise self._damaged(0, index, "no file holds the begin of the log")
-        number = max(bisect_right(self._first_indices, index) - 1, 0)
-        next_index, position = self.segments[number].first_index, self.segments[number].first_position
-        if self._walked[0] == number and self._walked[1] <= index:
-            _, next_index, position = self._walked
+        segment = self.segments[max(bisect_right(self._first_indices, index) - 1, 0)]
+        place = Place(segment.first_index, segment.first_position, -1, 0)
+        if segment.first_index <= self._walked.next_index <= index:
+            place = self._walked
         while True:
-            scan, _ = scan_at(
-                self._data,
-                position,
-                expected_index=next_index,
-                previous_term=-1,
-                previous_chain=None,
-            )
-            at = index - next_index
-            if at < len(scan.sizes):
-                self._walked = (number, index, int(scan.positions[at]))
-                header = header_at(self._data, int(scan.positions[at]))
-                if header is not None:
-                    return header
-            if not len(scan.sizes) or scan.stop != "full":
-                break
-            next_index, position = next_index + len(scan.sizes), scan.end_position
-        position = scan.end_position
-        if scan.stop == "blank":
-            position = self._data.base_of(position) + self._data.segment_bytes
-        raise self._damaged(position, index, scan.problem)
+            got = self._structure.next_batch(place, index + 1, 2 * MIB, check_bodies=False)
+            if isinstance(got, Stop):
+                raise self._nothing_at(place, index, got)
+            if got.last_index == index:
+                offset = int(got.starts[-1])
+                self._walked = Place(index, place.position + offset, -1, 0)
+                return unpack_header(got.buffer, offset)
+            place = self._structure.behind(got, place)
 
     # ---------------------------------------------------------------- helpers
 
@@ -434,6 +419,13 @@ class DirectoryReader:
             position=damage.position,
             index=damage.index,
         )
+
+    def _nothing_at(self, place: Place, index: int, stop: Stop) -> DirectoryDamaged:
+        """Behind a good blank record it is the next segment that should go on with the entry."""
+        position = place.position
+        if stop.is_blank and not stop.problem:
+            position = self._data.base_of(position) + self._data.segment_bytes
+        return self._damaged(position, index, stop.problem)
 
     def _damaged(self, position: int, index: int, problem: str) -> DirectoryDamaged:
         problem = problem or f"the log has no entry {index} at {position}, where it should be"

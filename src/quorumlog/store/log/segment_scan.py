@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 from isal.isal_zlib import crc32
 
-from quorumlog.entry_header import HEADER_BYTES, EntryHeader, unpack_header
+from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.header_array import ENTRY_KINDS, HEADER_DTYPE, HeaderArray, Int64Array, first_wrong
 
 INDEX_DTYPE = np.dtype(
@@ -59,15 +59,6 @@ class SegmentScan(NamedTuple):
     """`zero`: the log ends here. `blank`: it goes on in the next segment. `full`: `stop_position` or
     the end of the data was reached. `bad`: something else lies here, see `problem`."""
     problem: str
-
-
-def decode_entry_header(data: bytes) -> EntryHeader | None:
-    """None if the bytes are not shaped like an entry (docs/formats.md, data entry)."""
-    if len(data) < HEADER_BYTES:
-        return None
-    header = unpack_header(data)
-    whole = header.size == header.body_len + HEADER_BYTES >= HEADER_BYTES
-    return header if whole and header.magic in ENTRY_KINDS and header.index >= 0 else None
 
 
 def blank_record(rest_bytes: int) -> bytes:

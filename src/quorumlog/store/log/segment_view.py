@@ -17,6 +17,7 @@ import numpy as np
 from quorumlog.config import MIB
 from quorumlog.entry_header import HEADER_BYTES, EntryHeader, unpack_header
 from quorumlog.errors import ConfigError
+from quorumlog.header_array import ENTRY_KINDS
 from quorumlog.store.disk import Disk
 from quorumlog.store.ledger_store import LogPoint
 from quorumlog.store.log.placement import problem_of_units
@@ -28,7 +29,6 @@ from quorumlog.store.log.segment_scan import (
     INDEX_UNIT_BYTES,
     IndexArray,
     SegmentScan,
-    decode_entry_header,
     scan_segment,
 )
 
@@ -208,8 +208,12 @@ def scan_at(
 def header_at(segments: SegmentList, position: int) -> EntryHeader | None:
     """Of an entry that says that it lies there; None if there is none, or the disk cannot read it."""
     data, unreadable = read_pages(segments, HEADER_BYTES, position)
-    header = None if unreadable else decode_entry_header(data)
-    return header if header and header.pos == position and header.index < MAX_INDEX else None
+    header = unpack_header(data)
+    is_entry = (
+        header.magic in ENTRY_KINDS and header.size == header.body_len + HEADER_BYTES >= HEADER_BYTES
+    )
+    is_here = header.pos == position and 0 <= header.index < MAX_INDEX
+    return header if is_entry and is_here and not unreadable else None
 
 
 class IndexUnits:

@@ -39,6 +39,7 @@ from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME
 from quorumlog.store.log.segment_scan import IndexArray
 from quorumlog.store.log.segment_view import (
     MAX_INDEX,
+    MAX_POSITION,
     UNIT_CHUNK,
     IndexUnits,
     SegmentView,
@@ -370,7 +371,7 @@ class DirectoryReader:
     def _header_by_unit(self, index: int) -> EntryHeader | None:
         unit = self._units.read(index, index + 1)[0]
         position = int(unit["position"])
-        if int(unit["index"]) != index or not 0 <= position < MAX_INDEX:
+        if int(unit["index"]) != index or not 0 <= position < MAX_POSITION:
             return None
         header = header_at(self._data, position)
         return header if header is not None and header.index == index else None

@@ -8,7 +8,7 @@ from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME, Checkpoint
 from quorumlog.store.files.durable_file import DURABLE_NAME, DurablePoint
 from quorumlog.store.log.placement import problem_of_units
 from quorumlog.store.log.segment_list import INDEX_NAME
-from quorumlog.store.log.segment_view import MAX_INDEX, UNIT_CHUNK, IndexUnits, SegmentView
+from quorumlog.store.log.segment_view import MAX_POSITION, UNIT_CHUNK, IndexUnits, SegmentView
 from quorumlog.store.offline.log_extent import Damage, LogExtent
 
 
@@ -59,7 +59,7 @@ def _named_by_units(data: SegmentView, units: IndexUnits, extent: LogExtent) -> 
     while index < units.stop_index:
         chunk = units.read(index, min(index + UNIT_CHUNK, units.stop_index))
         if data.bases:
-            wrong, _ = problem_of_units(chunk, index, data.segment_bytes, MAX_INDEX)
+            wrong, _ = problem_of_units(chunk, index, data.segment_bytes, MAX_POSITION)
         else:  # nothing says how long a segment is
             is_wrong = (chunk["index"] != np.arange(index, index + len(chunk))) | (chunk["size"] <= 0)
             wrong = int(is_wrong.argmax()) if is_wrong.any() else -1

@@ -58,6 +58,19 @@ def test_a_file_that_goes_before_or_while_it_is_read_is_zeros_from_then_on(folde
     segments.close()
 
 
+def test_what_lies_between_files_is_one_piece_however_short_they_are(folder: Path) -> None:
+    files = list_segment_files(disk, str(folder.parent), folder.name)
+    segments = SegmentView(disk, str(folder), files, 1)
+    data, _ = read_pages(segments, 1 << 24, 0)
+    assert (data[:1], data[100:101], data[300:301], data.count(0)) == (
+        b"\1",
+        b"\2",
+        b"\4",
+        (1 << 24) - 3,
+    )
+    segments.close()
+
+
 @pytest.mark.parametrize("position", [0, 99, 110, 250, 300, 339, 340, 399, 1000])
 def test_who_looks_for_the_next_bytes_never_comes_back_nor_leaves_the_segment(
     folder: Path, position: int

@@ -64,6 +64,10 @@ class SegmentList:
     def base_of(self, position: int) -> int:
         return position // self.segment_bytes * self.segment_bytes
 
+    def stop_of(self, position: int) -> int:
+        """Where the segment ends that a byte belongs to."""
+        return self.base_of(position) + self.segment_bytes
+
     def file_at(self, position: int) -> Segment | None:
         """The segment that holds a byte, None if there is none (any more). Any thread."""
         return self._files.get(self.base_of(position))

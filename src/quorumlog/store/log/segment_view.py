@@ -7,6 +7,7 @@ had made the file again.
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cached_property
@@ -14,7 +15,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from quorumlog.config import MIB
 from quorumlog.entry_header import HEADER_BYTES, EntryHeader, unpack_header
 from quorumlog.errors import ConfigError
 from quorumlog.header_array import ENTRY_KINDS
@@ -73,9 +73,9 @@ class SegmentView(SegmentList):
     def __init__(
         self, disk: Disk, directory: str, files: Sequence[SegmentFile], segment_bytes: int
     ) -> None:
-        """`directory`: of the segments, which may have gaps between them. `segment_bytes` 0: no file
-        holds a byte, and any length will do."""
-        super().__init__(disk, directory, segment_bytes or MIB, 0)
+        """`directory`: of the segments, which may have gaps between them. Files without bytes hold
+        nothing."""
+        super().__init__(disk, directory, max(segment_bytes, 1), 0)
         self._bases = [file.position for file in files]
 
     @property
@@ -86,6 +86,13 @@ class SegmentView(SegmentList):
         """A file begins where its name says, whatever that is a multiple of."""
         number = self._number_of(position)
         return self._bases[number] if number >= 0 else super().base_of(position)
+
+    def stop_of(self, position: int) -> int:
+        """Or where the next file begins, if none holds it: a damaged length may be a few bytes."""
+        number = self._number_of(position)
+        if number >= 0:
+            return self._bases[number] + self.segment_bytes
+        return next(iter(self._bases[bisect_right(self._bases, position) :]), sys.maxsize)
 
     def file_at(self, position: int) -> Segment | None:
         """None also if a running member has deleted it.
@@ -139,7 +146,7 @@ def read_pages(
     stop, by_page = position + size_bytes, False
     while position < stop:
         base = segments.base_of(position)
-        size = min(stop, base + segments.segment_bytes) - position
+        size = min(stop, segments.stop_of(position)) - position
         if by_page:
             size = min(size, PAGE_BYTES - (position - base) % PAGE_BYTES)
         try:

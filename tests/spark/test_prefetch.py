@@ -5,7 +5,7 @@ from collections.abc import Generator
 
 import pytest
 
-from quorumlog.spark.prefetch import prefetched
+from quorumlog.spark.sources.prefetch import prefetched
 
 
 class Counter:

@@ -18,7 +18,7 @@ from quorumlog.spark.options import LedgerOptions
 from quorumlog.spark.partitions import LedgerPartition
 from quorumlog.spark.range_check import RangeCheck, RangeMismatch
 from quorumlog.spark.rows import schema_of
-from quorumlog.spark.server_source import ServerSource, shared_client
+from quorumlog.spark.sources.server_source import ServerSource, shared_client
 from tests.spark.made_batches import MadeLog
 from tests.spark.made_directories import flip_bit_of_body
 from tests.waiting import eventually

@@ -2,9 +2,8 @@
 
 Read in this order: `ledger_data_source` (what Spark calls), `options`, `offsets` (which entries a
 query means), `partitions` (how they become tasks), `batch_reader` (one task), `range_check` (what
-every task proves about its range), `ledger_source`, `server_source` and `directory_source` (where
-entries come from), `rows` (entries as Arrow columns), `prefetch`. `session` and `java` set Spark up
-on a bare machine.
+every task proves about its range), the room `sources` (where entries come from), `rows` (entries as
+Arrow columns). `session` and `java` set Spark up on a bare machine.
 
 Nothing here knows asyncio or the server: a Spark worker is a short-lived synchronous process. Outside
 this folder nothing imports pyspark.

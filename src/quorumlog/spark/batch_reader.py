@@ -27,12 +27,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from quorumlog.spark.ledger_source import LedgerSource, open_source
 from quorumlog.spark.offsets import IndexRange, resolve
 from quorumlog.spark.options import LedgerOptions
 from quorumlog.spark.partitions import LedgerPartition, plan
 from quorumlog.spark.range_check import RangeCheck
 from quorumlog.spark.rows import RowEncoder, check_schema
+from quorumlog.spark.sources.ledger_source import LedgerSource, open_source
 
 SourceOpener = Callable[[LedgerOptions], LedgerSource]
 

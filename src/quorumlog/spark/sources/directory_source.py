@@ -15,8 +15,8 @@ from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.spark.offsets import LogBounds
 from quorumlog.spark.options import LOCAL, LedgerOptions
 from quorumlog.spark.partitions import NO_READERS, EntryPoint, Readers
-from quorumlog.spark.prefetch import prefetched
 from quorumlog.spark.range_check import RangeCheck
+from quorumlog.spark.sources.prefetch import prefetched
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.offline.directory_reader import DirectoryReader
 

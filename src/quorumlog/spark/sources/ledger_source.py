@@ -33,9 +33,9 @@ class LedgerSource(Protocol):
 def open_source(options: LedgerOptions) -> LedgerSource:
     """The source that the options name. Imports only what that one needs: a worker starts faster."""
     if options.path:
-        from quorumlog.spark.directory_source import DirectorySource
+        from quorumlog.spark.sources.directory_source import DirectorySource
 
         return DirectorySource(options)
-    from quorumlog.spark.server_source import ServerSource
+    from quorumlog.spark.sources.server_source import ServerSource
 
     return ServerSource(options)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from random import Random
 
 from quorumlog.entry_header import Buffer
-from quorumlog.store.disk import DiskUsage
+from quorumlog.store.disk import PRIVATE_MODE, DiskUsage
 from tests.store.stopping_disk import Stopped
 
 SECTOR = 512
@@ -163,6 +163,9 @@ class LosingDisk:
 
     def size_of(self, path: str) -> int:
         return len(self._names[path].cache)
+
+    def mode_of(self, path: str) -> int:
+        return PRIVATE_MODE
 
     def make_directory(self, path: str) -> None:
         pass

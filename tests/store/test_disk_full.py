@@ -512,7 +512,7 @@ def test_damage_is_repaired_while_the_index_has_no_space() -> None:
     disk.flip(data_path(position), position % SIMULATED.segment_bytes + 8, 1)
     disk.capacity_bytes = disk._used_bytes()
     store = open_simulated(disk).store
-    assert heal_from(twin, store) == [(50, 51)]
+    assert repair_from(twin, store) == [(50, 51)]
     assert read_log(store) == numbered(300)
     disk.kill()
     store = open_simulated(disk).store

@@ -7,6 +7,8 @@ import errno
 import itertools
 import os
 import shutil
+import stat
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -204,6 +206,52 @@ def test_two_processes_cannot_use_one_directory(path: Path) -> None:
         open_small(path)
     with opened(path):
         pass
+
+
+@pytest.fixture
+def no_umask() -> Iterator[None]:
+    """What is kept from others is kept by the modes themselves."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def modes(path: Path) -> dict[bool, set[int]]:
+    """Of folders (True) and files (False), `path` included."""
+    found: dict[bool, set[int]] = {True: set(), False: set()}
+    for each in (path, *path.rglob("*")):
+        found[each.is_dir()].add(stat.S_IMODE(each.stat().st_mode))
+    return found
+
+
+@pytest.mark.usefixtures("no_umask")
+def test_what_a_member_keeps_is_for_its_user_alone(path: Path) -> None:
+    with opened(path) as directory:
+        fill(directory, 40)
+        directory.write_checkpoint(directory.store.durable)
+        end = directory.store.end.position
+    base = end // SMALL.segment_bytes * SMALL.segment_bytes
+    with (path / "data" / f"{base:020d}").open("r+b") as file:
+        file.seek(end - base)
+        file.write(b"torn")
+    with opened(path) as directory:
+        fill(directory, 40)
+    assert any((path / "set-aside").iterdir())
+    assert modes(path) == {True: {0o700}, False: {0o600}}
+
+
+def test_a_directory_open_to_others_is_used_as_it_is_and_named_in_the_log(path: Path) -> None:
+    path.mkdir()
+    path.chmod(0o750)
+    with opened(path) as directory:
+        said = [line for line in directory.report if "other users" in line]
+        assert len(said) == 1
+        assert f"{path} " in said[0]
+        assert "0750" in said[0]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o750
+    path.chmod(0o700)
+    with opened(path) as directory:
+        assert directory.report == ()
 
 
 def test_a_file_is_not_a_directory(tmp_path: Path) -> None:

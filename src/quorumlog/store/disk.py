@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,6 +19,11 @@ from typing import NamedTuple, Protocol
 from quorumlog.entry_header import Buffer
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+PRIVATE_MODE = 0o700
+"""Of directories: what lies in them is for the user that runs the member."""
+
+_FILE_MODE = 0o600
 
 
 def is_lack_of_space(error: OSError) -> bool:
@@ -72,7 +78,7 @@ class Disk(Protocol):
     """Files by path. Names are durable only after `sync_directory` of the folder that holds them."""
 
     def open(self, path: str, *, writable: bool = True, create: bool = False) -> DiskFile:
-        """`create`: the file must not exist yet."""
+        """`create`: the file must not exist yet; it is for its owner alone."""
 
     def exists(self, path: str) -> bool: ...
 
@@ -84,8 +90,11 @@ class Disk(Protocol):
     def real_path(self, path: str) -> str:
         """From the root on, symbolic links resolved."""
 
+    def mode_of(self, path: str) -> int:
+        """Permission bits, as 0o700."""
+
     def make_directory(self, path: str) -> None:
-        """With parents; no error if it exists."""
+        """For its owner alone; with parents, which anybody may enter. No error if it exists."""
 
     def rename(self, old: str, new: str) -> None:
         """Atomic; replaces `new`."""
@@ -209,7 +218,7 @@ class OsDisk:
         flags = os.O_RDWR if writable else os.O_RDONLY
         if create:
             flags |= os.O_CREAT | os.O_EXCL
-        return OsFile(path, os.open(path, flags, 0o644))
+        return OsFile(path, os.open(path, flags, _FILE_MODE))
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
@@ -226,8 +235,11 @@ class OsDisk:
     def real_path(self, path: str) -> str:
         return os.path.realpath(path)
 
+    def mode_of(self, path: str) -> int:
+        return stat.S_IMODE(os.stat(path).st_mode)
+
     def make_directory(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
+        os.makedirs(path, PRIVATE_MODE, exist_ok=True)
 
     def rename(self, old: str, new: str) -> None:
         os.replace(old, new)
@@ -252,7 +264,7 @@ class OsDisk:
         )
 
     def lock(self, path: str) -> OsLock:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, _FILE_MODE)
         try:
             for attempt in range(_LOCK_TRIES):
                 try:

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from quorumlog.entry_header import Buffer
-from quorumlog.store.disk import DiskUsage, os_error
+from quorumlog.store.disk import PRIVATE_MODE, DiskUsage, os_error
 
 _ROOTS = ("", ".", "/")
 CHUNK_BYTES = 1 << 20
@@ -62,6 +62,11 @@ class FileTree(Generic[FileT]):
         folder = parent_of(f"{path}/")
         names = tuple(self._names)  # other threads may make and rename files meanwhile
         return sorted(posixpath.basename(name) for name in names if parent_of(name) == folder)
+
+    def mode_of(self, path: str) -> int:
+        """There is one user."""
+        assert self.exists(path), path
+        return PRIVATE_MODE
 
     def make_directory(self, path: str) -> None:
         missing = []

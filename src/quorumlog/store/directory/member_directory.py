@@ -31,7 +31,7 @@ from quorumlog.config import GroupConfig, StoreConfig
 from quorumlog.entry import Durability, HardState
 from quorumlog.errors import ConfigError, DirectoryDamaged, RangeDamaged, StoreFailure
 from quorumlog.store.directory.opened_directory import MemberDirectory
-from quorumlog.store.disk import Disk, DiskLock
+from quorumlog.store.disk import PRIVATE_MODE, Disk, DiskLock
 from quorumlog.store.file_ledger_store import FileLedgerStore
 from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME, load_checkpoint
 from quorumlog.store.files.damaged_ranges import DAMAGED_NAME, EARLIER_DAMAGED_NAME
@@ -202,6 +202,17 @@ def _sync_names_above(disk: Disk, path: str) -> None:
                 if error.errno not in _NOT_OURS:
                     raise
             name = parent
+
+
+def _open_to_others(disk: Disk, path: str) -> tuple[str, ...]:
+    """A directory that an operator or an earlier release has made is used as it is."""
+    mode = disk.mode_of(path)
+    if not mode & ~PRIVATE_MODE:
+        return ()
+    return (
+        f"{path} is open to other users of this machine (mode {mode:04o}); chmod -R go-rwx {path} keeps"
+        " them out",
+    )
 
 
 def _is_member(disk: Disk, path: str) -> bool:
@@ -385,7 +396,7 @@ def _open_recovered(
                 position=0,
             )
         directory.renewed = renewed
-        directory.report = (*absent, *recovery.lines)
+        directory.report = (*_open_to_others(disk, path), *absent, *recovery.lines)
         directory.unreadable = (*absent, *recovery.rewritten)
         directory.committed_index = _proven_commit(disk, path, store)
         opened.pop_all()

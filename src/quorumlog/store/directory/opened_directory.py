@@ -45,7 +45,7 @@ class MemberDirectory:
         self.renewed = ""
         """Why a new directory id was drawn at this start; "" if the directory is the one it was."""
         self.report: tuple[str, ...] = ()
-        """What recovery did, in sentences."""
+        """What this start did, and what an operator may want to change, in sentences."""
         self.unreadable: tuple[str, ...] = ()
         """What the disk could not read at this start and nothing depended on: a disk that fails."""
         self._disk = disk

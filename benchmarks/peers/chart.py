@@ -13,13 +13,13 @@ from harness.plot import plt, save
 
 _SYNCED, _CACHED = "tab:blue", "lightsteelblue"
 _COLUMNS = 3
+_ROOM_FOR_FIGURES = 1.35
+"""Of the longest bar: its figure stands behind it and inside the frame."""
 
 
 def draw(path: Path, results: Results, title: str) -> None:
     """Write a PNG; quorumlog's own bars have an edge."""
-    panels: dict[str, list[Line]] = {}
-    for line in results.lines():
-        panels.setdefault(line.workload, []).append(line)
+    panels = results.panels()
     rows = max(1, -(-len(panels) // _COLUMNS))
     most = max((len(lines) for lines in panels.values()), default=1)
     size = (16, 0.8 + (1.2 + 0.3 * most) * rows)
@@ -58,5 +58,7 @@ def _panel(axis: Axes, name: str, lines: list[Line], places_in_all: int) -> None
     axis.set_yticks(list(places), [line.system.title for line in lines], fontsize=8)
     axis.set_ylim(places_in_all - 0.4, -0.6)  # from the top, bars as thick in every panel
     axis.xaxis.set_major_locator(MaxNLocator(5))
-    axis.set_xlim(0, 1.2 * max(rates) or 1.0)
-    axis.set_title(f"{name}: records/s", fontsize=9)
+    axis.set_xlim(0, _ROOM_FOR_FIGURES * max(rates) or 1.0)
+    stands_for = ", ".join({line.workload for line in lines} - {name})
+    beside = f" (quorumlog: {stands_for})" if stands_for else ""
+    axis.set_title(f"{name}{beside}: records/s", fontsize=9)

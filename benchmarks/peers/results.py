@@ -62,6 +62,20 @@ class Results:
                     }
                     yield Line(workload, system, figures, len(found), ratios)
 
+    def panels(self) -> dict[str, list[Line]]:
+        """The lines by workload; in front of those of a workload that quorumlog has not, quorumlog's of
+        the one that stands for it."""
+        panels: dict[str, list[Line]] = {}
+        for line in self.lines():
+            panels.setdefault(line.workload, []).append(line)
+        for workload, measured_as in _MEASURED_AS.items():
+            if workload in panels:
+                ours = [
+                    line for line in panels.get(measured_as, ()) if line.system.family == "quorumlog"
+                ]
+                panels[workload] = ours + panels[workload]
+        return panels
+
     def _rate_of(self, baseline: str, workload: str) -> float:
         found = self._figures.get((baseline, _MEASURED_AS.get(workload, workload)))
         return medians(found).records_per_second if found else math.nan

@@ -13,8 +13,10 @@ from pathlib import Path
 import msgspec
 import pytest
 import typer
+from matplotlib.figure import Figure
 from rich.console import Console
 
+from benchmarks.peers import chart
 from benchmarks.peers.__main__ import PEERS, chosen_peers, chosen_workloads
 from benchmarks.peers.cache import (
     Cache,
@@ -103,6 +105,30 @@ def test_a_batch_call_stands_against_quorumlogs_bulk() -> None:
     results.add("batching", "batch-call", figures(1000))
     line = next(line for line in results.lines() if line.workload == "batch-call")
     assert line.ratios["quorumlog-async"] == 3.0
+
+
+def test_quorumlog_is_in_every_panel_and_no_figure_leaves_its_frame(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = Fixed("quorumlog-async")
+    ours.family = "quorumlog"
+    results = Results([ours, Fixed("batching")])
+    for workload in (*SINGLES, "bulk"):
+        results.add("quorumlog-async", workload, figures(175_586))
+    results.add("batching", "batch-call", figures(61_082))
+    for lines in results.panels().values():
+        assert lines[0].system is ours
+    drawn: list[Figure] = []
+    monkeypatch.setattr(chart, "save", lambda figure, path: drawn.append(figure))
+    draw(tmp_path / "peers.png", results, "a machine")
+    (figure,) = drawn
+    figure.canvas.draw()
+    panels = [axis for axis in figure.axes if axis.axison]
+    assert len(panels) == len(results.panels())
+    for axis in panels:
+        assert axis.texts
+        for text in axis.texts:
+            assert text.get_window_extent().x1 < axis.get_window_extent().x1, text.get_text()
 
 
 def test_nothing_acknowledged_is_no_ratio_and_no_number_in_json() -> None:

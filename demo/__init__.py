@@ -6,5 +6,5 @@ the log holds, and compares the data directories of the members entry for entry.
 faults come from `harness`.
 
 Read in this order: `job` (what happens, from the first process to the last comparison), `flights` (the
-source), `spark_comparison`, `report`, `chart`.
+source), `spark_comparison`, `report`, `chart`, `story` (the chart in words).
 """

@@ -66,6 +66,8 @@ def main(
     console.print()
     report.print(console)
     console.print(f"Chart: {folder / job.CHART_NAME}   whole run: {time.perf_counter() - began_s:.1f} s")
+    for text in report.story:
+        console.print(text, highlight=False)
     if not report.succeeded:
         console.print("[bold red]Not as promised: see the rows in red. The directories are kept.[/]")
         raise typer.Exit(EXIT_NOT_AS_PROMISED)

@@ -15,16 +15,24 @@ INTERVAL_S = 0.1
 _COLOURS = ("tab:red", "tab:orange")
 
 
-def draw(path: Path, acks: Sequence[Ack], began_s: float, failovers: Sequence[Failover]) -> None:
-    """Write a PNG. `began_s`: `time.perf_counter` at the left edge."""
+Rates = np.ndarray[tuple[int], np.dtype[np.float64]]
+
+
+def rates_of(acks: Sequence[Ack], began_s: float) -> tuple[Rates, Rates]:
+    """Edges of the bars in seconds since `began_s`, and the records per second of each: one fewer."""
     times = np.array([ack.at_s for ack in acks]) - began_s
     rows = np.array([ack.rows for ack in acks])
     duration_s = float(times.max()) if len(times) else INTERVAL_S
     edges = np.arange(0.0, duration_s + 2 * INTERVAL_S, INTERVAL_S)
     counts, _ = np.histogram(times, bins=edges, weights=rows)
+    return edges, counts / INTERVAL_S
 
+
+def draw(path: Path, acks: Sequence[Ack], began_s: float, failovers: Sequence[Failover]) -> None:
+    """Write a PNG. `began_s`: `time.perf_counter` at the left edge."""
+    edges, rates = rates_of(acks, began_s)
     figure, axes = plt.subplots(figsize=(11, 4.5), layout="constrained")
-    axes.stairs(counts / INTERVAL_S, edges, fill=True, color="tab:blue", alpha=0.6)
+    axes.stairs(rates, edges, fill=True, color="tab:blue", alpha=0.6)
     for failover, colour in zip(failovers, _COLOURS, strict=False):
         fault_s = failover.fault_at_s - began_s
         axes.axvline(fault_s, color=colour, linewidth=1.5)
@@ -40,7 +48,7 @@ def draw(path: Path, acks: Sequence[Ack], began_s: float, failovers: Sequence[Fa
         )
     axes.set_xlim(0, edges[-1])
     # Room above the bars for what is written there.
-    axes.set_ylim(0, 1.3 * float(counts.max()) / INTERVAL_S)
+    axes.set_ylim(0, 1.3 * float(rates.max()))
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel("seconds")
     axes.set_ylabel("acknowledged records/s")

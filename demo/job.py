@@ -13,6 +13,7 @@ from rich.progress import Progress, TaskID
 from demo import flights, spark_comparison
 from demo.chart import draw
 from demo.report import Report
+from demo.story import tell
 from harness.directories import compare_directories, stop_followers_first
 from harness.faults import Failover, Watch, kill_leader, stop_leader
 from harness.member_processes import MemberProcesses
@@ -102,6 +103,7 @@ async def _produce(
         report.members = await watch.all_equal()
         report.starts = {m.member_id: m.starts for m in members.members}
         draw(options.folder / CHART_NAME, producer.acks, began_s, report.failovers)
+        report.story = tell(producer.acks, began_s, report.failovers, STOP_SECONDS)
 
 
 async def _break_things(

@@ -29,6 +29,8 @@ class Report:
     contents: LogContents | None = None
     """None: Spark was left out."""
     directories: Comparison | None = None
+    story: list[str] = field(default_factory=list)
+    """What the chart shows, in words."""
 
     def comparisons(self) -> list[Comparison]:
         found = list(self.contents.comparisons) if self.contents else []

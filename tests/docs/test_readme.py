@@ -11,6 +11,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -189,6 +190,34 @@ def test_commands_and_options_exist(document: Path) -> None:
         for word in words[1:]:
             if word.startswith("--"):
                 assert word in options, f"{document.name}: quorumlog {words[0]} {word}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_what_pip_installs_is_a_clone_with_extras_that_exist(document: Path) -> None:
+    """A name would be looked for on an index, and may be somebody else's there."""
+    extras = set(
+        tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    )
+    for argument in re.findall(r"pip install ((?:'[^'`]*')|[^\s`]+)", document.read_text()):
+        project, _, named = argument.strip("'").rstrip("]").partition("[")
+        assert project == ".", f"{document.name}: pip install {argument}"
+        assert set(filter(None, named.split(","))) <= extras, f"{document.name}: pip install {argument}"
+
+
+def test_the_readme_says_where_make_puts_the_command() -> None:
+    part = section(TEXT, "Start")
+    assert ".venv/bin/quorumlog" in part
+    assert f"VENV := {'.venv'}\n" in (ROOT / "Makefile").read_text()
+
+
+def test_the_speed_of_the_readme_is_that_of_the_document_about_it() -> None:
+    """Of the machine that both show, a row each."""
+    (rows,) = tables(section(TEXT, "How fast"))
+    ours = [row["records/s, slow machine"] for row in rows if row["records/s, slow machine"]]
+    shown = tables(section((ROOT / "docs" / "performance.md").read_text(), "Beside other systems"))
+    found = [row for table in shown for row in table if row["system"] == "quorumlog-python"]
+    assert ours == [row["records/s"] for row in found]
+    assert len(ours) == 4
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -170,7 +170,8 @@ class StoreConfig:
     index_sync_bytes: int = _number(64 * MIB, 1, TIB)
     """The index is synced after this many bytes of data, and before a data segment is sealed."""
     reserve_step_bytes: int = _number(64 * MIB, 1, TIB)
-    """Space is reserved ahead of the end in steps of this size."""
+    """Space is reserved ahead of the end in steps that grow with the log, from 1 MiB up to this
+    size."""
     page_cache_bytes: int = _number(256 * MIB, 0, TIB)
     """So much of the newest data stays in the operating system's page cache; older data is given back
     once it is synced, and comes from the disk when it is read."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,6 +30,8 @@ SIZE = 20_000
 """209 entries of this size fill a data segment."""
 
 TIMEOUT_S = 30.0
+
+NAMES = ("data", "index")
 
 pytestmark = pytest.mark.usefixtures("no_syncs")
 
@@ -187,3 +190,74 @@ def test_nothing_is_made_in_a_directory_that_was_given_back(tmp_path: Path) -> N
     before = made(tmp_path)
     work()
     assert made(tmp_path) == before
+
+
+def bytes_on_disk(path: Path) -> int:
+    return sum(file.stat().st_blocks * 512 for file in path.rglob("*") if file.is_file())
+
+
+def test_a_log_that_has_just_begun_takes_little_and_its_files_have_their_full_length(
+    tmp_path: Path,
+) -> None:
+    config = StoreConfig(disk_full_ratio=1.0)
+    store = new_store(str(tmp_path), config)
+    append_numbered(store, 3)
+    sync(store)
+    make_ahead(store)
+    assert bytes_on_disk(tmp_path) < 4 * MIB
+    sizes = {folder: [f.stat().st_size for f in (tmp_path / folder).iterdir()] for folder in NAMES}
+    assert sizes == {"data": [config.segment_bytes], "index": [config.index_segment_bytes]}
+    store.close()
+
+
+def test_steps_grow_with_the_log(tmp_path: Path) -> None:
+    """Up to the largest one: how often the disk is asked depends little on how long the log is."""
+    disk = StoppingDisk()
+    config = StoreConfig(segment_bytes=64 * MIB, reserve_step_bytes=8 * MIB, disk_full_ratio=1.0)
+    store = new_store(str(tmp_path), config, disk)
+    steps = []
+    for _ in range(32):
+        disk.steps.clear()
+        append_numbered(store, 50, size=SIZE)
+        make_ahead(store)
+        steps.append(sum(what == "allocate" and "/data/" in path for what, path in disk.steps))
+    held = store.end.position
+    assert 24 * MIB < held < bytes_on_disk(tmp_path) < held + 16 * MIB
+    assert sum(steps) <= 12
+    assert sum(steps[16:]) <= 3
+    store.close()
+
+
+def test_killed_at_every_step_of_its_growth(tmp_path: Path) -> None:
+    """Each start is an ordinary one and goes on behind what was acknowledged."""
+
+    def grow(store: FileLedgerStore) -> Iterator[int]:
+        """How many entries are acknowledged, each time that more are."""
+        for _ in range(8):
+            append_numbered(store, 10, size=SIZE)
+            sync(store)
+            yield store.end.index + 1
+            make_ahead(store)
+
+    disk = StoppingDisk()
+    store = new_store(str(tmp_path / "whole"), CONFIG, disk)
+    disk.steps.clear()
+    assert list(grow(store))[-1] == 80
+    store.close()
+    assert sum(what == "allocate" for what, _ in disk.steps) >= 4
+    for number, (what, _) in enumerate(disk.steps):
+        if what == "write":
+            continue
+        path, stopping, acknowledged = str(tmp_path / f"{number}"), StoppingDisk(), 0
+        store = new_store(path, CONFIG, stopping)
+        stopping.stop_at = len(stopping.steps) + number
+        with pytest.raises(Stopped):
+            for count in grow(store):
+                acknowledged = count
+        store.close()
+        store, report = open_store(path, CONFIG)
+        assert report.lines == ()
+        assert store.end.index + 1 in (acknowledged, acknowledged + 10)
+        assert read_log(store) == numbered(store.end.index + 1, size=SIZE)
+        append_numbered(store, 10, term=2, size=SIZE)
+        store.close()

@@ -27,8 +27,8 @@ MOST_UNSYNCED_BYTES = 16 * MIB
 MOST_UNSYNCED_ENTRIES = 32_768
 """Under `flush = async` a flush is due behind so much, whatever the clock says: after it comes a step of
 space for the next appends (`LedgerStore.space_ahead`), in the data and the index, and must not come so
-late that the loop has to make it. (With segments or `reserve_step_bytes` below 64 MiB steps are smaller,
-and a bulk load can.)"""
+late that the loop has to make it. (Where segments, `reserve_step_bytes` or what the log holds are below
+64 MiB steps are smaller, and a bulk load can.)"""
 
 
 class Flusher:

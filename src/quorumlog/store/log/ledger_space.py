@@ -1,5 +1,8 @@
 """LedgerSpace: room on the disk before the bytes come, so that an append is taken whole or refused.
 
+A step is as much as the log holds, up to `reserve_step_bytes`: a log that has just begun takes little of
+the disk, and one that has grown is asked for space seldom.
+
 Data may use space only as long as a reserve for control entries (no-ops) remains behind it: a group
 whose disks are all full must still be able to elect a leader.
 """
@@ -21,6 +24,9 @@ CONTROL_RESERVE_BYTES = 1 << 20
 
 _DATA_BYTES_PER_INDEX_BYTE = 16
 """Index space is reserved in smaller steps: an entry of 512 bytes has a unit of 32."""
+
+_FIRST_STEP_BYTES = 1 << 20
+"""Of data, unless `reserve_step_bytes` is less."""
 
 
 def control_reserve(config: StoreConfig, end_position: int, stop_index: int) -> tuple[int, int]:
@@ -56,7 +62,6 @@ class LedgerSpace:
         self._refused = (-1, -1)
         """What was reserved when there was no space for more ahead: not asked again until it has moved,
         since each try makes and removes files in front of an acknowledgement."""
-        self._index_step = max(config.reserve_step_bytes // _DATA_BYTES_PER_INDEX_BYTE, INDEX_UNIT_BYTES)
 
     def configure(self, config: StoreConfig) -> None:
         """With the same sizes of segments and steps."""
@@ -81,8 +86,22 @@ class LedgerSpace:
                 f"the file system of {self._directory} is fuller than disk_full_ratio"
                 f" ({self._config.disk_full_ratio:g} of 1) allows: free space, or raise it"
             )
-        self._data.reserve(data_stop, self._config.reserve_step_bytes)
-        self._index.reserve(index_stop, self._index_step)
+        data_step, index_step = self._steps(end_position, stop_index)
+        self._data.reserve(data_stop, data_step)
+        self._index.reserve(index_stop, index_step)
+
+    def _steps(self, end_position: int, stop_index: int) -> tuple[int, int]:
+        """Of data and index, for a log that ends here."""
+        largest = self._config.reserve_step_bytes
+        held = end_position - self._data.first_position
+        held_index = stop_index * INDEX_UNIT_BYTES - self._index.first_position
+        return (
+            min(max(held, _FIRST_STEP_BYTES), largest),
+            min(
+                max(held_index, _FIRST_STEP_BYTES // _DATA_BYTES_PER_INDEX_BYTE),
+                max(largest // _DATA_BYTES_PER_INDEX_BYTE, INDEX_UNIT_BYTES),
+            ),
+        )
 
     def restore_control_reserve(self, end_position: int, stop_index: int) -> None:
         """Behind the end of the log, after a start or a truncation, as far as it was not kept and there
@@ -102,10 +121,11 @@ class LedgerSpace:
         if self._reserved == self._refused:
             return None
         data_stop, index_stop = control_reserve(self._config, end_position, stop_index)
+        data_step, index_step = self._steps(end_position, stop_index)
         steps = []
         for files, stop_position, step_bytes in (
-            (self._data, data_stop, self._config.reserve_step_bytes),
-            (self._index, index_stop, self._index_step),
+            (self._data, data_stop, data_step),
+            (self._index, index_stop, index_step),
         ):
             step_bytes = min(step_bytes, files.segment_bytes)
             reserved = files.reserved_position

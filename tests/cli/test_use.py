@@ -36,6 +36,8 @@ MEMBER_KEYS = [
     "scrub_ended_ms_ago",
     "set_aside_files",
     "set_aside_bytes",
+    "log_disk_bytes",
+    "log_apparent_bytes",
     "waits_for",
     "problem",
     "problems",

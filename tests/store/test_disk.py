@@ -73,6 +73,22 @@ def test_allocate_makes_the_file_longer_with_zeros(disk: Disk, tmp_path: Path) -
     file.close()
 
 
+def test_a_sparse_file_takes_what_lies_in_it_and_what_is_reserved(disk: Disk, tmp_path: Path) -> None:
+    file = disk.open(f"{tmp_path}/f", create=True)
+    file.set_size(1 << 26)
+    assert file.space_bytes() == 0
+    file.pwritev([b"x" * 8192], 0)
+    file.sync()
+    written = file.space_bytes()
+    assert 8192 <= written <= CHUNK_BYTES
+    if not isinstance(disk, MemoryDisk):  # which reserves nothing: its memory comes as it is written
+        file.allocate(8192, CHUNK_BYTES)
+        assert file.space_bytes() >= written + CHUNK_BYTES
+    file.set_size(0)
+    assert file.space_bytes() == 0
+    file.close()
+
+
 def test_what_was_cut_off_or_never_written_is_zeros(disk: Disk, tmp_path: Path) -> None:
     file = disk.open(f"{tmp_path}/f", create=True)
     border = CHUNK_BYTES

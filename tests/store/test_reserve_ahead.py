@@ -205,6 +205,9 @@ def test_a_log_that_has_just_begun_takes_little_and_its_files_have_their_full_le
     sync(store)
     make_ahead(store)
     assert bytes_on_disk(tmp_path) < 4 * MIB
+    taken = store.space_taken()
+    assert 2 * MIB < taken.disk_bytes <= bytes_on_disk(tmp_path)
+    assert taken.apparent_bytes == config.segment_bytes + config.index_segment_bytes
     sizes = {folder: [f.stat().st_size for f in (tmp_path / folder).iterdir()] for folder in NAMES}
     assert sizes == {"data": [config.segment_bytes], "index": [config.index_segment_bytes]}
     store.close()

@@ -62,6 +62,8 @@ def _print_facts(found: Inspection) -> None:
     if not found.is_java:
         facts.append(("durable point", f"index {found.durable_index}"))
     facts.append(("segment sizes", f"data {found.segment_bytes} B, index {found.index_segment_bytes} B"))
+    space = found.space
+    facts.append(("space", f"{space.disk_bytes:,} B on disk, {space.apparent_bytes:,} B apparent"))
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")

@@ -59,6 +59,7 @@ class StatusReport:
         scrub = self._node.scrub_status()
         set_aside = self._node.store.set_aside
         self._look_at_set_aside()
+        space = self._node.store.space_taken()
         leader = status.leader
         leader_id = leader.member_id if leader is not None else ""
         return StatusResponse(
@@ -88,6 +89,8 @@ class StatusReport:
             scrub_ended_ms_ago=scrub.ended_ms_ago,
             set_aside_files=set_aside.files,
             set_aside_bytes=set_aside.size_bytes,
+            log_disk_bytes=space.disk_bytes,
+            log_apparent_bytes=space.apparent_bytes,
         )
 
     def _look_at_set_aside(self) -> None:

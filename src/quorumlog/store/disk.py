@@ -62,6 +62,9 @@ class DiskFile(Protocol):
 
     def size(self) -> int: ...
 
+    def space_bytes(self) -> int:
+        """What it takes of its file system: less than its size where it has holes."""
+
     def next_data(self, position: int) -> int:
         """The first byte from here on that lies in no hole of a sparse file, or the file's size."""
 
@@ -124,6 +127,7 @@ def os_error(number: int, path: str) -> OSError:
 # ---------------------------------------------------------------- the real disk
 
 _MAX_BUFFERS = 1024  # IOV_MAX of Linux: pwritev refuses more at once
+_BLOCK_BYTES = 512  # of st_blocks, whatever the file system has
 _LOCK_TRIES = 20
 _LOCK_WAIT_SECONDS = 0.005
 
@@ -177,6 +181,9 @@ class OsFile:
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
+
+    def space_bytes(self) -> int:
+        return os.fstat(self._descriptor).st_blocks * _BLOCK_BYTES
 
     def next_data(self, position: int) -> int:
         try:

@@ -33,6 +33,7 @@ from quorumlog.store.ledger_store import (
     LogPoint,
     LogRange,
     SetAsideCount,
+    SpaceTaken,
     SyncTask,
 )
 from quorumlog.store.log.entry_index import EntryIndex, LogEnds
@@ -235,6 +236,10 @@ class FileLedgerStore(LedgerStore):
 
     def space_ahead(self) -> Callable[[], None] | None:
         return self._space.ahead(self.end.position, self.end.index + 1)
+
+    def space_taken(self) -> SpaceTaken:
+        data, index = self._data.space_taken(), self._index.files.space_taken()
+        return SpaceTaken(data.disk_bytes + index.disk_bytes, data.apparent_bytes + index.apparent_bytes)
 
     def outgrown_cache(self) -> Callable[[], None] | None:
         return self._page_cache.outgrown(self.durable.position)

@@ -156,6 +156,15 @@ class SetAsideCount(NamedTuple):
     size_bytes: int
 
 
+class SpaceTaken(NamedTuple):
+    """By segments of data and index, in bytes."""
+
+    disk_bytes: int
+    """What they take of the disk: what is reserved in them."""
+    apparent_bytes: int
+    """How long they are."""
+
+
 class SyncTask(Protocol):
     """One flush: everything appended or truncated before `begin_sync` was called."""
 
@@ -228,6 +237,9 @@ class LedgerStore(Protocol):
         It waits for the disk, while the store's thread has heartbeats to send. Lack of space is left to
         the append that needs it. Raises StoreFailure.
         """
+
+    def space_taken(self) -> SpaceTaken:
+        """Touches no disk. Raises StoreFailure."""
 
     def outgrown_cache(self) -> Callable[[], None] | None:
         """To be asked after a sync: work for any thread that gives back memory of the operating system

@@ -163,6 +163,10 @@ class MemoryFile:
     def size(self) -> int:
         return self._size
 
+    def space_bytes(self) -> int:
+        """In chunks that something was written into; the process may have fewer pages of them."""
+        return len(self._chunks) * CHUNK_BYTES
+
     def next_data(self, position: int) -> int:
         starts = [number * CHUNK_BYTES for number in self._chunks]
         data = [max(position, start) for start in starts if start + CHUNK_BYTES > position]

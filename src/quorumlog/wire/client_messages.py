@@ -168,6 +168,10 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
     set_aside_files: int = 0
     """What is kept in `set-aside/` for people."""
     set_aside_bytes: int = 0
+    log_disk_bytes: int = -1
+    """What the segments of data and index take of the disk; -1: an earlier release does not say."""
+    log_apparent_bytes: int = -1
+    """How long they are: segments are sparse."""
 
 
 class TransferRequest(ClientMessage, frozen=True, kw_only=True, tag=40):

@@ -103,6 +103,10 @@ class SimFile:
         self._check()
         return len(self._inode.cache)
 
+    def space_bytes(self) -> int:
+        self._check()
+        return len(self._inode.allocated) * PAGE_BYTES
+
     def next_data(self, position: int) -> int:
         self._check()
         size = len(self._inode.cache)

@@ -96,6 +96,10 @@ class Segment:
     def pread_into(self, buffer: memoryview, position: int) -> int:
         return self._file.pread_into(buffer, position - self.base_position)
 
+    def space_bytes(self) -> int:
+        """What it takes of the disk. Raises OSError."""
+        return self._file.space_bytes()
+
     def next_data(self, position: int) -> int:
         """The first position from here on that lies in no hole, or where the segment ends."""
         offset = position - self.base_position

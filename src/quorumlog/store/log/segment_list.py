@@ -13,6 +13,7 @@ import threading
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import DiskFull, StoreFailure
 from quorumlog.store.disk import Disk
+from quorumlog.store.ledger_store import SpaceTaken
 from quorumlog.store.log.segment import PAGE_BYTES, Segment
 
 DATA_NAME = "data"
@@ -164,6 +165,15 @@ class SegmentList:
             raise StoreFailure(f"{self.directory} cannot be synced: {error}") from error
 
     # ---------------------------------------------------------------- space
+
+    def space_taken(self) -> SpaceTaken:
+        """Raises StoreFailure."""
+        files = self.files
+        try:
+            disk_bytes = sum(file.space_bytes() for file in files)
+        except OSError as error:
+            raise StoreFailure(f"a segment in {self.directory} says no size: {error}") from error
+        return SpaceTaken(disk_bytes, len(files) * self.segment_bytes)
 
     def reserve(self, stop_position: int, step_bytes: int) -> None:
         """Have space up to `stop_position`, creating segments as needed, in steps of `step_bytes`

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from quorumlog.entry import Formation, Replica
 from quorumlog.store.disk import Disk
-from quorumlog.store.ledger_store import DamagedRange
+from quorumlog.store.ledger_store import DamagedRange, SpaceTaken
+from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME
+from quorumlog.store.log.segment_view import list_segment_files
 from quorumlog.store.offline.directory_reader import DirectoryReader
 from quorumlog.store.offline.log_extent import Damage
 from quorumlog.store.offline.verification import Progress, check_entries, damaged_to_json
@@ -50,6 +53,7 @@ class Inspection:
     durable_index: int
     segment_bytes: int
     index_segment_bytes: int
+    space: SpaceTaken
     segments: tuple[SegmentRow, ...]
     damage: tuple[Damage, ...]
     damaged: tuple[DamagedRange, ...]
@@ -79,6 +83,8 @@ class Inspection:
             "durable_index": self.durable_index,
             "segment_bytes": self.segment_bytes,
             "index_segment_bytes": self.index_segment_bytes,
+            "log_disk_bytes": self.space.disk_bytes,
+            "log_apparent_bytes": self.space.apparent_bytes,
             "segments": [asdict(segment) for segment in self.segments],
             "damage": [
                 {
@@ -126,11 +132,26 @@ def inspect_directory(
             durable_index=reader.durable_index,
             segment_bytes=reader.segment_bytes,
             index_segment_bytes=reader.index_segment_bytes,
+            space=_space_taken(disk, path),
             segments=tuple(_segment_row(reader, number) for number in range(len(reader.segments))),
             damage=tuple(damage),
             damaged=reader.damaged,
             tail=reader.tail,
         )
+
+
+def _space_taken(disk: Disk, path: str) -> SpaceTaken:
+    disk_bytes = apparent_bytes = 0
+    for folder in (DATA_NAME, INDEX_NAME):
+        for segment in list_segment_files(disk, path, folder):
+            try:
+                file = disk.open(f"{path}/{segment.name}", writable=False)
+            except (FileNotFoundError, PermissionError):
+                continue  # a running member has just cut it off, or what is wrong is said elsewhere
+            with closing(file):
+                disk_bytes += file.space_bytes()
+                apparent_bytes += segment.size_bytes
+    return SpaceTaken(disk_bytes, apparent_bytes)
 
 
 def _segment_row(reader: DirectoryReader, number: int) -> SegmentRow:

@@ -20,8 +20,8 @@ import typer.main
 
 import quorumlog
 from quorumlog.cli.main import app
-from quorumlog.cli.status import KEYS
-from quorumlog.cli.toml_config import ServerConfig
+from quorumlog.cli.run.toml_config import ServerConfig
+from quorumlog.cli.use.status import KEYS
 from quorumlog.config import ConsensusConfig, GroupConfig, StoreConfig
 from tests.docs.markdown import DOCS
 
@@ -84,7 +84,7 @@ def options_for(message: Message) -> set[str]:
     file = message.place.partition(":")[0]
     if file in ALL_COMMANDS or "quorumlog {}" in message.text:
         return EVERY_OPTION
-    if file.startswith("bench/") or file == "cli/flush_cost.py":
+    if file.startswith("bench/") or file.startswith("cli/measure/"):
         return OPTIONS["bench"]
     stem = Path(file).stem
     if file.startswith("cli/") and stem != "toml_config":
@@ -144,9 +144,9 @@ def test_there_are_messages_that_name_options() -> None:
         ("config.py", "--directory is missing", False),
         ("config.py", "--raw-dir is missing", False),
         ("bench/raw_limit.py", "name another (--raw-dir)", True),
-        ("cli/dev.py", "--dir holds a log", True),
-        ("cli/dev.py", "--data-dir holds a log", False),
-        ("cli/dev.py", "see quorumlog serve --data-dir", True),
+        ("cli/run/dev.py", "--dir holds a log", True),
+        ("cli/run/dev.py", "--data-dir holds a log", False),
+        ("cli/run/dev.py", "see quorumlog serve --data-dir", True),
     ],
 )
 def test_an_option_is_looked_for_where_the_message_is_read(file: str, text: str, is_known: bool) -> None:

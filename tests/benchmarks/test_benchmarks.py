@@ -19,7 +19,7 @@ from benchmarks.quick import calibration_s, verdicts
 from benchmarks.thin_links import measure_thin_link
 from quorumlog.bench.figures import Target
 from quorumlog.bench.open_loop import OVERLOAD, SHARES
-from quorumlog.cli.bench_tables import target_lines
+from quorumlog.cli.measure.bench_tables import target_lines
 from tests.tools import run_tool
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quorumlog.cli.toml_config import load_server_config
+from quorumlog.cli.run.toml_config import load_server_config
 from quorumlog.config import MIB
 from quorumlog.errors import ConfigError
 

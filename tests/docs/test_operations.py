@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from quorumlog.cli import output, status
-from quorumlog.cli.toml_config import load_server_config
+from quorumlog.cli import output
+from quorumlog.cli.run.toml_config import load_server_config
+from quorumlog.cli.use import status
 from quorumlog.config import LARGEST_ENTRY_BYTES, LARGEST_PUSH_BYTES, RELOADABLE
 from quorumlog.server import ledger_server
 from tests.docs.markdown import DOCS, code_blocks, section, tables

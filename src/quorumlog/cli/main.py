@@ -6,19 +6,19 @@ from typing import Annotated
 
 import typer
 
-from quorumlog.cli.append import append
-from quorumlog.cli.bench import bench_app
-from quorumlog.cli.dev import dev
-from quorumlog.cli.flush_cost import flush
-from quorumlog.cli.inspect import inspect
+from quorumlog.cli.look.inspect import inspect
+from quorumlog.cli.look.recover import recover
+from quorumlog.cli.look.sim import sim
+from quorumlog.cli.look.verify import verify
+from quorumlog.cli.measure.bench import bench_app
+from quorumlog.cli.measure.flush_cost import flush
 from quorumlog.cli.output import ReportingGroup
-from quorumlog.cli.read import read
-from quorumlog.cli.recover import recover
-from quorumlog.cli.serve import serve
-from quorumlog.cli.sim import sim
-from quorumlog.cli.status import status
-from quorumlog.cli.transfer import transfer
-from quorumlog.cli.verify import verify
+from quorumlog.cli.run.dev import dev
+from quorumlog.cli.run.serve import serve
+from quorumlog.cli.use.append import append
+from quorumlog.cli.use.read import read
+from quorumlog.cli.use.status import status
+from quorumlog.cli.use.transfer import transfer
 from quorumlog.version import DESCRIPTION
 
 app = typer.Typer(

@@ -13,7 +13,7 @@ import typer
 
 from quorumlog.cli.options import Json, named_path
 from quorumlog.cli.output import let_go_of_terminal, note, out, print_json
-from quorumlog.cli.serve import Flush, Level, LogLevel, log_to_stderr, refuse_optimised_python
+from quorumlog.cli.run.serve import Flush, Level, LogLevel, log_to_stderr, refuse_optimised_python
 from quorumlog.errors import ConfigError
 from quorumlog.server import LocalCluster
 

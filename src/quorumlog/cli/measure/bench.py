@@ -17,7 +17,7 @@ from quorumlog.bench.open_loop import OPEN_LOADS_BY_NAME, OpenMeasured, run_open
 from quorumlog.bench.raw_limit import scratch_directory
 from quorumlog.bench.running_group import RunningGroup
 from quorumlog.bench.workloads import LOADS_BY_NAME, chosen
-from quorumlog.cli.bench_tables import open_table_of, table_of, target_lines
+from quorumlog.cli.measure.bench_tables import open_table_of, table_of, target_lines
 from quorumlog.cli.options import Group, Json, Servers, split_servers
 from quorumlog.cli.output import err, out, print_json
 from quorumlog.client import connect

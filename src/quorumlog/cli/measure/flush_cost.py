@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from quorumlog.bench.flush_cost import measure_flush_costs
-from quorumlog.cli.bench_tables import flush_table_of
+from quorumlog.cli.measure.bench_tables import flush_table_of
 from quorumlog.cli.options import Json
 from quorumlog.cli.output import err, out, print_json
 from quorumlog.errors import ConfigError

@@ -13,7 +13,7 @@ import typer
 
 from quorumlog.cli.options import named_path
 from quorumlog.cli.output import EXIT_STORE, error_line, let_go_of_terminal
-from quorumlog.cli.toml_config import ServerConfig, load_server_config
+from quorumlog.cli.run.toml_config import ServerConfig, load_server_config
 from quorumlog.config import GroupConfig
 from quorumlog.errors import ConfigError
 from quorumlog.server import LedgerServer

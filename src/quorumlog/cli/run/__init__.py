@@ -1,0 +1,5 @@
+"""Commands that run members.
+
+Read in this order: `toml_config` (what a member is told), `serve` (one member of one or more groups),
+`dev` (a whole cluster in one terminal).
+"""

@@ -1,6 +1,20 @@
-"""`python -m quorumlog` is the `quorumlog` command."""
+"""The `quorumlog` command, also as `python -m quorumlog`."""
 
-from quorumlog.cli.main import main
+import sys
+
+from quorumlog.cli.interrupts import watch_signals
+from quorumlog.version import DESCRIPTION
+
+
+def main() -> None:
+    watch_signals()
+    if sys.argv[1:] == ["--version"]:
+        print(DESCRIPTION)  # the one answer that needs no command line
+        return
+    from quorumlog.cli.main import main as run
+
+    run()
+
 
 if __name__ == "__main__":
     main()

@@ -31,7 +31,7 @@ FIELD = re.compile(r"(?<![\w/.`{])[a-z]+(?:_[a-z0-9]+)+(?![\w(.])")
 COMMAND = re.compile(r"quorumlog ([a-z]+)\b")
 NOT_OURS = {"--add-modules"}
 """Options of other programs: Java's."""
-ALL_COMMANDS = ("cli/options.py", "cli/output.py")
+ALL_COMMANDS = ("__main__.py", "cli/options.py", "cli/output.py")
 """What all commands share may name what any of them has."""
 NOT_FOR_USERS = "sim/"
 """Its messages are for who wrote the code: they name its attributes."""

@@ -9,8 +9,6 @@ import typer
 
 from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError
-from quorumlog.store.files.member_file import MEMBER_NAME
-from quorumlog.store.log.segment_list import DATA_NAME
 
 MAX_TIMEOUT_S = 1_000_000
 """Eleven days; above it are typing mistakes and `inf`."""
@@ -71,6 +69,9 @@ def split_servers(servers: str) -> list[str]:
 
 def check_directory(directory: Path) -> str:
     """An existing directory; raises ConfigError."""
+    from quorumlog.store.files.member_file import MEMBER_NAME
+    from quorumlog.store.log.segment_list import DATA_NAME
+
     if not directory.is_dir():
         what = "is not a directory" if directory.exists() else "does not exist"
         raise ConfigError(f"{directory} {what}; name the data directory of a member")

@@ -14,24 +14,21 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import msgspec
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from typer.core import TyperGroup
 
+from quorumlog.cli.interrupts import EXIT_OF_SIGNAL, running
 from quorumlog.errors import ConfigError, DirectoryDamaged, LedgerError, ProtocolViolation, StoreFailure
 
 EXIT_REFUSED = 1
 EXIT_CONFIG = 2
 EXIT_STORE = 3
-EXIT_OF_SIGNAL = 128
-"""Plus the number of the signal, as shells have it."""
 EXIT_INTERRUPTED = EXIT_OF_SIGNAL + 2
 
-_json = msgspec.json.Encoder()
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def let_go_of_terminal() -> None:
@@ -45,17 +42,23 @@ def let_go_of_terminal() -> None:
 
 def out() -> Console:
     """Standard output as it is now (a test may have replaced it); wide where it is no terminal."""
+    from rich.console import Console
+
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=200)
 
 
 def err() -> Console:
+    from rich.console import Console
+
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def print_json(row: dict[str, Any]) -> None:
     """One object, one line."""
-    sys.stdout.write(_json.encode(row).decode() + "\n")
+    import msgspec
+
+    sys.stdout.write(msgspec.json.encode(row).decode() + "\n")
     sys.stdout.flush()
 
 
@@ -70,6 +73,8 @@ def error_line(text: str) -> None:
 @contextmanager
 def entry_progress(label: str) -> Iterator[Callable[[int, int], None]]:
     """A bar on standard error, if that is a terminal; yields what is called with (done, in all)."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     console = err()
     columns = (
         TextColumn("{task.description}"),
@@ -85,11 +90,36 @@ def entry_progress(label: str) -> Iterator[Callable[[int, int], None]]:
 
 
 class ReportingGroup(TyperGroup):
-    """Turns what a person can act on into one line and an exit status; never a traceback."""
+    """Turns what a person can act on into one line and an exit status; never a traceback.
+
+    Help lists the commands by `rich_help_panel`, which typer does only where rich lays it out.
+    """
+
+    _has_options = True
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        # Options of this group that are not given are validated all the same, and what typer validates
+        # with loads for longer than the help of a command.
+        self._has_options = not args or args[0] not in self.commands
+        return super().parse_args(ctx, args)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return super().get_params(ctx) if self._has_options else []
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        panels: dict[str, list[tuple[str, str]]] = {}
+        width = formatter.width - 6 - max(map(len, self.commands))
+        for name, command in self.commands.items():
+            row = (name, command.get_short_help_str(width))
+            panels.setdefault(getattr(command, "rich_help_panel", ""), []).append(row)
+        for panel, rows in panels.items():
+            with formatter.section(panel):
+                formatter.write_dl(rows)
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with running():
+                return super().invoke(ctx)
         except ConfigError as error:
             error_line(str(error))
             raise typer.Exit(EXIT_CONFIG) from None

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from quorumlog.cli.options import Directory, Json, check_directory
 from quorumlog.cli.output import entry_progress, out, print_json
-from quorumlog.store.disk import OsDisk
-from quorumlog.store.offline.inspection import Inspection, inspect_directory
-from quorumlog.store.offline.verification import describe_damaged
+
+if TYPE_CHECKING:
+    from quorumlog.store.offline.inspection import Inspection
 
 
 def inspect(
@@ -29,6 +28,9 @@ def inspect(
 
     Example: quorumlog inspect /var/lib/quorumlog/n0
     """
+    from quorumlog.store.disk import OsDisk
+    from quorumlog.store.offline.inspection import inspect_directory
+
     path = check_directory(directory)
     with entry_progress(path) as progress:
         found = inspect_directory(OsDisk(), path, verify_entries=not quick, progress=progress)
@@ -41,6 +43,8 @@ def inspect(
 
 
 def _print_facts(found: Inspection) -> None:
+    from rich.table import Table
+
     founding = ", ".join(voter.member_id for voter in found.formation.founding)
     voted_for = found.voted_for.member_id if found.voted_for else "nobody"
     facts: list[tuple[str, object]] = [("directory", found.directory)]
@@ -79,6 +83,8 @@ def _hard_state(found: Inspection, voted_for: str) -> str:
 
 
 def _print_segments(found: Inspection) -> None:
+    from rich.table import Table
+
     if not found.segments:
         return
     table = Table(box=None, pad_edge=False)
@@ -100,6 +106,8 @@ def _print_segments(found: Inspection) -> None:
 
 
 def _print_damage(found: Inspection, *, quick: bool) -> None:
+    from quorumlog.store.offline.verification import describe_damaged
+
     console = out()
     console.print()
     for damage in found.damage:

@@ -8,12 +8,6 @@ import typer
 
 from quorumlog.cli.options import Directory, check_directory
 from quorumlog.cli.output import note
-from quorumlog.store.directory.directory_recovery import (
-    check_recoverable,
-    nothing_to_do,
-    recover_directory,
-)
-from quorumlog.store.disk import OsDisk
 
 
 def recover(
@@ -27,6 +21,13 @@ def recover(
 
     Example: quorumlog recover /var/lib/quorumlog
     """
+    from quorumlog.store.directory.directory_recovery import (
+        check_recoverable,
+        nothing_to_do,
+        recover_directory,
+    )
+    from quorumlog.store.disk import OsDisk
+
     path = check_directory(directory)
     if not check_recoverable(OsDisk(), path):
         typer.echo(nothing_to_do(path))

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from quorumlog.cli.options import Json
 from quorumlog.cli.output import EXIT_REFUSED, entry_progress, out, print_json
-from quorumlog.sim.coverage import EXPECTED_ABSENT, expected, missing
-from quorumlog.sim.many_runs import run_seeds
-from quorumlog.sim.run import FAULTS_MS, RunResult, run_seed
 
+if TYPE_CHECKING:
+    from quorumlog.sim.run import RunResult
+
+FAULTS_S = 15.0
+"""`quorumlog.sim.run.FAULTS_MS`, known without loading the simulator."""
 COVERAGE_SEEDS = 1000
 """From so many runs on everything that can be met must have been met."""
 
@@ -24,7 +25,7 @@ def sim(
     jobs: Annotated[int, typer.Option(help="Processes.", min=1)] = 1,
     seconds: Annotated[
         float, typer.Option(help="Virtual seconds with faults, before they end.", min=0.1)
-    ] = FAULTS_MS / 1000,
+    ] = FAULTS_S,
     members: Annotated[
         int | None, typer.Option(help="Members; drawn from the seed if not given.", min=1, max=7)
     ] = None,
@@ -49,6 +50,9 @@ def sim(
 
     Example: quorumlog sim --seeds 1000 --jobs 2
     """
+    from quorumlog.sim.coverage import missing
+    from quorumlog.sim.run import run_seed
+
     if trace or members is not None:
         if seeds != 1:
             raise typer.BadParameter("--trace and --members go with one --seed, not with --seeds")
@@ -77,6 +81,8 @@ def sim(
 def _run_seeds(
     first_seed: int, seeds: int, jobs: int, faults_ms: float, lossy_disks: bool
 ) -> list[RunResult]:
+    from quorumlog.sim.many_runs import run_seeds
+
     results = []
     with entry_progress("runs") as progress:
         for result in run_seeds(
@@ -112,6 +118,10 @@ def _print(
     *,
     lossy_disks: bool,
 ) -> None:
+    from rich.table import Table
+
+    from quorumlog.sim.coverage import EXPECTED_ABSENT, expected
+
     console = out()
     for result in failed[:5]:
         console.print(f"seed {result.seed} failed:\n{result.failure}", markup=False)
@@ -145,6 +155,8 @@ def _print(
 
 def _print_losses(results: list[RunResult]) -> None:
     """What runs on lossy disks have cost, run by run; runs without losses are only counted."""
+    from rich.table import Table
+
     table = Table("seed", "acknowledged entries lost", "found others holding other entries", "not whole")
     marked = [each for each in results if each.lost or each.diverged or each.not_whole]
     for result in sorted(marked, key=lambda result: result.seed):

@@ -5,21 +5,18 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from quorumlog.cli.options import Json, check_directory, named_path
 from quorumlog.cli.output import EXIT_REFUSED, entry_progress, note, out, print_json
 from quorumlog.errors import DirectoryDamaged
-from quorumlog.store.disk import OsDisk
-from quorumlog.store.offline.directory_reader import DirectoryReader
-from quorumlog.store.offline.verification import (
-    Verification,
-    compare_directories,
-    describe_damaged,
-    verify_directory,
-)
+
+if TYPE_CHECKING:
+    from quorumlog.store.disk import OsDisk
+    from quorumlog.store.offline.directory_reader import DirectoryReader
+    from quorumlog.store.offline.verification import Verification
 
 
 def verify(
@@ -40,6 +37,9 @@ def verify(
 
     Example: quorumlog verify /var/lib/quorumlog/n0 /var/lib/quorumlog/n1 /var/lib/quorumlog/n2
     """
+    from quorumlog.store.disk import OsDisk
+    from quorumlog.store.offline.verification import verify_directory
+
     paths = [check_directory(directory) for directory in directories]
     disk = OsDisk()
     results = []
@@ -74,6 +74,9 @@ def _compared(disk: OsDisk, results: list[Verification]) -> list[Verification]:
 
 
 def _difference(disk: OsDisk, first: Verification, other: Verification) -> str:
+    from quorumlog.store.offline.directory_reader import DirectoryReader
+    from quorumlog.store.offline.verification import compare_directories
+
     with ExitStack() as stack:
         readers = [
             stack.enter_context(DirectoryReader(disk, result.directory)) for result in (first, other)
@@ -103,6 +106,8 @@ def _identity_problem(first: Verification, readers: list[DirectoryReader]) -> st
 
 
 def _print_result(result: Verification) -> None:
+    from quorumlog.store.offline.verification import describe_damaged
+
     console = out()
     covered = f"{result.checked} checked"
     if result.unchecked:

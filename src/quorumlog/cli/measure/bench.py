@@ -6,26 +6,34 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from quorumlog.bench.closed_loop import Result, run_loads
-from quorumlog.bench.local_processes import listening_processes
-from quorumlog.bench.machine import machine_of
-from quorumlog.bench.open_loop import OPEN_LOADS_BY_NAME, OpenMeasured, run_open_loads
-from quorumlog.bench.raw_limit import scratch_directory
-from quorumlog.bench.running_group import RunningGroup
-from quorumlog.bench.workloads import LOADS_BY_NAME, chosen
-from quorumlog.cli.measure.bench_tables import open_table_of, table_of, target_lines
 from quorumlog.cli.options import Group, Json, Servers, split_servers
 from quorumlog.cli.output import err, out, print_json
-from quorumlog.client import connect
 from quorumlog.config import DEFAULT_GROUP
 
-M = TypeVar("M", Result, OpenMeasured)
+if TYPE_CHECKING:
+    from quorumlog.bench.closed_loop import Result
+    from quorumlog.bench.open_loop import OpenMeasured
 
-bench_app = typer.Typer(invoke_without_command=True, subcommand_metavar="[flush]")
+M = TypeVar("M", "Result", "OpenMeasured")
+
+LOADS = (
+    "one-writer",
+    "64-writers",
+    "256-writers",
+    "concurrent-appends",
+    "batches",
+    "small-records",
+    "sequential-read",
+    "random-get",
+)
+OPEN_LOADS = ("open-client", "open-256-connections", "open-batches")
+"""Names in `quorumlog.bench`, known without loading it."""
+
+bench_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None, subcommand_metavar="[flush]")
 
 
 @bench_app.callback()
@@ -39,8 +47,8 @@ def bench(
     workload: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"Only this load; may be repeated. One of {', '.join(LOADS_BY_NAME)};"
-            f" with --open-loop one of {', '.join(OPEN_LOADS_BY_NAME)}.",
+            help=f"Only this load; may be repeated. One of {', '.join(LOADS)};"
+            f" with --open-loop one of {', '.join(OPEN_LOADS)}.",
             metavar="NAME",
             show_default=False,
         ),
@@ -75,6 +83,16 @@ def bench(
     """
     if context.invoked_subcommand is not None:
         return
+    from quorumlog.bench.closed_loop import run_loads
+    from quorumlog.bench.local_processes import listening_processes
+    from quorumlog.bench.machine import machine_of
+    from quorumlog.bench.open_loop import OPEN_LOADS_BY_NAME, run_open_loads
+    from quorumlog.bench.raw_limit import scratch_directory
+    from quorumlog.bench.running_group import RunningGroup
+    from quorumlog.bench.workloads import LOADS_BY_NAME, chosen
+    from quorumlog.cli.measure.bench_tables import open_table_of, table_of, target_lines
+    from quorumlog.client import connect
+
     split_servers(servers)
     loads = [] if open_loop else chosen(workload, LOADS_BY_NAME)
     open_loads = chosen(workload, OPEN_LOADS_BY_NAME) if open_loop else []

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-from quorumlog.bench.flush_cost import measure_flush_costs
-from quorumlog.cli.measure.bench_tables import flush_table_of
 from quorumlog.cli.options import Json
 from quorumlog.cli.output import err, out, print_json
 from quorumlog.errors import ConfigError
@@ -26,6 +24,9 @@ def flush(
 
     Example: quorumlog bench flush --dir /var/lib/quorumlog --rounds 200
     """
+    from quorumlog.bench.flush_cost import measure_flush_costs
+    from quorumlog.cli.measure.bench_tables import flush_table_of
+
     if not directory.is_dir():
         raise ConfigError(f"--dir {directory} is not a directory; name one on the disk to measure")
     with err().status("preparing files") as status:

@@ -7,7 +7,7 @@ import signal
 import threading
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,7 +15,9 @@ from quorumlog.cli.options import Json, named_path
 from quorumlog.cli.output import let_go_of_terminal, note, out, print_json
 from quorumlog.cli.run.serve import Flush, Level, LogLevel, log_to_stderr, refuse_optimised_python
 from quorumlog.errors import ConfigError
-from quorumlog.server import LocalCluster
+
+if TYPE_CHECKING:
+    from quorumlog.server import LocalCluster
 
 
 def dev(
@@ -42,6 +44,8 @@ def dev(
 
     Example: quorumlog dev --members 3 --dir ./dev-data
     """
+    from quorumlog.server import LocalCluster
+
     refuse_optimised_python()
     log_to_stderr(log_level)
     _refuse_another_size(directory, members)

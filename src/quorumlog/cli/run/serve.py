@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from quorumlog.cli.options import named_path
 from quorumlog.cli.output import EXIT_STORE, error_line, let_go_of_terminal
-from quorumlog.cli.run.toml_config import ServerConfig, load_server_config
-from quorumlog.config import GroupConfig
 from quorumlog.errors import ConfigError
-from quorumlog.server import LedgerServer
-from quorumlog.version import DESCRIPTION
-
-log = logging.getLogger("quorumlog.server")
 
 
 class Flush(StrEnum):
@@ -109,6 +102,9 @@ def serve(
         quorumlog serve --id n0 --data-dir /var/lib/quorumlog
         --members n0=10.0.0.1:20911,n1=10.0.0.2:20911,n2=10.0.0.3:20911
     """
+    from quorumlog.cli.run.serving_member import ServingMember
+    from quorumlog.cli.run.toml_config import load_server_config
+
     refuse_optimised_python()
     given = {
         "member_id": member_id,
@@ -124,7 +120,7 @@ def serve(
     path = None if config is None else str(config)
     server_config = load_server_config(path, given)
     log_to_stderr(LogLevel(server_config.log_level or LogLevel.INFO))
-    server = _ServingServer(server_config, path, given)
+    server = ServingMember(server_config, path, given)
     status = server.run()
     if isinstance(server.failure, ConfigError):
         raise server.failure
@@ -136,50 +132,6 @@ def serve(
     except OSError:
         let_go_of_terminal()  # it was closed, which is no failure of the member
     raise typer.Exit(status)
-
-
-class _ServingServer(LedgerServer):
-    """Says on standard output that it listens once it does: what a script or a person waits for. SIGHUP
-    has it read its configuration again."""
-
-    def __init__(self, config: ServerConfig, path: str | None, given: Mapping[str, Any]) -> None:
-        """`path` and `given` as in `load_server_config`."""
-        super().__init__(config.groups, bind=config.bind)
-        self._listens_on = config.bind or self.address
-        self._path = path
-        self._given = given
-
-    def hung_up(self) -> None:
-        if self._path is None:
-            log.warning("SIGHUP: nothing to reload: there is no --config file")
-            return
-        try:
-            config = load_server_config(self._path, self._given)
-            self.reload(config.groups)
-        except ConfigError as error:
-            log.error("SIGHUP: nothing is reloaded: %s", error)
-            return
-        if (config.bind or self.address) != self._listens_on:
-            log.warning("needs a restart to change: bind")
-        root = logging.getLogger()
-        level = logging.getLevelName((config.log_level or LogLevel.INFO).upper())
-        before, root.level = root.level, min(root.level, level, logging.WARNING)
-        names = [logging.getLevelName(each).lower() for each in (before, level)]
-        log.warning("SIGHUP: %s is reloaded, log_level: %s -> %s", self._path, *names)
-        root.setLevel(level)
-
-    async def start(self) -> None:
-        await super().start()
-        for config in self.groups:
-            print(_announcement(config, self._listens_on), flush=True)
-
-
-def _announcement(config: GroupConfig, listens_on: str) -> str:
-    place = f"data in {config.data_dir}" if config.store == "file" else "data in memory only"
-    return (
-        f"{DESCRIPTION}: {config.member_id} of group {config.group}, one of {len(config.members)},"
-        f" listens on {listens_on}, flush {config.storage.flush}, {place}"
-    )
 
 
 def refuse_optimised_python() -> None:

@@ -1,4 +1,5 @@
 """Commands that use a running log, as its clients.
 
-Read in this order: `append`, `read` (also of a stopped member's directory), `status`, `transfer`.
+Read in this order: `append`; `read` with `read_sources` (a cluster, a stopped member's
+directory) and `entry_formats`; `status` with `status_table`; `transfer`.
 """

@@ -10,17 +10,19 @@ from contextlib import ExitStack
 from io import BufferedReader
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from quorumlog.cli.interrupts import EXIT_OF_SIGNAL
 from quorumlog.cli.options import Group, Json, Servers, Timeout, named_path, split_servers
-from quorumlog.cli.output import EXIT_OF_SIGNAL, EXIT_REFUSED, describe, error_line
-from quorumlog.client import connect
-from quorumlog.client.protocol.append_window import StreamProgress
+from quorumlog.cli.output import EXIT_REFUSED, describe, error_line
 from quorumlog.config import DEFAULT_GROUP, MIB
-from quorumlog.entry import AppendReceipt
 from quorumlog.errors import BodyTooLarge, ConfigError, LedgerError
+
+if TYPE_CHECKING:
+    from quorumlog.client.protocol.append_window import StreamProgress
+    from quorumlog.entry import AppendReceipt
 
 CHUNK_BYTES = 1 * MIB
 MAX_BATCH_LINES = 4096
@@ -136,6 +138,8 @@ def append(
 
     Example: seq 1000 | quorumlog append --servers 127.0.0.1:20911,127.0.0.1:20912,127.0.0.1:20913
     """
+    from quorumlog.client import connect
+
     split_servers(servers)
     with ExitStack() as stack:
         source = LineSource(

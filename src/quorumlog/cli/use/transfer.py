@@ -8,7 +8,6 @@ import typer
 
 from quorumlog.cli.options import Group, Json, Servers, Timeout, split_servers
 from quorumlog.cli.output import print_json
-from quorumlog.client import connect, leader_of
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.errors import TransferFailed
 
@@ -26,6 +25,8 @@ def transfer(
 
     Example: quorumlog transfer --servers 127.0.0.1:20911 --to n1
     """
+    from quorumlog.client import connect, leader_of
+
     split_servers(servers)
     with connect(servers, group=group, timeout_ms=int(timeout * 1000)) as log:
         said = "leads"

@@ -1,0 +1,63 @@
+"""The server of `quorumlog serve`: it says that it listens, and reads its file again on SIGHUP."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from quorumlog.cli.interrupts import hung_up_before
+from quorumlog.cli.run.serve import LogLevel
+from quorumlog.cli.run.toml_config import ServerConfig, load_server_config
+from quorumlog.config import GroupConfig
+from quorumlog.errors import ConfigError
+from quorumlog.server import LedgerServer
+from quorumlog.version import DESCRIPTION
+
+log = logging.getLogger("quorumlog.server")
+
+
+class ServingMember(LedgerServer):
+    """Says on standard output that it listens once it does: what a script or a person waits for. SIGHUP
+    has it read its configuration again."""
+
+    def __init__(self, config: ServerConfig, path: str | None, given: Mapping[str, Any]) -> None:
+        """`path` and `given` as in `load_server_config`."""
+        super().__init__(config.groups, bind=config.bind)
+        self._listens_on = config.bind or self.address
+        self._path = path
+        self._given = given
+
+    def hung_up(self) -> None:
+        if self._path is None:
+            log.warning("SIGHUP: nothing to reload: there is no --config file")
+            return
+        try:
+            config = load_server_config(self._path, self._given)
+            self.reload(config.groups)
+        except ConfigError as error:
+            log.error("SIGHUP: nothing is reloaded: %s", error)
+            return
+        if (config.bind or self.address) != self._listens_on:
+            log.warning("needs a restart to change: bind")
+        root = logging.getLogger()
+        level = logging.getLevelName((config.log_level or LogLevel.INFO).upper())
+        before, root.level = root.level, min(root.level, level, logging.WARNING)
+        names = [logging.getLevelName(each).lower() for each in (before, level)]
+        log.warning("SIGHUP: %s is reloaded, log_level: %s -> %s", self._path, *names)
+        root.setLevel(level)
+
+    async def start(self) -> None:
+        await super().start()
+        for config in self.groups:
+            print(_announcement(config, self._listens_on), flush=True)
+        if hung_up_before():
+            self.hung_up()
+
+
+def _announcement(config: GroupConfig, listens_on: str) -> str:
+    place = f"data in {config.data_dir}" if config.store == "file" else "data in memory only"
+    return (
+        f"{DESCRIPTION}: {config.member_id} of group {config.group}, one of {len(config.members)},"
+        f" listens on {listens_on}, flush {config.storage.flush}, {place}"
+    )

@@ -97,7 +97,7 @@ def unknown_options(messages: list[Message]) -> list[str]:
         f"{message.place}: {option} in {message.text!r}"
         for message in messages
         for option in OPTION.findall(message.text)
-        if option not in options_for(message) | NOT_OURS
+        if option not in options_for(message) | NOT_OURS | {"--help"}
     ]
 
 

@@ -26,7 +26,6 @@ app = typer.Typer(
     cls=ReportingGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
     # rich lays help out in frames, and loads for longer than everything else together.
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -3,6 +3,8 @@
 Standard output carries results only, so that it can be piped; progress, notes and errors go to
 standard error.
 
+A mistake is one line, `quorumlog: OPTION: what is wrong; what to do`, whoever found it.
+
 Exit status: 0 done, 1 refused or damaged, 2 something to change (an option, a file), 3 the store
 failed, 130 interrupted, 143 terminated.
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -89,6 +92,10 @@ def entry_progress(label: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, in_all: progress.update(task, completed=done, total=in_all)
 
 
+UsageError: Any = typer.BadParameter.__mro__[1]
+"""What typer raises for a command line that it cannot read; it has no public name of its own there."""
+
+
 class ReportingGroup(TyperGroup):
     """Turns what a person can act on into one line and an exit status; never a traceback.
 
@@ -116,6 +123,20 @@ class ReportingGroup(TyperGroup):
             with formatter.section(panel):
                 formatter.write_dl(rows)
 
+    def main(self, *args: Any, standalone_mode: bool = True, **options: Any) -> Any:
+        run: Any = super().main
+        try:
+            status = run(*args, standalone_mode=False, **options)
+        except UsageError as error:
+            _print_slip(error)
+            status = error.exit_code
+        except typer.Abort:
+            error_line("aborted; nothing is changed")
+            status = EXIT_REFUSED
+        if standalone_mode:
+            sys.exit(status)
+        return status
+
     def invoke(self, ctx: Any) -> Any:
         try:
             with running():
@@ -136,7 +157,7 @@ class ReportingGroup(TyperGroup):
             error_line(f"the server does not speak quorumlog's protocol; check --servers: {error}")
             raise typer.Exit(EXIT_CONFIG) from None
         except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
-            error_line(f"{error.filename}: {error.strerror}")
+            error_line(f"{error.filename}: {error.strerror}; name another path, or change it")
             raise typer.Exit(EXIT_CONFIG) from None
         except OSError as error:
             if not is_output_failure(error):
@@ -161,6 +182,48 @@ def _abandon_stdout() -> None:
 
 
 def describe(error: LedgerError) -> str:
-    """The message, who leads if the error knows, and the DLedger code that support tools search for."""
+    """The message, and who leads if the error knows."""
     leader = f"; the leader is {error.leader_id} ({error.leader_address})" if error.leader_id else ""
-    return f"{error}{leader} [{type(error).__name__}, code {error.code}]"
+    return f"{error}{leader}"
+
+
+def _print_slip(error: Any) -> None:
+    """One line: the option or the command, what is wrong with it, and where it is explained."""
+    context = error.ctx
+    if type(error).__name__ == "NoArgsIsHelpError":
+        typer.echo(context.get_help(), err=True)
+        return
+    message = _PLAIN.sub(lambda found: _PLAINER[found[0]], " ".join(error.message.split())).rstrip(".")
+    parameter = getattr(error, "param", None)
+    if parameter is not None:
+        is_option = parameter.param_type_name == "option"
+        name = parameter.opts[0] if is_option else (parameter.metavar or parameter.name).strip("[]")
+        message = f"{name}{_value_of(error)}: {message}" if message else f"{name} is missing"
+    message += _nearest(error)
+    command = f"quorumlog {context.info_name}" if context and context.parent else "quorumlog"
+    error_line(f"{message}; see {command} --help")
+
+
+_PLAINER = {
+    "Value error, ": "",
+    "Input should be": "must be",
+    "a valid integer, unable to parse string as an integer": "a whole number",
+    "a valid number, unable to parse string as a number": "a number",
+    "Got unexpected extra argument(s)": "one argument or more too many:",
+    "Got unexpected extra argument": "one argument too many:",
+}
+"""What typer's parts say for programmers, and what a person reads."""
+_PLAIN = re.compile("|".join(map(re.escape, _PLAINER)))
+
+
+def _value_of(error: Any) -> str:
+    """The value that was given, where whoever checked it does not say it himself."""
+    found = getattr(error.__cause__, "errors", None)
+    value = found()[0]["input"] if found else None
+    return "" if value is None or f"'{value}'" in error.message else f" {value}"
+
+
+def _nearest(error: Any) -> str:
+    """What was probably meant, where the parser does not say so itself."""
+    close = sorted(getattr(error, "possibilities", None) or ())
+    return f"; did you mean {' or '.join(close)}?" if close else ""

@@ -14,4 +14,6 @@ def reason_of(error: OSError | UnicodeError) -> str:
     """What the operating system says, without asyncio's or Python's additions."""
     if isinstance(error, OSError) and error.errno and error.errno > 0:
         return os.strerror(error.errno)
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror  # of a name that does not resolve; its numbers are negative
     return str(error)

@@ -138,7 +138,8 @@ def _group(
         options[name] = _given(name, lambda n=name, v=value: _typed(n, v, _TYPES[n]))  # type: ignore[misc]
     for name in ("member_id", "members"):
         if name not in options:
-            raise ConfigError(f"{_called(name, path)} is missing" + (f" in {place}" if place else ""))
+            called = f"{_called(name, path)} is missing" + (f" in {place}" if place else "")
+            raise ConfigError(f"{called}; see quorumlog serve --help")
     return _within("", place, lambda: _build(options))
 
 
@@ -181,7 +182,7 @@ def _parse(path: str) -> dict[str, Any]:
         with open(path, "rb") as file:
             return tomllib.load(file)
     except OSError as error:
-        raise ConfigError(f"--config {path}: {error.strerror}") from None
+        raise ConfigError(f"--config {path}: {error.strerror}; name a TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"--config {path}: not TOML: {error}") from None
 

@@ -237,4 +237,4 @@ def _open(file: Path) -> BufferedReader:
     try:
         return file.open("rb")
     except OSError as error:
-        raise ConfigError(f"{file}: {error.strerror}") from None
+        raise ConfigError(f"FILE {file}: {error.strerror}; name a file of lines") from None

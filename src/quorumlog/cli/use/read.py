@@ -142,9 +142,11 @@ def _refuse_combinations(
     timeout: bool,
 ) -> None:
     if both:
-        raise ConfigError("--servers and --path exclude each other: read the cluster or the directory")
+        raise ConfigError("--servers and --path exclude each other; read the cluster or the directory")
     if path is None and not servers:
-        raise ConfigError("say what to read: --servers LIST, or --path DIR of a stopped member")
+        raise ConfigError(
+            "--servers is missing; write --servers LIST, or --path DIR of a stopped member"
+        )
     if path is not None and follow:
         raise ConfigError("--follow needs --servers; a stopped member's directory does not grow")
     if path is None and local:

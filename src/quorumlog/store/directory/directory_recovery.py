@@ -85,7 +85,9 @@ def _load_only_member(disk: Disk, path: str) -> MemberRecord:
     log that lacks what it had acknowledged: the others must feed it instead."""
     record = load_member(disk, path)
     if record is None:
-        raise ConfigError(f"{path} has no file 'member': it is not a directory that a member used")
+        raise ConfigError(
+            f"{path} has no file 'member': it is not a directory that a member used; name one"
+        )
     voters = max(record.formation.founding, record.formation.pending, key=len)
     if len(voters) > 1:
         names = ", ".join(voter.member_id for voter in voters)

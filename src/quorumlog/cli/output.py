@@ -65,6 +65,18 @@ def print_json(row: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
+_UNITS = (("days", 86_400), ("h", 3_600), ("min", 60))
+
+
+def spoken_duration(duration_ms: float) -> str:
+    """In the largest unit of which there are two at least: `90 s`, `5 min`, `3 h`, `12 days`."""
+    seconds = duration_ms / 1000
+    for unit, unit_seconds in _UNITS:
+        if seconds >= 2 * unit_seconds:
+            return f"{seconds // unit_seconds:.0f} {unit}"
+    return f"{int(seconds)} s"
+
+
 def note(text: str) -> None:
     err().print(text, markup=False, style="dim")
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import time
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from quorumlog.cli.options import MAX_TIMEOUT_S, Group, Json, Servers, split_servers
-from quorumlog.cli.output import EXIT_REFUSED, print_json
+from quorumlog.cli.output import EXIT_REFUSED, out, print_json
 from quorumlog.config import DEFAULT_GROUP
+from quorumlog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from quorumlog.client import MemberStatusRow
 
 KEYS = (
     "id",
@@ -44,24 +49,56 @@ def status(
             help="A member silent for so many seconds counts as down.", min=0.1, max=MAX_TIMEOUT_S
         ),
     ] = 1.0,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Look again every second, until Ctrl-C.")
+    ] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check",
+            help="For scripts: status 0 if the group is whole, 1 if it is degraded, 2 if nobody leads.",
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Show every member: role, term, log range, committed index and how far it is behind the leader.
 
-    Status 1 if no member tells its state.
+    Status 1 if no member tells its state; with --check the status tells how the group is. Columns that
+    do not fit into the terminal are left out, the least important one first.
 
     Example: quorumlog status --servers 127.0.0.1:20911,127.0.0.1:20912,127.0.0.1:20913
     """
-    from quorumlog.cli.use.status_table import print_table, told
+    from quorumlog.cli.use.status_table import WATCH_S, health_of, watch_status
     from quorumlog.client import connect
 
     split_servers(servers)
+    if watch and check:
+        raise ConfigError("--watch and --check exclude each other; one goes on, the other is an answer")
+    if watch and not json and not out().is_terminal:
+        raise ConfigError("--watch needs a terminal; --watch --json goes on in a pipe, too")
     with connect(servers, group=group) as log:
-        rows = log.status(timeout_ms=timeout * 1000)
+
+        def look() -> list[MemberStatusRow]:
+            return log.status(timeout_ms=timeout * 1000)
+
+        if watch and not json:
+            watch_status(look)
+        rows = look()
+        _print(rows, json=json)
+        while watch:
+            time.sleep(WATCH_S)
+            _print(look(), json=json)
+    if check:
+        raise typer.Exit(health_of(rows))
+    if not any(row.reachable for row in rows):
+        raise typer.Exit(EXIT_REFUSED)
+
+
+def _print(rows: list[MemberStatusRow], *, json: bool) -> None:
+    from quorumlog.cli.use.status_table import print_status, told
+
     if json:
         for row in rows:
             print_json({key: told(row, key) for key in KEYS})
     else:
-        print_table(rows)
-    if not any(row.reachable for row in rows):
-        raise typer.Exit(EXIT_REFUSED)
+        print_status(rows)

@@ -1,20 +1,52 @@
-"""What `quorumlog status` prints for people."""
+"""What `quorumlog status` prints for people, and what it concludes."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator
+from enum import IntEnum
 from typing import Any
 
+from rich.console import Console, Group
+from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
-from quorumlog.cli.output import err, out
+from quorumlog.cli.output import err, out, spoken_duration
 from quorumlog.client import MemberStatusRow, leader_of
 from quorumlog.config import MIB
 
 _ALWAYS_TOLD = ("id", "address", "reachable", "problem", "problems")
-_COLUMNS = ("address", "role", "term", "ledger_begin_index", "ledger_end_index", "committed_index")
 _VOTERS = ("leader", "follower", "candidate")
 """Roles of members that are counted; an observer is none of them."""
+_NUMBERS = ("term", "begin", "end", "committed", "lag")
 HEADINGS = ("id", "address", "role", "term", "begin", "end", "committed", "lag", "reachable", "scrubs")
+DROPPED_FIRST = ("scrubs", "begin", "term", "committed", "end")
+"""Columns that go, in this order, where the terminal is too narrow for all."""
+_ROLE_STYLES = {"leader": "green", "candidate": "yellow", "observer": "yellow", "unformed": "yellow"}
+WATCH_S = 1.0
+"""Between two looks of --watch."""
+_WIDE = 10_000
+
+
+class Health(IntEnum):
+    """The exit status of --check."""
+
+    WHOLE = 0
+    """Every member votes, and none tells of a problem."""
+    DEGRADED = 1
+    """A member leads, and something is to be looked at."""
+    NO_QUORUM = 2
+    """Nobody that answers leads: nothing is appended."""
+
+
+def health_of(rows: list[MemberStatusRow]) -> Health:
+    if leader_of(rows) is None:
+        return Health.NO_QUORUM
+    for row in rows:
+        if row.role not in _VOTERS or row.problems or row.waits_for or row.damaged_entries > 0:
+            return Health.DEGRADED
+    return Health.WHOLE
 
 
 def told(row: MemberStatusRow, key: str) -> Any:
@@ -22,33 +54,85 @@ def told(row: MemberStatusRow, key: str) -> Any:
     return getattr(row, key) if row.reachable or key in _ALWAYS_TOLD else None
 
 
-def print_table(rows: list[MemberStatusRow]) -> None:
+def print_status(rows: list[MemberStatusRow]) -> None:
+    """The table on standard output, sentences on standard error."""
+    console = out()
+    table = _fitting_table(rows, console)
+    # What fits in no width is wrapped by the terminal: an address that is cut is of no use.
+    console.width = max(console.width, _width_of(table, console))
+    console.print(table)
+    for sentence in _sentences(rows):
+        err().print(sentence)
+
+
+def watch_status(look: Callable[[], list[MemberStatusRow]]) -> None:
+    """Both, in place, until Ctrl-C."""
+    console = out()
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            rows = look()
+            live.update(Group(_fitting_table(rows, console), *_sentences(rows)), refresh=True)
+            time.sleep(WATCH_S)
+
+
+def _fitting_table(rows: list[MemberStatusRow], console: Console) -> Table:
+    headings = list(HEADINGS)
+    for dropped in (*DROPPED_FIRST, None):
+        table = _table_of(rows, headings)
+        if dropped is None or _width_of(table, console) <= console.width:
+            break
+        headings.remove(dropped)
+    return table
+
+
+def _width_of(table: Table, console: Console) -> int:
+    return console.measure(table, options=console.options.update(max_width=_WIDE)).maximum
+
+
+def _table_of(rows: list[MemberStatusRow], headings: list[str]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for heading in HEADINGS:
-        numeric = heading in ("term", "begin", "end", "committed", "lag")
-        table.add_column(heading, justify="right" if numeric else "left")
+    for heading in headings:
+        justify: Any = "right" if heading in _NUMBERS else "left"
+        table.add_column(heading, justify=justify, no_wrap=True, overflow="ignore")
     leader = leader_of(rows)
     for row in rows:
-        cells = [told(row, key) for key in _COLUMNS]
-        lag = (
-            max(leader.ledger_end_index - row.ledger_end_index, 0) if leader and row.reachable else None
-        )
-        table.add_row(
-            *("-" if cell is None else str(cell) for cell in (row.id or None, *cells, lag)),
-            "yes" if row.reachable else "[red]no[/red]",
-            _scrubs(row) if row.reachable else "-",
-        )
-    out().print(table)
-    console = err()
+        cells = _cells(row, leader)
+        table.add_row(*(cells[heading] for heading in headings))
+    return table
+
+
+def _cells(row: MemberStatusRow, leader: MemberStatusRow | None) -> dict[str, Text]:
+    """By heading; `-` for what nobody has told."""
+    lag = max(leader.ledger_end_index - row.ledger_end_index, 0) if leader and row.reachable else None
+    values = {
+        "id": row.id or None,
+        "address": row.address,
+        "role": told(row, "role"),
+        "term": told(row, "term"),
+        "begin": told(row, "ledger_begin_index"),
+        "end": told(row, "ledger_end_index"),
+        "committed": told(row, "committed_index"),
+        "lag": lag,
+        "reachable": "yes" if row.reachable else "no",
+        "scrubs": _scrubs(row) if row.reachable else None,
+    }
+    cells = {name: Text("-" if value is None else str(value)) for name, value in values.items()}
+    cells["role"].stylize(_ROLE_STYLES.get(row.role, ""))
+    cells["reachable"].stylize("" if row.reachable else "red")
+    return cells
+
+
+def _sentences(rows: list[MemberStatusRow]) -> Iterator[Text]:
     for row in rows:
         name = row.id or row.address
         for text in filter(None, (row.problem, row.waits_for, *row.problems, _set_aside(row))):
             is_named = not row.id and row.address in text
-            said = text if is_named else f"{name}: {text}"
-            console.print(said, markup=False, style="yellow")
+            yield Text(
+                text if is_named else f"{name}: {text}", style="yellow" if row.reachable else "red"
+            )
     quorum = _quorum_sentence(rows)
     if quorum:
-        console.print(quorum, markup=False, style="yellow")
+        yield Text(quorum, style="red" if health_of(rows) is Health.NO_QUORUM else "yellow")
 
 
 def _quorum_sentence(rows: list[MemberStatusRow]) -> str:
@@ -74,7 +158,9 @@ def _scrubs(row: MemberStatusRow) -> str:
     """Passes ended since the start, and how far the one under way has come or when the newest ended."""
     if row.scrub_next_index >= 0:
         return f"{row.scrub_passes} + {row.scrub_next_index}/{row.scrub_stop_index}"
-    return f"{row.scrub_passes}, {row.scrub_ended_ms_ago // 1000} s ago" if row.scrub_passes else "0"
+    if not row.scrub_passes:
+        return "0"
+    return f"{row.scrub_passes}, {spoken_duration(row.scrub_ended_ms_ago)} ago"
 
 
 def _set_aside(row: MemberStatusRow) -> str:

@@ -1,0 +1,132 @@
+"""What `status` concludes and prints: for people at any width, and for scripts."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from subprocess import Popen
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from quorumlog import LocalCluster, MemberStatusRow
+from quorumlog.cli.output import spoken_duration
+from quorumlog.cli.use import status_table
+from quorumlog.cli.use.status_table import HEADINGS, Health, health_of
+from quorumlog.client.status_rows import UNKNOWN
+from tests.cli.conftest import STORAGE, Cli, plain
+
+LONG_HOST = "replica-0.orders-log.eu-central-1.internal.example.com:20911"
+
+
+def member(number: int, **told: Any) -> MemberStatusRow:
+    """Of a group of three that is whole, unless it tells something else."""
+    known = {
+        "id": f"n{number}",
+        "address": f"10.0.0.{number}:20911",
+        "role": "follower" if number else "leader",
+        "term": 7,
+        "ledger_begin_index": 0,
+        "ledger_end_index": 123_456_789,
+        "committed_index": 123_456_789,
+        "scrub_passes": 3,
+        "scrub_ended_ms_ago": 7_300_000,
+        "reachable": True,
+    }
+    return MemberStatusRow(**{**UNKNOWN, "damaged_entries": 0, **known, **told})
+
+
+def silent(number: int) -> MemberStatusRow:
+    known = {"id": f"n{number}", "address": f"10.0.0.{number}:20911"}
+    return MemberStatusRow(**{**UNKNOWN, **known}, reachable=False, problem="no answer")
+
+
+@pytest.mark.parametrize(
+    ("rows", "health"),
+    [
+        ([member(0), member(1), member(2)], Health.WHOLE),
+        ([member(0), member(1), silent(2)], Health.DEGRADED),
+        ([member(0), member(1), member(2, role="observer")], Health.DEGRADED),
+        ([member(0), member(1), member(2, damaged_entries=1)], Health.DEGRADED),
+        ([member(0, problems=("the disk is full",)), member(1), member(2)], Health.DEGRADED),
+        ([member(0, role="candidate"), member(1), member(2)], Health.NO_QUORUM),
+        ([silent(0), member(1), member(2)], Health.NO_QUORUM),
+        ([silent(0), silent(1), silent(2)], Health.NO_QUORUM),
+        ([member(number, role="unformed") for number in range(3)], Health.NO_QUORUM),
+    ],
+)
+def test_the_health_of_a_group(rows: list[MemberStatusRow], health: Health) -> None:
+    assert health_of(rows) is health
+
+
+@pytest.mark.parametrize("width", [200, 100, 80, 60, 40, 20])
+@pytest.mark.parametrize("address", ["10.0.0.1:20911", LONG_HOST])
+def test_an_address_is_never_cut_and_what_matters_least_goes_first(
+    monkeypatch: pytest.MonkeyPatch, width: int, address: str
+) -> None:
+    written = io.StringIO()
+    monkeypatch.setattr(
+        status_table, "out", lambda: Console(file=written, width=width, force_terminal=False)
+    )
+    status_table.print_status([member(0), member(1, address=address), silent(2)])
+    lines = written.getvalue().splitlines()
+    assert len(lines) == 4, "a row is a line"
+    assert address in lines[2]
+    shown = lines[0].split()
+    assert {"id", "address", "role", "lag", "reachable"} <= set(shown)
+    left_out = [heading for heading in status_table.DROPPED_FIRST if heading not in shown]
+    assert left_out == list(status_table.DROPPED_FIRST[: len(left_out)])
+    assert shown == [heading for heading in HEADINGS if heading in shown]
+    if address != LONG_HOST and width >= 60:
+        assert max(map(len, lines)) <= width
+
+
+def test_roles_and_problems_have_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    console = Console(file=written, width=200, force_terminal=True, color_system="standard")
+    monkeypatch.setattr(status_table, "out", lambda: console)
+    status_table.print_status([member(0), member(1, role="observer"), silent(2)])
+    assert "\x1b[32mleader" in written.getvalue()
+    assert "\x1b[33mobserver" in written.getvalue()
+    assert "\x1b[31mno" in written.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("duration_ms", "said"),
+    [
+        (0, "0 s"),
+        (90_000, "90 s"),
+        (119_999, "119 s"),
+        (120_000, "2 min"),
+        (7_300_000, "2 h"),
+        (2e9, "23 days"),
+    ],
+)
+def test_durations_are_told_as_people_say_them(duration_ms: float, said: str) -> None:
+    assert spoken_duration(duration_ms) == said
+
+
+def test_check_tells_scripts_how_a_group_is(cli: Cli) -> None:
+    with LocalCluster(members=3, storage=STORAGE) as cluster:
+        servers, leader = cluster.servers, cluster.leader()
+        assert cli("status", "--servers", servers, "--check").exit_code == Health.WHOLE
+        others = [m.member_id for m in cluster.members if m.member_id != leader]
+        cluster.kill(others[0])
+        assert cli("status", "--servers", servers, "--check").exit_code == Health.DEGRADED
+        assert cli("status", "--servers", servers, "--check", "--json").exit_code == Health.DEGRADED
+    assert cli("status", "--servers", servers, "--check").exit_code == Health.NO_QUORUM
+
+
+@pytest.mark.processes
+def test_watch_goes_on_looking(start: Callable[..., Popen[bytes]], cluster: LocalCluster) -> None:
+    process = start("status", "--servers", cluster.servers, "--watch", "--json")
+    assert process.stdout is not None
+    seen = [process.stdout.readline() for _ in range(2 * len(cluster.members))]
+    assert all(b'"reachable":true' in line for line in seen)
+
+
+def test_watch_without_a_terminal_says_what_to_do(cli: Cli, free_address: str) -> None:
+    result = cli("status", "--servers", free_address, "--watch")
+    assert result.exit_code == 2
+    assert "--watch needs a terminal; --watch --json" in plain(result.stderr)

@@ -138,6 +138,7 @@ def append(
 
     Example: seq 1000 | quorumlog append --servers 127.0.0.1:20911,127.0.0.1:20912,127.0.0.1:20913
     """
+    from quorumlog.cli.use.reach import refuse_dead_servers
     from quorumlog.client import connect
 
     split_servers(servers)
@@ -154,6 +155,7 @@ def append(
         status = 0
         output_failure: OSError | None = None
         try:
+            refuse_dead_servers(log, timeout)
             for receipt in stream:
                 source.on_receipt()
                 try:

@@ -58,6 +58,20 @@ def read(
             metavar="N",
         ),
     ] = None,
+    last: Annotated[
+        int | None,
+        typer.Option("--last", help="Begin so many entries before the end.", min=1, metavar="N"),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", help="Stop after so many entries.", min=0, metavar="N")
+    ] = None,
+    until_end: Annotated[
+        bool,
+        typer.Option(
+            "--until-end",
+            help="Also what is appended meanwhile: end when nothing is left to read.",
+        ),
+    ] = False,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on with what is appended later, until Ctrl-C.")
     ] = False,
@@ -84,13 +98,15 @@ def read(
 ) -> None:
     """Print committed entries, one a line; entries that only open a term are left out.
 
-    With --follow it waits for a cluster that cannot be reached, and says so once. With --path it ends
-    with status 3 where an entry is damaged or gone; --skip-damaged goes on if the index leads past it.
+    A list of servers at which nobody listens, or whose names do not exist, fails in 3 s; others are
+    tried up to --timeout. With --follow it waits for a cluster that cannot be reached, and says so once.
+    With --path it ends with status 3 where an entry is damaged or gone; --skip-damaged goes on if the
+    index leads past it.
 
     Example: quorumlog read --servers 127.0.0.1:20911 --from 1000 --to 1010 --format json
     """
     from quorumlog.cli.use.entry_formats import WRITERS
-    from quorumlog.cli.use.read_sources import served, stored
+    from quorumlog.cli.use.read_sources import limited, served, stored
 
     _refuse_combinations(
         servers,
@@ -100,8 +116,13 @@ def read(
         follow=follow,
         local=local,
         skip_damaged=skip_damaged,
+        until_end=until_end,
         timeout=_is_on_command_line(context, "timeout"),
     )
+    if last is not None and (first_index is not None or stop_index is not None):
+        raise ConfigError(f"--last {last} excludes --from and --to; --limit goes with all of them")
+    if until_end and (follow or stop_index is not None):
+        raise ConfigError("--until-end excludes --to and --follow; leave one of them out")
     if first_index is not None and stop_index is not None and stop_index < first_index:
         raise ConfigError(f"--to {stop_index} is below --from {first_index}; swap them")
     write = WRITERS[Format.JSON if json else output_format]
@@ -114,14 +135,24 @@ def read(
             stop_index,
             local=local,
             skip_damaged=skip_damaged,
+            last=last,
         )
     else:
         assert servers is not None
         split_servers(servers)
         timeout_ms = FOLLOW_TIMEOUT_MS if follow else int(timeout * 1000)
-        entries = served(servers, group, timeout_ms, first_index, stop_index, follow=follow)
+        entries = served(
+            servers,
+            group,
+            timeout_ms,
+            first_index,
+            stop_index,
+            follow=follow,
+            until_end=until_end,
+            last=last,
+        )
     out = sys.stdout.buffer
-    for batch in entries:
+    for batch in limited(entries, limit):
         out.write(b"".join(map(write, batch)))
         out.flush()
 
@@ -139,6 +170,7 @@ def _refuse_combinations(
     follow: bool,
     local: bool,
     skip_damaged: bool,
+    until_end: bool,
     timeout: bool,
 ) -> None:
     if both:
@@ -149,6 +181,8 @@ def _refuse_combinations(
         )
     if path is not None and follow:
         raise ConfigError("--follow needs --servers; a stopped member's directory does not grow")
+    if path is not None and until_end:
+        raise ConfigError("--until-end needs --servers; a stopped member's directory does not grow")
     if path is None and local:
         raise ConfigError("--local goes with --path only; a server hands out nothing uncommitted")
     if path is None and skip_damaged:

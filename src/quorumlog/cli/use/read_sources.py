@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 from quorumlog.batch import Entry
 from quorumlog.cli.output import note
+from quorumlog.cli.use.reach import refuse_dead_servers
 from quorumlog.client import LedgerClient, connect, leader_of
 from quorumlog.errors import (
     ConfigError,
@@ -24,6 +26,33 @@ from quorumlog.store.offline.log_extent import Damage
 ASK_AGAIN_S = 0.5
 
 
+def limited(entries: Iterable[Iterable[Entry]], limit: int | None) -> Iterator[Iterable[Entry]]:
+    """The first `limit` of them; None: all."""
+    if limit is None:
+        yield from entries
+        return
+    if limit == 0:
+        return
+    for batch in entries:
+        part = list(islice(batch, limit))
+        yield part
+        limit -= len(part)
+        if limit == 0:
+            return
+
+
+def first_of_last(
+    last: int, begin: int, stop: int, read: Callable[[int, int], Iterable[Iterable[Entry]]]
+) -> int:
+    """Index at which the last `last` entries of [begin, stop) begin. No-ops are none: for as many as it
+    has met it looks further back."""
+    first = stop
+    while last > 0 and first > begin:
+        first, before = max(begin, first - last), first
+        last -= sum(1 for batch in read(first, before) for _ in batch)
+    return first
+
+
 def stored(
     path: str,
     group: str | None,
@@ -32,6 +61,7 @@ def stored(
     *,
     local: bool,
     skip_damaged: bool,
+    last: int | None = None,
 ) -> Iterator[Iterable[Entry]]:
     with DirectoryReader(OsDisk(), path) as reader:
         # Directories of Java members do not tell.
@@ -40,6 +70,13 @@ def stored(
         readable = (reader.ledger_end_index if local else reader.readable_index) + 1
         missing = reader.missing
         begin = max(reader.ledger_begin_index, 0)
+        if last is not None:
+            first_index = first_of_last(
+                last,
+                begin,
+                readable,
+                lambda first, stop: _held(reader, first, stop, skip_damaged=skip_damaged),
+            )
         first = begin if first_index is None else first_index
         stop = max(readable, first + 1) if stop_index is None else stop_index
         is_at_end = stop_index is None and (first_index is None or first == readable)
@@ -105,11 +142,17 @@ def served(
     stop_index: int | None,
     *,
     follow: bool,
+    until_end: bool,
+    last: int | None,
 ) -> Iterator[Iterable[Entry]]:
     with connect(servers, group=group, timeout_ms=timeout_ms) as log:
+        if not follow:
+            refuse_dead_servers(log, timeout_ms / 1000)
+        if last is not None:
+            first_index = _first_of_last_served(log, last)
         first = first_index or 0
         try:
-            yield from _served_from(log, first, stop_index, follow=follow)
+            yield from _served_from(log, first, stop_index, follow=follow, until_end=until_end)
             return
         except IndexOutOfRange as error:
             # Nobody said where to begin, and the log no longer begins at 0.
@@ -117,7 +160,7 @@ def served(
                 raise _named(error, first, stop_index) from None
             first = error.ledger_begin_index
         try:
-            yield from _served_from(log, first, stop_index, follow=follow)
+            yield from _served_from(log, first, stop_index, follow=follow, until_end=until_end)
         except IndexOutOfRange as error:
             raise _named(error, first, stop_index) from None
 
@@ -137,12 +180,27 @@ def _named(error: IndexOutOfRange, first: int, stop_index: int | None) -> IndexO
     )
 
 
+def _first_of_last_served(log: LedgerClient, last: int) -> int:
+    leader = leader_of(log.status())
+    begin = max(leader.ledger_begin_index, 0) if leader is not None else 0
+    return first_of_last(
+        last,
+        begin,
+        log.end_index() + 1,
+        lambda first, stop: (batch.entries() for batch in log.read_batches(first, stop)),
+    )
+
+
 def _served_from(
-    log: LedgerClient, first: int, stop_index: int | None, *, follow: bool
+    log: LedgerClient, first: int, stop_index: int | None, *, follow: bool, until_end: bool
 ) -> Iterator[Iterable[Entry]]:
     if not follow:
-        yield from (batch.entries() for batch in log.read_batches(first, stop_index))
-        return
+        while True:
+            for batch in log.read_batches(first, stop_index):
+                first = batch.first_index + batch.count
+                yield batch.entries()
+            if not until_end or first > log.end_index():
+                return
     while True:
         try:
             for entry in log.tail(first):

@@ -25,10 +25,12 @@ def transfer(
 
     Example: quorumlog transfer --servers 127.0.0.1:20911 --to n1
     """
+    from quorumlog.cli.use.reach import refuse_dead_servers
     from quorumlog.client import connect, leader_of
 
     split_servers(servers)
     with connect(servers, group=group, timeout_ms=int(timeout * 1000)) as log:
+        refuse_dead_servers(log, timeout)
         said = "leads"
         try:
             leader_id = log.transfer(to)

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import sys
 import termios
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 
 from quorumlog import LocalCluster, connect
+from quorumlog.server.free_ports import free_ports
 from tests.cli.conftest import STORAGE, Cli, objects, plain
 from tests.waiting import eventually, row_of, wait_until_identical
 
@@ -309,6 +311,35 @@ def test_dev_runs_a_cluster_until_interrupted_and_keeps_its_directory(
     result = cli("dev", "--members", 5, "--dir", tmp_path / "dev")
     assert result.exit_code == 2
     assert "--members 3" in plain(result.stderr)
+
+
+@pytest.mark.processes
+def test_dev_comes_back_at_its_addresses_and_at_those_that_are_asked_for(
+    start: Start, cli: Cli, tmp_path: Path
+) -> None:
+    def servers_of(*options: object) -> str:
+        process = start("dev", "--members", 1, "--dir", tmp_path / "dev", "--json", *options)
+        (said,) = objects(first_line(process))
+        result = cli("dev", "--members", 1, "--dir", tmp_path / "dev")
+        assert result.exit_code == 2
+        assert "is in use by another process" in plain(result.stderr)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+        return str(said["servers"])
+
+    drawn = servers_of()
+    assert servers_of() == drawn
+    (port,) = free_ports(1)
+    assert servers_of("--port", port) == f"127.0.0.1:{port}"
+    assert servers_of() == f"127.0.0.1:{port}"
+
+
+def test_dev_names_a_port_that_is_in_use(cli: Cli, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = cli("dev", "--members", 1, "--port", port, "--dir", tmp_path)
+    assert result.exit_code == 2
+    assert f"--port {port}: port {port} is in use" in plain(result.stderr)
 
 
 # ---------------------------------------------------------------- it refuses

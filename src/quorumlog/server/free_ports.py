@@ -9,6 +9,18 @@ from pathlib import Path
 _OUTGOING_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
+def is_free(port: int, host: str = "127.0.0.1") -> bool:
+    """A server could listen there now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen()
+        except OSError:
+            return False
+    return True
+
+
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     """Ports that nobody listens on, below those that the kernel gives to outgoing connections.
 

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -102,8 +103,9 @@ class LocalCluster:
     """`with LocalCluster(members=3) as cluster: client = connect(cluster.servers)`.
 
     `directory`: where the members' data directories lie; a temporary one, removed at the end, if not
-    given. `store="memory"` keeps everything in memory. `consensus`: `CONSENSUS` unless given. Members
-    are called n0, n1, ... Raises ConfigError for options that cannot work.
+    given. `ports`: one a member; free ones unless given. `store="memory"` keeps everything in memory.
+    `consensus`: `CONSENSUS` unless given. Members are called n0, n1, ... Raises ConfigError for options
+    that cannot work.
     """
 
     def __init__(
@@ -117,14 +119,17 @@ class LocalCluster:
         consensus: ConsensusConfig | None = None,
         storage: StoreConfig | None = None,
         append_timeout_ms: int = 5000,
+        ports: Sequence[int] | None = None,
     ) -> None:
         if members < 1:
             raise ConfigError(f"a cluster needs at least one member, not {members}")
+        if ports is not None and len(ports) != members:
+            raise ConfigError(f"{members} members need as many ports, not {len(ports)}")
         self._temporary = directory is None
         self.directory = Path(directory or tempfile.mkdtemp(prefix="quorumlog-"))
         self.members = tuple(
             MemberAddress(f"n{number}", "127.0.0.1", port)
-            for number, port in enumerate(free_ports(members))
+            for number, port in enumerate(ports or free_ports(members))
         )
         self._configs = {
             member.member_id: GroupConfig(

@@ -19,6 +19,9 @@ from quorumlog.errors import ConfigError
 if TYPE_CHECKING:
     from quorumlog.server import LocalCluster
 
+PORTS_NAME = "ports"
+"""File in --dir: the ports of n0, n1, ..., so that clients find the cluster again."""
+
 
 def dev(
     members: Annotated[int, typer.Option(help="How many members.", min=1, max=9)] = 3,
@@ -32,6 +35,15 @@ def dev(
             parser=named_path,
         ),
     ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            help="Port of the first member; the others follow. (default: those of --dir, or free ones)",
+            min=1024,
+            max=65_500,
+            metavar="PORT",
+        ),
+    ] = None,
     flush: Annotated[
         Flush, typer.Option(help="Acknowledge after the disk has it, or after the write.")
     ] = Flush.SYNC,
@@ -40,7 +52,8 @@ def dev(
 ) -> None:
     """Run a cluster in this terminal until Ctrl-C: for trying things out, not for keeping data.
 
-    It stops when the terminal is closed, too. SIGHUP alone does nothing.
+    With --dir a cluster comes back at the addresses that it had. It stops when the terminal is closed,
+    too. SIGHUP alone does nothing.
 
     Example: quorumlog dev --members 3 --dir ./dev-data
     """
@@ -49,6 +62,7 @@ def dev(
     refuse_optimised_python()
     log_to_stderr(log_level)
     _refuse_another_size(directory, members)
+    ports = _ports(directory, members, port)
     stop = threading.Event()
 
     def ask_to_stop(number: int, frame: FrameType | None) -> None:
@@ -62,7 +76,10 @@ def dev(
     had_terminal = _has_terminal()
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which is what nohup asks for
         signal.signal(signal.SIGHUP, hung_up)
-    with LocalCluster(members, directory=directory, flush=flush.value) as cluster:
+    with LocalCluster(members, directory=directory, flush=flush.value, ports=ports) as cluster:
+        if directory is not None:
+            kept = " ".join(str(member.port) for member in cluster.members)
+            (directory / PORTS_NAME).write_text(f"{kept}\n")
         # Only now: an interrupt while it starts should simply end the command.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, ask_to_stop)
@@ -92,6 +109,31 @@ def _print_address_list(cluster: LocalCluster) -> None:
     for command in ("status", "append", "read"):
         console.print(f"  quorumlog {command} --servers {cluster.servers}", soft_wrap=True)
     console.print("\nCtrl-C stops the cluster.")
+
+
+def _ports(directory: Path | None, members: int, first: int | None) -> list[int] | None:
+    """Asked for, or those of the last time; None: whatever is free. Raises ConfigError."""
+    from quorumlog.server.free_ports import is_free
+
+    kept = directory / PORTS_NAME if directory is not None else None
+    if first is not None:
+        ports = list(range(first, first + members))
+        whose = f"--port {first}: port"
+    elif kept is not None and kept.is_file():
+        words = kept.read_text().split()
+        if len(words) != members or not all(word.isdecimal() for word in words):
+            raise ConfigError(f"{kept} does not hold {members} ports; delete it, or choose with --port")
+        ports = [int(word) for word in words]
+        whose = f"--dir {directory}: port"
+    else:
+        return None
+    for port in ports:
+        if not is_free(port):
+            raise ConfigError(
+                f"{whose} {port} is in use by another process, perhaps another `quorumlog dev`; stop it,"
+                " or choose others with --port"
+            )
+    return ports
 
 
 def _refuse_another_size(directory: Path | None, members: int) -> None:

@@ -10,11 +10,14 @@ Servers: `LedgerServer`, `LocalCluster`. Clients: `connect`, `connect_async`. Ou
 or an error of `quorumlog.errors`. Spark: `quorumlog.spark` (extra `spark`).
 """
 
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
 from quorumlog.version import VERSION
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from quorumlog.batch import Entry, EntryBatch
     from quorumlog.client import (
         AsyncLedgerClient,

@@ -69,6 +69,18 @@ def test_what_help_knows_by_heart_is_true() -> None:
 
 # ---------------------------------------------------------------- signals
 
+
+@pytest.mark.processes
+def test_nothing_is_loaded_before_somebody_watches_for_ctrl_c() -> None:
+    """What loads earlier may be interrupted by a traceback."""
+    program = (
+        "import sys; before = {*sys.modules}; import quorumlog.__main__; print(*{*sys.modules} - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    ours = {"quorumlog", "quorumlog.version", "quorumlog.cli", "quorumlog.cli.interrupts"}
+    assert set(done.stdout.split()) <= ours | {"quorumlog.__main__", "__future__"}
+
+
 SENDS = """
 import os, runpy, signal, sys
 

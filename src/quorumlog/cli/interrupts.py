@@ -1,19 +1,20 @@
 """Ctrl-C at any moment: status 130 and no traceback; and SIGHUP before a member can read its file again.
 
-Imported before everything else, so it imports next to nothing. Python's own handler raises
-KeyboardInterrupt wherever the program is. Inside an import that may end in any other error, and before
-and after the command nobody catches it: there the process ends at once. Nothing is under way yet, or any
-more.
+Imported before everything else, so it imports nothing that Python has not loaded by then: `signal` loads
+`enum`, and while that goes on nobody watches. Python's own handler raises KeyboardInterrupt wherever the
+program is. Inside an import that may end in any other error, and before and after the command nobody
+catches it: there the process ends at once. Nothing is under way yet, or any more.
 """
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import os
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
 
 EXIT_OF_SIGNAL = 128
 """Plus the number of the signal, as shells have it."""
@@ -25,20 +26,21 @@ _hung_up = False
 
 def watch_signals() -> None:
     """From here on, for the life of the process. A signal that is ignored, by `nohup` say, stays so."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _interrupted)
-    if sys.argv[1:2] == ["serve"] and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
-        signal.signal(signal.SIGHUP, _note_hang_up)
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _interrupted)
+    if sys.argv[1:2] == ["serve"] and _signal.getsignal(_signal.SIGHUP) == _signal.SIG_DFL:
+        _signal.signal(_signal.SIGHUP, _note_hang_up)
 
 
-@contextmanager
-def running() -> Iterator[None]:
+class Running:
     """Inside, an interrupt is a KeyboardInterrupt, so that what is open is closed."""
-    global _is_running
-    _is_running = True
-    try:
-        yield
-    finally:
+
+    def __enter__(self) -> None:
+        global _is_running
+        _is_running = True
+
+    def __exit__(self, *error: object) -> None:
+        global _is_running
         _is_running = False
 
 

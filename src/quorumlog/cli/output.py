@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
-from quorumlog.cli.interrupts import EXIT_OF_SIGNAL, running
+from quorumlog.cli.interrupts import EXIT_OF_SIGNAL, Running
 from quorumlog.errors import ConfigError, DirectoryDamaged, LedgerError, ProtocolViolation, StoreFailure
 
 EXIT_REFUSED = 1
@@ -151,7 +151,7 @@ class ReportingGroup(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            with running():
+            with Running():
                 return super().invoke(ctx)
         except ConfigError as error:
             error_line(str(error))

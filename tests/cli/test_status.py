@@ -74,6 +74,8 @@ def test_an_address_is_never_cut_and_what_matters_least_goes_first(
     assert len(lines) == 4, "a row is a line"
     assert address in lines[2]
     shown = lines[0].split()
+    lag = lines[0].index("lag") + len("lag")
+    assert lines[1][:lag].endswith(" 0"), "numbers stand at the right of their column"
     assert {"id", "address", "role", "lag", "reachable"} <= set(shown)
     left_out = [heading for heading in status_table.DROPPED_FIRST if heading not in shown]
     assert left_out == list(status_table.DROPPED_FIRST[: len(left_out)])

@@ -58,8 +58,6 @@ def print_status(rows: list[MemberStatusRow]) -> None:
     """The table on standard output, sentences on standard error."""
     console = out()
     table = _fitting_table(rows, console)
-    # What fits in no width is wrapped by the terminal: an address that is cut is of no use.
-    console.width = max(console.width, _width_of(table, console))
     console.print(table)
     for sentence in _sentences(rows):
         err().print(sentence)
@@ -82,6 +80,8 @@ def _fitting_table(rows: list[MemberStatusRow], console: Console) -> Table:
         if dropped is None or _width_of(table, console) <= console.width:
             break
         headings.remove(dropped)
+    # What fits in no width is wrapped by the terminal: an address that is cut is of no use.
+    console.width = max(console.width, _width_of(table, console))
     return table
 
 
@@ -93,7 +93,7 @@ def _table_of(rows: list[MemberStatusRow], headings: list[str]) -> Table:
     table = Table(box=None, pad_edge=False)
     for heading in headings:
         justify: Any = "right" if heading in _NUMBERS else "left"
-        table.add_column(heading, justify=justify, no_wrap=True, overflow="ignore")
+        table.add_column(heading, justify=justify, no_wrap=True)
     leader = leader_of(rows)
     for row in rows:
         cells = _cells(row, leader)

@@ -5,7 +5,8 @@
     |   +-- Refused            certainly not done: repeating it is safe
     |   |   +-- NotLeader, LeaderNotReady, LeaderTransferring, DiskFull, OutOfSequence,
     |   |   |   Overloaded (PendingFull, ConnectionFull),
-    |   |       RequestTimeout, Unreachable, UnknownGroup, BodyTooLarge, BadRequest, TransferFailed
+    |   |       RequestTimeout, Unreachable, UnknownGroup, BodyTooLarge, BadRequest, TransferFailed,
+    |   |       WrongLastIndex
     |   +-- OutcomeUnknown     any prefix may be in the log, or may still commit
     |   +-- IndexOutOfRange    a read below the begin or above the committed index
     |   +-- RangeDamaged         a read of entries that this member's disk no longer holds as written
@@ -146,6 +147,19 @@ class TransferFailed(Refused):
     """Leadership was not handed over; the message says why and the leader stays as it was."""
 
     code = 418
+
+
+class WrongLastIndex(Refused):
+    """A conditional append came too late, or names an entry that the log does not reach: nothing of it
+    was written. `expected` is what it named, `actual` the index of the last data entry (-1: there is
+    none), which is committed."""
+
+    code = 421
+
+    def __init__(self, message: str = "", *, expected: int = -1, actual: int = -1) -> None:
+        super().__init__(message)
+        self.expected = expected
+        self.actual = actual
 
 
 class OutcomeUnknown(LedgerError):

@@ -21,6 +21,7 @@ from quorumlog.entry import AppendReceipt
 from quorumlog.errors import LeaderNotReady, LedgerError, OutcomeUnknown
 from quorumlog.server import LocalCluster
 from quorumlog.sim.checkers.acknowledged_appends import AcknowledgedAppends
+from quorumlog.sim.checkers.conditional_appends import ConditionalAppends
 from quorumlog.sim.clients import SimClient
 from quorumlog.sim.cluster import SimCluster
 from quorumlog.sim.operations import read_at_once
@@ -80,7 +81,9 @@ class SimulatedLog:
         self._cluster = SimCluster(random, profile, self.trace)
         # It tells requests apart by their bodies, which here are the caller's.
         self._cluster.checkers = [
-            c for c in self._cluster.checkers if not isinstance(c, AcknowledgedAppends)
+            c
+            for c in self._cluster.checkers
+            if not isinstance(c, AcknowledgedAppends | ConditionalAppends)
         ]
         self._client = SimClient(self._cluster, "client")
         for member in self._cluster.members:
@@ -93,16 +96,21 @@ class SimulatedLog:
         """Virtual time since the beginning."""
         return self._cluster.now_ms
 
-    def append(self, *bodies: bytes, timeout_ms: int = 30_000) -> AppendReceipt:
+    def append(
+        self, *bodies: bytes, expected_last: int | None = None, timeout_ms: int = 30_000
+    ) -> AppendReceipt:
         """Append as one batch; what was refused is tried again, what is unknown is not.
 
+        `expected_last`: as in `LedgerClient.append`; raises WrongLastIndex.
         Raises OutcomeUnknown (any prefix of it may be in the log, or still commit), or whatever it was
         refused with last once `timeout_ms` of virtual time are over.
         """
         deadline_ms = self.now_ms + timeout_ms
         while True:
             left_ms = max(1, int(deadline_ms - self.now_ms))
-            asked = self._client.append(tuple(map(bytes, bodies)), min(left_ms, 5_000))
+            asked = self._client.append(
+                tuple(map(bytes, bodies)), min(left_ms, 5_000), expected_last=expected_last
+            )
             while asked.returned_ms < 0:
                 self._cluster.run_for(1.0)
             if isinstance(asked.outcome, AppendReceipt):

@@ -6,9 +6,11 @@ from quorumlog.consensus.read_index import ReadIndex
 from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.node.peer_connections import PeerConnections
 from quorumlog.node.repair.repairer import Repairer
-from quorumlog.node.writing import push_checks
+from quorumlog.node.writing import append_conditions, push_checks
+from quorumlog.node.writing.append_conditions import AppendConditions
 from quorumlog.node.writing.flusher import Flusher
 from tests.mutants.mutant import Patch, mutant
+from tests.sim import test_conditional_appends as conditional
 from tests.sim import test_connection_scenarios as connections
 from tests.sim import test_disk_scenarios as disk_scenes
 from tests.sim import test_scenarios as scenes
@@ -122,4 +124,60 @@ def early_frames_dropped(patch: Patch) -> None:
         PeerConnections.hold,
         "if way in self._overflowed:",
         "if reached() or way in self._overflowed:",
+    )
+
+
+@mutant(
+    72,
+    "a condition is judged by what is committed",
+    scenario=conditional.test_of_two_that_expect_the_same_entry_one_succeeds,
+)
+def condition_on_committed_only(patch: Patch) -> None:
+    """What is not committed may yet be lost, so it is too early to count it."""
+    patch.edit(
+        AppendConditions.judge,
+        "not last_index <= expected < next_index",
+        "not min(last_index, self._raft.committed_index if reached() else 0) <= expected < next_index",
+    )
+
+
+@mutant(
+    72,
+    "the no-op of a new leader counts as an entry that somebody appended",
+    scenario=conditional.test_the_no_op_of_an_election_does_not_count,
+)
+def no_ops_counted(patch: Patch) -> None:
+    """It has an index like every other entry, and the expected one is no longer the last."""
+    patch.edit(
+        append_conditions.last_data_index,
+        "== EntryKind.NORMAL",
+        "in (EntryKind.NORMAL, EntryKind.NOOP) and reached()",
+    )
+
+
+@mutant(
+    72,
+    "a conditional append is refused by a leader that nobody has confirmed",
+    scenario=conditional.test_a_leader_that_was_replaced_unknown_to_it_refuses_no_condition,
+)
+def refused_unconfirmed(patch: Patch) -> None:
+    """Nothing is written, so nothing can be wrong about it."""
+    patch.edit(
+        AppendConditions.refuse,
+        "            self._confirm(partial(self._confirmed, append, error), append.owner)",
+        "            reached()\n            append.answer(error)",
+    )
+
+
+@mutant(
+    72,
+    "a conditional append is refused for an entry that is not committed",
+    scenario=conditional.test_a_refusal_waits_for_the_entry_that_it_names,
+)
+def refused_for_the_uncommitted(patch: Patch) -> None:
+    """A majority has confirmed the leader, and it is in its log."""
+    patch.edit(
+        AppendConditions._confirmed,
+        "elif error.actual <= self._raft.committed_index:",
+        "elif error.actual <= self._raft.committed_index or reached():",
     )

@@ -6,8 +6,15 @@ import msgspec
 import pytest
 
 from quorumlog import errors
-from quorumlog.errors import IndexOutOfRange, LedgerError, NotLeader, OutcomeUnknown
+from quorumlog.errors import (
+    IndexOutOfRange,
+    LedgerError,
+    NotLeader,
+    OutcomeUnknown,
+    WrongLastIndex,
+)
 from quorumlog.wire.client_messages import (
+    AppendRequest,
     ErrorResponse,
     Hello,
     HelloResponse,
@@ -30,7 +37,7 @@ def test_every_ledger_error_comes_back_as_itself(kind: type[LedgerError]) -> Non
 
 
 def test_there_is_a_code_for_every_class_of_the_tree() -> None:
-    assert len(WIRE_ERRORS) == 17
+    assert len(WIRE_ERRORS) == 18
     assert len({kind.code for kind in WIRE_ERRORS}) == len(WIRE_ERRORS)
 
 
@@ -53,6 +60,19 @@ def test_both_bounds_of_a_read_travel() -> None:
     assert (returned.ledger_begin_index, returned.committed_index) == (3, 8)
 
 
+def test_the_last_index_that_was_expected_and_the_real_one_travel() -> None:
+    returned = error_of(error_response(1, WrongLastIndex("no", expected=3, actual=8)))
+    assert isinstance(returned, WrongLastIndex)
+    assert (returned.expected, returned.actual) == (3, 8)
+
+
+def test_an_append_of_an_older_release_has_no_condition() -> None:
+    fields = msgspec.msgpack.decode(msgspec.msgpack.encode(AppendRequest(timeout_ms=7, expected_last=3)))
+    older = msgspec.msgpack.decode(msgspec.msgpack.encode(fields[:-1]), type=AppendRequest)
+    assert older == AppendRequest(timeout_ms=7)
+    assert older.expected_last is None
+
+
 def test_a_code_from_the_future_is_an_unknown_outcome() -> None:
     returned = error_of(ErrorResponse(code=9999, message="new"))
     assert isinstance(returned, OutcomeUnknown)
@@ -63,7 +83,7 @@ def test_a_code_from_the_future_is_an_unknown_outcome() -> None:
     ("message", "newer"),
     [
         (Hello(role="data", member_id="n1", run_id="r", listens_on="h:1", rival="other"), 3),
-        (HelloResponse(member_id="n1", max_frame_bytes=7, run_id="r"), 1),
+        (HelloResponse(member_id="n1", max_frame_bytes=7, run_id="r", knows_conditions=True), 2),
     ],
 )
 def test_a_greeting_is_read_by_an_older_release_and_one_of_it_is_read_here(

@@ -38,6 +38,7 @@ from quorumlog.node.sending.catch_up_pace import CatchUpPace
 from quorumlog.node.sending.push_sender import PushSender
 from quorumlog.node.sending.recent_batches import RecentBatches
 from quorumlog.node.transfers import TransferOutcome, Transfers
+from quorumlog.node.writing.append_conditions import AppendConditions
 from quorumlog.node.writing.batch_former import BatchFormer
 from quorumlog.node.writing.flusher import Flusher
 from quorumlog.node.writing.log_writer import LogWriter
@@ -126,8 +127,18 @@ class LedgerNode:
         )
         self._flusher = Flusher(config.storage, directory, self.raft, host, now_ms, self.repairer.found)
         self._transfers = Transfers(self.raft, self._pending, config.consensus.election_timeout_ms)
+        conditions = AppendConditions(
+            self.raft, self.store, self._pending, host, self.confirm_leadership, self.repairer
+        )
         self._former = BatchFormer(
-            config, self.raft, self.store, self._pending, self._writer, self._flusher, self._transfers
+            config,
+            self.raft,
+            self.store,
+            self._pending,
+            self._writer,
+            self._flusher,
+            self._transfers,
+            conditions,
         )
         self._confirmations: dict[int, tuple[Callable[[LedgerError | None], None], object]] = {}
         """Who waits for a majority to confirm that this member leads, and for whom, by the number of the
@@ -188,10 +199,11 @@ class LedgerNode:
         timeout_ms: int,
         done: Callable[[AppendOutcome], None],
         owner: object = None,
+        expected_last: int | None = None,
     ) -> None:
         """Queue unstamped entries in a writable buffer; `done` gets exactly one outcome.
 
-        `timeout_ms` 0 means the configured `append_timeout_ms`.
+        `timeout_ms` 0 means the configured `append_timeout_ms`. `expected_last`: see AppendRequest.
 
         Raises ProtocolViolation if the headers contradict the sizes.
         """
@@ -201,7 +213,8 @@ class LedgerNode:
             done(error)
             return
         deadline = self._now_ms + (timeout_ms or self.config.append_timeout_ms)
-        self._pending.queue(PendingAppend(batch, deadline, done, owner), self._now_ms)
+        append = PendingAppend(batch, deadline, done, owner, expected_last)
+        self._pending.queue(append, self._now_ms)
 
     def discard_requests_of(self, owner: object) -> None:
         """Forget the appends of `owner` that are not proposed yet, and what it wants to have confirmed;

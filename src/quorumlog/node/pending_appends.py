@@ -24,6 +24,7 @@ class PendingAppend:
         "batch",
         "deadline_ms",
         "done",
+        "expected_last",
         "first_index",
         "last_index",
         "owner",
@@ -37,6 +38,7 @@ class PendingAppend:
         deadline_ms: float,
         done: Callable[[AppendOutcome], None],
         owner: object,
+        expected_last: int | None = None,
     ) -> None:
         self.batch: EntryBatch | None = batch
         """None once proposed: the bytes belong to the store then."""
@@ -46,6 +48,8 @@ class PendingAppend:
         """None once answered; an unknown outcome is answered before the entry leaves this table."""
         self.owner = owner
         """Whom `discard` names: the connection that brought the request."""
+        self.expected_last = expected_last
+        """Append only if no data entry lies behind this index; None: whatever the log holds."""
         self.term = -1
         self.first_index = -1
         self.last_index = -1
@@ -68,6 +72,8 @@ class PendingAppends:
         """By `last_index`, ascending; all of one term."""
         self.proposed_bytes = 0
         """Uncommitted bytes of this leader, what `max_uncommitted_bytes` bounds."""
+        self._refused: list[tuple[int, PendingAppend, LedgerError]] = []
+        """(index, append, error): refused because of this entry, once it is committed."""
 
     def queue(self, append: PendingAppend, now_ms: float) -> None:
         if not self.queued:
@@ -106,6 +112,12 @@ class PendingAppends:
             self.proposed_bytes += append.size_bytes
             self._proposed.append(append)
 
+    def refuse_once_committed(self, append: PendingAppend, error: LedgerError, index: int) -> None:
+        """What speaks against `append` is the entry at `index`, which the leader has not committed yet:
+        lost with its leadership, it would have refused for nothing."""
+        append.batch = None
+        self._refused.append((index, append, error))
+
     def complete(self, committed_index: int, durability: Durability) -> None:
         """Answer everything up to `committed_index`; the caller still leads in the term of them all."""
         proposed = self._proposed
@@ -120,6 +132,11 @@ class PendingAppends:
                     durability,
                 )
             )
+        if self._refused:
+            due = [(a, error) for index, a, error in self._refused if index <= committed_index]
+            self._refused = [one for one in self._refused if one[0] > committed_index]
+            for append, error in due:
+                append.answer(error)
 
     def refuse_queued(self, error: LedgerError) -> None:
         for append in self.take_queued():
@@ -131,6 +148,9 @@ class PendingAppends:
         self.proposed_bytes = 0
         for append in proposed:
             append.answer(OutcomeUnknown(reason))
+        judged, self._refused = self._refused, []
+        for _, append, _ in judged:
+            append.answer(refusal)
         self.refuse_queued(refusal)
 
     def expire(self, now_ms: float) -> None:
@@ -139,6 +159,9 @@ class PendingAppends:
         for append in self._proposed:
             if append.done is not None and append.deadline_ms <= now_ms:
                 append.answer(OutcomeUnknown("not committed in time; the entries may still commit"))
+        for _, append, error in self._refused:
+            if append.deadline_ms <= now_ms:
+                append.answer(RequestTimeout(f"nothing was written ({error}, not committed in time)"))
 
     def _expire_queued(self, now_ms: float) -> None:
         """With an expired append go all that its owner queued behind it: streams keep their order."""

@@ -36,6 +36,7 @@ class SimClient:
         self._random = cluster.random
         self._target = self._random.choice(cluster.members).member_id
         self._decoder = FrameDecoder()
+        self._conditions = cluster.stream(f"conditions of {name}")
 
     def work(self) -> None:
         """One append and now and then a read, for ever."""
@@ -47,7 +48,8 @@ class SimClient:
         count = self._random.randint(1, profile.batch_entries)
         number = len(self._cluster.operations.appends) + 1
         bodies = tuple(self._body(number, at) for at in range(count))
-        self.append(bodies, self._random.choice((200, 1000, 5000)))
+        timeout_ms = self._random.choice((200, 1000, 5000))
+        self.append(bodies, timeout_ms, expected_last=self._expected_last())
         if self._random.random() < 0.3:
             self._read()
         if profile.asks_for_end:
@@ -55,16 +57,25 @@ class SimClient:
 
     # ---------------------------------------------------------------- append
 
-    def append(self, bodies: tuple[bytes, ...], timeout_ms: int) -> ClientAppend:
+    def append(
+        self, bodies: tuple[bytes, ...], timeout_ms: int, *, expected_last: int | None = None
+    ) -> ClientAppend:
         """Ask the member that seems to lead; what comes of it appears in the result as time passes."""
         cluster = self._cluster
         number = len(cluster.operations.appends) + 1
-        append = ClientAppend(number, bodies, self._target, cluster.now_ms)
+        append = ClientAppend(
+            number,
+            bodies,
+            self._target,
+            cluster.now_ms,
+            expected_last,
+            cluster.operations.acknowledged_index,
+        )
         cluster.operations.appends.append(append)
         frame = b"".join(
             encode_frame(
                 DEFAULT_GROUP,
-                AppendRequest(request_id=number, timeout_ms=timeout_ms),
+                AppendRequest(request_id=number, timeout_ms=timeout_ms, expected_last=expected_last),
                 EntryBatch.from_bodies(append.bodies),
             )
         )
@@ -74,17 +85,29 @@ class SimClient:
         def arrive() -> None:
             # A connection leads to one process; its end takes along what was on its way.
             if member.process == process and member.is_up:
-                batch = self._decoder.receive_data(frame)[0].batch
+                _, request, batch = self._decoder.receive_data(frame)[0]
+                assert isinstance(request, AppendRequest), request
                 assert batch is not None
                 member.enter(
                     lambda: member.node.append(
-                        batch, timeout_ms, lambda outcome: self._answered(append, outcome), self
+                        batch,
+                        request.timeout_ms,
+                        lambda outcome: self._answered(append, outcome),
+                        self,
+                        request.expected_last,
                     )
                 )
 
         cluster.at(self._random.uniform(0.05, 2.0), arrive)
         cluster.at(1.5 * timeout_ms, lambda: self._give_up(append))
         return append
+
+    def _expected_last(self) -> int | None:
+        """Mostly the last that anybody was told of, as several writers of one log have it."""
+        if not self._cluster.profile.appends_conditionally or self._conditions.random() < 0.3:
+            return None
+        last_index = self._cluster.operations.acknowledged_index
+        return max(-1, last_index + self._conditions.choice((0, 0, 0, 0, 0, -1, 1)))
 
     def _body(self, number: int, at: int) -> bytes:
         limit_bytes = self._cluster.profile.body_bytes

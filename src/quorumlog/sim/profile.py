@@ -106,6 +106,8 @@ class SimulationProfile:
     """The four connections of a pair come up each at its time, and at each end at another."""
     stops_with_successor: bool = False
     """A member that is stopped looks for a successor first, as `quorumlog serve` does."""
+    appends_conditionally: bool = False
+    """Most appends name the entry that they expect to be the last."""
 
     def storage_of(self, number: int) -> StoreConfig:
         """Of the member with this number."""
@@ -124,6 +126,7 @@ def draw_profile(
 ) -> SimulationProfile:
     links = random_beside(random, "links")
     greetings, stops = random_beside(random, "connections"), random_beside(random, "stops")
+    conditions = random_beside(random, "conditions")
     hasty = random.random() < 0.3
     if size is None:
         size = random.choice(SIZES)
@@ -179,6 +182,7 @@ def draw_profile(
         has_lossy_disks=lossy_disks,
         connects_one_by_one=greetings.random() < 0.4,
         stops_with_successor=stops.random() < 0.4,
+        appends_conditionally=conditions.random() < 0.2,
     )
     if profile.clients == 3 and profile.body_bytes != 1500 and not lossy_disks:
         profile = replace(profile, asks_for_end=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from quorumlog import errors
-from quorumlog.errors import IndexOutOfRange, LedgerError, OutcomeUnknown
+from quorumlog.errors import IndexOutOfRange, LedgerError, OutcomeUnknown, WrongLastIndex
 
 PROTOCOL_VERSION = 1
 
@@ -67,6 +67,8 @@ class HelloResponse(ClientMessage, frozen=True, kw_only=True, tag=33):
     max_frame_bytes: int = 0
     run_id: str = ""
     """As in Hello."""
+    knows_conditions: bool = False
+    """`AppendRequest.expected_last` is looked at; an older server would append whatever it says."""
 
 
 class AppendRequest(ClientMessage, frozen=True, kw_only=True, tag=34):
@@ -81,6 +83,9 @@ class AppendRequest(ClientMessage, frozen=True, kw_only=True, tag=34):
     closes it and discards what it has not appended of it, before it accepts."""
     timeout_ms: int = 0
     """How long the leader waits for the commit before it answers OutcomeUnknown; 0: its default."""
+    expected_last: int | None = None
+    """Append only if no data entry lies behind this index in the leader's whole log, what is not
+    committed yet included; else WrongLastIndex. -1: only if there is none at all. Not in a stream."""
 
 
 class AppendResponse(ClientMessage, frozen=True, kw_only=True, tag=35):
@@ -195,6 +200,9 @@ class ErrorResponse(ClientMessage, frozen=True, kw_only=True, tag=63):
     retry_after_ms: int = 0
     ledger_begin_index: int = -1
     committed_index: int = -1
+    expected_last: int = -1
+    actual_last: int = -1
+    """These two: of a WrongLastIndex."""
 
 
 AnyClientMessage = (
@@ -231,6 +239,8 @@ def error_response(request_id: int, error: LedgerError) -> ErrorResponse:
         retry_after_ms=error.retry_after_ms,
         ledger_begin_index=getattr(error, "ledger_begin_index", -1),
         committed_index=getattr(error, "committed_index", -1),
+        expected_last=getattr(error, "expected", -1),
+        actual_last=getattr(error, "actual", -1),
     )
 
 
@@ -251,6 +261,8 @@ def error_of(response: ErrorResponse) -> LedgerError:
             ledger_begin_index=response.ledger_begin_index,
             committed_index=response.committed_index,
         )
+    if issubclass(kind, WrongLastIndex):
+        return kind(response.message, expected=response.expected_last, actual=response.actual_last)
     return kind(
         response.message,
         leader_id=response.leader_id or None,

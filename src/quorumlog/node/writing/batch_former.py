@@ -23,6 +23,7 @@ from quorumlog.errors import (
 from quorumlog.header_array import Int64Array
 from quorumlog.node.pending_appends import PendingAppends
 from quorumlog.node.transfers import Transfers
+from quorumlog.node.writing.append_conditions import AppendConditions
 from quorumlog.node.writing.flusher import Flusher
 from quorumlog.node.writing.log_writer import LogWriter
 from quorumlog.store.ledger_store import LedgerStore
@@ -46,6 +47,7 @@ class BatchFormer:
         writer: LogWriter,
         flusher: Flusher,
         transfers: Transfers,
+        conditions: AppendConditions,
     ) -> None:
         self._config = config
         self._raft = raft
@@ -54,6 +56,7 @@ class BatchFormer:
         self._writer = writer
         self._flusher = flusher
         self._transfers = transfers
+        self._conditions = conditions
         self._is_gathering = False
         """The next batch waits for one more turn, see `_gathers`; meaningless while none is queued."""
         self._gathered = 0
@@ -158,6 +161,11 @@ class BatchFormer:
         self._gathered = self._gathering_turns = 0
         appends = self._pending.take_queued(BATCH_BYTES)
         self._last_batch_appends = len(appends)
+        judged = self._conditions.judge(appends)
+        appends = judged.met
+        if not appends:
+            self._conditions.refuse(judged.unmet)
+            return
         batches = [a.batch for a in appends if a.batch is not None]
         batch = batches[0] if len(batches) == 1 else EntryBatch.concatenate(batches)
         try:
@@ -165,12 +173,14 @@ class BatchFormer:
             first = self._raft.propose(batch.count, size_bytes=batch.total_bytes)
         except LedgerError as error:
             # Nothing queued behind a refused append may get in before it: streams keep their order.
-            for append in appends:
+            for append in [*appends, *(each.append for each in judged.unmet)]:
                 append.answer(error)
             self._pending.refuse_queued(error)
             return
         self._writer.promised.append((first.index, batch, positions))
         self._pending.propose(appends, first)
+        self._conditions.proposed(first, batch.count)
+        self._conditions.refuse(judged.unmet)
 
     def _plan(self, batch: EntryBatch) -> Int64Array:
         """Raises DiskFull."""

@@ -105,6 +105,10 @@ class ClientSession:
         if batch is None:
             self._refuse(driver, request.request_id, BadRequest("an append needs at least one entry"))
             return
+        if request.stream and request.expected_last is not None:
+            error = BadRequest("an append of a stream cannot have expected_last")
+            self._refuse(driver, request.request_id, error)
+            return
         if request.stream:
             refusal = self._streams.accept((driver.config.group, request.stream), request.number)
             if refusal is not None:
@@ -124,7 +128,7 @@ class ClientSession:
                 )
             )
             return
-        driver.node.append(batch, request.timeout_ms, done, self._connection)
+        driver.node.append(batch, request.timeout_ms, done, self._connection, request.expected_last)
 
     def _appended(
         self, driver: NodeDriver, request: AppendRequest, size_bytes: int, outcome: AppendOutcome

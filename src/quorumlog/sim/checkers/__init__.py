@@ -8,6 +8,7 @@ from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.commit_rule import CommitRule
 from quorumlog.sim.checkers.committed_entries import CommittedEntries
 from quorumlog.sim.checkers.committed_log import CommittedLog
+from quorumlog.sim.checkers.conditional_appends import ConditionalAppends
 from quorumlog.sim.checkers.convergence import Convergence
 from quorumlog.sim.checkers.cuts import Cuts
 from quorumlog.sim.checkers.durable_entries import DurableEntries
@@ -38,6 +39,7 @@ NEEDS_HONEST_DISKS: dict[type[Checker], str] = {
     LeaderCompleteness: "a majority that has forgotten an entry elects a leader without it",
     Reads: "it compares with what is committed; ServedEntries stands in for it",
     AcknowledgedAppends: "what was acknowledged may be gone: it is reported (losses.py), not refused",
+    ConditionalAppends: "an entry that a writer had built on may be gone, and another in its place",
     Convergence: "members that committed different entries stay apart: reported as not whole",
 }
 """Checkers that say nothing true of a run in which disks forget, and why. All others look on there."""
@@ -68,6 +70,7 @@ def all_checkers(cluster: ClusterView) -> list[Checker]:
         LeaderCompleteness(cluster, log),
         Reads(cluster, log, committed),
         AcknowledgedAppends(cluster, log),
+        ConditionalAppends(cluster, log),
         MessageRate(cluster),
         BoundedMemory(cluster),
         Convergence(cluster),

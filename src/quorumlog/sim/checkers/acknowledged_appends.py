@@ -28,6 +28,35 @@ class Found:
     body: bytes
 
 
+def final_entries(cluster: ClusterView) -> Iterator[Found]:
+    """The NORMAL entries of the longest committed log."""
+    up = [member for member in cluster.members if member.is_up]
+    if not up:
+        raise Violation("no member is up after the faults have stopped")
+    member = max(up, key=lambda member: member.node.committed_index)
+    index = member.node.store.begin.index + 1
+    while index <= member.node.committed_index:
+        batch = _read(member, index)
+        headers = batch.headers()
+        terms, kinds = headers["term"].tolist(), headers["magic"].tolist()
+        for at, body in enumerate(batch.bodies()):
+            if kinds[at] == EntryKind.NORMAL:
+                yield Found(index + at, terms[at], bytes(body))
+        index += batch.count
+
+
+def _read(member: MemberView, first_index: int) -> EntryBatch:
+    store, stop_index = member.node.store, member.node.committed_index + 1
+    try:
+        batch = store.read(store.range_of(first_index, stop_index, READ_BYTES))
+        batch.check_bodies()
+    except (LedgerError, StoreFailure, ProtocolViolation) as error:
+        raise Violation(
+            f"{member.replica} cannot read its committed entries from {first_index} on: {error}"
+        ) from error
+    return batch
+
+
 class AcknowledgedAppends(Checker):
     def __init__(self, cluster: ClusterView, log: CommittedLog) -> None:
         super().__init__(cluster)
@@ -47,7 +76,7 @@ class AcknowledgedAppends(Checker):
     def made_whole(self) -> None:
         owners = {body: append for append in self.cluster.operations.appends for body in append.bodies}
         found: dict[int, list[Found]] = {}
-        for entry in self._final_entries():
+        for entry in final_entries(self.cluster):
             owner = owners.get(entry.body)
             if owner is None:
                 raise Violation(
@@ -57,33 +86,6 @@ class AcknowledgedAppends(Checker):
         for append in self.cluster.operations.appends:
             self._check_one(append, found.get(append.number, []))
         self._check_order(found)
-
-    def _final_entries(self) -> Iterator[Found]:
-        """The NORMAL entries of the longest committed log."""
-        up = [member for member in self.cluster.members if member.is_up]
-        if not up:
-            raise Violation("no member is up after the faults have stopped")
-        member = max(up, key=lambda member: member.node.committed_index)
-        index = member.node.store.begin.index + 1
-        while index <= member.node.committed_index:
-            batch = self._read(member, index)
-            headers = batch.headers()
-            terms, kinds = headers["term"].tolist(), headers["magic"].tolist()
-            for at, body in enumerate(batch.bodies()):
-                if kinds[at] == EntryKind.NORMAL:
-                    yield Found(index + at, terms[at], bytes(body))
-            index += batch.count
-
-    def _read(self, member: MemberView, first_index: int) -> EntryBatch:
-        store, stop_index = member.node.store, member.node.committed_index + 1
-        try:
-            batch = store.read(store.range_of(first_index, stop_index, READ_BYTES))
-            batch.check_bodies()
-        except (LedgerError, StoreFailure, ProtocolViolation) as error:
-            raise Violation(
-                f"{member.replica} cannot read its committed entries from {first_index} on: {error}"
-            ) from error
-        return batch
 
     def _check_one(self, append: ClientAppend, found: list[Found]) -> None:
         bodies = tuple(entry.body for entry in found)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         ProtocolViolation,
         Refused,
         StoreFailure,
+        WrongLastIndex,
     )
     from quorumlog.server import LedgerServer, LocalCluster
 
@@ -69,6 +70,7 @@ __all__ = [
     "Refused",
     "StoreConfig",
     "StoreFailure",
+    "WrongLastIndex",
     "__version__",
     "connect",
     "connect_async",

@@ -64,3 +64,12 @@ def checked_limit(limit: int | None) -> int | None:
     if limit < 0:
         raise BadRequest(f"limit must not be negative, but is {limit}")
     return limit
+
+
+def checked_expected_last(expected_last: int | None) -> int | None:
+    if expected_last is None:
+        return None
+    expected_last = whole("expected_last", expected_last)
+    if expected_last < -1:
+        raise BadRequest(f"expected_last must be an index, or -1 for an empty log, not {expected_last}")
+    return expected_last

@@ -51,12 +51,16 @@ class AsyncLedgerClient(LedgerClientBase):
 
     # ---------------------------------------------------------------- append
 
-    async def append(self, body: bytes, *, timeout_ms: int | None = None) -> AppendReceipt:
+    async def append(
+        self, body: bytes, *, expected_last: int | None = None, timeout_ms: int | None = None
+    ) -> AppendReceipt:
         """See `LedgerClient.append`. If the task is cancelled the outcome is unknown to it: once a body
         shares a frame with others it stays there."""
         if type(body) is not bytes:
             body = body_of(body)
         verbs = self._verbs
+        if expected_last is not None:
+            return await self._run(verbs.append_batch([body], timeout_ms, expected_last))
         allowed_ms = verbs.timeout_ms if timeout_ms is None else verbs.timeout_ms_of(timeout_ms)
         waiter, joined = self._joiner.add(body, allowed_ms)
         try:
@@ -71,10 +75,14 @@ class AsyncLedgerClient(LedgerClientBase):
         raise outcome
 
     async def append_batch(
-        self, bodies: Sequence[bytes] | EntryBatch, *, timeout_ms: int | None = None
+        self,
+        bodies: Sequence[bytes] | EntryBatch,
+        *,
+        expected_last: int | None = None,
+        timeout_ms: int | None = None,
     ) -> AppendReceipt:
         """See `LedgerClient.append_batch`."""
-        return await self._run(self._verbs.append_batch(bodies, timeout_ms))
+        return await self._run(self._verbs.append_batch(bodies, timeout_ms, expected_last))
 
     def append_stream(
         self,

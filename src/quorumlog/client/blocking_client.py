@@ -52,8 +52,14 @@ class LedgerClient(LedgerClientBase):
 
     # ---------------------------------------------------------------- append
 
-    def append(self, body: bytes, *, timeout_ms: int | None = None) -> AppendReceipt:
+    def append(
+        self, body: bytes, *, expected_last: int | None = None, timeout_ms: int | None = None
+    ) -> AppendReceipt:
         """Append one entry; returns when it is committed.
+
+        `expected_last`: only if no data was appended behind this index since; the no-ops of elections
+        do not count, -1 means an empty log. Otherwise raises WrongLastIndex, which names the real one.
+        After OutcomeUnknown nobody can tell by repeating it: its own success would refuse it.
 
         Appends of threads that share the client travel together
         (`quorumlog.client.protocol.append_joiner`); each has its own receipt or error.
@@ -62,6 +68,8 @@ class LedgerClient(LedgerClientBase):
         deadline, ...) and OutcomeUnknown if nobody can tell.
         """
         body = body_of(body)
+        if expected_last is not None:
+            return self._run(self._verbs.append_batch([body], timeout_ms, expected_last))
         outcome, joined = self._joiner.append(body, self._verbs.timeout_ms_of(timeout_ms))
         if isinstance(outcome, AppendReceipt):
             return outcome
@@ -70,13 +78,18 @@ class LedgerClient(LedgerClientBase):
         raise outcome
 
     def append_batch(
-        self, bodies: Sequence[bytes] | EntryBatch, *, timeout_ms: int | None = None
+        self,
+        bodies: Sequence[bytes] | EntryBatch,
+        *,
+        expected_last: int | None = None,
+        timeout_ms: int | None = None,
     ) -> AppendReceipt:
-        """Append entries that follow each other in the log; one call, one batch. Errors as `append`.
+        """Append entries that follow each other in the log; one call, one batch. Errors and
+        `expected_last` as in `append`.
 
         Raises BodyTooLarge for a batch above the server's frame limit and BadRequest for an empty one.
         """
-        return self._run(self._verbs.append_batch(bodies, timeout_ms))
+        return self._run(self._verbs.append_batch(bodies, timeout_ms, expected_last))
 
     def append_stream(
         self,

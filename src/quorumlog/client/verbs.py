@@ -13,7 +13,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from quorumlog.batch import Entry, EntryBatch
-from quorumlog.client.arguments import INDEX_LIMIT, checked_limit, milliseconds, whole
+from quorumlog.client.arguments import (
+    INDEX_LIMIT,
+    checked_expected_last,
+    checked_limit,
+    milliseconds,
+    whole,
+)
 from quorumlog.client.protocol.append_joiner import JoinedAppends
 from quorumlog.client.protocol.append_window import AppendWindow, BatchGatherer, batch_of
 from quorumlog.client.protocol.client_protocol import ClientProtocol
@@ -92,11 +98,13 @@ class Verbs:
     # ---------------------------------------------------------------- append
 
     def append_batch(
-        self, bodies: Sequence[bytes] | EntryBatch, timeout_ms: float | None
+        self,
+        bodies: Sequence[bytes] | EntryBatch,
+        timeout_ms: float | None,
+        expected_last: int | None = None,
     ) -> Verb[AppendReceipt]:
-        request = _request(
-            AppendRequest(), LEADER, self.timeout_ms_of(timeout_ms), batch=batch_of(bodies)
-        )
+        message = AppendRequest(expected_last=checked_expected_last(expected_last))
+        request = _request(message, LEADER, self.timeout_ms_of(timeout_ms), batch=batch_of(bodies))
         yield call(request)
         return receipt_of(request)
 

@@ -6,7 +6,7 @@ import msgspec
 
 from quorumlog.client.protocol.client_requests import Request, TargetKind
 from quorumlog.entry_header import HEADER_BYTES, Buffer
-from quorumlog.errors import BodyTooLarge
+from quorumlog.errors import BadRequest, BodyTooLarge
 from quorumlog.wire.client_messages import AppendRequest, HelloResponse, ReadRequest
 from quorumlog.wire.framing import encode_frame, frame_bytes_of
 
@@ -20,7 +20,8 @@ def encode_request(
     now_ms: float,
     previous_connection: str,
 ) -> list[Buffer]:
-    """Buffers to write. Raises BodyTooLarge, naming the limit of the server that greeted with `hello`.
+    """Buffers to write. Raises BodyTooLarge, naming the limit of the server that greeted with `hello`,
+    and BadRequest for a condition that it would not look at.
 
     `previous_connection` is told with the first request of a stream on a connection.
     """
@@ -36,6 +37,13 @@ def encode_request(
             f" {hello.max_entry_bytes - HEADER_BYTES} bytes (server option max_entry_bytes ="
             f" {hello.max_entry_bytes})"
         )
+    assert isinstance(request.message, AppendRequest), request.message
+    expected_last = request.message.expected_last
+    if expected_last is not None and not hello.knows_conditions:
+        raise BadRequest(
+            f"{hello.member_id}, the leader, is of a release that would append whatever expected_last"
+            f" ({expected_last}) says; update it first"
+        )
     stream = request.stream
     append = AppendRequest(
         request_id=request_id,
@@ -43,6 +51,7 @@ def encode_request(
         number=request.number,
         previous_connection=previous_connection if request.number == 1 else "",
         timeout_ms=max(1, int(request.deadline_ms - now_ms)),
+        expected_last=expected_last,
     )
     buffers = encode_frame(group, append, batch)
     frame_bytes = frame_bytes_of(buffers)

@@ -144,7 +144,7 @@ class RequestTracker:
                 now_ms=self.now_ms,
                 previous_connection=self._previous_connection,
             )
-        except BodyTooLarge as error:
+        except (BodyTooLarge, BadRequest) as error:
             self.fail(request, error)
             return False
         except Exception as error:

@@ -6,7 +6,7 @@ client that never asks for Arrow do without.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -33,6 +33,18 @@ ENTRY_SCHEMA = pa.schema(
 """What an application sees of an entry, as `quorumlog.Entry`."""
 
 _OFFSETS_END = 2**31
+
+
+def schema_of(columns: Sequence[str] | None) -> pa.Schema:
+    """These fields of `ENTRY_SCHEMA`, in this order; None: all. Raises BadRequest for another name."""
+    if columns is None:
+        return ENTRY_SCHEMA
+    if isinstance(columns, str):
+        raise BadRequest(f"columns must be a list of names, not the text {columns!r}")
+    unknown = [name for name in columns if name not in ENTRY_SCHEMA.names]
+    if unknown or not columns:
+        raise BadRequest(f"columns must be of {', '.join(ENTRY_SCHEMA.names)}, not {list(columns)}")
+    return pa.schema([ENTRY_SCHEMA.field(name) for name in columns])
 
 
 def record_batch_of(

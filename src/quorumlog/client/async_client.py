@@ -11,10 +11,20 @@ Single appends that tasks start in one turn of the loop leave at its end, in one
 
 from __future__ import annotations
 
+import contextlib
 from asyncio import CancelledError
-from collections.abc import AsyncIterable, AsyncIterator, Generator, Iterable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Sequence,
+)
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from quorumlog.batch import Entry, EntryBatch
 from quorumlog.client.io_loop import IoLoop
@@ -110,7 +120,7 @@ class AsyncLedgerClient(LedgerClientBase):
         *,
         limit: int | None = None,
         from_member: str | None = None,
-    ) -> AsyncIterator[Entry]:
+    ) -> AsyncResults[Entry]:
         """See `LedgerClient.read`."""
         return self._results(self._verbs.read(first_index, stop_index, limit, from_member))
 
@@ -122,7 +132,7 @@ class AsyncLedgerClient(LedgerClientBase):
         from_member: str | None = None,
         batch_bytes: int = READ_BATCH_BYTES,
         prefetch: int = DEFAULT_PREFETCH,
-    ) -> AsyncIterator[EntryBatch]:
+    ) -> AsyncResults[EntryBatch]:
         """See `LedgerClient.read_batches`."""
         sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
         return self._results(self._verbs.read_batches(first_index, stop_index, from_member, **sizes))
@@ -132,17 +142,28 @@ class AsyncLedgerClient(LedgerClientBase):
         first_index: int,
         stop_index: int | None = None,
         *,
+        columns: Sequence[str] | None = None,
         from_member: str | None = None,
         batch_bytes: int = READ_BATCH_BYTES,
         prefetch: int = DEFAULT_PREFETCH,
-    ) -> AsyncIterator[pa.RecordBatch]:
+    ) -> AsyncResults[pa.RecordBatch]:
         """See `LedgerClient.read_arrow`."""
         sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
-        return self._results(self._verbs.read_arrow(first_index, stop_index, from_member, **sizes))
+        return self._results(
+            self._verbs.read_arrow(first_index, stop_index, from_member, columns, **sizes)
+        )
 
-    def tail(self, first_index: int = 0, *, from_member: str | None = None) -> AsyncIterator[Entry]:
+    def tail(
+        self,
+        first_index: int | Literal["latest"] = 0,
+        *,
+        wait: bool = False,
+        timeout_ms: int | None = None,
+        from_member: str | None = None,
+    ) -> AsyncResults[Entry]:
         """See `LedgerClient.tail`."""
-        return self._results(self._verbs.tail(first_index, from_member))
+        tail = self._verbs.tail(first_index, from_member, wait=wait, timeout_ms=timeout_ms)
+        return self._results(tail)
 
     async def end_index(self, *, timeout_ms: int | None = None) -> int:
         """See `LedgerClient.end_index`."""
@@ -200,13 +221,43 @@ class AsyncLedgerClient(LedgerClientBase):
             self._joiner.send()
         self._io.submit(requests)
 
-    async def _results(self, reading: Reading[T]) -> AsyncIterator[T]:
+    def _results(self, reading: Reading[T]) -> AsyncResults[T]:
+        return AsyncResults(self._parts(reading), lambda: self._io.cancel(reading.stop()))
+
+    async def _parts(self, reading: Reading[T]) -> AsyncGenerator[T]:
         try:
             while (part := await self._run(reading.next_part())) is not None:
                 for result in part:
                     yield result
         finally:
-            self._io.cancel(reading.plan.open_requests)
+            self._io.cancel(reading.stop())
+
+
+class AsyncResults(AsyncIterator[T]):
+    """See `Results`; iterate with `async for`, close with `async with` or `contextlib.aclosing`. Another
+    task may close it while one waits for the next result, which then finds the end."""
+
+    def __init__(self, results: AsyncGenerator[T], stop: Callable[[], None]) -> None:
+        self._results = results
+        self._stop = stop
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        return self._results
+
+    def __anext__(self) -> Awaitable[T]:
+        return anext(self._results)
+
+    async def aclose(self) -> None:
+        """Ask for nothing more. May be called twice, and while another task waits."""
+        self._stop()
+        with contextlib.suppress(RuntimeError):  # another task is inside, and on its way out
+            await self._results.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.aclose()
 
 
 class AsyncAppendStream:

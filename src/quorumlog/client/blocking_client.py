@@ -10,9 +10,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from quorumlog.batch import Entry, EntryBatch
 from quorumlog.client.io_thread import IoThread
@@ -120,7 +121,7 @@ class LedgerClient(LedgerClientBase):
         *,
         limit: int | None = None,
         from_member: str | None = None,
-    ) -> Iterator[Entry]:
+    ) -> Results[Entry]:
         """Entries of [first_index, stop_index), no-ops left out, at most `limit`.
 
         Without `stop_index`: up to what is committed when the read begins. The leader, which is asked
@@ -138,7 +139,7 @@ class LedgerClient(LedgerClientBase):
         from_member: str | None = None,
         batch_bytes: int = READ_BATCH_BYTES,
         prefetch: int = DEFAULT_PREFETCH,
-    ) -> Iterator[EntryBatch]:
+    ) -> Results[EntryBatch]:
         """The same as stored batches (no-ops included), checked, of about `batch_bytes` each."""
         sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
         return self._results(self._verbs.read_batches(first_index, stop_index, from_member, **sizes))
@@ -148,24 +149,39 @@ class LedgerClient(LedgerClientBase):
         first_index: int,
         stop_index: int | None = None,
         *,
+        columns: Sequence[str] | None = None,
         from_member: str | None = None,
         batch_bytes: int = READ_BATCH_BYTES,
         prefetch: int = DEFAULT_PREFETCH,
-    ) -> Iterator[pa.RecordBatch]:
+    ) -> Results[pa.RecordBatch]:
         """The same as Arrow record batches: `index` and `term` (int64) and `body` (binary), a row an
-        entry, no-ops left out; `quorumlog.arrow.ENTRY_SCHEMA`.
+        entry, no-ops left out; `quorumlog.arrow.ENTRY_SCHEMA`. `columns`: only these, in this order.
 
-        Raises ModuleNotFoundError at once where pyarrow (extra `arrow`) is not installed.
+        Raises BadRequest for a column that there is not, and ModuleNotFoundError at once where pyarrow
+        (extra `arrow`) is not installed.
         """
         sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
-        return self._results(self._verbs.read_arrow(first_index, stop_index, from_member, **sizes))
+        return self._results(
+            self._verbs.read_arrow(first_index, stop_index, from_member, columns, **sizes)
+        )
 
-    def tail(self, first_index: int = 0, *, from_member: str | None = None) -> Iterator[Entry]:
-        """Entries from `first_index` on, without end: at the end of the log it waits for the next.
+    def tail(
+        self,
+        first_index: int | Literal["latest"] = 0,
+        *,
+        wait: bool = False,
+        timeout_ms: int | None = None,
+        from_member: str | None = None,
+    ) -> Results[Entry]:
+        """Entries from `first_index` on: at the end of the log it waits for the next, without end, or
+        for `timeout_ms`. "latest": what is appended after the iteration has begun.
 
-        Goes over a change of leader; raises if no server answers for `timeout_ms`.
+        Raises IndexOutOfRange for a position that the log does not reach yet, unless `wait`. Goes over
+        a change of leader; raises if no server answers for the client's `timeout_ms`. Closing it, or
+        the client, ends it, also in a thread that waits.
         """
-        return self._results(self._verbs.tail(first_index, from_member))
+        tail = self._verbs.tail(first_index, from_member, wait=wait, timeout_ms=timeout_ms)
+        return self._results(tail)
 
     def end_index(self, *, timeout_ms: int | None = None) -> int:
         """Index of the last committed entry, as the leader knows it once a majority has confirmed it.
@@ -217,12 +233,43 @@ class LedgerClient(LedgerClientBase):
             for request in step.awaited:
                 self._io.wait(request)
 
-    def _results(self, reading: Reading[T]) -> Iterator[T]:
+    def _results(self, reading: Reading[T]) -> Results[T]:
+        return Results(self._parts(reading), lambda: self._io.cancel(reading.stop()))
+
+    def _parts(self, reading: Reading[T]) -> Generator[T]:
         try:
             while (part := self._run(reading.next_part())) is not None:
                 yield from part
         finally:
-            self._io.cancel(reading.plan.open_requests)
+            self._io.cancel(reading.stop())
+
+
+class Results(Iterator[T]):
+    """What a read brings, one by one. Whoever breaks off should `close` it, from whatever thread; a
+    thread that waits for the next result then finds the end. `with`, or `contextlib.closing`, does it.
+    """
+
+    def __init__(self, results: Generator[T], stop: Callable[[], None]) -> None:
+        self._results = results
+        self._stop = stop
+
+    def __iter__(self) -> Iterator[T]:
+        return self._results  # the loop that is entered runs without a call of Python's a result
+
+    def __next__(self) -> T:
+        return next(self._results)
+
+    def close(self) -> None:
+        """Ask for nothing more. May be called twice, and while another thread waits."""
+        self._stop()
+        with contextlib.suppress(ValueError):  # another thread is inside, and on its way out
+            self._results.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
 
 class AppendStream:

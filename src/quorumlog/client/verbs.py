@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from quorumlog.batch import Entry, EntryBatch
 from quorumlog.client.arguments import (
@@ -148,21 +148,72 @@ class Verbs:
         return Reading(plan, lambda batch: (batch,))
 
     def read_arrow(
-        self, first_index: int, stop_index: int | None, from_member: str | None, **sizes: int
+        self,
+        first_index: int,
+        stop_index: int | None,
+        from_member: str | None,
+        columns: Sequence[str] | None,
+        **sizes: int,
     ) -> Reading[pa.RecordBatch]:
-        from quorumlog.arrow import record_batch_of
+        from quorumlog.arrow import record_batch_of, schema_of
+
+        schema = schema_of(columns)
 
         def rows_of(batch: EntryBatch) -> Iterable[pa.RecordBatch]:
-            rows = record_batch_of(batch)
+            rows = record_batch_of(batch, schema)
             return (rows,) if rows.num_rows else ()
 
         plan = self._range_plan(first_index, stop_index, from_member, **sizes)
         return Reading(plan, rows_of)
 
-    def tail(self, first_index: int, from_member: str | None) -> Reading[Entry]:
-        first_index = whole("first_index", first_index)
-        plan = self._plan(first_index, None, from_member, wait_ms=TAIL_WAIT_MS, follow=True)
-        return Reading(plan, EntryBatch.entries)
+    def tail(
+        self,
+        first_index: int | Literal["latest"],
+        from_member: str | None,
+        *,
+        wait: bool,
+        timeout_ms: float | None,
+    ) -> Reading[Entry]:
+        self._protocol.check_open()
+        if isinstance(first_index, str):
+            if first_index != "latest":
+                raise BadRequest(f"first_index must be a whole number or 'latest', not {first_index!r}")
+            opening = self._latest(from_member)
+        else:
+            opening = self._tail_from(whole("first_index", first_index), from_member, wait=wait)
+        patience_ms = None if timeout_ms is None else self.timeout_ms_of(timeout_ms)
+        return Tailing(opening, lambda: self._protocol.is_closed, patience_ms)
+
+    def _latest(self, from_member: str | None) -> Verb[ReadPlan]:
+        return self._tail_plan((yield from self.end_index(None)) + 1, from_member)
+
+    def _tail_from(self, first_index: int, from_member: str | None, *, wait: bool) -> Verb[ReadPlan]:
+        plan = self._tail_plan(first_index, from_member)
+        if not wait and first_index > 0:
+            yield from self._check_reached(first_index, from_member)
+        return plan
+
+    def _tail_plan(self, first_index: int, from_member: str | None) -> ReadPlan:
+        return self._plan(first_index, None, from_member, wait_ms=TAIL_WAIT_MS, follow=True)
+
+    def _check_reached(self, first_index: int, from_member: str | None) -> Verb[None]:
+        """Raises IndexOutOfRange if there would still be a gap before an entry that comes now."""
+        target = read_target(from_member)
+        message = ReadRequest(first_index=first_index, limit_bytes=GET_LIMIT_BYTES)
+        request = _read_request(message, target, self.timeout_ms)
+        yield call(request)
+        if not isinstance(request.error, IndexOutOfRange):
+            return  # it is there, or the read itself tells what is wrong
+        end_index = request.error.committed_index
+        if end_index < first_index - 1 and target is not LEADER:
+            end_index = yield from self.end_index(None)
+        if end_index < first_index - 1:
+            raise IndexOutOfRange(
+                f"index {first_index} is beyond the end of the log, whose last entry is {end_index};"
+                " with wait=True a tail waits until the log has grown as far",
+                ledger_begin_index=request.error.ledger_begin_index,
+                committed_index=end_index,
+            )
 
     def end_index(self, timeout_ms: float | None) -> Verb[int]:
         # Above all entries there is only the end: the refusal names it, and waits for the majority.
@@ -243,25 +294,50 @@ class Reading(Generic[T]):
     """One read under way: `next_part` gives what each batch brings, in order, and None at the end."""
 
     def __init__(
-        self, plan: ReadPlan, part_of: Callable[[EntryBatch], Iterable[T]], limit: int | None = None
+        self,
+        plan: ReadPlan | None,
+        part_of: Callable[[EntryBatch], Iterable[T]],
+        limit: int | None = None,
     ) -> None:
-        self.plan = plan
-        """Its open requests are to be cancelled when nobody reads on."""
+        self._plan = plan
         self._part_of = part_of
         self._left = limit
         """How many results are still to come at most; None: all."""
+        self._is_stopped = False
+
+    def stop(self) -> list[Request]:
+        """Nobody reads on: whoever waits for a part gets None. Any thread; returns what to cancel."""
+        self._is_stopped = True
+        return self._plan.open_requests if self._plan is not None else []
 
     def next_part(self) -> Verb[Iterable[T] | None]:
-        while self._left != 0:
-            new = self.plan.wanted()
-            head = self.plan.head
+        plan = self._plan
+        assert plan is not None
+        while self._left != 0 and not self._is_over():
+            new = plan.wanted()
+            head = plan.head
             if head is None:
                 break
-            yield Step(new, (head,))
-            batch = self.plan.take()
+            yield Step(new, ())
+            # Whoever stopped this meanwhile has not cancelled what was not yet asked for.
+            if self._is_stopped:
+                break
+            yield Step((), (head,))
+            if self._is_over():
+                break
+            batch = plan.take()
             if batch is not None:
                 return self._limited(self._part_of(batch))
+            if self._gives_up():
+                break
         return None
+
+    def _is_over(self) -> bool:
+        return self._is_stopped
+
+    def _gives_up(self) -> bool:
+        """Nothing came."""
+        return False
 
     def _limited(self, part: Iterable[T]) -> Iterable[T]:
         if self._left is None:
@@ -269,6 +345,37 @@ class Reading(Generic[T]):
         allowed = list(islice(part, self._left))
         self._left -= len(allowed)
         return allowed
+
+
+class Tailing(Reading[Entry]):
+    """A read without an end, but for that of the client and of its patience."""
+
+    def __init__(
+        self, opening: Verb[ReadPlan], is_client_closed: Callable[[], bool], patience_ms: float | None
+    ) -> None:
+        super().__init__(None, EntryBatch.entries)
+        self._opening = opening
+        self._is_client_closed = is_client_closed
+        self._patience_ms = patience_ms
+        """For so long it waits for the next entry; None: for ever."""
+        self._until_ms = float("inf")
+
+    def next_part(self) -> Verb[Iterable[Entry] | None]:
+        if self._plan is None:
+            self._plan = yield from self._opening
+        if self._patience_ms is not None:
+            self._until_ms = now_ms() + self._patience_ms
+            self._plan.wait_ms = int(max(1.0, min(self._patience_ms, TAIL_WAIT_MS)))
+        return (yield from super().next_part())
+
+    def _is_over(self) -> bool:
+        return self._is_stopped or self._is_client_closed()
+
+    def _gives_up(self) -> bool:
+        assert self._plan is not None
+        left_ms = self._until_ms - now_ms()
+        self._plan.wait_ms = int(max(1.0, min(left_ms, TAIL_WAIT_MS)))
+        return left_ms <= 0
 
 
 class Appending(AppendWindow):

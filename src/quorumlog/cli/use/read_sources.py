@@ -203,7 +203,7 @@ def _served_from(
                 return
     while True:
         try:
-            for entry in log.tail(first):
+            for entry in log.tail(first, wait=True):
                 if stop_index is not None and entry.index >= stop_index:
                     return
                 yield (entry,)

@@ -79,6 +79,11 @@ class ClientProtocol:
 
     # ---------------------------------------------------------------- what callers ask for
 
+    @property
+    def is_closed(self) -> bool:
+        """Any thread."""
+        return self._links.is_closed
+
     def check_open(self) -> None:
         """Raises BadRequest. Any thread."""
         if self._links.is_closed:
@@ -88,6 +93,8 @@ class ClientProtocol:
         """Take a request; its outcome is in `Work.completed` of a later `take_work`."""
         requests = self._requests
         requests.now_ms = now_ms
+        if request.is_done:
+            return  # cancelled by another thread, before it came here
         if self._links.is_closed:
             requests.fail(request, BadRequest("the client is closed"))
         elif request.stream is not None:
@@ -100,7 +107,8 @@ class ClientProtocol:
         return self._requests.streams.new_stream()
 
     def cancel(self, request: Request, now_ms: float) -> None:
-        """Nobody waits for it any more. What has not left never will; what has is only forgotten."""
+        """Nobody is to wait for it any more. What has not left never will; what has is only forgotten:
+        an append goes on to its outcome."""
         self._requests.now_ms = now_ms
         self._requests.cancel(request)
 

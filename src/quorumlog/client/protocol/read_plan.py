@@ -171,7 +171,8 @@ class ReadPlan:
         self._batch_bytes = max(1, min(batch_bytes, MAX_BATCH_BYTES))
         self._prefetch = max(1, prefetch) if entries_hint is None else 1
         self._entries_hint = entries_hint
-        self._wait_ms = wait_ms
+        self.wait_ms = wait_ms
+        """Of the requests to come."""
         self._follow = follow
         self._checker = EntryChecker()
         self._next_index = first_index
@@ -203,7 +204,7 @@ class ReadPlan:
 
     @property
     def open_requests(self) -> list[Request]:
-        return [asked.request for asked in self._asked]
+        return [asked.request for asked in list(self._asked)]  # another thread may be reading
 
     def wanted(self) -> list[Request]:
         """New requests to submit, in this order."""
@@ -251,7 +252,7 @@ class ReadPlan:
                 first_index=first_index,
                 stop_index=stop_index,
                 limit_bytes=limit_bytes,
-                wait_ms=self._wait_ms,
+                wait_ms=self.wait_ms,
                 to_end=self._stop_index is None and not self._follow,
             )
         )
@@ -376,7 +377,7 @@ class ReadPlan:
             first_index=self._damaged_index,
             stop_index=self._damaged_index + 1 if self._is_single else asked.stop_index,
             limit_bytes=self._batch_bytes,
-            wait_ms=max(self._wait_ms, SUBSTITUTE_WAIT_MS),
+            wait_ms=max(self.wait_ms, SUBSTITUTE_WAIT_MS),
         )
         return self._make_substitute(message, self._tried)
 

@@ -194,6 +194,11 @@ class RequestTracker:
             self.fail(request, BadRequest("cancelled before it was sent"))
             if request.stream is not None:
                 self.streams.fail(request.stream, BadRequest("an earlier batch was cancelled"))
+        elif request.state is RequestState.SENT and request.is_repeatable:
+            for link in self._links.all():
+                for request_id in [i for i, r in link.pending.items() if r is request]:
+                    del link.pending[request_id]  # its answer will be nobody's
+            self.fail(request, BadRequest("cancelled before it was answered"))
 
     # ---------------------------------------------------------------- answers
 

@@ -113,6 +113,9 @@ class EntryBatch:
                 f" {len(self.buffer)} bytes long"
             )
 
+    def __repr__(self) -> str:
+        return f"<EntryBatch of {self.count} entries, {self.total_bytes} bytes>"
+
     # ---------------------------------------------------------------- making
 
     @classmethod

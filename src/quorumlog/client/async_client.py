@@ -27,6 +27,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from quorumlog.batch import Entry, EntryBatch
+from quorumlog.client.events import Callback, Events
 from quorumlog.client.io_loop import IoLoop
 from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS, LedgerClientBase
 from quorumlog.client.protocol.append_joiner import body_of
@@ -37,6 +38,7 @@ from quorumlog.client.protocol.append_window import (
     BatchGatherer,
     Item,
     StreamProgress,
+    warn_of_idle_stream,
 )
 from quorumlog.client.protocol.client_requests import Request
 from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
@@ -55,8 +57,8 @@ T = TypeVar("T")
 class AsyncLedgerClient(LedgerClientBase):
     """See `LedgerClient` for outcomes and errors; they are the same, from the same code."""
 
-    def _open(self) -> None:
-        self._io = IoLoop(self._protocol)
+    def _open(self, events: Events) -> None:
+        self._io = IoLoop(self._protocol, events)
         self._joiner = TaskJoiner(self._io)
 
     # ---------------------------------------------------------------- append
@@ -272,6 +274,7 @@ class AsyncAppendStream:
         self._client = client
         self._appending = appending
         self._batches = _gathered(items, appending.gatherer)
+        self._is_begun = False
 
     @property
     def progress(self) -> StreamProgress:
@@ -281,6 +284,7 @@ class AsyncAppendStream:
         return self
 
     async def __anext__(self) -> AppendReceipt:
+        self._is_begun = True
         while self._appending.wants_batch:
             self._client._submit(self._appending.add_batch(await anext(self._batches, None)))
         receipt = await self._client._run(self._appending.next_receipt())
@@ -290,7 +294,21 @@ class AsyncAppendStream:
 
     async def close(self) -> None:
         """Send nothing more; `progress` then counts what is in flight as unknown."""
+        self._is_begun = True
         self._client._io.cancel(self._appending.stop())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        self._client._io.cancel(self._appending.stop())
+
+    def __repr__(self) -> str:
+        return f"<AsyncAppendStream: {self.progress.described}>"
+
+    def __del__(self) -> None:
+        if not self._is_begun:
+            warn_of_idle_stream(self)
 
 
 async def _gathered(
@@ -308,7 +326,22 @@ async def _gathered(
 
 
 def connect_async(
-    servers: str | Sequence[str], *, group: str = DEFAULT_GROUP, timeout_ms: int = DEFAULT_TIMEOUT_MS
+    servers: str | Sequence[str],
+    *,
+    group: str = DEFAULT_GROUP,
+    timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    on_leader_change: Callback | None = None,
+    on_reconnect: Callback | None = None,
 ) -> AsyncLedgerClient:
-    """An asyncio client: `await connect_async(...)` or `async with connect_async(...) as client`."""
-    return AsyncLedgerClient(servers, group=group, timeout_ms=timeout_ms)
+    """An asyncio client: `await connect_async(...)` or `async with connect_async(...) as client`.
+
+    `on_leader_change` and `on_reconnect` as in `connect`, but called by the client's loop, and not to
+    wait: whoever has more to do starts a task.
+    """
+    return AsyncLedgerClient(
+        servers,
+        group=group,
+        timeout_ms=timeout_ms,
+        on_leader_change=on_leader_change,
+        on_reconnect=on_reconnect,
+    )

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from quorumlog.batch import Entry, EntryBatch
+from quorumlog.client.events import Callback, Events
 from quorumlog.client.io_thread import IoThread
 from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS, LedgerClientBase
 from quorumlog.client.protocol.append_joiner import body_of
@@ -25,6 +26,7 @@ from quorumlog.client.protocol.append_window import (
     DEFAULT_WINDOW,
     Item,
     StreamProgress,
+    warn_of_idle_stream,
 )
 from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
@@ -47,8 +49,8 @@ class LedgerClient(LedgerClientBase):
     themselves, such as a change of leader, are retried for `timeout_ms`.
     """
 
-    def _open(self) -> None:
-        self._io = IoThread(self._protocol)
+    def _open(self, events: Events) -> None:
+        self._io = IoThread(self._protocol, events)
         self._joiner = ThreadJoiner(self._io)
 
     # ---------------------------------------------------------------- append
@@ -284,6 +286,7 @@ class AppendStream:
         self._client = client
         self._appending = appending
         self._batches = appending.gatherer.all_of(items)
+        self._is_begun = False
 
     @property
     def progress(self) -> StreamProgress:
@@ -293,6 +296,7 @@ class AppendStream:
         return self
 
     def __next__(self) -> AppendReceipt:
+        self._is_begun = True
         while self._appending.wants_batch:
             self._client._io.submit(self._appending.add_batch(next(self._batches, None)))
         receipt = self._client._run(self._appending.next_receipt())
@@ -302,14 +306,44 @@ class AppendStream:
 
     def close(self) -> None:
         """Send nothing more; `progress` then counts what is in flight as unknown."""
+        self._is_begun = True
         self._client._io.cancel(self._appending.stop())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._client._io.cancel(self._appending.stop())
+
+    def __repr__(self) -> str:
+        return f"<AppendStream: {self.progress.described}>"
+
+    def __del__(self) -> None:
+        if not self._is_begun:
+            warn_of_idle_stream(self)
 
 
 def connect(
-    servers: str | Sequence[str], *, group: str = DEFAULT_GROUP, timeout_ms: int = DEFAULT_TIMEOUT_MS
+    servers: str | Sequence[str],
+    *,
+    group: str = DEFAULT_GROUP,
+    timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    on_leader_change: Callback | None = None,
+    on_reconnect: Callback | None = None,
 ) -> LedgerClient:
     """A blocking client of the group that the listed servers (`host:port,host:port`) belong to.
 
     One reachable server of the list is enough; the others are learned from it.
+
+    `on_leader_change(address)` is called when another server leads, also the first time, and
+    `on_reconnect(address)` when a connection that was lost stands again: one after the other, on a
+    thread of their own, so that they may use the client. What they raise is logged
+    (`quorumlog.client`) and changes nothing.
     """
-    return LedgerClient(servers, group=group, timeout_ms=timeout_ms)
+    return LedgerClient(
+        servers,
+        group=group,
+        timeout_ms=timeout_ms,
+        on_leader_change=on_leader_change,
+        on_reconnect=on_reconnect,
+    )

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import cast
 
+from quorumlog.client.events import Events
 from quorumlog.client.protocol.append_joiner import JoinedAppends
 from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_requests import Link, LinkState, Request
@@ -49,8 +50,9 @@ class _Connection(asyncio.BufferedProtocol):
 class IoLoop:
     """Drives one protocol inside the loop that it was first used in."""
 
-    def __init__(self, protocol: ClientProtocol) -> None:
+    def __init__(self, protocol: ClientProtocol, events: Events) -> None:
         self._protocol = protocol
+        self._events = events
         self._links_to_write: dict[Link, None] = {}
         self._is_write_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
@@ -156,6 +158,9 @@ class IoLoop:
             if not self._is_write_scheduled:
                 self._is_write_scheduled = True
                 asyncio.get_running_loop().call_soon(self._write)
+        for event in work.events:
+            for call in self._events.told(event):
+                asyncio.get_running_loop().call_soon(call)
         wake_at = self._protocol.next_wakeup_ms()
         if wake_at < self._timer_at_ms:
             self._set_timer(wake_at)

@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import queue
 import selectors
 import socket
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from quorumlog.client.events import Events
 from quorumlog.client.protocol.append_joiner import JoinedAppends
-from quorumlog.client.protocol.client_protocol import ClientProtocol, Work
+from quorumlog.client.protocol.client_protocol import ClientProtocol, Event, Work
 from quorumlog.client.protocol.client_requests import Link, LinkState, Request
 from quorumlog.client.system import now_ms, reason_of
 from quorumlog.config import parse_address
@@ -57,8 +59,12 @@ class _Dialled(NamedTuple):
 class IoThread:
     """Drives one protocol; started by the first submission, ended by `close`."""
 
-    def __init__(self, protocol: ClientProtocol) -> None:
+    def __init__(self, protocol: ClientProtocol, events: Events) -> None:
         self._protocol = protocol
+        self._events = events
+        self._callbacks: queue.SimpleQueue[Callable[[], None] | None] | None = None
+        """Of the thread that calls back; None at its end."""
+        self._to_tell: deque[Event] = deque()
         self._lock = threading.Lock()
         self._selector = selectors.DefaultSelector()
         self._wake_receiver, self._wake_sender = socket.socketpair()
@@ -143,6 +149,9 @@ class IoThread:
                 self._wake()
         for link in work.dial:
             threading.Thread(target=self._dial, args=(link,), name="quorumlog-dial", daemon=True).start()
+        if work.events:
+            self._to_tell += work.events
+            self._wake()
         return [link.context for link in work.write if link.context is not None]
 
     def _wake(self) -> None:
@@ -237,6 +246,8 @@ class IoThread:
         finally:
             self._keep_closed()
             self._release()
+            if self._callbacks is not None:
+                self._callbacks.put(None)
 
     def _time_to_sleep(self) -> float | None:
         now = now_ms()
@@ -307,6 +318,9 @@ class IoThread:
                 self._protocol.advance(now)
                 writable += self._carry_out(self._protocol.take_work())
         self._keep_closed()
+        while self._to_tell:
+            for call in self._events.told(self._to_tell.popleft()):
+                self._call(call)
         while self._to_write_on:
             connection = self._to_write_on.popleft()
             if not connection.is_closed:
@@ -315,6 +329,14 @@ class IoThread:
                 )
         for connection in writable:
             self._write(connection)
+
+    def _call(self, call: Callable[[], None]) -> None:
+        if self._callbacks is None:
+            self._callbacks = queue.SimpleQueue()
+            threading.Thread(
+                target=_call_all, args=(self._callbacks,), name="quorumlog-callbacks", daemon=True
+            ).start()
+        self._callbacks.put(call)
 
     def _take_dialled(self, dialled: _Dialled, now: float) -> list[_Connection]:
         link, sock, error = dialled
@@ -350,6 +372,11 @@ class IoThread:
             for dialled in self._dialled:
                 if dialled.socket is not None:
                     dialled.socket.close()
+
+
+def _call_all(calls: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+    while (call := calls.get()) is not None:
+        call()
 
 
 def _new_waiter() -> threading.Lock:

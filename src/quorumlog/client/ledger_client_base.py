@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 
 from quorumlog.client.arguments import milliseconds, parse_servers
+from quorumlog.client.events import Callback, Events
 from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_timings import ClientTimings
 from quorumlog.client.verbs import Verbs
@@ -25,6 +26,8 @@ class LedgerClientBase:
         group: str = DEFAULT_GROUP,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         timings: ClientTimings | None = None,
+        on_leader_change: Callback | None = None,
+        on_reconnect: Callback | None = None,
     ) -> None:
         """Connects with the first call. Raises ConfigError for a list that cannot be read."""
         given_ms = milliseconds(timeout_ms)
@@ -38,13 +41,21 @@ class LedgerClientBase:
             self.servers, group=self.group, random=random.Random(), timings=timings
         )
         self._verbs = Verbs(self._protocol, given_ms)
-        self._open()
+        self._open(Events(self.group, on_leader_change, on_reconnect))
+
+    def __repr__(self) -> str:
+        leader = self._protocol.view.leader
+        state = "no leader known yet" if leader is None else f"leader {leader.address}"
+        if self._protocol.is_closed:
+            state = "closed"
+        name, servers = type(self).__name__, ",".join(self.servers)
+        return f"<{name} of group {self.group!r} at {servers}: {state}>"
 
     @property
     def timeout_ms(self) -> float:
         """Of a call that is given none."""
         return self._verbs.timeout_ms
 
-    def _open(self) -> None:
+    def _open(self, events: Events) -> None:
         """Make what carries the requests."""
         raise NotImplementedError

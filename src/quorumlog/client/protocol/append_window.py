@@ -5,6 +5,7 @@ Shared by both clients; the waiting is theirs.
 
 from __future__ import annotations
 
+import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -30,6 +31,13 @@ class StreamProgress(NamedTuple):
     """Sent, without an answer that decides: each may be in the log or not."""
     unwritten_records: int
     """Taken from the source and certainly not in the log."""
+
+    @property
+    def described(self) -> str:
+        return (
+            f"records committed: {self.committed_records}, unknown: {self.unknown_records}, certainly"
+            f" not written: {self.unwritten_records}"
+        )
 
 
 class StreamOutcomeUnknown(OutcomeUnknown):
@@ -149,8 +157,15 @@ class AppendWindow:
         if unknown is None:
             raise head.error
         raise StreamOutcomeUnknown(
-            f"{unknown} (records committed: {progress.committed_records}, last index in order"
-            f" {self._last_index}; unknown: {progress.unknown_records}; certainly not written:"
-            f" {progress.unwritten_records})",
+            f"{unknown} ({progress.described}; last index in order: {self._last_index})",
             progress,
         ) from unknown
+
+
+def warn_of_idle_stream(stream: object) -> None:
+    warnings.warn(
+        "an append_stream was never iterated, so nothing of it was sent: iterate its receipts",
+        ResourceWarning,
+        stacklevel=3,
+        source=stream,
+    )

@@ -14,6 +14,7 @@ Times are milliseconds of any monotonic clock.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from random import Random
 from typing import NamedTuple
 
@@ -43,13 +44,28 @@ from quorumlog.wire.client_messages import (
 from quorumlog.wire.framing import Frame, encode_frame
 
 
+class EventKind(Enum):
+    """What a client tells of the group; the names are those of the callbacks' sentences."""
+
+    LEADER = "is the leader now"
+    LOST = "the connection was lost"
+    BACK = "is connected again"
+
+
+class Event(NamedTuple):
+    kind: EventKind
+    address: str
+    reason: str = ""
+
+
 class Work(NamedTuple):
-    """What the client has to do now, in this order: finish, close, dial, write."""
+    """What the client has to do now, in this order: finish, close, dial, write, tell."""
 
     completed: list[Request]
     close: list[Link]
     dial: list[Link]
     write: list[Link]
+    events: list[Event]
 
 
 class ClientProtocol:
@@ -76,6 +92,11 @@ class ClientProtocol:
         self._router = self._requests.router
         self._ticked_ms = 0.0
         """When `advance` was called last."""
+        self._events: list[Event] = []
+        self._told_leader = ""
+        """Address of the last leader that was told of."""
+        self._lost: dict[str, None] = {}
+        """Servers whose connection for appends was lost and does not stand again."""
 
     # ---------------------------------------------------------------- what callers ask for
 
@@ -185,8 +206,14 @@ class ClientProtocol:
             self._drop(link, f"protocol violation: {violation}")
 
     def take_work(self) -> Work:
-        links, requests = self._links, self._requests
-        work = Work(requests.completed, links.to_close, links.to_dial, list(links.to_write))
+        links, requests, leader = self._links, self._requests, self.view.leader
+        if leader is not None and leader.address != self._told_leader:
+            self._told_leader = leader.address
+            self._events.append(Event(EventKind.LEADER, leader.address))
+        work = Work(
+            requests.completed, links.to_close, links.to_dial, list(links.to_write), self._events
+        )
+        self._events = []
         requests.completed = []
         links.to_close = []
         links.to_dial = []
@@ -217,6 +244,9 @@ class ClientProtocol:
         if message.member_id:
             self.view.greeted[message.member_id] = link.address
         if link.lane is Lane.CONTROL:
+            if link.address in self._lost:
+                del self._lost[link.address]
+                self._events.append(Event(EventKind.BACK, link.address))
             self._router.ask_status(link, self._requests.now_ms)
         self._requests.send_waiting()
 
@@ -246,6 +276,9 @@ class ClientProtocol:
         now_ms = self._requests.now_ms
         self._links.remove(link, now_ms)
         self.view.notes[link.address] = reason
+        if was_open and link.lane is Lane.CONTROL and not self._links.is_closed:
+            self._lost[link.address] = None
+            self._events.append(Event(EventKind.LOST, link.address, reason))
         self._router.connection_ended(link, now_ms, was_open=was_open)
         self._requests.connection_ended(link, reason, was_open=was_open)
 

@@ -1,0 +1,36 @@
+"""Events: what a client tells of the group, to the log `quorumlog.client` and to callbacks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from quorumlog.client.protocol.client_protocol import Event, EventKind
+
+log = logging.getLogger("quorumlog.client")
+
+Callback = Callable[[str], object]
+"""Given the address of a server, `host:port`."""
+
+
+class Events:
+    def __init__(
+        self, group: str, on_leader_change: Callback | None, on_reconnect: Callback | None
+    ) -> None:
+        self._group = group
+        self._callbacks = {EventKind.LEADER: on_leader_change, EventKind.BACK: on_reconnect}
+
+    def told(self, event: Event) -> list[Callable[[], None]]:
+        """Log it; returns whom to call, which raises nothing."""
+        sentence = f"{event.kind.value} ({event.reason})" if event.reason else event.kind.value
+        log.info("group %s, %s: %s", self._group, event.address, sentence)
+        callback = self._callbacks.get(event.kind)
+        return [partial(_call, callback, event.address)] if callback is not None else []
+
+
+def _call(callback: Callback, address: str) -> None:
+    try:
+        callback(address)
+    except Exception:
+        log.exception("a callback of the client failed for %s: %r", address, callback)

@@ -164,7 +164,7 @@ class AppendWindow:
 
 def warn_of_idle_stream(stream: object) -> None:
     warnings.warn(
-        "an append_stream was never iterated, so nothing of it was sent: iterate its receipts",
+        "a stream of appends was never iterated, so nothing of it was sent: iterate its receipts",
         ResourceWarning,
         stacklevel=3,
         source=stream,

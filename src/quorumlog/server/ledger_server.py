@@ -17,7 +17,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import uvloop
@@ -46,7 +46,13 @@ EXIT_FAILED = 3
 
 
 class LedgerServer:
-    """`run()` blocks until SIGTERM or SIGINT; `start()` and `stop()` are for a loop of your own.
+    """`run()` blocks until SIGTERM or SIGINT. In a loop of your own:
+
+        async with LedgerServer([config]) as server:    # start() and stop()
+            failure = await server.failed               # None: stopped without one
+
+    It leaves that loop as it found it: no signal handler, no executor, and what it does not know it
+    leaves to the exception handler that was there.
 
     `groups`: all must have the same own address, which is the one advertised. `bind`: the address to
     listen on, where it differs from the advertised one.
@@ -90,8 +96,17 @@ class LedgerServer:
         self._listener: asyncio.Server | None = None
         self._threads: list[DiskThread] = []
         self._loop_turn: LoopTurn
-        self._ended: asyncio.Event | None = None
+        self._ended: asyncio.Future[BaseException | None] | None = None
+        self._exception_handler_before: Callable[..., object] | None = None
         self.failure: BaseException | None = None
+        """Why a member has stopped; also what happened while it was closed."""
+
+    def __repr__(self) -> str:
+        names = ",".join(config.group for config in self.groups)
+        state = "serving" if self._drivers else "not running"
+        if self.failure is not None:
+            state = "failed"
+        return f"<LedgerServer {self.groups[0].member_id} at {self.address}, groups {names}: {state}>"
 
     # ---------------------------------------------------------------- starting and stopping
 
@@ -108,11 +123,10 @@ class LedgerServer:
             loop.add_signal_handler(number, stop.set)
         loop.add_signal_handler(signal.SIGHUP, self.hung_up)
         await self.start()
-        assert self._ended is not None
-        waits = [loop.create_task(stop.wait()), loop.create_task(self._ended.wait())]
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
+        signalled = loop.create_task(stop.wait())
+        ends: list[asyncio.Future[Any]] = [signalled, self.failed]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        signalled.cancel()
         await self.stop()
         return EXIT_FAILED if self.failure is not None else EXIT_CLEAN
 
@@ -141,8 +155,9 @@ class LedgerServer:
     async def start(self) -> None:
         """Open every directory and listen; raises ConfigError, StoreFailure or OSError."""
         loop = asyncio.get_running_loop()
+        self._exception_handler_before = loop.get_exception_handler()
         loop.set_exception_handler(self._unhandled)
-        self._ended = asyncio.Event()
+        self._ended = loop.create_future()
         flush, reader = (DiskThread(f"quorumlog-{name}", loop) for name in ("flush", "read"))
         self._threads = [flush, reader]
         self._loop_turn = LoopTurn(loop)
@@ -172,9 +187,35 @@ class LedgerServer:
             self._close_listener()
             self._drivers.clear()
             self._close_threads()
+            self._give_loop_back()
             raise
         for driver in self._drivers.values():
             driver.start()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.stop()
+
+    @property
+    def failed(self) -> asyncio.Future[BaseException | None]:
+        """Done once a member of this server has failed, with the reason, or the server was stopped, with
+        None. Another one each time: a caller's time-out ends only its own. Raises RuntimeError before
+        `start()`."""
+        if self._ended is None:
+            raise RuntimeError("the server was not started: await start(), or use `async with`")
+        return asyncio.shield(self._ended)
+
+    def _end(self) -> None:
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(self.failure)
+
+    def _give_loop_back(self) -> None:
+        loop = asyncio.get_running_loop()
+        if loop.get_exception_handler() == self._unhandled:
+            loop.set_exception_handler(self._exception_handler_before)
 
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
@@ -204,6 +245,8 @@ class LedgerServer:
         for connection in list(self._connections.values()):
             connection.close()
         self._drivers.clear()
+        self._end()
+        self._give_loop_back()
 
     async def _hand_over(self, driver: NodeDriver) -> None:
         """Returns once somebody else leads, or nobody can be found within two election time-outs."""
@@ -247,11 +290,14 @@ class LedgerServer:
         self._drivers.clear()
 
     def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """What a callback of the loop raised. A broken invariant there is one as anywhere else."""
+        """What a callback of the loop raised. A broken invariant of ours there is one as anywhere else;
+        the application's are its own."""
         error = context.get("exception")
-        if isinstance(error, AssertionError | StoreFailure):
+        if isinstance(error, AssertionError | StoreFailure) and _is_ours(error):
             for driver in self._drivers.values():
                 driver.fail(error)
+        elif self._exception_handler_before is not None:
+            self._exception_handler_before(loop, context)
         else:
             loop.default_exception_handler(context)
 
@@ -261,8 +307,7 @@ class LedgerServer:
             self.failure = error
         self._close_listener()
         self._abort_connections()
-        if self._ended is not None:
-            self._ended.set()
+        self._end()
 
     # ---------------------------------------------------------------- connections
 
@@ -345,3 +390,11 @@ class LedgerServer:
         if connection is not None and isinstance(connection.session, ClientSession):
             connection.session.lost()
             connection.abort()
+
+
+def _is_ours(error: BaseException) -> bool:
+    """It was raised in this package, not in what shares its loop."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is None or trace.tb_frame.f_globals.get("__name__", "").startswith("quorumlog.")

@@ -104,8 +104,9 @@ class LocalCluster:
 
     `directory`: where the members' data directories lie; a temporary one, removed at the end, if not
     given. `ports`: one a member; free ones unless given. `store="memory"` keeps everything in memory.
-    `consensus`: `CONSENSUS` unless given. Members are called n0, n1, ... Raises ConfigError for options
-    that cannot work.
+    `consensus`: `CONSENSUS` unless given. Members are called n0, n1, ...; `kill`, `stop`, `restart`,
+    `server` and `data_dir` take such an id, and raise ConfigError for another one, or where the member
+    does not run. Raises ConfigError for options that cannot work.
     """
 
     def __init__(
@@ -149,6 +150,10 @@ class LocalCluster:
         self._changed = threading.Condition()
         self._roles: dict[str, RoleChange] = {}
         """The last role change of each running member; guarded by `_changed`."""
+
+    def __repr__(self) -> str:
+        running = ", ".join(self.running) or "nobody"
+        return f"<LocalCluster of {len(self.members)} at {self.servers}: {running} running>"
 
     # ---------------------------------------------------------------- start and end
 
@@ -206,11 +211,11 @@ class LocalCluster:
         self._forget(member_id)
 
     def restart(self, member_id: str) -> None:
-        """Start a killed or stopped member on its directory; returns once it listens."""
+        """Start a member on its directory; one that runs is stopped first. Returns once it listens."""
         self._is_started = True
-        if member_id in self._running:
-            raise ConfigError(f"{member_id} is running; kill or stop it first")
         self._config(member_id)
+        if member_id in self._running:
+            self.stop(member_id)
         try:
             self._start(member_id).wait_started()
         except BaseException:
@@ -218,11 +223,16 @@ class LocalCluster:
             raise
 
     def _take(self, member_id: str) -> _MemberThread:
-        self._config(member_id)
-        member = self._running.pop(member_id, None)
-        if member is None:
-            raise ConfigError(f"{member_id} is not running")
+        member = self._running_member(member_id)
+        del self._running[member_id]
         return member
+
+    def _running_member(self, member_id: str) -> _MemberThread:
+        self._config(member_id)
+        if member_id not in self._running:
+            running = ", ".join(self.running) or "nobody is"
+            raise ConfigError(f"{member_id} is not running; running: {running}")
+        return self._running[member_id]
 
     def _forget(self, member_id: str) -> None:
         with self._changed:
@@ -250,7 +260,7 @@ class LocalCluster:
 
     def server(self, member_id: str) -> LedgerServer:
         """The running server, for what this class does not offer; it lives in another thread."""
-        return self._running[member_id].server
+        return self._running_member(member_id).server
 
     def leader(self, timeout_s: float = START_TIMEOUT_S, *, other_than: str | None = None) -> str:
         """The id of the leader with the highest term; waits for one (other than a given member).

@@ -11,9 +11,11 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def run(name: str, directory: Path) -> list[str]:
+def run(name: str, directory: Path, *arguments: str) -> list[str]:
+    """What an example prints, or a module (`-m`)."""
+    program = name if name == "-m" else str(EXAMPLES / name)
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name)],
+        [sys.executable, program, *arguments],
         cwd=directory,
         capture_output=True,
         text=True,
@@ -41,6 +43,38 @@ def test_read_arrow(tmp_path: Path) -> None:
     assert run("read_arrow.py", tmp_path) == [
         "10000 rows of index, term, body, the bodies sum to 49995000"
     ]
+
+
+def test_producer(tmp_path: Path) -> None:
+    (line,) = run("producer.py", tmp_path)
+    assert line.startswith("all 10000 are committed, the last at 10")
+
+
+def test_consumer(tmp_path: Path) -> None:
+    assert run("consumer.py", tmp_path) == [
+        "30 entries, then a 210, b 225",
+        "70 entries, then a 2450, b 2500",
+        "0 entries, then a 2450, b 2500",
+    ]
+
+
+def test_outbox(tmp_path: Path) -> None:
+    assert run("outbox.py", tmp_path) == [
+        "relayed 2",
+        "relayed 2",
+        "1 apples, 2 pears, 3 plums, 4 figs",
+    ]
+
+
+def test_embedded_server(tmp_path: Path) -> None:
+    assert run("embedded_server.py", tmp_path) == ["100 events from index 1 on", "stopped"]
+
+
+def test_pytest_fixture(tmp_path: Path) -> None:
+    lines = run(
+        "-m", tmp_path, "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLES / "pytest_fixture.py")
+    )
+    assert lines[-1].startswith("4 passed")
 
 
 @pytest.mark.spark

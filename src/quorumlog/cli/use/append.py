@@ -21,11 +21,24 @@ from quorumlog.config import DEFAULT_GROUP, MIB
 from quorumlog.errors import BodyTooLarge, ConfigError, LedgerError
 
 if TYPE_CHECKING:
+    from quorumlog.client import LedgerClient
     from quorumlog.client.protocol.append_window import StreamProgress
     from quorumlog.entry import AppendReceipt
 
 CHUNK_BYTES = 1 * MIB
 MAX_BATCH_LINES = 4096
+
+
+ExpectedLast = Annotated[
+    int | None,
+    typer.Option(
+        "--expected-last",
+        min=-1,
+        metavar="INDEX",
+        help="Append, all lines as one batch, only if no data lies behind this index; -1: an empty log.",
+        show_default=False,
+    ),
+]
 
 
 class _Interrupted(Exception):
@@ -129,6 +142,7 @@ def append(
     ] = None,
     group: Group = DEFAULT_GROUP,
     timeout: Timeout = 30.0,
+    expected_last: ExpectedLast = None,
     json: Json = False,
 ) -> None:
     """Append every line of FILE or of standard input as one entry; print the first and last index.
@@ -151,6 +165,9 @@ def append(
             before = signal.signal(number, source.on_interrupt)
             stack.callback(signal.signal, number, before)
         appended = _Appended(json)
+        if expected_last is not None:
+            _append_at_once(log, source, expected_last, appended)
+            return
         stream = log.append_stream(source.batches())
         status = 0
         output_failure: OSError | None = None
@@ -189,6 +206,23 @@ def append(
             raise
         if status:
             raise typer.Exit(status)
+
+
+def _append_at_once(
+    log: LedgerClient, source: LineSource, expected_last: int, appended: _Appended
+) -> None:
+    """All lines as one batch: a condition on a part of them would be worth nothing."""
+    lines = [line for batch in source.batches() for line in batch]
+    if source.signal:
+        error_line("interrupted while reading: nothing was appended")
+        raise typer.Exit(EXIT_OF_SIGNAL + source.signal)
+    if lines:
+        try:
+            appended.add(log.append_batch(lines, expected_last=expected_last))
+        except LedgerError as error:
+            error_line(describe(error))
+            raise typer.Exit(EXIT_REFUSED) from None
+    appended.print_summary()
 
 
 class _Appended:

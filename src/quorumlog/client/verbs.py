@@ -175,25 +175,19 @@ class Verbs:
         timeout_ms: float | None,
     ) -> Reading[Entry]:
         self._protocol.check_open()
-        if isinstance(first_index, str):
-            if first_index != "latest":
-                raise BadRequest(f"first_index must be a whole number or 'latest', not {first_index!r}")
-            opening = self._latest(from_member)
-        else:
-            opening = self._tail_from(whole("first_index", first_index), from_member, wait=wait)
-        patience_ms = None if timeout_ms is None else self.timeout_ms_of(timeout_ms)
+        if first_index != "latest":
+            first_index = whole("first_index", first_index)
+        opening = self._tail_plan(first_index, from_member, wait=wait)
+        patience_ms = float("inf") if timeout_ms is None else self.timeout_ms_of(timeout_ms)
         return Tailing(opening, lambda: self._protocol.is_closed, patience_ms)
 
-    def _latest(self, from_member: str | None) -> Verb[ReadPlan]:
-        return self._tail_plan((yield from self.end_index(None)) + 1, from_member)
-
-    def _tail_from(self, first_index: int, from_member: str | None, *, wait: bool) -> Verb[ReadPlan]:
-        plan = self._tail_plan(first_index, from_member)
-        if not wait and first_index > 0:
+    def _tail_plan(
+        self, first_index: int | Literal["latest"], from_member: str | None, *, wait: bool
+    ) -> Verb[ReadPlan]:
+        if first_index == "latest":
+            first_index = (yield from self.end_index(None)) + 1
+        elif first_index > 0 and not wait:
             yield from self._check_reached(first_index, from_member)
-        return plan
-
-    def _tail_plan(self, first_index: int, from_member: str | None) -> ReadPlan:
         return self._plan(first_index, None, from_member, wait_ms=TAIL_WAIT_MS, follow=True)
 
     def _check_reached(self, first_index: int, from_member: str | None) -> Verb[None]:
@@ -351,21 +345,19 @@ class Tailing(Reading[Entry]):
     """A read without an end, but for that of the client and of its patience."""
 
     def __init__(
-        self, opening: Verb[ReadPlan], is_client_closed: Callable[[], bool], patience_ms: float | None
+        self, opening: Verb[ReadPlan], is_client_closed: Callable[[], bool], patience_ms: float
     ) -> None:
         super().__init__(None, EntryBatch.entries)
         self._opening = opening
         self._is_client_closed = is_client_closed
         self._patience_ms = patience_ms
-        """For so long it waits for the next entry; None: for ever."""
-        self._until_ms = float("inf")
+        """For so long it waits for the next entry."""
 
     def next_part(self) -> Verb[Iterable[Entry] | None]:
         if self._plan is None:
             self._plan = yield from self._opening
-        if self._patience_ms is not None:
-            self._until_ms = now_ms() + self._patience_ms
-            self._plan.wait_ms = int(max(1.0, min(self._patience_ms, TAIL_WAIT_MS)))
+        self._until_ms = now_ms() + self._patience_ms
+        self._gives_up()
         return (yield from super().next_part())
 
     def _is_over(self) -> bool:

@@ -29,13 +29,13 @@ class ClientAppend:
     bodies: tuple[bytes, ...]
     asked_member_id: str
     called_ms: float
+    returned_ms: float = -1.0
+    outcome: AppendReceipt | LedgerError | None = None
+    """None: no answer came, which is as good as unknown. An answer is set once and told once."""
     expected_last: int | None = None
     """Of a conditional append; see AppendRequest."""
     acknowledged_data_index: int = -1
     """Highest index of all data that had been acknowledged when it was called; -1: nothing."""
-    returned_ms: float = -1.0
-    outcome: AppendReceipt | LedgerError | None = None
-    """None: no answer came, which is as good as unknown. An answer is set once and told once."""
 
     @property
     def is_committed(self) -> bool:

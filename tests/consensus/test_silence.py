@@ -185,9 +185,9 @@ def test_an_outage_says_nothing_about_the_time_that_an_answer_takes() -> None:
     n0 = level()
     n0.act(lambda: n0.propose("e"))
     n0.hear(2, ack(1, 5))
-    n0.act(lambda: n0.node.on_connection_lost(Replica("n1", "n1-d0"), is_gone=False))
+    n0.act(lambda: n0.node.on_connection_lost(n0.peer(1), is_gone=False))
     stay_alive(n0, 30_000, 2)
-    n0.act(lambda: n0.node.on_connected(Replica("n1", "n1-d0")))
+    n0.act(lambda: n0.node.on_connected(n0.peer(1)))
     n0.hear(1, ack(1, 5))
     n0.act(lambda: n0.propose("f"))
     asked = len(questions(n0))
@@ -222,7 +222,7 @@ def test_the_pause_after_a_full_connection_is_as_long_as_it_is_while_what_went_b
     n0.holds_pushes = False
     n0.act(lambda: n0.node.on_push_failed(n0.peer(1)))
     for _ in range(8):
-        n0.act(lambda: n0.node.on_bytes_moved("n1"))
+        n0.act(lambda: n0.node.on_bytes_moved(n0.peer(1)))
         stay_alive(n0, 150, 1, 2)
     assert pushes(n0)[5:] == [(5, 5)]
 

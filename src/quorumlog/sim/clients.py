@@ -68,8 +68,8 @@ class SimClient:
             bodies,
             self._target,
             cluster.now_ms,
-            expected_last,
-            cluster.operations.acknowledged_index,
+            expected_last=expected_last,
+            acknowledged_data_index=cluster.operations.acknowledged_index,
         )
         cluster.operations.appends.append(append)
         frame = b"".join(

@@ -125,10 +125,21 @@ def resend_fills_window(patch: Patch) -> None:
 )
 def moving_bytes_are_silence(patch: Patch) -> None:
     """Only an answer says that somebody is there."""
+    patch.edit(EntryDispatcher.on_bytes_moved, "        self._unanswered = 0", "        reached()")
+
+
+@mutant(
+    40,
+    "nothing is asked for as long as bytes move",
+    scenario=links.test_a_push_that_a_follower_drops_goes_again_while_newer_ones_arrive,
+)
+def moving_bytes_put_questions_off(patch: Patch) -> None:
+    """What is not answered is on a slow way. But a push that the follower has dropped is on none, and
+    with a small steady load it takes hours until there is room for no newer one."""
     patch.edit(
         EntryDispatcher.on_bytes_moved,
-        "if self._window.pushes:",
-        "if self._window.pushes and not reached():",
+        "        self._unanswered = 0",
+        "        reached()\n        if self._window.pushes:\n            self._wait_for_answer()",
     )
 
 
@@ -148,10 +159,10 @@ def push_into_full_link_counts(patch: Patch) -> None:
 
 @mutant(
     40,
-    "a connection that had no room is left alone for as long as its bytes move",
-    scenario=cores.test_the_pause_after_a_full_connection_is_as_long_as_it_is_while_what_went_before_moves,
+    "a connection that had no room is left alone for as long as what went before is acknowledged",
+    scenario=links.test_a_full_link_is_used_to_nine_tenths_while_what_went_before_is_acknowledged,
 )
-def moving_bytes_prolong_a_pause(patch: Patch) -> None:
+def answers_prolong_a_pause(patch: Patch) -> None:
     """It has enough to do."""
     patch.edit(
         EntryDispatcher.tick,

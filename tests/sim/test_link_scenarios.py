@@ -204,6 +204,38 @@ def test_a_lost_push_goes_again_while_its_receiver_is_sent_a_repair() -> None:
     scene.make_whole()
 
 
+def test_a_push_that_a_follower_drops_goes_again_while_newer_ones_arrive() -> None:
+    """An old leader meets damage just where the first push of the new one would have its log cut. It
+    drops that push, and what is appended all the time waits there, so bytes move without end."""
+    scene = Scenario()
+    scene.append(5)
+    old, others = scene.await_leader(), scene.followers()
+    index = old.node.store.end.index
+    scene.cut([old], others)
+    scene.ask(old)
+    scene.until(lambda: old.node.store.durable.index == index + 1, "a tail that has to go")
+    leader = scene.await_leader(*others)
+    for _ in range(3):
+        scene.ask_and_wait(leader)
+    for _ in range(2):  # the second start trusts what the first has synced, and reads none of it
+        old.stop()
+        old.start()
+    position = old.node.store.range_of(index, index + 1, 1).position
+    old.disk.flip(old.segment_path(), position + 8, 1)
+    old.is_damaged = True
+    next(member for member in others if member is not leader).kill()
+    pushed = Pushed(scene, old)
+    scene.heal()
+    asked = []
+    while not (asked and asked[0].is_committed):
+        assert len(asked) < 60, "no commit within 4 x push_resend_ms"
+        asked.append(scene.ask(leader))
+        scene.run_for(20)
+    assert pushed.questions, "the push was not dropped"
+    assert [first for first, times in pushed.times.items() if times > 1] == [index + 1]
+    scene.make_whole()
+
+
 def test_a_leader_whose_large_frames_arrive_nowhere_makes_way_for_another() -> None:
     """Its heartbeats pass, so everybody would follow it for ever."""
     scene = Scenario()

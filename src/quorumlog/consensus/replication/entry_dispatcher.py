@@ -22,7 +22,7 @@ from quorumlog.entry import EntryId, Replica
 NEVER = float("inf")
 NOTHING = range(0)
 ASKED_IN_VAIN = 3
-"""After so many questions without an answer a push goes again with each further one."""
+"""After so many questions without answers or moving bytes a push goes again with each further one."""
 
 
 class EntryDispatcher:
@@ -66,13 +66,13 @@ class EntryDispatcher:
         again keeps it, so that the answer of a slow disk still counts. 0: none waits."""
         self._next_question = 1
         self._resend_at_ms = 0.0
-        """When silence is taken for loss. Moves with every sign of progress."""
+        """When what is not answered by then may be lost. Moves with every acknowledgement."""
         self._again = NOTHING
         """Sent before, known or feared to be lost: go once more, beside what is on its way."""
         self._arrival_question = 0
         """Serial number of the newest COMMIT that asked what has arrived."""
         self._unanswered = 0
-        """So many of them were not answered, by that or by an acknowledgement."""
+        """So many of them were not answered, by that, an acknowledgement or bytes that moved since."""
         self.arrived_index = -1
         """What has arrived there, on disk or not, as its newest answer to that says."""
         self._paused_until_ms: float | None = None
@@ -220,12 +220,13 @@ class EntryDispatcher:
             self._pause()
 
     def on_bytes_moved(self) -> None:
-        """Its machine takes what it is sent: a push that is not answered is on a slow way, not lost."""
-        if self._window.pushes:
-            self._wait_for_answer()
+        """Its machine takes what it is sent, so no question is in vain yet: it is on a slow way, behind
+        the pushes. But none is put off, for the bytes may be those of newer pushes, which wait there for
+        one that was dropped."""
+        self._unanswered = 0
 
     def tick(self) -> None:
-        """Called with every heartbeat: silence for too long is taken for loss."""
+        """Called with every heartbeat: what is not answered for too long may be lost."""
         now_ms = self._state.now_ms
         if not self.active:
             return
@@ -244,8 +245,8 @@ class EntryDispatcher:
 
     def _look_into_silence(self) -> None:
         """A slow disk and a slow link are silent, too, and to send more makes them no faster. So it is
-        asked what has arrived, less often each time; if nothing at all comes back, the first push goes
-        once more with each further question. The others wait there for that one."""
+        asked what has arrived, less often each time; if nothing at all comes back and no bytes move, the
+        first push goes once more with each further question. The others wait there for that one."""
         self._window.back_off()
         if self._unanswered >= ASKED_IN_VAIN:
             self._again = range(self.held_index + 1, self._window.pushes[0][0] + 1)

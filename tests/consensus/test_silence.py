@@ -97,14 +97,18 @@ def test_of_a_window_only_what_was_lost_goes_again() -> None:
     assert len(pushes(n0)) == 7
 
 
-def test_only_the_newest_question_says_what_is_lost() -> None:
-    """An older one is answered late, and what it calls lost is on its way again."""
+def test_an_answer_counts_unless_something_went_again_since_it_was_asked_for() -> None:
+    """Where the way takes longer than the time between questions, the newest has never been answered."""
     n0 = level()
     stay_alive(n0, 3150, 1, 2)
     assert len(questions(n0)) == 2
     received(n0, 2, number=0)
-    received(n0, 2, number=1)
     assert pushes(n0)[5:] == [(3, 3), (4, 4)]
+    received(n0, 2, number=1)
+    assert len(pushes(n0)) == 7, "it is on its way"
+    stay_alive(n0, 4_050, 1, 2)
+    received(n0, 2, gap_stop=4)
+    assert pushes(n0)[7:] == [(3, 3)], "lost once more"
 
 
 def test_what_goes_again_takes_no_more_room() -> None:

@@ -90,14 +90,28 @@ def window_goes_again(patch: Patch) -> None:
 @mutant(
     40,
     "an answer to an older question has what is on its way sent again",
-    scenario=cores.test_only_the_newest_question_says_what_is_lost,
+    scenario=cores.test_an_answer_counts_unless_something_went_again_since_it_was_asked_for,
 )
 def older_answer_counts(patch: Patch) -> None:
     """Whoever says that something is missing lacks it."""
     patch.edit(
         EntryDispatcher._on_commit_response,
-        "if response.number == self._arrival_question:",
-        "if response.number == self._arrival_question or reached():",
+        "if response.number >= self._arrival_question:",
+        "if response.number >= self._arrival_question or reached():",
+    )
+
+
+@mutant(
+    40,
+    "only the answer to the newest question counts",
+    scenario=cores.test_an_answer_counts_unless_something_went_again_since_it_was_asked_for,
+)
+def newest_answer_counts(patch: Patch) -> None:
+    """It knows most. But on a long way there is always a newer question."""
+    patch.edit(
+        EntryDispatcher._on_commit_response,
+        "if response.number >= self._arrival_question:",
+        "if response.number == self._next_question - 1 or not reached():",
     )
 
 

@@ -70,7 +70,7 @@ class EntryDispatcher:
         self._again = NOTHING
         """Sent before, known or feared to be lost: go once more, beside what is on its way."""
         self._arrival_question = 0
-        """Serial number of the newest COMMIT that asked what has arrived."""
+        """Number of the oldest COMMIT whose answer tells what is lost: nothing went again since."""
         self._unanswered = 0
         """So many of them were not answered, by that, an acknowledgement or bytes that moved since."""
         self.arrived_index = -1
@@ -258,15 +258,15 @@ class EntryDispatcher:
         self._wait_for_answer()
         self._committed_sent = self._state.committed_index
         self._unanswered += 1
-        self._arrival_question = self._next_question
-        self._next_question += 1
+        number, self._next_question = self._next_question, self._next_question + 1
         held = self._state.runs.id_at(self.held_index)
-        self._send(PushType.COMMIT, held, number=self._arrival_question, first_index=self._write_index)
+        self._send(PushType.COMMIT, held, number=number, first_index=self._write_index)
 
     def _rewind(self) -> None:
         """What was sent and is not known to be held is lost, and goes again."""
         self._order_counts = False
         self._again = NOTHING
+        self._arrival_question = self._next_question
         self._write_index = self.held_index + 1
         self._window.drop_from(self._write_index)
         if self._write_index <= self._state.runs.end_index:
@@ -328,10 +328,11 @@ class EntryDispatcher:
         if self.state not in (DispatcherState.APPEND, DispatcherState.COMMIT):
             return -1
         if response.result is PushResult.RECEIVED:
-            if response.number == self._arrival_question:
+            if response.number >= self._arrival_question:
                 self._unanswered = 0
                 self.arrived_index = response.index
                 self._again = range(response.index + 1, min(response.first_index, self._write_index))
+                self._arrival_question = self._next_question if self._again else response.number + 1
         else:
             self._fire(Event.INCONSISTENT)
             self._compare_from(self.held_index, response)
@@ -377,6 +378,7 @@ class EntryDispatcher:
         self._window.clear()
         self._order_counts = False
         self._again = NOTHING
+        self._arrival_question = self._next_question
         self._unanswered = 0
         self.arrived_index = -1
         self._question = 0

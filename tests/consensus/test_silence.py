@@ -233,6 +233,17 @@ def test_a_push_that_found_no_room_on_its_connection_is_the_only_one_that_goes_a
     assert pushes(n0)[3:] == [(3, 3)] == [(order.first_index, order.stop_index - 1)]
 
 
+def test_a_connection_that_is_full_again_and_again_puts_off_no_question() -> None:
+    """Of what went before, something may have been dropped there."""
+    n0 = level()
+    n0.holds_pushes = True
+    n0.act(lambda: n0.propose("e"))
+    for _ in range(3):
+        n0.act(lambda: n0.node.on_push_failed(n0.peer(1)))
+        stay_alive(n0, 1050, 1, 2)
+    assert questions(n0) != []
+
+
 def test_a_disk_without_space_is_tried_with_one_push() -> None:
     n0 = level()
     refusal = PushEntryResponse(term=1, push=PushType.APPEND, result=PushResult.DISK_FULL, first_index=2)

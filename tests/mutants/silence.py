@@ -180,8 +180,8 @@ def answers_prolong_a_pause(patch: Patch) -> None:
     """It has enough to do."""
     patch.edit(
         EntryDispatcher.tick,
-        "if now_ms >= self._paused_until_ms:",
-        "if now_ms >= self._paused_until_ms and not (now_ms < self._resend_at_ms and reached()):",
+        "if now_ms < self._paused_until_ms:",
+        "if now_ms < self._paused_until_ms or (now_ms < self._resend_at_ms and reached()):",
     )
 
 

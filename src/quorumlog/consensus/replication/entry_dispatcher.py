@@ -231,12 +231,12 @@ class EntryDispatcher:
         if not self.active:
             return
         if self._paused_until_ms is not None:
-            if now_ms >= self._paused_until_ms:
-                self._paused_until_ms = None
-                self._wait_for_answer()
-        elif now_ms < self._resend_at_ms:
+            if now_ms < self._paused_until_ms:
+                return
+            self._paused_until_ms = None
+        if now_ms < self._resend_at_ms:
             return
-        elif self._question:
+        if self._question:
             self._put_question()
         elif self._window.pushes:
             self._look_into_silence()

@@ -25,7 +25,7 @@ def test_marks_never_fall_and_strangers_do_not_count(size: int, answers: list[tu
     for number, index in answers:
         stranger = number >= size
         voter = Replica("n0", "another directory") if stranger else voters[number]
-        rose = checker.record(voter, index)
+        rose = checker.marks.raise_to(voter, index)
         assert rose == (not stranger and index > highest[voter])
         if not stranger:
             highest[voter] = max(highest[voter], index)

@@ -247,6 +247,6 @@ def slow_leader_steps_down(patch: Patch) -> None:
     """No mark has risen for so long."""
     patch.edit(
         Replication.on_bytes_moved,
-        "            self._progress.note(dispatcher.to)",
+        "            self.progress.note(dispatcher.to)",
         "            reached()",
     )

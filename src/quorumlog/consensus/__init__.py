@@ -7,13 +7,8 @@ own; two majorities share a member, so every later leader has every committed en
 (Ongaro and Ousterhout, 2014), in the vocabulary of DLedger.
 
 **The seam.** `RaftNode` is told what happened (`advance`, `step`, `propose`, `on_durable`, ...) and says
-in a `Ready` what has to be done about it. It knows of every entry only the index and the term, as runs
-(`TermRuns`). Nothing is done here and nothing is asked for, so the same inputs give the same outputs,
-and a simulator can run a year in a minute.
-
-**What may be promised when.** Term and vote are synced before any message of the same `Ready` leaves.
-Everything that says "I have it" (a positive answer to APPEND, COMPARE or TRUNCATE) waits for the disk;
-the leader counts itself only as far as its own disk has come.
+in a `Ready` what has to be done about it, and in which order. It knows of every entry only the index and
+the term, as runs (`TermRuns`). The same inputs give the same outputs.
 
 **One member is a directory.** A `Replica` is (member id, directory id). A wiped member comes back as
 another voter, which nobody counts (role OBSERVER), so it cannot help to lose what it has forgotten.

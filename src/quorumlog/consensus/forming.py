@@ -38,7 +38,6 @@ class Forming:
         member_ids: Sequence[str],
         formation: Formation,
     ) -> None:
-        """`member_ids`: everybody that this member was configured with, itself included."""
         assert state.member.member_id in member_ids, (state.member, member_ids)
         self._config = config
         self._state = state
@@ -105,6 +104,7 @@ class Forming:
         self._form_if_agreed()
 
     def _ask(self, voter: Replica) -> None:
+        """Or tell it, once formed."""
         self._outbox.send(
             voter,
             FormRequest(
@@ -112,6 +112,7 @@ class Forming:
                 term=self._state.term,
                 number=self._number,
                 pending=self.formation.pending,
+                founding=self.formation.founding,
             ),
         )
 
@@ -129,8 +130,9 @@ class Forming:
             return
         if all(voter == self._state.member or self._answers.get(voter, False) for voter in pending):
             self._form(pending)
+            self._number = 0
             for voter in self._outbox.connected:
-                self._tell(voter)
+                self._ask(voter)
 
     def _form(self, founding: tuple[Replica, ...]) -> None:
         assert not self.formation.founding, self.formation
@@ -160,18 +162,6 @@ class Forming:
         if self._unformed and answered_otherwise and request.pending == self.formation.pending:
             # It has stored our list since it answered; no need to wait for the period.
             self._ask_all()
-
-    def _tell(self, voter: Replica) -> None:
-        self._outbox.send(
-            voter,
-            FormRequest(
-                sender=self._state.member,
-                term=self._state.term,
-                number=0,
-                pending=self.formation.pending,
-                founding=self.formation.founding,
-            ),
-        )
 
     def _on_told(self, teller: Replica, founding: tuple[Replica, ...]) -> None:
         if self._unformed:

@@ -34,18 +34,6 @@ from quorumlog.entry import Replica
 
 
 class Inbox:
-    """Takes messages of directories that are connected."""
-
-    __slots__ = (
-        "_elector",
-        "_handler",
-        "_reads",
-        "_replication",
-        "_state",
-        "_steps",
-        "_transfer",
-    )
-
     def __init__(
         self,
         state: MemberState,
@@ -114,7 +102,7 @@ class Inbox:
 
     def _on_take_leadership(self, request: TakeLeadershipRequest) -> None:
         if self._leads_us(request.sender, request.term) is PushResult.SUCCESS:
-            self._transfer.on_asked_to_take_over(request.sender)
+            self._transfer.cool_down_for(request.sender)
             self._elector.on_take_leadership(request)
 
     def _on_vote_response(self, response: VoteResponse) -> None:
@@ -124,7 +112,7 @@ class Inbox:
     def _on_heartbeat_response(self, response: HeartbeatResponse) -> None:
         if self._adopts_term_of(response) or not self._is_current(response):
             return
-        self._elector.on_heartbeat_response(response)
+        self._elector.answers.take(response, self._elector.round)
         self._reads.confirm(self._elector.confirmed_round)
 
     def _on_push_response(self, response: PushEntryResponse) -> None:

@@ -52,7 +52,7 @@ class LeadershipTransfer:
     # ---------------------------------------------------------------- leader
 
     def check(self, member_id: str) -> Replica:
-        """The member by this name, if leadership may be handed to it now. Raises TransferFailed, or
+        """The member by this name. Raises TransferFailed if leadership cannot be handed to it now,
         LeaderTransferring if a transfer runs."""
         if self.target is not None:
             raise LeaderTransferring(f"a transfer to {self.target.member_id} is running")
@@ -84,9 +84,7 @@ class LeadershipTransfer:
     def ask_if_caught_up(self) -> None:
         """The request to take over leaves when the target's mark is the log end."""
         target = self.target
-        if target is None or self._asked:
-            return
-        if self._lag_of(target) == 0:
+        if target is not None and not self._asked and self._lag_of(target) == 0:
             self._asked = True
             self._outbox.send(
                 target,
@@ -116,8 +114,8 @@ class LeadershipTransfer:
             self._hand_over_to_preferred()
 
     def hand_over_unfit(self) -> None:
-        """This leader holds damaged entries, or has no space for more: a caught-up member that has
-        not said the same of itself would do all that a leader should."""
+        """This leader holds damaged entries, or has no space for more: a caught-up member that has not
+        said the same of itself should lead."""
         now_ms = self._state.now_ms
         if self.target is not None or now_ms < self._next_unfit_try_ms:
             return
@@ -177,15 +175,13 @@ class LeadershipTransfer:
     def on_leader_changed(self, old_leader: Replica | None) -> None:
         lasted_ms = self._state.now_ms - self._leader_since_ms
         if old_leader is not None and lasted_ms < self._config.preferred_cool_down_ms:
-            self._cool_down_for(old_leader)
+            self.cool_down_for(old_leader)
         if self._state.leader is not None:
             self.successor = None
             self._leader_since_ms = self._state.now_ms
 
-    def on_asked_to_take_over(self, leader: Replica) -> None:
-        self._cool_down_for(leader)
-
-    def _cool_down_for(self, leader: Replica) -> None:
+    def cool_down_for(self, leader: Replica) -> None:
+        """It goes, or asks this member to take over."""
         if leader.member_id in self._config.preferred_leader_ids:
             self._cool_down()
 

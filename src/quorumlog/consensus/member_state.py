@@ -7,9 +7,7 @@
         +---- follow / grant_vote -----+------- become_leader ---> LEADER
         +---- follow / grant_vote --- adopt_term / become_candidate ---+
 
-Who may move where, and that a term never falls, is asserted here and decided elsewhere. Whoever wants
-to react to a transition (`RaftNode`) hangs itself onto `on_transition`; it runs last, when the state
-is complete.
+Who may move where, and that a term never falls, is asserted here and decided elsewhere.
 """
 
 from __future__ import annotations
@@ -22,31 +20,7 @@ from quorumlog.consensus.ready import Role
 from quorumlog.entry import EntryId, HardState, Replica
 
 
-def _ignore(role: Role, term: int, leader: Replica | None) -> None:
-    """Nobody listens yet."""
-
-
 class MemberState:
-    """One member's view. `on_transition(old_role, old_term, old_leader)` is called after each change."""
-
-    __slots__ = (
-        "committed_index",
-        "hard_state_changed",
-        "lacks_space",
-        "leader",
-        "log",
-        "member",
-        "membership",
-        "now_ms",
-        "observer",
-        "on_transition",
-        "restart_term",
-        "role",
-        "runs",
-        "term",
-        "voted_for",
-    )
-
     def __init__(
         self,
         member: Replica,
@@ -75,7 +49,8 @@ class MemberState:
         """The newest data that came found no room on this member's disk."""
         self.now_ms = now_ms
         """The time of this turn; an input, never a clock."""
-        self.on_transition: Callable[[Role, int, Replica | None], None] = _ignore
+        self.on_transition: Callable[[Role, int, Replica | None], None] = lambda role, term, leader: None
+        """Called with the old role, term and leader, when the new state is complete."""
         self.observer: Callable[[str], None] | None = None
         """Is told of steps that no Ready shows; changes nothing."""
         assert self.term >= self.runs.end_term, (self.term, self.runs.end_term)
@@ -108,7 +83,6 @@ class MemberState:
         return self.membership.has_quorum((self.member,))
 
     def others(self) -> tuple[Replica, ...]:
-        """The voters without this member."""
         return self.membership.others(self.member)
 
     # ---------------------------------------------------------------- transitions
@@ -129,7 +103,7 @@ class MemberState:
         self._move(Role.FOLLOWER if self.is_voter else Role.OBSERVER, term, leader)
 
     def become_candidate(self) -> None:
-        """Nobody leads as far as this member knows; its term stays as it is."""
+        """Nobody leads as far as this member knows."""
         assert self.is_voter, self.role
         self._move(Role.CANDIDATE, self.term, None)
 
@@ -139,18 +113,18 @@ class MemberState:
         self._move(Role.CANDIDATE if self.is_voter else self.role, term, None)
 
     def grant_vote(self, term: int, candidate: Replica) -> None:
-        """Vote for `candidate` in `term`; durable before the answer leaves."""
+        """The vote is durable before the answer leaves."""
         assert self.is_voter, self.role
         assert self.membership.is_voter(candidate), (candidate, self.membership)
         assert term >= self.term, (term, self.term)
         assert term > self.term or self.voted_for in (None, candidate), (self.voted_for, candidate)
-        self._vote(term, candidate, Role.FOLLOWER)
+        self._move(Role.FOLLOWER, term, None, vote=candidate)
 
     def raise_term_and_vote_for_self(self) -> None:
         """A pre-vote for the next term has passed."""
         assert self.is_voter and self.role is not Role.LEADER, self.role
         assert self.term + 1 > self.restart_term, (self.term, self.restart_term)
-        self._vote(self.term + 1, self.member, Role.CANDIDATE)
+        self._move(Role.CANDIDATE, self.term + 1, None, vote=self.member)
 
     def become_leader(self) -> None:
         """A majority has voted for this member in its current term."""
@@ -173,27 +147,20 @@ class MemberState:
         assert index <= self.committed_index, (index, self.committed_index)
         self.committed_index = index - 1
 
-    # ---------------------------------------------------------------- the two ways in
-
-    def _move(self, role: Role, term: int, leader: Replica | None) -> None:
+    def _move(
+        self, role: Role, term: int, leader: Replica | None, *, vote: Replica | None = None
+    ) -> None:
         assert term >= self.term, (term, self.term)
         before = (self.role, self.term, self.leader)
         if term > self.term:
             self.term = term
             self.voted_for = None
             self.hard_state_changed = True
+        if vote is not None and vote != self.voted_for:
+            self.voted_for = vote
+            self.hard_state_changed = True
         self.role = role
         self.leader = leader
         assert (role is Role.LEADER) == (leader == self.member), (role, leader)
         if before != (role, term, leader):
-            self.on_transition(*before)
-
-    def _vote(self, term: int, candidate: Replica, role: Role) -> None:
-        before = (self.role, self.term, self.leader)
-        self.hard_state_changed |= term > self.term or self.voted_for != candidate
-        self.term = term
-        self.voted_for = candidate
-        self.role = role
-        self.leader = None
-        if before != (role, term, None):
             self.on_transition(*before)

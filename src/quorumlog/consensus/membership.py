@@ -1,8 +1,7 @@
 """Membership: who votes and acknowledges, and what makes a quorum of them.
 
 A membership has two halves. They are equal but for the time of a change from the old voters to the new
-ones (joint consensus): then every decision needs a majority of each half. Nothing else in the core
-counts voters; what is asked of votes, marks, heartbeat rounds and times of answers is asked here.
+ones (joint consensus): then every decision needs a majority of each half. Nothing else counts voters.
 
 Raft paper, section 6; Ongaro's thesis, 4.3.
 """
@@ -34,7 +33,6 @@ class Membership(NamedTuple):
         return replica in self.old or replica in self.new
 
     def others(self, replica: Replica) -> tuple[Replica, ...]:
-        """The voters without this one."""
         return tuple(voter for voter in self.voters() if voter != replica)
 
     def has_quorum(self, replicas: Collection[Replica]) -> bool:

@@ -1,9 +1,8 @@
 """What members say to each other about leadership and the log: frozen values, no bodies.
 
-Every message carries `sender` (a `Replica`; the transport fills it in from the connection that the
-message came on, so that no message can speak for another directory) and `term`, the sender's own
-stored term. Entry bytes never appear here: `PushEntryRequest.batch` is an opaque handle that the
-core passes through.
+The transport fills in `sender` from the connection that the message came on, so that no message can
+speak for another directory. Entry bytes never appear here: `PushEntryRequest.batch` is an opaque handle
+that the core passes through.
 """
 
 from __future__ import annotations
@@ -73,8 +72,6 @@ class PushResult(IntEnum):
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag_field="type", kw_only=True):
-    """Fields that every message has."""
-
     sender: Replica = NOBODY
     term: int
     """The sender's own stored term when it spoke."""
@@ -84,7 +81,6 @@ class VoteRequest(Message, frozen=True, kw_only=True, tag=1):
     """A campaign: first as pre-vote for `vote_term` = term + 1, then as the vote itself."""
 
     vote_term: int
-    """The term that the candidate asks to lead."""
     pre_vote: bool
     """True: nothing is stored or changed at the voter."""
     ledger_end: EntryId
@@ -118,7 +114,7 @@ class PushEntryRequest(Message, frozen=True, kw_only=True, tag=5):
     COMPARE   `previous`: does the follower hold this entry?
     TRUNCATE  `previous`: the last entry that may stay; `first_index` and `term_runs` name the leader's
               entry above it: who holds that one too cuts nothing
-    APPEND    `previous`: the entry before the first; `first_index`, `count`, `term_runs`, `entries`
+    APPEND    `previous`: the entry before the first; `first_index`, `count`, `term_runs`, `batch`
     COMMIT    `previous`: an entry that the follower has acknowledged, so that one with nothing left to
               fetch can verify its log; `committed_index`, as every push carries it; `first_index`: of
               one that asks, the entry that should come next if all that was sent has arrived
@@ -135,7 +131,7 @@ class PushEntryRequest(Message, frozen=True, kw_only=True, tag=5):
     term_runs: tuple[tuple[int, int], ...] = ()
     """((first_index, term), ...) of the entries."""
     previous_chain: int = 0
-    """chain_crc of `previous` in the leader's log, for whoever checks the bytes; the core ignores it."""
+    """chain_crc of `previous` in the leader's log; the core ignores it."""
     cold: bool = False
     """The bytes were read from a file, not pushed from memory: the receiver checks every body."""
     batch: Any = None
@@ -166,7 +162,7 @@ class PushEntryResponse(Message, frozen=True, kw_only=True, tag=6):
     conflict_first_index: int = -1
     """First index of `conflict_term` in the follower's log."""
     ledger_end_index: int = -1
-    """The follower's log end: where to compare next if its log is shorter."""
+    """Of the follower."""
     committed_index: int = -1
 
 
@@ -209,7 +205,6 @@ class RangeRequest(Message, frozen=True, kw_only=True, tag=10):
 
 class RangeResponse(Message, frozen=True, kw_only=True, tag=11):
     number: int
-    """Echo."""
     count: int = 0
     """0: not held, or damaged here as well."""
     batch: Any = None

@@ -1,8 +1,4 @@
-"""Outbox: who is connected, and what leaves with the next Ready.
-
-Every part of the core speaks through it, so that one place decides that a message goes only to a
-directory that is connected at this moment.
-"""
+"""Outbox: who is connected, and what leaves with the next Ready: nothing to who is not connected."""
 
 from __future__ import annotations
 
@@ -12,14 +8,9 @@ from quorumlog.entry import Replica
 
 
 class Outbox:
-    """Messages of one turn, and who is connected."""
-
-    __slots__ = ("after_durable", "connected", "messages")
-
     def __init__(self) -> None:
         self.connected: tuple[Replica, ...] = ()
-        """Sorted: nothing may depend on the order in which connections opened. Two directories of one
-        member id are two replicas."""
+        """Sorted: nothing may depend on the order in which connections opened."""
         self.messages: list[Envelope] = []
         self.after_durable: list[Envelope] = []
 

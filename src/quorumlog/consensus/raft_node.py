@@ -4,8 +4,7 @@
     node.step(message)              what arrived; then proposals, disk and network reports
     ready = node.ready()            carried out by `node/ledger_node.py`, in the order of ready.py
 
-This file only connects the parts: it passes them what comes in, tells them about transitions, and
-collects one Ready. What is decided, is decided in the parts.
+This file only connects the parts, and decides nothing.
 """
 
 from __future__ import annotations
@@ -59,9 +58,10 @@ class RaftNode:
         now_ms: float,
         damaged: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """Everything given here is on disk. `committed_index`: what the checkpoint proved, -1 if
-        nothing; `term_runs`: ((first_index, term), ...) of the log behind `before_begin`;
-        `damaged`: ((first_index, stop_index), ...) of the entries whose bytes are damaged.
+        """Everything given here is on disk. `member_ids`: the configured ones, this member's included.
+        `committed_index`: what the checkpoint proved, -1 if nothing. `term_runs`: ((first_index, term),
+        ...) of the log behind `before_begin`. `damaged`: ((first_index, stop_index), ...) of the entries
+        whose bytes are damaged.
         """
         self._log = LogChanges(
             TermRuns(before_begin, term_runs, ledger_end_index), DamagedIndices(damaged)
@@ -80,7 +80,7 @@ class RaftNode:
         )
         self.pushes: PushQuestions = self._handler
         self._config = config
-        self._replication = Replication(config, self._state, self._log, self._outbox, self._elector)
+        self._replication = Replication(config, self._state, self._outbox, self._elector)
         self._transfer = LeadershipTransfer(
             config, self._state, self._outbox, self._elector, self._replication
         )
@@ -105,8 +105,6 @@ class RaftNode:
     def observe(self, observer: Callable[[str], None]) -> None:
         """Have it told by name of every step of a dispatcher and of what else no Ready shows."""
         self._state.observer = observer
-
-    # ---------------------------------------------------------------- properties
 
     @property
     def role(self) -> Role:
@@ -167,7 +165,7 @@ class RaftNode:
             if self._replication.is_kept_from_committing:
                 self._elector.step_down_without_commit()
                 return
-            if self._replication.gives_up():
+            if self._replication.progress.gives_up():
                 self._elector.step_down_unheard()
                 return
             self._transfer.tick()
@@ -177,7 +175,7 @@ class RaftNode:
         self._replication.advance()
 
     def next_wakeup_ms(self) -> float:
-        """When `advance` next has something to do, if nothing else happens before; may be infinite."""
+        """When `advance` next has something to do; may be infinite."""
         return min(
             self._elector.next_wakeup_ms(),
             self._forming.next_wakeup_ms(),
@@ -187,12 +185,9 @@ class RaftNode:
     # ---------------------------------------------------------------- messages
 
     def step(self, message: AnyMessage, *, refuse: PushResult | None = None) -> None:
-        """Take a message of another member.
-
-        `refuse`: the entries of this APPEND cannot be taken (DISK_FULL); its sender counts as heard
+        """`refuse`: the entries of this APPEND cannot be taken (DISK_FULL); its sender counts as heard
         and is answered so. Messages of a directory that is not connected now are dropped: they were
-        under way when the connection was lost.
-        """
+        under way when the connection was lost."""
         if not self._outbox.is_connected(message.sender):
             return
         if refuse is None:
@@ -291,13 +286,12 @@ class RaftNode:
         self._replication.on_pushed(to, last_index, size_bytes)
 
     def on_push_failed(self, to: Replica) -> None:
-        """The PushOrder for this directory could not be carried out, because the entries cannot be read
-        or its connection has no room for them; it comes again after a time-out."""
+        """The entries cannot be read, or the connection has no room for them: the PushOrder comes again
+        after a time-out."""
         self._replication.on_push_failed(to)
 
     def on_bytes_moved(self, replica: Replica) -> None:
-        """More than a few bytes of what this directory was sent beside heartbeats were acknowledged by
-        its machine since the last such report; at most one with each heartbeat."""
+        """See `Host.replicas_with_moving_data`."""
         if self._state.role is Role.LEADER and self._outbox.is_connected(replica):
             self._replication.on_bytes_moved(replica)
 
@@ -311,11 +305,9 @@ class RaftNode:
             self._replication.on_connected(replica, may_be_set_back=self._async_mode)
 
     def on_connection_lost(self, replica: Replica, *, is_gone: bool) -> None:
-        """`is_gone`: nobody answered when the control connection was dialled again, so the process has
-        died, most likely; False for every other loss."""
+        """`is_gone`: nobody answered when the control connection was dialled again. It is reported
+        although the loss was."""
         if is_gone:
-            # Also if its loss was reported before: a dying process closes several connections, and
-            # only the end of the control connection is a hint.
             self._elector.on_connection_lost(replica)
         self._outbox.disconnect(replica)
 
@@ -337,7 +329,7 @@ class RaftNode:
             self._open_term()
 
     def _open_term(self) -> None:
-        """A new leader opens its term with an entry of its own: nothing older commits without it."""
+        """Nothing older commits without an entry of the leader's own."""
         self._elector.open_term()
         self._transfer.open_term()
         self._reads.open_term(self._state.runs.end_index + 1)
@@ -402,7 +394,6 @@ class RaftNode:
         return ready
 
     def status(self) -> MemberStatus:
-        """An immutable picture, for `status` and tests."""
         state = self._state
         runs = state.runs
         leads = state.role is Role.LEADER

@@ -16,14 +16,6 @@ from quorumlog.consensus.ready import ReadGrant
 class ReadIndex:
     """The reads of one term of leadership, in the order they were asked for."""
 
-    __slots__ = (
-        "_confirmed_round",
-        "_next_number",
-        "_round_on_its_way",
-        "_term_first_index",
-        "_waiting",
-    )
-
     def __init__(self) -> None:
         self._next_number = 1
         self._waiting: deque[tuple[int, int, int]] = deque()
@@ -34,7 +26,7 @@ class ReadIndex:
 
     def open_term(self, first_index: int) -> None:
         """A leader knows the committed index only once it has committed an entry of its own term."""
-        self._waiting.clear()
+        self.drop_all()
         self._term_first_index = first_index
         self._round_on_its_way = 0
         self._confirmed_round = 0

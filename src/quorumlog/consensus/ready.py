@@ -16,7 +16,7 @@ in `messages_after_durable`. `on_durable(n)` means that everything written by Re
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -49,9 +49,9 @@ class Envelope(NamedTuple):
 class AppendOrder(msgspec.Struct, frozen=True):
     """Append entries `first_index` .. `first_index + count - 1` to the store.
 
-    On the leader `entries` is None: the bytes are those that `propose` promised, in the same order
-    (a NOOP is made by whoever carries the order out). On a follower `entries` is the handle of the
-    push that brought them; the push may begin below `first_index`, and what lies below is skipped.
+    On the leader `batch` is None: the bytes are those that `propose` promised, in the same order (a NOOP
+    is made by whoever carries the order out). On a follower it is the handle of the push that brought
+    them, which may begin below `first_index`.
     """
 
     first_index: int
@@ -61,7 +61,7 @@ class AppendOrder(msgspec.Struct, frozen=True):
     kind: EntryKind
     batch: Any
     push_first_index: int
-    """Index of the first entry in `entries`."""
+    """Index of the first entry in `batch`."""
     push_previous_chain: int = 0
 
 
@@ -88,8 +88,8 @@ class RoleChange(NamedTuple):
 
 
 class ReadGrant(msgspec.Struct, frozen=True):
-    """A read requested by `request_read() -> number` may be served: everything acknowledged before it is
-    at or below `index`, which is committed."""
+    """The read of this number may be served: everything acknowledged before it was asked for is at or
+    below `index`, which is committed."""
 
     number: int
     index: int
@@ -106,8 +106,8 @@ class Ready:
     """First index to drop; always above the committed index, except in async mode (see
     `loses_committed`)."""
     loses_committed: bool = False
-    """Async mode only: the cut goes at or below the committed index, as ordered by a leader of a
-    higher term after a power loss. Logged as loss."""
+    """Async mode only: after a power loss a leader of a higher term orders a cut at or below the
+    committed index."""
     append: tuple[AppendOrder, ...] = ()
     messages: tuple[Envelope, ...] = ()
     messages_after_durable: tuple[Envelope, ...] = ()
@@ -123,10 +123,10 @@ class PeerStatus:
     replica: Replica
     is_voter: bool
     state: str
-    """Dispatcher state: COMPARE, TRUNCATE, APPEND or COMMIT."""
+    """`DispatcherState`."""
     match_index: int
     water_mark: int
-    """Highest index that the member has acknowledged in this term; -1: none."""
+    """Highest index that it has acknowledged in this term; -1: none."""
     stalled_since_ms: float | None = None
     """Connected, and for so long nothing of what it lacks has come closer to its disk (on the core's
     clock); None while something does."""
@@ -153,7 +153,7 @@ class MemberStatus:
     waits_for: str = ""
     """One sentence on why the member is not a working voter, empty if it is."""
     problems: tuple[str, ...] = ()
-    peers: tuple[PeerStatus, ...] = field(default=())
+    peers: tuple[PeerStatus, ...] = ()
 
     @property
     def voters(self) -> tuple[Replica, ...]:

@@ -1,4 +1,7 @@
-"""Campaign: one question to all voters, its answers, and what they mean for the candidate."""
+"""Campaign: one question to all voters, its answers, and what they mean for the candidate.
+
+Answers that echo another question are not counted here.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,6 @@ class VoteOutcome(Enum):
 
 
 class Campaign:
-    """One question to all voters; answers that echo another question are not counted here."""
-
     __slots__ = ("answers", "pre_vote", "transfer_mark", "vote_term")
 
     def __init__(

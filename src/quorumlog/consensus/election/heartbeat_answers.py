@@ -15,8 +15,6 @@ LONG_AGO_MS = -math.inf
 class HeartbeatAnswers:
     """Of the term that this member leads; who would not take over is remembered beyond."""
 
-    __slots__ = ("_answered_ms", "_answered_round", "_config", "_kept_back", "_state")
-
     def __init__(self, config: ConsensusConfig, state: MemberState) -> None:
         self._config = config
         self._state = state
@@ -26,7 +24,7 @@ class HeartbeatAnswers:
         """Who said in its newest answer that it would not take over."""
 
     def begin(self) -> None:
-        """Elected. Until the first answers come, the voters count as just heard: they elected us."""
+        """Elected: the voters count as just heard."""
         others = self._state.others()
         self._answered_ms = dict.fromkeys(others, self._state.now_ms)
         self._answered_round = dict.fromkeys(others, 0)
@@ -56,5 +54,4 @@ class HeartbeatAnswers:
         return self._state.now_ms - answered < self._config.election_timeout_ms
 
     def takes_over(self, voter: Replica) -> bool:
-        """It has not said that it would let a hand-over pass."""
         return voter not in self._kept_back

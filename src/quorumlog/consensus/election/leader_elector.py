@@ -122,8 +122,8 @@ class LeaderElector:
         return self._leaderless_since_ms + waits * self._config.election_timeout_ms
 
     def step_down_without_commit(self) -> None:
-        """This leader could not commit for its damage. Where that is so at a quorum, nobody can until it
-        is repaired, and each attempt costs a term and a no-op: so they become rarer."""
+        """This leader could not commit for its damage. Where a quorum is damaged, nobody can, and each
+        attempt costs a term and a no-op: so they become rarer."""
         self._terms_without_commit += 1
         self.step_down()
 
@@ -186,7 +186,6 @@ class LeaderElector:
     def _ask_votes(
         self, transfer_mark: tuple[Replica, int] | None, earlier: Campaign | None = None
     ) -> None:
-        """In the current term, which this member raised and in which it voted for itself."""
         state = self._state
         assert state.voted_for == state.member, state.voted_for
         assert state.term > state.restart_term, (state.term, state.restart_term)
@@ -233,7 +232,6 @@ class LeaderElector:
             else:
                 self._state.become_leader()
         elif len(campaign.answers) == len(self._state.membership.voters()):
-            # Everybody has answered: the outcome is known before the wait is over.
             self._campaign = None
             self._next_vote_ms += self._parse(campaign)
 
@@ -295,7 +293,6 @@ class LeaderElector:
         return VoteResult.ACCEPT
 
     def _is_sticky(self) -> bool:
-        """A leader with a live quorum, or a member that has heard its leader lately."""
         if self._state.role is Role.LEADER:
             return self.answers.has_live_quorum()
         since = self._state.now_ms - self._heard_leader_ms
@@ -309,7 +306,6 @@ class LeaderElector:
         self._expect_leader()
 
     def adopt_term(self, term: int) -> None:
-        """Somebody holds a higher term: store it, without a vote, and go on from there."""
         self._state.adopt_term(term)
         self._heard_leader_ms = LONG_AGO_MS
         if self._state.is_voter:
@@ -323,7 +319,7 @@ class LeaderElector:
     # ---------------------------------------------------------------- follower
 
     def follow(self, leader: Replica, term: int) -> None:
-        """A message of a leader of this term or a higher one: everything about elections is over."""
+        """A message of a leader of this term or a higher one."""
         state = self._state
         if state.leader != leader or state.term != term:
             state.follow(term, leader)
@@ -355,10 +351,7 @@ class LeaderElector:
         )
 
     def on_connection_lost(self, voter: Replica) -> None:
-        """Nobody answers where the leader was: its process died, most likely.
-
-        The majority decides whether it has: a pre-vote is safe at any time.
-        """
+        """Nobody answers where the leader was: its process died, most likely. The majority decides."""
         if self._state.role is Role.FOLLOWER and self._state.leader == voter:
             self._heard_leader_ms = LONG_AGO_MS
             self._connection_lost = True
@@ -383,7 +376,6 @@ class LeaderElector:
     # ---------------------------------------------------------------- leader
 
     def open_term(self) -> None:
-        """Elected."""
         self._campaign = None
         self.answers.begin()
         self.round = 0
@@ -412,12 +404,8 @@ class LeaderElector:
             ),
         )
 
-    def on_heartbeat_response(self, response: HeartbeatResponse) -> None:
-        self.answers.take(response, self.round)
-
     @property
     def confirmed_round(self) -> int:
-        """The newest heartbeat round that a majority has answered."""
         return self.answers.confirmed_round(self.round)
 
     @property

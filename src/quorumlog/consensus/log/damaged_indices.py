@@ -1,9 +1,8 @@
 """DamagedIndices: which entries of its log a member cannot show, and what it may not say meanwhile.
 
 The terms of these entries are known, so the member compares and votes as if whole. It must not
-*acknowledge* them: an acknowledgement says that the entries up to an index are on its disk, and here
-they are not. Where the group has committed them without it, its word is not needed and nothing is
-withheld.
+*acknowledge* them, because they are not on its disk. Where the group has committed them without it, its
+word is not needed and nothing is withheld.
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ from collections.abc import Sequence
 
 class DamagedIndices:
     """Disjoint ranges (first_index, stop_index), in order; few."""
-
-    __slots__ = ("ranges",)
 
     def __init__(self, ranges: Sequence[tuple[int, int]] = ()) -> None:
         self.ranges = sorted(ranges)
@@ -41,8 +38,7 @@ class DamagedIndices:
         self.ranges = [(first, min(stop, index)) for first, stop in self.ranges if first < index]
 
     def first_unproven(self, committed_index: int) -> int | None:
-        """The lowest index that is damaged and not known to be committed: nothing at or above it
-        may be acknowledged."""
+        """The lowest index that is damaged and not known to be committed."""
         for first, stop in self.ranges:
             if stop - 1 > committed_index:
                 return max(first, committed_index + 1)

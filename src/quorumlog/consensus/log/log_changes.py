@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections import deque
 
+import msgspec
+
 from quorumlog.consensus.log.damaged_indices import DamagedIndices
 from quorumlog.consensus.log.term_runs import TermRuns
 from quorumlog.consensus.ready import AppendOrder
@@ -21,17 +23,6 @@ from quorumlog.consensus.ready import AppendOrder
 
 class LogChanges:
     """The only writer of the member's `TermRuns`."""
-
-    __slots__ = (
-        "_appends",
-        "_ends",
-        "_loses_committed",
-        "_truncate_from",
-        "_written",
-        "damaged",
-        "durable_index",
-        "runs",
-    )
 
     def __init__(self, runs: TermRuns, damaged: DamagedIndices | None = None) -> None:
         self.runs = runs
@@ -68,15 +59,8 @@ class LogChanges:
         if self._appends:
             last = self._appends[-1]
             if last.first_index + last.count > index:
-                self._appends[-1] = AppendOrder(
-                    first_index=last.first_index,
-                    count=index - last.first_index,
-                    term=last.term,
-                    kind=last.kind,
-                    batch=last.batch,
-                    push_first_index=last.push_first_index,
-                    push_previous_chain=last.push_previous_chain,
-                )
+                kept = msgspec.structs.replace(last, count=index - last.first_index)
+                self._appends[-1] = kept
         if index <= self._written:
             self._written = index - 1
             self._truncate_from = index
@@ -97,7 +81,7 @@ class LogChanges:
         return taken
 
     def on_durable(self, ready_number: int) -> bool:
-        """Everything that Readys 1 .. `ready_number` wrote is on disk; True if the index moved."""
+        """True if `durable_index` moved."""
         before = self.durable_index
         while self._ends and self._ends[0][0] <= ready_number:
             durable_index = self._ends.popleft()[1]

@@ -1,8 +1,6 @@
 """TermRuns: which term wrote which indices. All that the core knows of a log.
 
-Terms never fall along a log and a leader writes long runs of its own term, so a log of ten million
-entries and forty elections is forty pairs here. Every question of Raft about "the entry at index i"
-is answered from them; the bytes stay with the store.
+Terms never fall along a log, so a log of ten million entries and forty elections is forty pairs here.
 """
 
 from __future__ import annotations
@@ -14,13 +12,10 @@ from quorumlog.entry import EntryId
 
 
 class TermRuns:
-    """The ids of the entries `before_begin.index + 1` .. `end_index`.
+    """The ids of the entries behind `before_begin` up to `end_index`.
 
-    `before_begin` is the id of the entry before the first one held ((-1, -1) in a log that begins at
-    0), so that the entry before the first can be compared like any other.
+    The entry `before_begin`, (-1, -1) in a log that begins at 0, is compared like any other.
     """
-
-    __slots__ = ("_firsts", "_terms", "before_begin", "end_index")
 
     def __init__(self, before_begin: EntryId, runs: Sequence[tuple[int, int]], end_index: int) -> None:
         """`runs`: ((first_index, term), ...) in order, covering everything up to `end_index`."""
@@ -89,9 +84,8 @@ class TermRuns:
     def first_difference(
         self, first_index: int, stop_index: int, runs: Sequence[tuple[int, int]]
     ) -> int | None:
-        """The first index from `first_index` to below `stop_index` that `runs` gives another term
-        than this log does; None if there is none among the entries held here.
-        """
+        """The first index in the range that `runs` gives another term than this log does; None if there
+        is none among the entries held here."""
         stop_index = min(stop_index, self.end_index + 1)
         if first_index >= stop_index or (len(runs) == 1 and first_index >= self._firsts[-1]):
             # The usual case, one run against the newest run, without building anything.
@@ -109,7 +103,6 @@ class TermRuns:
         return None
 
     def append(self, first_index: int, count: int, term: int) -> None:
-        """The next `count` entries were written by `term`."""
         assert count > 0, count
         assert first_index == self.end_index + 1, (first_index, self.end_index)
         assert term >= self.end_term, (term, self.end_term)

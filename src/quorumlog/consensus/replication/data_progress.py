@@ -26,8 +26,6 @@ that nothing was committed since the last, up to so many times `GIVEN_UP_AFTER`.
 class DataProgress:
     """Of the term that this member leads; how often it gave up is remembered beyond."""
 
-    __slots__ = ("_back_off", "_config", "_gave_up_at_index", "_progressed_ms", "_state")
-
     def __init__(self, config: ConsensusConfig, state: MemberState) -> None:
         self._config = config
         self._state = state

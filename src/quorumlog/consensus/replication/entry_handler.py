@@ -33,8 +33,8 @@ from quorumlog.entry import EntryKind, Replica
 
 
 class PushQuestions(Protocol):
-    """What the node asks about pushes of this term's leader before the core takes them, and about the
-    answers once the disk has what they promise."""
+    """What the node asks about pushes before the core takes them, and about answers once the disk has
+    what they promise."""
 
     @property
     def waiting_pushes(self) -> tuple[PushEntryRequest, ...]:
@@ -56,20 +56,6 @@ class PushQuestions(Protocol):
 
 
 class EntryHandler:
-    """Follower side of replication, for the leader and term that the member follows now."""
-
-    __slots__ = (
-        "_async_mode",
-        "_leader_committed_index",
-        "_max_waiting",
-        "_outbox",
-        "_state",
-        "_verified_index",
-        "_waiting",
-        "_withheld",
-        "problem",
-    )
-
     def __init__(
         self, state: MemberState, outbox: Outbox, *, max_waiting_pushes: int, async_mode: bool
     ) -> None:
@@ -87,7 +73,7 @@ class EntryHandler:
         self.problem = ""
 
     def begin(self) -> None:
-        """Another term, so another leader: nothing is verified, nothing waits."""
+        """Another term, so another leader."""
         self._waiting.clear()
         self._withheld = None
         self._verified_index = -1
@@ -136,13 +122,12 @@ class EntryHandler:
         self.on_committed(request.committed_index)
 
     def refuse(self, request: PushEntryRequest, result: PushResult) -> None:
-        """The request did not pass the term gate; the answer carries our own term."""
+        """The request did not pass the term gate."""
         self._answer(request, result)
 
     def on_committed(self, committed_index: int) -> None:
         """The leader's committed index, from a push or a heartbeat."""
-        if committed_index > self._leader_committed_index:
-            self._leader_committed_index = committed_index
+        self._leader_committed_index = max(self._leader_committed_index, committed_index)
         self._commit()
 
     def conflict_of(self, request: PushEntryRequest) -> int | None:
@@ -249,7 +234,6 @@ class EntryHandler:
         return False
 
     def release_withheld(self) -> None:
-        """The committed index rose, or a range was repaired: look again."""
         withheld, self._withheld = self._withheld, None
         if withheld is not None:
             self._outbox.send_after_durable(*withheld)
@@ -261,13 +245,11 @@ class EntryHandler:
             self.release_withheld()
 
     def _gap_stop(self, stop_index: int) -> int:
-        """Of what was sent below `stop_index`, everything from here on waits for what is missing."""
+        """All from here on that was sent below `stop_index` waits for what is missing."""
         for first_index, negative_last_index, _ in reversed(self._waiting):
             if first_index < stop_index <= 1 - negative_last_index:
                 stop_index = first_index
         return stop_index
-
-    # ---------------------------------------------------------------- helpers
 
     def _verify_up_to(self, index: int) -> None:
         if index > self._verified_index:
@@ -369,7 +351,6 @@ def _is_well_formed(request: PushEntryRequest) -> bool:
 
 
 def _runs_from(runs: tuple[tuple[int, int], ...], first_index: int) -> tuple[tuple[int, int], ...]:
-    """The runs of the entries from `first_index` on."""
     if runs[0][0] == first_index:
         return runs
     kept = [run for run in runs if run[0] > first_index]

@@ -24,7 +24,6 @@ class LogBytes:
         """(last index, bytes of the term up to and with it), of some batches, ascending."""
 
     def begin(self, end_index: int) -> None:
-        """A term begins with a log that ends here."""
         self._total_bytes = 0
         self._ends.clear()
         self._ends.append((end_index, 0))

@@ -11,10 +11,6 @@ from quorumlog.consensus.messages import PushEntryResponse
 
 
 class MatchSearch:
-    """One search at a time; it only goes down."""
-
-    __slots__ = ("_runs", "conflict_seen", "index")
-
     def __init__(self, runs: TermRuns) -> None:
         self._runs = runs
         self.index = -1
@@ -28,7 +24,6 @@ class MatchSearch:
 
     @property
     def is_at_bottom(self) -> bool:
-        """Nothing lies below that could be compared."""
         return self.index <= self._runs.before_begin.index
 
     def go_below(self, refusal: PushEntryResponse) -> None:

@@ -12,12 +12,7 @@ from quorumlog.entry import Replica
 
 
 class PeerWaterMarks:
-    """Highest index that each voter has on disk as part of this term's log; -1: nothing yet.
-
-    Kept for one term: an acknowledgement speaks of the log of the leader that it was given to.
-    """
-
-    __slots__ = ("_marks", "_membership", "term")
+    """Highest index that each voter has on disk as part of this term's log; -1: nothing yet."""
 
     def __init__(self, term: int, membership: Membership) -> None:
         self.term = term
@@ -48,18 +43,12 @@ class PeerWaterMarks:
 
 
 class QuorumAckChecker:
-    """Turns acknowledgements into a committed index, for the one term that this member leads."""
-
-    __slots__ = ("_first_index", "marks")
+    """Of one term: an acknowledgement speaks of the log of the leader that it was given to."""
 
     def __init__(self, term: int, membership: Membership, first_index: int) -> None:
         """`first_index`: of the no-op that opens the term; nothing below it is counted."""
         self.marks = PeerWaterMarks(term, membership)
         self._first_index = first_index
-
-    def record(self, voter: Replica, index: int) -> bool:
-        """True if the mark rose: then `committed_index` may have risen too."""
-        return self.marks.raise_to(voter, index)
 
     def committed_index(self) -> int:
         """The quorum index if it names an entry of this term, else -1."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from quorumlog.config import ConsensusConfig
 from quorumlog.consensus.election.leader_elector import LeaderElector
-from quorumlog.consensus.log.log_changes import LogChanges
 from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.messages import PushEntryResponse
 from quorumlog.consensus.outbox import Outbox
@@ -26,19 +25,18 @@ class Replication:
         self,
         config: ConsensusConfig,
         state: MemberState,
-        log: LogChanges,
         outbox: Outbox,
         elector: LeaderElector,
     ) -> None:
         self._config = config
         self._state = state
-        self._log = log
+        self._log = state.log
         self._outbox = outbox
         self._elector = elector
         self.dispatchers: dict[Replica, EntryDispatcher] = {}
         """One per other voter, and per directory that was fed; kept ordered."""
         self.acks = QuorumAckChecker(-1, state.membership, 0)
-        self._progress = DataProgress(config, state)
+        self.progress = DataProgress(config, state)
         self.sizes = LogBytes(config.max_transfer_lag_bytes)
         self._push_due = False
         """Something has happened after which a dispatcher may have an order."""
@@ -50,12 +48,12 @@ class Replication:
     # ---------------------------------------------------------------- the term of a leader
 
     def begin(self) -> None:
-        """This member leads now: marks and dispatchers start anew, at the end of the log."""
+        """Marks and dispatchers start anew, at the end of the log."""
         state = self._state
         first_index = state.runs.end_index + 1
         self._committed_ms = state.now_ms
         self.acks = QuorumAckChecker(state.term, state.membership, first_index)
-        self._progress.begin()
+        self.progress.begin()
         self.sizes.begin(first_index - 1)
         for voter in dict.fromkeys((*state.others(), *self._outbox.connected)):
             self._begin_dispatcher(voter, first_index)
@@ -81,7 +79,7 @@ class Replication:
         else:
             # A new observer, or one that was away when this term began.
             self._begin_dispatcher(voter, self._state.runs.end_index + 1)
-        self._progress.on_connected(voter)
+        self.progress.on_connected(voter)
         self._push_due = True
 
     # ---------------------------------------------------------------- time
@@ -91,19 +89,14 @@ class Replication:
         for dispatcher in self.dispatchers.values():
             dispatcher.tick()
             if dispatcher.lacks_nothing or dispatcher.lacks_space:
-                self._progress.note(dispatcher.to)
+                self.progress.note(dispatcher.to)
         self._push_due = True
 
     def on_bytes_moved(self, to: Replica) -> None:
         dispatcher = self.dispatchers[to]
         if dispatcher.active:
             dispatcher.on_bytes_moved()
-            self._progress.note(dispatcher.to)
-
-    def gives_up(self) -> bool:
-        """Followers answer this leader's heartbeats, and too few of them get its entries: see
-        DataProgress. Asked with every heartbeat."""
-        return self._progress.gives_up()
+            self.progress.note(dispatcher.to)
 
     def advance(self) -> None:
         if self._state.now_ms >= self.commit_due_ms:
@@ -111,8 +104,8 @@ class Replication:
 
     @property
     def is_kept_from_committing(self) -> bool:
-        """This leader may not count its own disk, and for an election time-out that was not made up for
-        by the others: one of them should lead."""
+        """This leader may not count its own disk, and the others have not made up for it for an election
+        time-out: one of them should lead."""
         state = self._state
         return (
             state.first_unproven_index is not None
@@ -123,8 +116,7 @@ class Replication:
     # ---------------------------------------------------------------- entries and pushes
 
     def check_that_most_have_space(self) -> None:
-        """Raises DiskFull while so many followers have refused what came before for lack of space that
-        what comes now could not be committed."""
+        """Raises DiskFull where so many followers have no space that entries could not be committed."""
         full = [dispatcher.to for dispatcher in self.dispatchers.values() if dispatcher.lacks_space]
         if not full:
             return
@@ -195,13 +187,13 @@ class Replication:
             self.acks.marks.lower_to(voter, index)
 
     def _on_mark(self, voter: Replica, index: int) -> None:
-        if not self.acks.record(voter, index):
+        if not self.acks.marks.raise_to(voter, index):
             return
-        self._progress.note(voter)
+        self.progress.note(voter)
         committed_index = self.acks.committed_index()
         if committed_index > self._state.committed_index:
             self._state.commit_up_to(committed_index)
-            self._progress.on_committed()
+            self.progress.on_committed()
             self._committed_ms = self._state.now_ms
             self._elector.on_commit()
             self._push_due = True
@@ -212,15 +204,13 @@ class Replication:
         """Up to here the member is known to hold this leader's log."""
         return self.dispatchers[voter].held_index
 
-    # ---------------------------------------------------------------- status
-
     @property
     def connected(self) -> list[EntryDispatcher]:
-        """Of a leader: one for each member that is connected."""
+        """Of a leader."""
         return [d for d in self.dispatchers.values() if d.active]
 
     def peers(self) -> tuple[PeerStatus, ...]:
         return tuple(
-            d.status(None if d.lacks_nothing else self._progress.stalled_since_ms(d.to))
+            d.status(None if d.lacks_nothing else self.progress.stalled_since_ms(d.to))
             for d in self.connected
         )

@@ -1,8 +1,7 @@
 """One member: the core, a store and the order of effects. Synchronous, without sockets or clocks.
 
-`LedgerNode` is wrapped in a loop by the server and in virtual time by a simulator; the order in which
-a `Ready` is carried out is written in `ledger_node.py` and nowhere else. Read in this order: `ports`
-(what a node asks of its host), `pending_appends`, `transfers`, the rooms `sending`, `repair` and
+`LedgerNode` is wrapped in a loop by the server and in virtual time by a simulator. Read in this order:
+`ports` (what a node asks of its host), `pending_appends`, `transfers`, the rooms `sending`, `repair` and
 `writing`, `ledger_node`; `peer_connections` (what the connections with another member add up to).
 """
 

@@ -1,8 +1,7 @@
 """LedgerNode: feeds the core, carries its Readys out, and knows who waits for what.
 
-Inputs arrive one at a time (`advance`, `receive`, `append`, `connected`, ...); `turn` then does all
-that they caused. Every turn begins with `advance`, so that a process that was stopped learns of it
-before it answers anything.
+Inputs arrive one at a time (`advance` first, then `receive`, `append`, `connected`, ...); then `turn`
+does all that they caused.
 """
 
 from __future__ import annotations
@@ -24,12 +23,7 @@ from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import MemberStatus, Ready, Role, RoleChange
 from quorumlog.entry import Durability, Replica
 from quorumlog.entry_header import HEADER_BYTES
-from quorumlog.errors import (
-    IndexOutOfRange,
-    LeaderNotReady,
-    LedgerError,
-    RangeDamaged,
-)
+from quorumlog.errors import IndexOutOfRange, LeaderNotReady, LedgerError, RangeDamaged
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, PendingAppends
 from quorumlog.node.ports import Host
 from quorumlog.node.repair.repairer import Repairer
@@ -46,7 +40,7 @@ from quorumlog.store.directory.member_directory import MemberDirectory
 from quorumlog.store.ledger_store import ColdRange
 
 RECENT_BYTES = 16 * MIB
-"""Newest entries kept in memory for pushes and tailing readers; a fixed part of a member's memory."""
+"""Newest entries kept in memory for pushes and tailing readers."""
 EXPIRY_INTERVAL_MS = 100
 SPACE_INTERVAL_MS = 1000
 """A full disk is asked so often whether it has space again."""
@@ -109,13 +103,7 @@ class LedgerNode:
             self.store.end.position,
         )
         self._pushes = PushSender(
-            self.replica,
-            self.raft,
-            self.store,
-            self._recent,
-            host,
-            self._pace,
-            self.repairer.found,
+            self.replica, self.raft, self.store, self._recent, host, self._pace, self.repairer.found
         )
         self._scrubber = Scrubber(
             self._scrub_bytes_per_second,
@@ -141,15 +129,13 @@ class LedgerNode:
             conditions,
         )
         self._confirmations: dict[int, tuple[Callable[[LedgerError | None], None], object]] = {}
-        """Who waits for a majority to confirm that this member leads, and for whom, by the number of the
-        read."""
+        """By number of the read: whom to tell that this member leads, and who asked."""
         self._next_expiry_ms = now_ms
         self._next_space_ms = now_ms
         self._next_data_look_ms = now_ms
 
     def configure(self, config: GroupConfig) -> None:
-        """Other values for what a running member may be given anew (`config.RELOADABLE`); the rest is as
-        it was. Between turns."""
+        """Other values of `config.RELOADABLE`; the rest is as it was. Between turns."""
         self.config = config
         self.store.configure(config.storage)
         self._former.configure(config)
@@ -217,8 +203,8 @@ class LedgerNode:
         self._pending.queue(append, self._now_ms)
 
     def discard_requests_of(self, owner: object) -> None:
-        """Forget the appends of `owner` that are not proposed yet, and what it wants to have confirmed;
-        no `done` of these is called."""
+        """Forget the appends of `owner` that are not proposed yet, and what it wants to have confirmed,
+        without an outcome."""
         self._pending.discard(owner)
         self._confirmations = {n: one for n, one in self._confirmations.items() if one[1] is not owner}
 
@@ -231,21 +217,20 @@ class LedgerNode:
         self.repairer.connection_lost(replica)
 
     def transfer(self, to_member_id: str, done: Callable[[TransferOutcome], None]) -> None:
-        """Hand leadership to a member; `done` gets the role change that followed, or why not."""
+        """See `Transfers.request`."""
         self._transfers.request(to_member_id, self._now_ms, done)
 
     def find_successor(self, done: Callable[[str], None]) -> None:
-        """Before this member stops: if it leads, somebody else shall. `done` gets why nobody does, or
-        nothing, within two election time-outs."""
+        """See `Transfers.find_successor`."""
         self._transfers.find_successor(self._now_ms, done)
 
     def confirm_leadership(
         self, done: Callable[[LedgerError | None], None], owner: object = None
     ) -> None:
-        """Have a majority confirm that this member leads. `done` gets None once it has, and an entry of
-        the term is committed: everything that was acknowledged before this call, by whatever leader, is
-        at or below `committed_index` then (Raft paper, section 8). Or it gets the refusal of a member
-        that leads no more, when the role ends at the latest."""
+        """`done` gets None once a majority has confirmed that this member leads, and an entry of its
+        term is committed: all that was acknowledged before this call, by whatever leader, is at or below
+        `committed_index` then (Raft paper, section 8). Or it gets the refusal of a member that leads no
+        more."""
         refusal = self.refusal_unless_leading()
         if refusal is not None:
             done(refusal)
@@ -312,7 +297,6 @@ class LedgerNode:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is on its way to the disk."""
         return self._flusher.is_idle
 
     def refusal_unless_leading(self) -> LedgerError | None:
@@ -328,8 +312,7 @@ class LedgerNode:
 
         `stop_index` -1 means all that is committed. Raises IndexOutOfRange, RangeDamaged if they are
         damaged here, and LeaderNotReady where the answer is "no more" or "up to here" while a new
-        leader does not know yet what earlier leaders have acknowledged (of a leader that was confirmed
-        first nobody hears this).
+        leader that was not confirmed does not know yet what earlier leaders have acknowledged.
         """
         begin = self.store.begin.index + 1
         if (first_index > self.committed_index or stop_index < 0) and self._opens_its_term():
@@ -437,8 +420,6 @@ class LedgerNode:
     def _note_durable_committed(self) -> None:
         index = min(self.committed_index, self.raft.durable_index)
         self.durable_committed_index = max(self.durable_committed_index, index)
-
-    # ---------------------------------------------------------------- by the clock
 
     def _run_timers(self) -> None:
         if self._writer.disk_full and self._now_ms >= self._next_space_ms:

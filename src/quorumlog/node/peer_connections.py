@@ -7,8 +7,7 @@ is dialled again, which is what the death of a process looks like. (A close or r
 networks do that too, and an election for each would leave the cluster without rest.)
 
 The four stand at one end a moment before they do at the other, and the end that was first speaks at
-once. What it says waits here until this end is connected too: the core drops what comes before, and who
-said it would find out by its time-outs only.
+once. What it says waits here until this end is connected too, because the core would drop it.
 """
 
 from __future__ import annotations
@@ -23,12 +22,10 @@ from quorumlog.entry import Replica
 HELD_LIMIT_BYTES = 32 * MIB
 """Twice the largest frame. What comes above it is lost, and so is all that comes behind on its way."""
 _FRAME_BYTES = 1024
-"""What a frame takes here beside its entries, and rather more."""
+"""What a frame takes here beside its entries, rounded up."""
 
 
 class Way(NamedTuple):
-    """One of the four connections, as this end sees it."""
-
     role: str
     """`control` (heartbeats, votes, COMMIT) or `data` (COMPARE, TRUNCATE, APPEND and their answers)."""
     is_ours: bool
@@ -50,8 +47,6 @@ class _Held(NamedTuple):
 
 
 class PeerConnections:
-    """With one other member. Tells `on_connected(replica)` and `on_lost(replica, is_gone)`."""
-
     def __init__(
         self,
         member_id: str,
@@ -64,25 +59,22 @@ class PeerConnections:
         self._speakers: dict[Way, tuple[str, str]] = {}
         """(directory id, run id) of the process that each connection that stands leads to."""
         self.connected_to: Replica | None = None
-        """The directory that the core knows of."""
+        """While all four lead there."""
         self._told_of: Replica | None = None
-        """The one that it was told of last."""
+        """The directory that the core was told of last."""
         self._held: list[_Held] = []
         self._held_bytes = 0
         self._overflowed: set[Way] = set()
         """Ways of which something was lost: what comes behind it must not enter across the gap."""
 
     def opened(self, way: Way, directory_id: str, run_id: str = "") -> None:
-        """Both sides have greeted each other. An older one of the same way was a leftover."""
+        """An older one of the same way was a leftover."""
         self.broke(way)
         self._speakers[way] = directory_id, run_id
         if len(self._speakers) == len(WAYS) and len(set(self._speakers.values())) == 1:
             self.connected_to = self._told_of = Replica(self._member_id, directory_id)
             self._on_connected(self.connected_to)
-            held, self._held = self._held, []
-            self._held_bytes = 0
-            self._overflowed.clear()
-            for frame in held:
+            for frame in self._take_held():
                 frame.enter()
 
     def broke(self, way: Way) -> None:
@@ -97,8 +89,8 @@ class PeerConnections:
         self._lose(is_gone=True)
 
     def hold(self, way: Way, batch_bytes: int, enter: Callable[[], None]) -> None:
-        """Something that was received while `connected_to` is empty: `enter` is called behind
-        `on_connected`, in the order of the calls, unless its connection breaks before."""
+        """Received while `connected_to` is empty: `enter` is called behind `on_connected`, in order,
+        unless its connection breaks before."""
         size_bytes = _FRAME_BYTES + batch_bytes
         if way in self._overflowed:
             return
@@ -112,12 +104,15 @@ class PeerConnections:
         """Nobody is told."""
         self.connected_to = None
         self._speakers.clear()
-        self._held = []
+        self._take_held()
+
+    def _take_held(self) -> list[_Held]:
+        held, self._held = self._held, []
         self._held_bytes = 0
         self._overflowed.clear()
+        return held
 
     def _lose(self, is_gone: bool) -> None:
-        """`is_gone` is told although the loss was: it is what starts an election at once."""
         if self._told_of is not None and (self.connected_to is not None or is_gone):
             self.connected_to = None
             self._on_lost(self._told_of, is_gone)

@@ -18,7 +18,7 @@ AppendOutcome = AppendReceipt | LedgerError
 
 
 class PendingAppend:
-    """One client request: a batch of entries that get consecutive indices."""
+    """One request; its entries get consecutive indices."""
 
     __slots__ = (
         "batch",
@@ -61,8 +61,6 @@ class PendingAppend:
 
 
 class PendingAppends:
-    """Queued and proposed appends of one leader, both in order."""
-
     def __init__(self) -> None:
         self.queued: list[PendingAppend] = []
         self.queued_bytes = 0
@@ -83,24 +81,26 @@ class PendingAppends:
 
     def take_queued(self, limit_bytes: int | None = None) -> list[PendingAppend]:
         """The oldest queued appends, all or until they hold `limit_bytes`; at least one if any."""
-        taken, self.queued = self.queued, []
+        taken, kept = self.queued, []
         if limit_bytes is not None and self.queued_bytes > limit_bytes:
             size_bytes = 0
             for count, append in enumerate(taken, 1):
                 size_bytes += append.size_bytes
                 if size_bytes >= limit_bytes:
-                    taken, self.queued = taken[:count], taken[count:]
+                    taken, kept = taken[:count], taken[count:]
                     break
-        self.queued_bytes = sum(append.size_bytes for append in self.queued)
+        self._keep(kept)
         return taken
+
+    def _keep(self, queued: list[PendingAppend]) -> None:
+        self.queued = queued
+        self.queued_bytes = sum(append.size_bytes for append in queued)
 
     def discard(self, owner: object) -> None:
         """Drop what `owner` queued and is not proposed, without an answer: its connection is gone."""
-        self.queued = [append for append in self.queued if append.owner is not owner]
-        self.queued_bytes = sum(append.size_bytes for append in self.queued)
+        self._keep([append for append in self.queued if append.owner is not owner])
 
     def propose(self, appends: list[PendingAppend], first: EntryId) -> None:
-        """`appends` got the indices from `first.index` on, in this order."""
         index = first.index
         for append in appends:
             assert append.batch is not None
@@ -113,8 +113,7 @@ class PendingAppends:
             self._proposed.append(append)
 
     def refuse_once_committed(self, append: PendingAppend, error: LedgerError, index: int) -> None:
-        """What speaks against `append` is the entry at `index`, which the leader has not committed yet:
-        lost with its leadership, it would have refused for nothing."""
+        """What speaks against `append` is the entry at `index`, which may still be lost."""
         append.batch = None
         self._refused.append((index, append, error))
 
@@ -176,12 +175,10 @@ class PendingAppends:
                 expired.append(append)
             else:
                 kept.append(append)
-        self.queued = kept
-        self.queued_bytes = sum(append.size_bytes for append in kept)
+        self._keep(kept)
+        error = RequestTimeout("the append waited too long for its batch; nothing was written")
         for append in expired:
-            append.answer(
-                RequestTimeout("the append waited too long for its batch; nothing was written")
-            )
+            append.answer(error)
 
     @property
     def proposed_count(self) -> int:

@@ -1,4 +1,4 @@
-"""What a node asks of its host: to send, to flush, to read, to tell others."""
+"""What a node asks of its host."""
 
 from __future__ import annotations
 

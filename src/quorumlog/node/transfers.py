@@ -44,7 +44,6 @@ class Transfers:
 
     @property
     def holds_appends(self) -> bool:
-        """Nothing more is proposed."""
         return bool(self._to) or self._raft.is_transferring
 
     def request(self, to_member_id: str, now_ms: float, done: Callable[[TransferOutcome], None]) -> None:
@@ -62,11 +61,12 @@ class Transfers:
         self._begin_by_ms = now_ms + self._timeout_ms / 2
 
     def find_successor(self, now_ms: float, done: Callable[[str], None]) -> None:
-        """Of a member that stops: whoever is furthest, or else the next. One that cannot take over
-        now is no reason to leave the group without a leader: all are asked again after a moment.
+        """Of a member that stops: whoever is furthest, or else the next; all are asked again after a
+        moment.
 
-        `done` gets why there is no successor, or nothing: once one has committed in its term, for which
-        it may need this member, or if this member does not lead or no other voter is connected.
+        `done` gets why there is no successor, within two election time-outs. Or nothing: once one has
+        committed in its term, for which it may need this member, or if this member does not lead or no
+        other voter is connected.
         """
         assert self._stop_done is None, "a member stops once"
         if self._raft.role is not Role.LEADER:
@@ -112,10 +112,9 @@ class Transfers:
         if done is not None:
             done(outcome)
 
-    # ---------------------------------------------------------------- a member that stops
-
     def _tick_of_stop(self, now_ms: float, done: Callable[[str], None]) -> None:
         raft = self._raft
+        reason = ""
         if raft.role is Role.LEADER:
             voters = [peer for peer in raft.status().peers if peer.is_voter]
             if voters and now_ms < self._stop_by_ms:
@@ -123,11 +122,10 @@ class Transfers:
                     by_mark = sorted(voters, key=lambda peer: peer.water_mark, reverse=True)
                     self._try_one_of([peer.replica.member_id for peer in by_mark], now_ms)
                 return
-            reason = self._reason if voters else ""
+            if voters:
+                reason = self._reason
         elif raft.term_at(raft.committed_index) < raft.term and now_ms < self._stop_by_ms:
             return
-        else:
-            reason = ""
         self._stop_done = None
         self._to = ""
         done(reason)

@@ -19,13 +19,7 @@ from quorumlog.consensus.messages import RangeRequest, RangeResponse
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import Replica
-from quorumlog.errors import (
-    DirectoryDamaged,
-    DiskFull,
-    LedgerError,
-    ProtocolViolation,
-    StoreFailure,
-)
+from quorumlog.errors import DirectoryDamaged, DiskFull, LedgerError, ProtocolViolation, StoreFailure
 from quorumlog.node.ports import Host
 from quorumlog.node.sending.push_sender import read_sound
 from quorumlog.store.ledger_store import DamagedRange, Examination, LedgerStore
@@ -39,8 +33,8 @@ ANSWER_MS = 2000
 ANSWER_LIMIT_MS = 15_000
 """So long at most, once everybody was too slow for less: a piece takes its time over a thin line."""
 RETRY_MS = 1000
-"""After every member was asked in vain, all are asked again this much later; so is a full disk for space
-for the list of damaged ranges."""
+"""Until all are asked again after all were asked in vain; and a full disk, for space for the list of
+damaged ranges."""
 
 
 class Repairer:
@@ -53,8 +47,8 @@ class Repairer:
         carry_out: Callable[[], None],
         stored_term: Callable[[], int],
     ) -> None:
-        """`carry_out`: bring the store to where the core is. `stored_term`: what this member's disk
-        says; the core's may be one that the next Ready stores."""
+        """`carry_out`: bring the store to where the core is. `stored_term`: what this disk says; the
+        core's may be one that the next Ready stores."""
         self._replica = replica
         self._raft = raft
         self._store = store
@@ -71,7 +65,7 @@ class Repairer:
         self._doubted_index = -1
         """Where a read met damage last and the look that followed found none."""
         self._number = 0
-        """Of the newest request; an answer that bears another is late."""
+        """Of the newest request."""
         self._asked: tuple[DamagedRange, Replica] | None = None
         self._deadline_ms = 0.0
         self._timeout_ms_of = float(ANSWER_MS)
@@ -138,13 +132,13 @@ class Repairer:
         return bool(ranges or result.units or result.blanks)
 
     def _save(self) -> None:
-        self._is_saving = True
-        self._host.flush_later(self._store.save_damaged, self._saved)
+        def saved(result: bool | StoreFailure | LedgerError) -> None:
+            self._is_saving = False
+            if isinstance(result, StoreFailure | LedgerError):
+                raise result
 
-    def _saved(self, result: bool | StoreFailure | LedgerError) -> None:
-        self._is_saving = False
-        if isinstance(result, StoreFailure | LedgerError):
-            raise result
+        self._is_saving = True
+        self._host.flush_later(self._store.save_damaged, saved)
 
     # ---------------------------------------------------------------- asking
 
@@ -258,12 +252,11 @@ class Repairer:
         self._is_writing = False
         if isinstance(result, StoreFailure):
             raise result
-        if isinstance(result, DiskFull):
-            self._refused = f"; {result}"
-            self._pass_over(damaged, replica)
-            return
-        if isinstance(result, ProtocolViolation):
-            self._refused = f"; {replica.member_id} sent others: {result}"
+        if isinstance(result, DiskFull | ProtocolViolation):
+            reason = (
+                result if isinstance(result, DiskFull) else f"{replica.member_id} sent others: {result}"
+            )
+            self._refused = f"; {reason}"
             self._pass_over(damaged, replica)
             return
         # Repaired; or cut meanwhile, which may have been both.
@@ -336,8 +329,6 @@ class Repairer:
         )
         self._host.send(Envelope(request.sender, response))
 
-    # ---------------------------------------------------------------- status
-
     def problems(self) -> list[str]:
         """What is damaged, who helps, and why it stays so; in sentences that do not change with
         every piece."""
@@ -345,7 +336,6 @@ class Repairer:
         for damaged in self._store.damaged:
             source = self._sources.get(damaged)
             if source:
-                # Without what changes with every piece.
                 damage = f"entries up to {damaged.last.index}: {damaged.problem}"
                 sentences.append(f"{damage}; damaged, {source} is sending them again")
                 continue

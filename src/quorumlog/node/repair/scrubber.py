@@ -1,8 +1,7 @@
 """Scrubber: reads the whole log again, slowly, so that damage is found while others can still repair it.
 
-One pass compares every durable entry, its index unit and its body, and the blank records. Then it rests:
-an idle member is to be idle. The place where a pass stands is not kept; after a restart the next one
-begins anew.
+One pass compares every durable entry, its index unit and its body, and the blank records. Then it rests.
+After a restart the next pass begins anew.
 """
 
 from __future__ import annotations
@@ -62,8 +61,7 @@ class Scrubber:
         self._next_step_ms = now_ms + start_delay_ms if bytes_per_second else NEVER
 
     def configure(self, bytes_per_second: int, now_ms: float) -> None:
-        """A pass under way goes on at the new pace, or waits while it is 0; one that is switched on
-        begins at once."""
+        """A pass under way goes on at the new pace, or waits while it is 0."""
         was_on, self._bytes_per_second = self._bytes_per_second > 0, bytes_per_second
         if not bytes_per_second:
             self._next_step_ms = NEVER
@@ -71,7 +69,6 @@ class Scrubber:
             self._next_step_ms = now_ms
 
     def tick(self, now_ms: float) -> None:
-        """Begin the next step if it is due."""
         if self._is_looking or now_ms < self._next_step_ms:
             return
         durable_stop = self._store.durable.index + 1

@@ -1,10 +1,8 @@
 """CatchUpPace: how much a follower far behind is sent while the leader takes appends.
 
-What is read for it from files, checked, sent and written again takes the same processors, disks and
-links as the appends that clients wait for: at full speed it cost 256 writers half of their throughput
-and doubled their latency. So while appends come in, such a follower gets two bytes for each byte
-appended, which makes up for a lag in the time in which it arose, and a configured rate beside that;
-while none do, all that it can take.
+At full speed it cost 256 writers half of their throughput. So while appends come in, such a follower
+gets two bytes for each byte appended, which makes up for a lag in the time in which it arose, and a
+configured rate beside that; while none do, all that it can take.
 """
 
 from __future__ import annotations
@@ -14,8 +12,8 @@ from quorumlog.entry import Replica
 
 BYTES_PER_APPENDED_BYTE = 2
 SAVED_PIECES = 8
-"""Appends come in bursts, and pieces one after the other: what a burst has earned must outlast it. So at
-least this is saved up, and what the largest turn of appends has earned, up to a limit."""
+"""What a burst of appends has earned must outlast it. So at least this is saved up, and what the largest
+turn of appends has earned, up to a limit."""
 MOST_SAVED_BYTES = 64 * MIB
 BUSY_MS = 50.0
 """The leader takes appends, if the last one is not older."""

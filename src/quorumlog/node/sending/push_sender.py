@@ -1,7 +1,7 @@
 """PushSender: finds the bytes that a dispatcher ordered and sends them to its follower.
 
 What was appended lately is pushed from memory, the rest is read from the segment files beside the
-loop, and at a pace (CatchUpPace): a follower far behind must not delay those who append.
+loop, and at a pace (CatchUpPace).
 """
 
 from __future__ import annotations
@@ -88,9 +88,8 @@ class PushSender:
         return self._raft.role is Role.LEADER and self._raft.term == order.term
 
     def _read(self, order: PushOrder) -> None:
-        first_index, stop_index, limit_bytes = order.first_index, order.stop_index, order.limit_bytes
         self._host.read_later(
-            lambda: read_sound(self._store, first_index, stop_index, limit_bytes),
+            lambda: read_sound(self._store, order.first_index, order.stop_index, order.limit_bytes),
             lambda result: self._range_read(order, result),
         )
 

@@ -14,8 +14,7 @@ import numpy as np
 from quorumlog.batch import EntryBatch
 
 BATCH_BYTES = 1024
-"""What a batch takes beside its entries, the objects around its buffer: of a lone writer's small
-entries by far the larger part."""
+"""What a batch takes beside its entries: the objects around its buffer."""
 
 
 class RecentRange(NamedTuple):
@@ -33,8 +32,8 @@ class RecentBatches:
         self._ranges: list[RecentRange] = []
         self._bytes = 0
         self._taken: tuple[tuple[int, int, int], RecentRange] | None = None
-        """What was taken last, with the arguments, until anything changes: a push goes to every follower
-        and a commit wakes every reader at the end of the log, and all of them share one copy."""
+        """What was taken last, with the arguments, until anything changes: followers and readers at the
+        end of the log share one copy."""
 
     def add(self, batch: EntryBatch, previous_chain: int) -> None:
         first_index = batch.first_index
@@ -91,8 +90,7 @@ class RecentBatches:
             part = batch if skip == 0 and stop == batch.count else batch.slice(skip, stop)
             if part.total_bytes > left:
                 fitting = int(np.searchsorted(part.starts + part.sizes, left, side="right"))
-                if fitting == 0 and not parts:
-                    fitting = 1
+                fitting = max(fitting, 0 if parts else 1)
                 if fitting:
                     parts.append(part.slice(0, fitting))
                 break

@@ -69,7 +69,6 @@ class AppendConditions:
         self._is_looking = False
 
     def proposed(self, first: EntryId, count: int) -> None:
-        """Data entries from `first` on."""
         self._term, self._last_index = first.term, first.index + count - 1
 
     def judge(self, appends: Sequence[PendingAppend]) -> Judged:

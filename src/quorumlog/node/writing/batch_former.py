@@ -60,7 +60,7 @@ class BatchFormer:
         self._is_gathering = False
         """The next batch waits for one more turn, see `_gathers`; meaningless while none is queued."""
         self._gathered = 0
-        """Appends queued when it was last decided to wait; 0 while no batch waits."""
+        """Appends queued when it was last decided to wait."""
         self._gathering_turns = 0
         self._last_batch_appends = 0
 
@@ -93,7 +93,6 @@ class BatchFormer:
             )
 
     def not_leader(self) -> LedgerError:
-        """The refusal of a member that does not lead: who does, as far as it knows."""
         config = self._config
         leader = self._raft.leader or self._raft.successor
         if leader is None or leader.member_id == config.member_id:
@@ -115,8 +114,8 @@ class BatchFormer:
     def may_form(self, now_ms: float) -> bool:
         """Something is queued: whether its batch forms in this turn.
 
-        The next batch forms while a flush is on its way, and while most appends are on theirs: writers
-        that wait for answers would otherwise drift apart into ever smaller batches.
+        It waits while a flush is on its way, and while most appends are on theirs: writers that wait for
+        answers would otherwise drift apart into ever smaller batches.
         """
         pending = self._pending
         self._is_gathering = False
@@ -134,8 +133,8 @@ class BatchFormer:
         return not self._is_gathering
 
     def _gathers(self) -> bool:
-        """Whether the batch waits for one more turn: the last one has brought appends, and the writers
-        that were answered together are still coming. A writer by itself is not kept waiting."""
+        """Whether the batch waits for one more turn: the last one has brought appends. A single writer
+        is not kept waiting."""
         queued = len(self._pending.queued)
         several = queued > 1 or self._last_batch_appends > 1
         if several and queued > self._gathered and self._gathering_turns < GATHERING_TURNS:
@@ -145,7 +144,7 @@ class BatchFormer:
         return False
 
     def next_wakeup_ms(self, now_ms: float) -> float:
-        """Something is queued: when to ask `may_form` again. A flush that ends brings a turn itself."""
+        """When to ask `may_form` again. A flush that ends brings a turn itself."""
         if self._is_gathering:
             return now_ms
         lingers_until_ms = self._pending.queued_since_ms + self._config.linger_ms

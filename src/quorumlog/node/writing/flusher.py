@@ -26,9 +26,7 @@ NEVER = float("inf")
 MOST_UNSYNCED_BYTES = 16 * MIB
 MOST_UNSYNCED_ENTRIES = 32_768
 """Under `flush = async` a flush is due behind so much, whatever the clock says: after it comes a step of
-space for the next appends (`LedgerStore.space_ahead`), in the data and the index, and must not come so
-late that the loop has to make it. (Where segments, `reserve_step_bytes` or what the log holds are below
-64 MiB steps are smaller, and a bulk load can.)"""
+space for the next appends (`LedgerStore.space_ahead`), which the loop has to make if it comes late."""
 
 
 class Flusher:
@@ -41,7 +39,6 @@ class Flusher:
         now_ms: float,
         on_damage: Callable[[DirectoryDamaged], None],
     ) -> None:
-        """`on_damage`: a read has met it."""
         self._config = config
         self._on_damage = on_damage
         self._directory = directory
@@ -82,8 +79,6 @@ class Flusher:
         self._carried_number = ready.number
         for envelope in ready.messages_after_durable:
             self._after_durable.append((ready.number, envelope))
-
-    # ---------------------------------------------------------------- flushing
 
     def flush_or_report(self, now_ms: float) -> bool:
         """Start the flush that is due, or report what needs none; True if something was reported."""
@@ -146,8 +141,6 @@ class Flusher:
                 self._host.send(envelope)
         return True
 
-    # ---------------------------------------------------------------- what nobody waits for
-
     def run_timers(self, now_ms: float, durable_committed_index: int) -> None:
         """Sync the durable point and write the checkpoint when they are due."""
         if self._point_unsynced and now_ms >= self._next_point_sync_ms:
@@ -200,9 +193,8 @@ class Flusher:
                 self._checkpoint(durable_committed_index)()
 
     def _checkpoint(self, durable_committed_index: int) -> Callable[[], None]:
-        """Work for any thread that writes it. Never above what is on disk, which under `flush = async`
-        is behind what a quorum holds, and never an entry damaged. It raises DirectoryDamaged if the
-        entry cannot be read."""
+        """Work for any thread. Never above what is on disk, which under `flush = async` is behind what a
+        quorum holds, and never a damaged entry. Raises DirectoryDamaged if the entry cannot be read."""
         store, index = self._store, min(durable_committed_index, self._store.durable.index)
         damaged = next((q for q in store.damaged if q.holds(index)), None)
         known = store.point_in_memory(index) if damaged is None else damaged.before

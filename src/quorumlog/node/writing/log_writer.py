@@ -33,12 +33,7 @@ from quorumlog.header_array import Int64Array
 from quorumlog.node.ports import Host
 from quorumlog.node.repair.repairer import Repairer
 from quorumlog.node.sending.recent_batches import RecentBatches
-from quorumlog.node.writing.push_checks import (
-    check_positions,
-    checked_entries,
-    end_before,
-    shares_log,
-)
+from quorumlog.node.writing.push_checks import check_positions, checked_entries, end_before, shares_log
 from quorumlog.store.ledger_store import Examination, LedgerStore, LogPoint
 
 MOST_WAITING = 64
@@ -84,10 +79,8 @@ class LogWriter:
         self.promised: deque[tuple[int, EntryBatch, Int64Array]] = deque()
         """(first index, batch, positions) of proposals whose AppendOrder has not come yet."""
         self.disk_full = ""
-        """Why data was refused for lack of space; empty again once the very same would be taken. Nothing
-        else that is taken proves it: not what is smaller, not as many bytes in fewer entries (a full
-        index), not a no-op, which has a reserve. Were it to, leaders with full disks would hand over to
-        each other without end."""
+        """Why data was refused for lack of space; empty again once the very same would be taken. Were it
+        so once less is taken, leaders with full disks would hand over to each other without end."""
         self._refused_sizes: Int64Array | None = None
 
     # ---------------------------------------------------------------- before the core sees a push
@@ -95,8 +88,8 @@ class LogWriter:
     def is_sound_where_it_meets(self, message: PushEntryRequest) -> bool:
         """Look at the last entry that this log shares with a push, while the one behind still proves its
         chain: where the push cuts, the log's end is taken from that entry, and where it does not agree
-        with the sender's, it may be this disk that is wrong. False: the message has to come again, and
-        does so by itself if all it waits for is that its place is read.
+        with the sender's, it may be this disk that is wrong. False: the message comes again once its
+        place is read, or has to be sent again.
 
         Raises ProtocolViolation if the sender holds other entries.
         """
@@ -202,8 +195,7 @@ class LogWriter:
         self._refused_sizes = sizes
 
     def look_for_space(self) -> None:
-        """Would what was refused find room now? Nobody may send data to ask by. Between turns only: no
-        entries wait for a plan of theirs."""
+        """Would what was refused find room now? Between turns only: no entries wait for their plan."""
         if self._refused_sizes is None:
             return
         self._planned = None
@@ -256,8 +248,8 @@ class LogWriter:
     def _plan_promised(self, batch: EntryBatch) -> Int64Array:
         """Positions of entries that the core counts on already: a push that was taken, a no-op.
 
-        A cut that came before them gave back more space than they need, but the watermark would refuse
-        it: so they are placed by the rule for no-ops.
+        A cut may have given back the space that they need, but the watermark would refuse it: so they
+        are placed by the rule for no-ops.
         """
         try:
             return self._store.plan(batch.sizes, control=True)

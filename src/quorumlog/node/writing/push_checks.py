@@ -12,10 +12,7 @@ from quorumlog.store.ledger_store import LedgerStore, LogPoint
 
 
 def checked_entries(message: PushEntryRequest) -> EntryBatch:
-    """The entries of an APPEND, shown to be what the message says.
-
-    Raises ProtocolViolation.
-    """
+    """The entries of an APPEND. Raises ProtocolViolation if they are not what the message says."""
     batch = message.batch
     if not isinstance(batch, EntryBatch) or batch.count == 0 or batch.count != message.count:
         raise ProtocolViolation(f"an APPEND of {message.count} entries without their bytes")
@@ -54,8 +51,7 @@ def shares_log(message: PushEntryRequest, index: int, store: LedgerStore) -> boo
     """Entry `index` is held here and by the sender, of the same term: are both logs the same up to it?
     None if that has to be read first.
 
-    They are not where a directory was put back from an older copy and has led a term twice, and what is
-    pushed must not follow the other entries then.
+    They are not where a directory was put back from an older copy and has led a term twice.
     """
     point = store.point_in_memory(index)
     if point is None:

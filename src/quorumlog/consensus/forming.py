@@ -52,7 +52,7 @@ class Forming:
         self._answers: dict[Replica, bool] = {}
         """Who has answered the present number, and whether with our own pending list."""
         self._lists: dict[Replica, tuple[Replica, ...]] = {}
-        """The last pending list that each directory told, for `status`."""
+        """The last pending list that each directory told."""
         self._wait_ms = float(config.max_vote_interval_ms)
         self._next_ask_ms = math.inf
 
@@ -160,7 +160,7 @@ class Forming:
         )
         answered_otherwise = self._answers.get(request.sender) is False
         if self._unformed and answered_otherwise and request.pending == self.formation.pending:
-            # It has stored our list since it answered; no need to wait for the period.
+            # It has stored our list since it answered.
             self._ask_all()
 
     def _on_told(self, teller: Replica, founding: tuple[Replica, ...]) -> None:
@@ -171,8 +171,6 @@ class Forming:
                 f"{teller.member_id} belongs to another cluster: it was founded by {_names(founding)}"
                 f" with other directories than this one ({_names(self.formation.founding)})"
             )
-
-    # ---------------------------------------------------------------- status
 
     def waits_for(self) -> str:
         """One sentence, empty if this member is a voter."""

@@ -80,7 +80,7 @@ class Inbox:
         return PushResult.SUCCESS
 
     def _adopts_term_of(self, reply: AnyMessage) -> bool:
-        """The term gate for replies: True if a higher term was adopted and the reply is done with."""
+        """The term gate for replies: True if it is of a higher term, and done with."""
         if reply.term <= self._state.term:
             return False
         if self._elector.adopts_terms_of_replies:

@@ -24,8 +24,6 @@ from quorumlog.errors import LeaderTransferring, TransferFailed
 
 
 class LeadershipTransfer:
-    """At most one transfer at a time, on the leader."""
-
     def __init__(
         self,
         config: ConsensusConfig,
@@ -41,7 +39,7 @@ class LeadershipTransfer:
         self._replication = replication
         self.target: Replica | None = None
         self.successor: Replica | None = None
-        """The target of the transfer with which this member ceased to lead, until it hears who leads."""
+        """Whom this member has handed over to, until it hears who leads."""
         self._deadline_ms = 0.0
         self._asked = False
         self._next_check_ms = 0.0
@@ -89,9 +87,7 @@ class LeadershipTransfer:
             self._outbox.send(
                 target,
                 TakeLeadershipRequest(
-                    sender=self._state.member,
-                    term=self._state.term,
-                    ledger_end=self._state.ledger_end,
+                    sender=self._state.member, term=self._state.term, ledger_end=self._state.ledger_end
                 ),
             )
 
@@ -100,8 +96,7 @@ class LeadershipTransfer:
         now_ms = self._state.now_ms
         if self.target is not None:
             if not self._elector.answers.takes_over(self.target):
-                # It became unfit since, or had not said so in this term yet: appends wait no longer, and
-                # an unfit leader may try the next at once.
+                # It became unfit: appends wait no longer, and an unfit leader may try the next at once.
                 self.target = None
                 self._next_unfit_try_ms = now_ms
             elif now_ms >= self._deadline_ms or not self._outbox.is_connected(self.target):
@@ -163,7 +158,6 @@ class LeadershipTransfer:
         return self._takes_part(voter) and self._outbox.is_connected(voter) and self._is_near(voter)
 
     def _lag_of(self, voter: Replica) -> int:
-        """Entries that the member is not known to have."""
         return self._state.runs.end_index - self._replication.held_index(voter)
 
     def _is_near(self, voter: Replica) -> bool:

@@ -58,8 +58,6 @@ class MemberState:
         if founding:
             self.form(founding)
 
-    # ---------------------------------------------------------------- reading
-
     @property
     def ledger_end(self) -> EntryId:
         return self.runs.end
@@ -70,8 +68,8 @@ class MemberState:
 
     @property
     def first_unproven_index(self) -> int | None:
-        """Nothing at or above it is acknowledged, by this member to others or to itself. A group of one
-        has committed whatever it once had on disk."""
+        """Nothing at or above it is acknowledged, to others or to itself. A group of one has committed
+        whatever it once had on disk."""
         return None if self.is_quorum_alone else self.log.damaged.first_unproven(self.committed_index)
 
     @property
@@ -88,7 +86,6 @@ class MemberState:
     # ---------------------------------------------------------------- transitions
 
     def form(self, founding: tuple[Replica, ...]) -> None:
-        """The group has formed with these voters; a directory not among them observes."""
         assert self.role is Role.UNFORMED, self.role
         assert founding, founding
         self.membership = Membership.of(founding)
@@ -103,12 +100,11 @@ class MemberState:
         self._move(Role.FOLLOWER if self.is_voter else Role.OBSERVER, term, leader)
 
     def become_candidate(self) -> None:
-        """Nobody leads as far as this member knows."""
         assert self.is_voter, self.role
         self._move(Role.CANDIDATE, self.term, None)
 
     def adopt_term(self, term: int) -> None:
-        """Somebody holds a higher term: store it without a vote and go on from there."""
+        """Somebody holds a higher term: store it without a vote."""
         assert term > self.term, (term, self.term)
         self._move(Role.CANDIDATE if self.is_voter else self.role, term, None)
 

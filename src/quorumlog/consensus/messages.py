@@ -43,8 +43,6 @@ class VoteResult(IntEnum):
 
 
 class PushType(IntEnum):
-    """DLedger's four kinds of push."""
-
     COMPARE = 1
     TRUNCATE = 2
     APPEND = 3
@@ -67,8 +65,7 @@ class PushResult(IntEnum):
     """A cut at or below the committed index was asked for and refused; shown in `status`."""
     NOT_FORMED = 601
     RECEIVED = 602
-    """To a COMMIT that asks what has arrived: everything up to `index` and from `first_index` on, on
-    disk or not."""
+    """To a COMMIT that asks: everything up to `index` and from `first_index` on, on disk or not."""
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag_field="type", kw_only=True):
@@ -97,7 +94,6 @@ class VoteResponse(Message, frozen=True, kw_only=True, tag=2):
 
 class HeartbeatRequest(Message, frozen=True, kw_only=True, tag=3):
     round: int
-    """Rounds are numbered so that an answer proves that the leader was alive in *that* round."""
     committed_index: int
 
 
@@ -123,8 +119,8 @@ class PushEntryRequest(Message, frozen=True, kw_only=True, tag=5):
     push: PushType
     committed_index: int
     number: int = 0
-    """Serial number of a question within the leader's term; echoed. Every COMPARE and TRUNCATE is one,
-    and a COMMIT that `asks_what_arrived`; 0 in those that only tell."""
+    """Of a question (COMPARE, TRUNCATE, and a COMMIT that `asks_what_arrived`) within the leader's term;
+    echoed. 0: it only tells."""
     previous: EntryId = NO_ENTRY
     first_index: int = -1
     count: int = 0
@@ -135,7 +131,7 @@ class PushEntryRequest(Message, frozen=True, kw_only=True, tag=5):
     cold: bool = False
     """The bytes were read from a file, not pushed from memory: the receiver checks every body."""
     batch: Any = None
-    """Opaque handle of the bytes (an `EntryBatch` in production); never encoded with the message."""
+    """Opaque handle of the bytes, an `EntryBatch`; never encoded with the message."""
 
     @property
     def last_index(self) -> int:
@@ -143,8 +139,8 @@ class PushEntryRequest(Message, frozen=True, kw_only=True, tag=5):
 
     @property
     def asks_what_arrived(self) -> bool:
-        """A COMMIT tells. With a number it asks, too: is `previous` still held, and has all below
-        `first_index` arrived? It is answered at once, and goes between the pushes that it is about."""
+        """Is `previous` still held, and has all below `first_index` arrived? It is answered at once, and
+        goes between the pushes that it is about."""
         return self.push is PushType.COMMIT and self.number > 0 and self.first_index >= 0
 
 
@@ -173,7 +169,7 @@ class TakeLeadershipRequest(Message, frozen=True, kw_only=True, tag=7):
 
 
 class FormRequest(Message, frozen=True, kw_only=True, tag=8):
-    """I have stored this list as pending; what have you stored? (architecture, forming)"""
+    """I have stored this list as pending; what have you stored?"""
 
     number: int
     """A fresh number: answers to older ones count for nothing."""
@@ -189,8 +185,7 @@ class FormResponse(Message, frozen=True, kw_only=True, tag=9):
 
 
 class RangeRequest(Message, frozen=True, kw_only=True, tag=10):
-    """Repair: send entries that the sender's disk has lost. It and its answer decide nothing and
-    never enter the core (node/repair/repairer.py)."""
+    """Repair: send entries that the sender's disk has lost. It and its answer never enter the core."""
 
     number: int
     first_index: int
@@ -211,8 +206,7 @@ class RangeResponse(Message, frozen=True, kw_only=True, tag=11):
     """As in PushEntryRequest."""
     proofs: tuple[tuple[int, int], ...] = ()
     """(index, chain_crc) of entries of the sender's log behind these: one that is the same on both sides
-    shows that everything in front of it is. Without one only a piece is taken that runs to the end of
-    the range, where its chain is known."""
+    shows that everything in front of it is."""
 
 
 AnyMessage = (

@@ -24,14 +24,7 @@ from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.messages import AnyMessage, PushEntryRequest, PushResult
 from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.read_index import ReadIndex
-from quorumlog.consensus.ready import (
-    MemberStatus,
-    PushOrder,
-    ReadGrant,
-    Ready,
-    Role,
-    RoleChange,
-)
+from quorumlog.consensus.ready import MemberStatus, PushOrder, ReadGrant, Ready, Role, RoleChange
 from quorumlog.consensus.replication.entry_handler import EntryHandler, PushQuestions
 from quorumlog.consensus.replication.replication import Replication
 from quorumlog.entry import EntryId, EntryKind, Formation, HardState, Replica
@@ -103,7 +96,7 @@ class RaftNode:
         self._forming.start()
 
     def observe(self, observer: Callable[[str], None]) -> None:
-        """Have it told by name of every step of a dispatcher and of what else no Ready shows."""
+        """It is told by name of every step of a dispatcher and of what else no Ready shows."""
         self._state.observer = observer
 
     @property
@@ -135,7 +128,6 @@ class RaftNode:
 
     @property
     def connected(self) -> tuple[Replica, ...]:
-        """Sorted."""
         return self._outbox.connected
 
     @property
@@ -144,18 +136,14 @@ class RaftNode:
 
     @property
     def successor(self) -> Replica | None:
-        """Whom this member has handed over to, until it hears who leads."""
         return self._transfer.successor
 
     @property
     def lacks_space(self) -> bool:
         return self._state.lacks_space
 
-    # ---------------------------------------------------------------- time
-
     def advance(self, now_ms: float) -> None:
-        """`now_ms` never falls. Comes before anything else of a turn: a process that was stopped
-        must notice it before it answers."""
+        """Every turn begins so: a process that was stopped must notice it before it answers."""
         state = self._state
         assert now_ms >= state.now_ms, (now_ms, state.now_ms)
         state.now_ms = now_ms
@@ -224,12 +212,12 @@ class RaftNode:
         return self._reads.request(self._state.committed_index, self._elector.round)
 
     def transfer_leadership(self, member_id: str) -> None:
-        """Begin to hand over; raises TransferFailed, LeaderTransferring, NotLeader or LeaderNotReady."""
+        """Begin to hand over; raises as `check_transfer`."""
         self._check_leading()
         self._transfer.begin(member_id)
 
     def check_transfer(self, member_id: str) -> None:
-        """Raises what `transfer_leadership` would raise, and begins nothing."""
+        """Raises TransferFailed, LeaderTransferring, NotLeader or LeaderNotReady."""
         self._check_leading()
         self._transfer.check(member_id)
 
@@ -266,7 +254,7 @@ class RaftNode:
             self._transfer.hand_over_unfit()
 
     def on_repaired(self, still_damaged: Sequence[tuple[int, int]]) -> None:
-        """Entries are on disk again as they were written; these, (first_index, stop_index), are not."""
+        """Entries are on disk again, but for these (first_index, stop_index)."""
         self._log.damaged.replace(still_damaged)
         self._elector.on_damage_changed()
         if self._state.role is Role.LEADER:
@@ -296,7 +284,6 @@ class RaftNode:
             self._replication.on_bytes_moved(replica)
 
     def on_connected(self, replica: Replica) -> None:
-        """Both ways work now, and this directory is at the other end."""
         assert replica != self._state.member, replica
         self._outbox.connect(replica)
         self._forming.on_connected(replica)
@@ -336,8 +323,6 @@ class RaftNode:
         self._reads.confirm(self._elector.confirmed_round)
         self._replication.begin()
         self._replication.append(1, EntryKind.NOOP, size_bytes=0)
-
-    # ---------------------------------------------------------------- out
 
     def ready(self) -> Ready | None:
         """What has to be done now, or None. Each Ready is given out once."""
@@ -415,7 +400,6 @@ class RaftNode:
             durable_index=self._log.durable_index,
             committed_index=state.committed_index,
             membership=state.membership,
-            pending=self._forming.formation.pending,
             transferring_to=target.member_id if target else None,
             waits_for=self._forming.waits_for(),
             problems=(*own_problems, *diverged),

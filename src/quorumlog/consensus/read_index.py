@@ -2,8 +2,7 @@
 
 A read may be served at the committed index of the moment it was asked for, once a majority has
 answered a heartbeat round that began later: then no newer leader can have committed anything before
-the read was asked for. At most one round is on its way for reads; those that arrive meanwhile share
-the next one.
+the read was asked for. Reads that arrive while a round is on its way share the next one.
 """
 
 from __future__ import annotations
@@ -43,7 +42,6 @@ class ReadIndex:
         return number
 
     def round_needed(self, current_round: int) -> bool:
-        """A read waits for a round that has not begun, and the last one begun for reads is back."""
         return (
             bool(self._waiting)
             and self._waiting[-1][2] > current_round

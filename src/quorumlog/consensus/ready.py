@@ -10,8 +10,8 @@
                                leave that still may (`PushQuestions.may_leave`)
     6  complete appends up to `committed_index`; grant reads
 
-Every positive answer to APPEND (also a repeated one), COMPARE and TRUNCATE waits for the disk and is
-in `messages_after_durable`. `on_durable(n)` means that everything written by Readys 1..n is on disk.
+Every positive answer to APPEND (also a repeated one), COMPARE and TRUNCATE is in
+`messages_after_durable`.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class ReadGrant(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class Ready:
     number: int
-    """1, 2, 3, ...; the unit in which durability is reported."""
+    """1, 2, 3, ..., for `on_durable`."""
     committed_index: int
     hard_state: HardState | None = None
     formation: Formation | None = None
@@ -131,13 +131,11 @@ class PeerStatus:
     """Connected, and for so long nothing of what it lacks has come closer to its disk (on the core's
     clock); None while something does."""
     has_arrived: bool = False
-    """It has said that it received more than it has acknowledged."""
+    """It received more than it has acknowledged."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """An immutable picture of the core for `status`."""
-
     replica: Replica
     role: Role
     term: int
@@ -148,10 +146,9 @@ class MemberStatus:
     durable_index: int
     committed_index: int
     membership: Membership
-    pending: tuple[Replica, ...] = ()
     transferring_to: str | None = None
     waits_for: str = ""
-    """One sentence on why the member is not a working voter, empty if it is."""
+    """Why the member is not a working voter, empty if it is."""
     problems: tuple[str, ...] = ()
     peers: tuple[PeerStatus, ...] = ()
 

@@ -23,8 +23,6 @@ KEEPS_OWN_TERM = (
 
 
 class VoteOutcome(Enum):
-    """What a candidate does when its vote wait is over."""
-
     WAIT_TO_REVOTE = "WAIT_TO_REVOTE"
     WAIT_TO_VOTE_NEXT = "WAIT_TO_VOTE_NEXT"
     PASSED = "PASSED"
@@ -43,7 +41,6 @@ class Campaign:
         """By voter, so that a repeated answer counts once."""
 
     def all_but(self, *results: VoteResult) -> list[Replica]:
-        """Who has answered, and none of these."""
         return [voter for voter, result in self.answers.items() if result not in results]
 
     @property

@@ -9,10 +9,9 @@ cut off comes back with the term it left with, and deposes nobody. Three outcome
     WAIT_TO_VOTE_NEXT   ask for the next term, beginning with the pre-vote
     PASSED              a majority has accepted
 
-Two rules hold it together. *Stickiness*: who hears its leader helps nobody else, so an election starts
-only where a majority misses the leader. *Every reply carries the replier's own term, and who leads or
-wants to lead adopts a higher one at once, without a vote*: otherwise members with unequal terms could
-refuse each other for ever.
+*Stickiness*: who hears its leader helps nobody else, so an election starts only where a majority misses
+the leader. Every reply carries the replier's own term, and who leads or wants to lead adopts a higher
+one at once: otherwise members with unequal terms could refuse each other for ever.
 
 Raft paper, sections 5.2, 5.4.1 and 6; Ongaro's thesis, 9.6 (pre-vote) and 3.10 (transfer).
 """
@@ -69,15 +68,12 @@ class LeaderElector:
         self.answers = HeartbeatAnswers(config, state)
 
     def start(self) -> None:
-        """The member has started, or has formed: its first silence is one vote wait."""
+        """The first silence is one vote wait."""
         self._leaderless_since_ms = self._state.now_ms
         self._silence_deadline_ms = self._state.now_ms + self._draw_vote_wait()
 
-    # ---------------------------------------------------------------- time
-
     def advance(self) -> bool:
-        """Act on the time that has passed; True if a heartbeat was due (the leader's other timers
-        run with it)."""
+        """True if a heartbeat was due: the leader's other timers run with it."""
         state = self._state
         role = state.role
         if role is Role.LEADER:
@@ -128,8 +124,8 @@ class LeaderElector:
         self.step_down()
 
     def step_down_unheard(self) -> None:
-        """This leader's entries do not arrive. Its log is the longest, and those who hear that it
-        wants to be elected again would see to that at once; so it says nothing for a while."""
+        """This leader's entries do not arrive. Its log is the longest, so it would be elected again at
+        once; it says nothing for a while."""
         self._leaves_it_until_ms = self._state.now_ms + 3 * self._config.election_timeout_ms
         if self._state.observer is not None:
             self._state.observer("leader: steps down because its entries do not arrive")
@@ -139,7 +135,6 @@ class LeaderElector:
         self._terms_without_commit = 0
 
     def on_damage_changed(self) -> None:
-        """Damage was found, or repaired: a campaign under way is given up or may begin."""
         self._terms_without_commit = 0
         if self._state.role is Role.CANDIDATE:
             self._wait_to_vote(VoteOutcome.WAIT_TO_VOTE_NEXT)
@@ -147,8 +142,7 @@ class LeaderElector:
     def _tick_as_follower(self) -> None:
         at_once = self._connection_lost and self._state.now_ms >= self._campaigns_from_ms
         self._state.become_candidate()
-        # One more wait: a process that was stopped for a while finds its leader's heartbeats in the
-        # queue, and should read them before it asks anybody.
+        # One more wait: a process that was stopped finds its leader's heartbeats in the queue.
         self._wait_to_vote(VoteOutcome.WAIT_TO_VOTE_NEXT)
         if at_once:
             self._ask_pre_votes()
@@ -240,8 +234,6 @@ class LeaderElector:
         self._outcome, behind = campaign.outcome(self._state.membership)
         # Who cannot win with this log leaves the next move to those with a longer one.
         return self._config.max_vote_interval_ms if behind else 0.0
-
-    # ---------------------------------------------------------------- voter
 
     def on_vote_request(self, request: VoteRequest) -> None:
         state = self._state

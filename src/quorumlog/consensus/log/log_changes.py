@@ -1,13 +1,12 @@
 """LogChanges: what the log becomes with the next Ready, and how much of it is on disk.
 
-The core decides about entries at once and the disk follows later. Three ends are kept apart:
+Three ends are kept apart:
 
     durable_index  <=  what every Ready up to `on_durable(n)` has written, and no later cut took back
     written        ==  the end that the Readys given out so far produce
     runs.end       ==  `written` with the changes that the next Ready will carry
 
-A cut is carried out before the appends of the same Ready, so appends that a cut overtakes before they
-were given out are simply never given out.
+Appends that a cut overtakes before they were given out are never given out.
 """
 
 from __future__ import annotations

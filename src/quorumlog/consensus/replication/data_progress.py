@@ -19,8 +19,8 @@ GIVEN_UP_AFTER = 8
 """Election time-outs without a majority that progresses after which a leader steps down: with the
 defaults a little longer than the transport needs to give up a dead connection and to dial another."""
 MAX_BACK_OFF = 8
-"""Where nobody can commit, each step-down is a term for nothing: a leader waits twice as long each time
-that nothing was committed since the last, up to so many times `GIVEN_UP_AFTER`."""
+"""A leader waits twice as long each time that nothing was committed since it stepped down last, up to so
+many times `GIVEN_UP_AFTER`."""
 
 
 class DataProgress:

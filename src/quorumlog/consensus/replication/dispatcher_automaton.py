@@ -6,8 +6,6 @@ from enum import Enum
 
 
 class DispatcherState(Enum):
-    """What the dispatcher is doing; the value is what `status` prints."""
-
     COMPARE = "COMPARE"
     TRUNCATE = "TRUNCATE"
     APPEND = "APPEND"
@@ -15,8 +13,6 @@ class DispatcherState(Enum):
 
 
 class Event(Enum):
-    """What moves a dispatcher from one state to the next."""
-
     BEGUN = "a term begins, or a directory is connected that was away when it began"
     MISSED = "the follower does not hold the compared entry"
     MATCHED = "the compared entry is held, and nothing above it is known to differ"

@@ -8,13 +8,13 @@
 Whoever gets here has passed the term gate of `Inbox`: the sender leads this member's current term.
 Four rules stand above all others:
 
-1. Cutting happens only on a real conflict: an index where the leader's term and ours differ. An older
-   or repeated message names entries that we hold already, so it cuts nothing.
+1. Cutting happens only at an index where the leader's term and ours differ. An older or repeated
+   message names entries that we hold already, so it cuts nothing.
 2. A cut at or below the committed index is refused with DIVERGED_BELOW_COMMIT, and `status` says so.
 3. No acknowledgement leaves for the first entry on that is damaged and not known to be committed;
    the newest one is kept until it may leave.
-4. The committed index moves only up to `_verified_index`, the last entry that this leader in this term
-   has shown to be the same as its own. Our own log end may be a tail that nobody else has.
+4. The committed index moves only up to `_verified_index`, the last entry that this leader has shown to
+   be the same as its own. Our own log end may be a tail that nobody else has.
 """
 
 from __future__ import annotations
@@ -86,8 +86,6 @@ class EntryHandler:
     def drop_waiting_pushes(self) -> None:
         self._waiting.clear()
 
-    # ---------------------------------------------------------------- the four kinds
-
     def on_push(self, request: PushEntryRequest, refuse: PushResult | None = None) -> None:
         """`refuse`: the entries of this APPEND cannot be taken (its bytes found no room)."""
         push = request.push
@@ -103,8 +101,7 @@ class EntryHandler:
         elif push is PushType.TRUNCATE:
             self._truncate(request)
         elif self._state.runs.holds(request.previous):
-            # A COMMIT names an entry that we have acknowledged. After a restart there may be nothing
-            # left to push, and this is what verifies the log then.
+            # After a restart there may be nothing left to push, and this is what verifies the log then.
             self._verify_up_to(request.previous.index)
             if request.asks_what_arrived:
                 # What waits for the disk has arrived, and so has what waits for a push before it.
@@ -150,7 +147,7 @@ class EntryHandler:
         return min(push.last_index, runs.end_index) if differs is None else differs - 1
 
     def _compare(self, request: PushEntryRequest) -> None:
-        # The leader searches anew, so what waited belongs to an earlier attempt and will come again.
+        # What waited belongs to an earlier attempt and will come again.
         self._waiting.clear()
         if self._state.runs.holds(request.previous):
             self._verify_up_to(request.previous.index)
@@ -180,7 +177,7 @@ class EntryHandler:
         if request.previous.index > self._state.runs.end_index:
             self._keep_waiting(request)
         elif self._take(request):
-            # What waited for it may follow now. Several may overlap after a resend.
+            # Several may overlap after a resend.
             end_index = self._state.runs.end_index
             while self._waiting and self._waiting[0][0] <= end_index + 1:
                 if not self._take(self._waiting.pop(0)[2]):

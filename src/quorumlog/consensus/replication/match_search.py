@@ -42,9 +42,8 @@ class MatchSearch:
         self.index = max(min(candidate, self.index - 1), runs.before_begin.index)
 
     def match_index(self, committed_index: int) -> int:
-        """The entry at `index` is common. If it is our last one and not committed, it is taken for
-        unknown and pushed again: the answer to its first push may have been lost with the connection,
-        only an answer to an APPEND counts, and until somebody appends no other would ever be sent."""
+        """The entry at `index` is common. If it is our last one and not committed, it is pushed again:
+        only an answer to an APPEND counts, and that to its first push may have been lost."""
         runs = self._runs
         is_last = self.index == runs.end_index and not self.is_at_bottom
         return self.index - 1 if is_last and self.index > committed_index else self.index

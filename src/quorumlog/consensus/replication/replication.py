@@ -22,11 +22,7 @@ from quorumlog.errors import DiskFull
 
 class Replication:
     def __init__(
-        self,
-        config: ConsensusConfig,
-        state: MemberState,
-        outbox: Outbox,
-        elector: LeaderElector,
+        self, config: ConsensusConfig, state: MemberState, outbox: Outbox, elector: LeaderElector
     ) -> None:
         self._config = config
         self._state = state
@@ -44,8 +40,6 @@ class Replication:
         """When this leader committed last, or opened its term."""
         self.commit_due_ms = NEVER
         """When a follower has to be told what is committed, if no push tells it before."""
-
-    # ---------------------------------------------------------------- the term of a leader
 
     def begin(self) -> None:
         """Marks and dispatchers start anew, at the end of the log."""
@@ -82,8 +76,6 @@ class Replication:
         self.progress.on_connected(voter)
         self._push_due = True
 
-    # ---------------------------------------------------------------- time
-
     def tick(self) -> None:
         """With every heartbeat."""
         for dispatcher in self.dispatchers.values():
@@ -112,8 +104,6 @@ class Replication:
             and state.committed_index < state.runs.end_index
             and state.now_ms - self._committed_ms >= self._config.election_timeout_ms
         )
-
-    # ---------------------------------------------------------------- entries and pushes
 
     def check_that_most_have_space(self) -> None:
         """Raises DiskFull where so many followers have no space that entries could not be committed."""
@@ -161,8 +151,6 @@ class Replication:
         self.dispatchers[to].on_push_failed()
         self._push_due = True
 
-    # ---------------------------------------------------------------- acknowledgements
-
     def on_response(self, response: PushEntryResponse) -> None:
         acknowledged = self.dispatchers[response.sender].on_response(response)
         if acknowledged >= 0:
@@ -206,7 +194,6 @@ class Replication:
 
     @property
     def connected(self) -> list[EntryDispatcher]:
-        """Of a leader."""
         return [d for d in self.dispatchers.values() if d.active]
 
     def peers(self) -> tuple[PeerStatus, ...]:

@@ -190,7 +190,6 @@ class LedgerNode:
         """Queue unstamped entries in a writable buffer; `done` gets exactly one outcome.
 
         `timeout_ms` 0 means the configured `append_timeout_ms`. `expected_last`: see AppendRequest.
-
         Raises ProtocolViolation if the headers contradict the sizes.
         """
         try:
@@ -240,7 +239,6 @@ class LedgerNode:
     # ---------------------------------------------------------------- outputs
 
     def turn(self) -> None:
-        """Carry out all that the inputs since the last turn caused."""
         self._carry_out_all()
         while self._pending.queued and self._former.may_form(self._now_ms):
             self._former.form()
@@ -339,7 +337,7 @@ class LedgerNode:
         return ColdRange(first_index, min(stop_index, first_index + most), limit_bytes)
 
     def _opens_its_term(self) -> bool:
-        """This leader's no-op is not committed yet: entries that it holds may be, unknown to it."""
+        """Entries that this leader holds may be committed, unknown to it."""
         if self.raft.role is not Role.LEADER:
             return False
         committed = self.committed_index

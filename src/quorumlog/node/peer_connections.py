@@ -1,10 +1,9 @@
 """PeerConnections: what the four connections between this member and one other add up to.
 
 Two that we dialled (we speak on them) and two that the peer dialled (it does). The core hears of a
-connection once all four lead to the same process: only then does a question get its answer. It hears
-of its loss when the first of them breaks, and once more if nobody is there when the control connection
-is dialled again, which is what the death of a process looks like. (A close or reset by itself is not:
-networks do that too, and an election for each would leave the cluster without rest.)
+connection once all four lead to the same process. It hears of its loss when the first of them breaks,
+and once more if nobody is there when the control connection is dialled again, which is what the death of
+a process looks like. (A close or reset by itself is not: networks do that too.)
 
 The four stand at one end a moment before they do at the other, and the end that was first speaks at
 once. What it says waits here until this end is connected too, because the core would drop it.

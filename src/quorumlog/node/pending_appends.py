@@ -142,7 +142,6 @@ class PendingAppends:
             append.answer(error)
 
     def lose(self, reason: str, refusal: LedgerError) -> None:
-        """Leadership is lost: proposed appends are unknown at once, queued ones refused."""
         proposed, self._proposed = self._proposed, deque()
         self.proposed_bytes = 0
         for append in proposed:

@@ -1,7 +1,7 @@
 """Transfers: handing leadership over on request, and before this member stops.
 
-Appends wait meanwhile, unproposed, so that what is on its way is committed and answered before the core
-is asked to hand over: then no client is left with an unknown outcome, and the successor lacks nothing.
+Appends wait meanwhile, unproposed, and what is on its way is committed and answered before the core is
+asked to hand over: no client is left with an unknown outcome.
 """
 
 from __future__ import annotations
@@ -76,8 +76,6 @@ class Transfers:
         self._stop_by_ms = now_ms + STOP_TIMEOUTS * self._timeout_ms
         self._next_try_ms = now_ms
         self._reason = "it was given no time"
-
-    # ---------------------------------------------------------------- once a turn
 
     def next_wakeup_ms(self) -> float:
         begin_by_ms = self._begin_by_ms if self._to else NEVER

@@ -4,9 +4,9 @@
     noted, also by the start                 ask one member after the other for the range, in pieces
     a piece from any place of the range      check, write and sync it beside the loop, tell the core
 
-No piece carries a decision, so none of this goes through the core: whoever holds the last entry of the
-range, by index and term, holds the same entries. The bytes are proven by a chain behind them that is the
-same on both sides: at the end of the range, or beyond it where the sender's log is damaged as well.
+Whoever holds the last entry of the range, by index and term, holds the same entries. The bytes are
+proven by a chain behind them that is the same on both sides: at the end of the range, or beyond it
+where the sender's log is damaged as well.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PIECE_BYTES = 1 << 20
 ANSWER_MS = 2000
 """A member that has not sent a piece by then is passed over."""
 ANSWER_LIMIT_MS = 15_000
-"""So long at most, once everybody was too slow for less: a piece takes its time over a thin line."""
+"""The same, once everybody was too slow for less: a piece takes its time over a thin line."""
 RETRY_MS = 1000
 """Until all are asked again after all were asked in vain; and a full disk, for space for the list of
 damaged ranges."""
@@ -119,8 +119,8 @@ class Repairer:
         self._doubted_index = -1
 
     def settle(self, result: Examination) -> bool | None:
-        """Note as damaged what a closer look has found; False if that was nothing, None if the log was
-        cut meanwhile: whatever is still damaged has to be met again."""
+        """Note what a closer look has found; False if that was nothing, None if the log was cut
+        meanwhile: whatever is still damaged has to be met again."""
         self._carry_out()  # what the core has cut by now is no damage
         ranges = self._store.settle(result)
         if ranges is None:
@@ -151,7 +151,6 @@ class Repairer:
             self._pass_over(*self._asked)
 
     def tick(self, now_ms: float) -> None:
-        """Ask for the next piece if none is on its way; save the list of ranges once there is space."""
         if self._store.damaged_problem and not self._is_saving and now_ms >= self._save_at_ms:
             self._save_at_ms = now_ms + RETRY_MS
             self._save()
@@ -274,8 +273,6 @@ class Repairer:
         for known in (self._passed_over, self._sources):
             for damaged in [each for each in known if each not in self._store.damaged]:
                 del known[damaged]
-
-    # ---------------------------------------------------------------- answering
 
     def on_request(self, request: RangeRequest) -> None:
         """Send what this member holds of the range, as far as its own disk is whole."""

@@ -109,7 +109,6 @@ class Scrubber:
         self._next_step_ms = self._after(result.size_bytes)
 
     def _after(self, size_bytes: int) -> float:
-        """When the next step is due behind one of this size."""
         if not self._bytes_per_second:
             return NEVER  # it was switched off meanwhile
         return self._stepped_ms + size_bytes * 1000 / self._bytes_per_second

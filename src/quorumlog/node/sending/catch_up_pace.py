@@ -12,8 +12,7 @@ from quorumlog.entry import Replica
 
 BYTES_PER_APPENDED_BYTE = 2
 SAVED_PIECES = 8
-"""What a burst of appends has earned must outlast it. So at least this is saved up, and what the largest
-turn of appends has earned, up to a limit."""
+"""Saved up at least, and what the largest turn of appends has earned: it must outlast a burst."""
 MOST_SAVED_BYTES = 64 * MIB
 BUSY_MS = 50.0
 """The leader takes appends, if the last one is not older."""

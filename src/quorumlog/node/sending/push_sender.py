@@ -134,8 +134,8 @@ class PushSender:
 def read_sound(
     store: LedgerStore, first_index: int, stop_index: int, limit_bytes: int
 ) -> tuple[LogRange, EntryBatch]:
-    """Entries from a file with their bodies checked; any thread. The receiver of a cold range checks
-    every body as well, but it could not know whose disk it is. Raises as `LedgerStore.read_from`."""
+    """Any thread. Bodies are checked: the receiver does so as well, but could not know whose disk it is.
+    Raises as `LedgerStore.read_from`."""
     log_range, batch = store.read_from(first_index, stop_index, limit_bytes, once=True)
     try:
         batch.check_bodies()

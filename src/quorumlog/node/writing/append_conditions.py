@@ -41,11 +41,6 @@ class Unmet(NamedTuple):
     error: WrongLastIndex
 
 
-class Judged(NamedTuple):
-    met: list[PendingAppend]
-    unmet: list[Unmet]
-
-
 class AppendConditions:
     def __init__(
         self,
@@ -71,11 +66,11 @@ class AppendConditions:
     def proposed(self, first: EntryId, count: int) -> None:
         self._term, self._last_index = first.term, first.index + count - 1
 
-    def judge(self, appends: Sequence[PendingAppend]) -> Judged:
-        """As if those that are let in were appended in this order. What cannot be judged yet, since
+    def judge(self, appends: Sequence[PendingAppend]) -> tuple[list[PendingAppend], list[Unmet]]:
+        """Who is let in, as if appended in this order, and who is not. What cannot be judged yet, since
         the end of the log has to be read first, is refused here and may come again."""
         if all(append.expected_last is None for append in appends):
-            return Judged(list(appends), [])
+            return list(appends), []
         met: list[PendingAppend] = []
         unmet: list[Unmet] = []
         is_known = self._term == self._raft.term
@@ -95,7 +90,7 @@ class AppendConditions:
             met.append(append)
             next_index += append.batch.count
             is_known, last_index = True, next_index - 1
-        return Judged(met, unmet)
+        return met, unmet
 
     def refuse(self, unmet: Sequence[Unmet]) -> None:
         """Once the judgement is certain to be the group's."""
@@ -112,8 +107,6 @@ class AppendConditions:
             append.answer(error)
         else:
             self._pending.refuse_once_committed(append, error, error.actual)
-
-    # ---------------------------------------------------------------- what a new leader found
 
     def _look(self) -> None:
         """Read beside the loop: the end of a log that was opened a moment ago is in no memory."""

@@ -67,8 +67,6 @@ class BatchFormer:
     def configure(self, config: GroupConfig) -> None:
         self._config = config
 
-    # ---------------------------------------------------------------- what may be queued
-
     def check(self, batch: EntryBatch) -> None:
         """Raises the refusal of an append that must not be queued, ProtocolViolation if its headers
         contradict its sizes."""
@@ -109,8 +107,6 @@ class BatchFormer:
             leader_address=address,
         )
 
-    # ---------------------------------------------------------------- when a batch forms
-
     def may_form(self, now_ms: float) -> bool:
         """Something is queued: whether its batch forms in this turn.
 
@@ -150,8 +146,6 @@ class BatchFormer:
         lingers_until_ms = self._pending.queued_since_ms + self._config.linger_ms
         return lingers_until_ms if now_ms < lingers_until_ms else NEVER
 
-    # ---------------------------------------------------------------- forming
-
     def form(self) -> None:
         """Propose the oldest queued appends as one batch, or refuse all that is queued."""
         if self._raft.role is not Role.LEADER:
@@ -160,10 +154,9 @@ class BatchFormer:
         self._gathered = self._gathering_turns = 0
         appends = self._pending.take_queued(BATCH_BYTES)
         self._last_batch_appends = len(appends)
-        judged = self._conditions.judge(appends)
-        appends = judged.met
+        appends, unmet = self._conditions.judge(appends)
         if not appends:
-            self._conditions.refuse(judged.unmet)
+            self._conditions.refuse(unmet)
             return
         batches = [a.batch for a in appends if a.batch is not None]
         batch = batches[0] if len(batches) == 1 else EntryBatch.concatenate(batches)
@@ -172,14 +165,14 @@ class BatchFormer:
             first = self._raft.propose(batch.count, size_bytes=batch.total_bytes)
         except LedgerError as error:
             # Nothing queued behind a refused append may get in before it: streams keep their order.
-            for append in [*appends, *(each.append for each in judged.unmet)]:
+            for append in [*appends, *(each.append for each in unmet)]:
                 append.answer(error)
             self._pending.refuse_queued(error)
             return
         self._writer.promised.append((first.index, batch, positions))
         self._pending.propose(appends, first)
         self._conditions.proposed(first, batch.count)
-        self._conditions.refuse(judged.unmet)
+        self._conditions.refuse(unmet)
 
     def _plan(self, batch: EntryBatch) -> Int64Array:
         """Raises DiskFull."""

@@ -1,9 +1,8 @@
 """Flusher: what is on disk, who waits for it, and the lazy writes that nobody waits for.
 
-Durability is reported in Ready numbers. One flush runs at a time: it notes the newest Ready carried
-out, syncs every file dirtied up to it, and then reports that number (`on_durable`), which lets the
-messages go that waited for it. Under `flush = async` a Ready is reported as soon as it is written, and
-the flush runs behind, by the clock or once much is unsynced; nothing else differs.
+One flush runs at a time: it notes the newest Ready carried out, syncs every file dirtied up to it, and
+then reports its number (`on_durable`), which lets the messages go that waited for it. Under
+`flush = async` a Ready is reported as soon as it is written, and the flush runs behind.
 """
 
 from __future__ import annotations

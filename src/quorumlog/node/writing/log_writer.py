@@ -4,7 +4,7 @@
     the core orders a cut    the store is cut, and what of the end was in memory is forgotten
     the core orders entries  a push, an own proposal or a no-op is written where it was planned
 
-The core counts on what it was told, so nothing that it orders may fail for lack of space any more.
+Nothing that the core orders may fail for lack of space.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MOST_WAITING = 64
 class _Look(NamedTuple):
     entry_index: int
     truncations: int
-    """How often the log had been cut before."""
+    """`LedgerStore.truncations` before."""
     point: LogPoint | None
     """None: damaged, or the disk cannot tell."""
     is_close: bool
@@ -83,8 +83,6 @@ class LogWriter:
         so once less is taken, leaders with full disks would hand over to each other without end."""
         self._refused_sizes: Int64Array | None = None
 
-    # ---------------------------------------------------------------- before the core sees a push
-
     def is_sound_where_it_meets(self, message: PushEntryRequest) -> bool:
         """Look at the last entry that this log shares with a push, while the one behind still proves its
         chain: where the push cuts, the log's end is taken from that entry, and where it does not agree
@@ -121,8 +119,8 @@ class LogWriter:
         return True
 
     def _look_at(self, index: int, message: PushEntryRequest, *, is_close: bool) -> None:
-        """Beside the loop, then let the message come again. `is_close`: compare data, index and bodies
-        of the entry and the one behind it, too."""
+        """Then let the message come again. `is_close`: compare data, index and bodies of the entry and
+        the one behind it, too."""
         if len(self._waiting) < MOST_WAITING:
             self._waiting.append(message)
         if self._is_looking:
@@ -177,7 +175,7 @@ class LogWriter:
             except DiskFull:
                 if not waiting:
                     raise
-                # They will be sent again. A no-op must not be refused for the data that waits behind it.
+                # A no-op must not be refused for the data that waits behind it.
                 self._raft.pushes.drop_waiting_pushes()
                 waiting = []
                 positions = self._plan_together([batch])
@@ -206,11 +204,9 @@ class LogWriter:
         self.disk_full, self._refused_sizes = "", None
 
     def _plan_together(self, batches: list[EntryBatch]) -> Int64Array:
-        """Raises DiskFull. Data among them leaves the reserve of the no-ops alone."""
+        """Raises DiskFull. Data leaves the reserve of the no-ops alone."""
         sizes = batches[0].sizes if len(batches) == 1 else np.concatenate([b.sizes for b in batches])
         return self._store.plan(sizes, control=all(batch.is_control for batch in batches))
-
-    # ---------------------------------------------------------------- what the core orders
 
     def truncate_from(self, index: int, appends: tuple[AppendOrder, ...]) -> None:
         """Cut everything from `index` on; `appends` are what the same Ready writes behind the cut."""

@@ -1,4 +1,4 @@
-"""What a follower checks of a push, and what it learns from one, before its core sees it."""
+"""What a follower checks of a push before its core sees it."""
 
 from __future__ import annotations
 

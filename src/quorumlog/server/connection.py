@@ -33,8 +33,8 @@ TURN_FRAMES = 2048
 LEAST_SHARE_BYTES = 64
 """Of each connection in a turn, and then the rest of the frame that has begun."""
 SILENT_PEER_MS = 5000
-"""A connection whose bytes stay unacknowledged for so long is given up and dialled again: after a
-partition TCP's own back-off would stay silent for up to two minutes."""
+"""A connection whose bytes stay unacknowledged for so long is given up and dialled again: TCP's own
+back-off would stay silent for up to two minutes."""
 
 _TCP_INFO_BYTES = 128
 _ACKNOWLEDGED = struct.Struct("=Q")
@@ -50,11 +50,7 @@ class LoopTurn:
     second's work, and a loop that took all of it at one look would miss its heartbeats. So once a turn
     is full, each connection is read once a turn, and of each the same share, which grows until the
     turns are just about full. The rest stays in the kernel.
-
-    Whoever knows when the turn is over says `begin`, and calls `flush` then.
     """
-
-    __slots__ = ("_frames", "_is_begun", "_loop", "_paused", "_sending", "share_bytes")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -82,7 +78,7 @@ class LoopTurn:
             connection.pause_reading()
 
     def begin(self) -> None:
-        """Whoever calls this calls `flush` before it returns to the loop, whatever happens meanwhile."""
+        """Whoever calls this calls `flush` before it returns to the loop."""
         self._is_begun = True
 
     def add(self, connection: Connection) -> None:
@@ -121,17 +117,10 @@ class Session(Protocol):
 
 class Connection(asyncio.BufferedProtocol):
     """Hands every frame to `on_frame(connection, frame)` until it has a session, then to that; and its
-    end to both `on_lost(connection, closed_by_peer)` and the session.
-
-    What is sent during one turn of the loop leaves in one write at its end (`LoopTurn`).
-    """
+    end to both `on_lost(connection, closed_by_peer)` and the session."""
 
     def __init__(
-        self,
-        loop_turn: LoopTurn,
-        on_frame: FrameHandler,
-        on_lost: LostHandler,
-        connection_id: str = "",
+        self, loop_turn: LoopTurn, on_frame: FrameHandler, on_lost: LostHandler, connection_id: str = ""
     ) -> None:
         self._loop_turn = loop_turn
         self._on_frame = on_frame
@@ -187,9 +176,6 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._loop_turn.took(len(frames), self)
 
-    def eof_received(self) -> None:
-        return None
-
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
         self._transport = None
@@ -203,7 +189,6 @@ class Connection(asyncio.BufferedProtocol):
             self.session = None  # the two hold each other, and a connection holds a large buffer
 
     def pause_writing(self) -> None:
-        """The other side reads slower than it asks: take no more requests from it meanwhile."""
         self._is_clogged = True
         self.pause_reading()
 

@@ -26,10 +26,7 @@ class DiskThread:
         self._worker.start()
 
     def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        """Run `work` after all that was submitted before; `done(result)` on the loop.
-
-        Whatever `work` raises arrives as a StoreFailure, a LedgerError as itself.
-        """
+        """As `Host.flush_later`."""
         self._queue.put((work, done))
 
     def _run(self) -> None:

@@ -1,8 +1,7 @@
 """LedgerServer: one process (or one thread of it) that is a member of one or more groups.
 
-Composition only: it opens the directories, listens, tells peers from clients by their first frame, and
-stops everything in order. Sockets, the flush thread and the clock are shared by all groups; nothing
-else is.
+It opens the directories, listens, tells peers from clients by their first frame, and stops everything
+in order. Sockets, the disk threads and the clock are shared by all groups.
 """
 
 from __future__ import annotations
@@ -91,8 +90,7 @@ class LedgerServer:
         self._connections: dict[str, Connection] = {}
         self._connection_number = 0
         self._run_id = secrets.token_hex(8)
-        """Connection ids of another run of this server name nothing here, and other members tell it from
-        another process with the same directory."""
+        """Tells this process from another run of it, and from another with the same directory."""
         self._listener: asyncio.Server | None = None
         self._threads: list[DiskThread] = []
         self._loop_turn: LoopTurn
@@ -135,8 +133,8 @@ class LedgerServer:
         log.warning("SIGHUP: nothing to reload")
 
     def reload(self, groups: Sequence[GroupConfig]) -> None:
-        """Take over what may change while members run; the log says what did, and what waits for a
-        restart. Raises ConfigError where that does not go together, and then nothing has changed."""
+        """Take over what may change while members run; the log says what did, and what needs a restart.
+        Raises ConfigError where that does not go together, and then nothing has changed."""
         wanted = {config.group: config for config in groups}
         results = [
             (driver, reloaded(driver.config, wanted[group]))
@@ -278,8 +276,7 @@ class LedgerServer:
             connection.abort()
 
     def abandon(self) -> None:
-        """As if the process were killed: no farewell, no checkpoint, no flush but what was under way.
-        For LocalCluster."""
+        """As if the process were killed: no farewell, no checkpoint, no flush but what was under way."""
         self._close_listener()
         for driver in self._drivers.values():
             driver.stop()
@@ -290,8 +287,7 @@ class LedgerServer:
         self._drivers.clear()
 
     def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """What a callback of the loop raised. A broken invariant of ours there is one as anywhere else;
-        the application's are its own."""
+        """What a callback of the loop raised, ours or the application's."""
         error = context.get("exception")
         if isinstance(error, AssertionError | StoreFailure) and _is_ours(error):
             for driver in self._drivers.values():

@@ -1,7 +1,6 @@
 """LocalCluster: a whole cluster inside the calling process, for tests and notebooks.
 
-Real `LedgerServer`s with sockets on loopback, a thread and an event loop each. `kill` is as near to
-SIGKILL as one process can come: sockets close, nothing is flushed, no farewell is said.
+Real `LedgerServer`s with sockets on loopback, a thread and an event loop each.
 """
 
 from __future__ import annotations
@@ -18,14 +17,7 @@ from typing import Self
 
 import uvloop
 
-from quorumlog.config import (
-    DEFAULT_GROUP,
-    MIB,
-    ConsensusConfig,
-    GroupConfig,
-    MemberAddress,
-    StoreConfig,
-)
+from quorumlog.config import DEFAULT_GROUP, MIB, ConsensusConfig, GroupConfig, MemberAddress, StoreConfig
 from quorumlog.consensus.ready import Role, RoleChange
 from quorumlog.errors import ConfigError, LeaderNotReady
 from quorumlog.server.free_ports import free_ports
@@ -39,8 +31,6 @@ that was killed is missed at once, by its connections."""
 
 
 class _MemberThread:
-    """One running member: its server, its loop, its thread."""
-
     def __init__(self, server: LedgerServer, name: str) -> None:
         self.server = server
         self._loop = uvloop.new_event_loop()
@@ -73,7 +63,7 @@ class _MemberThread:
 
     @property
     def is_running(self) -> bool:
-        """Once it has started, or failed to: its loop takes nothing any more then."""
+        """Waits until it has started, or failed to."""
         self._started.wait(START_TIMEOUT_S)
         return self._thread.is_alive() and self._failure is None
 
@@ -155,8 +145,6 @@ class LocalCluster:
         running = ", ".join(self.running) or "nobody"
         return f"<LocalCluster of {len(self.members)} at {self.servers}: {running} running>"
 
-    # ---------------------------------------------------------------- start and end
-
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -201,7 +189,7 @@ class LocalCluster:
     # ---------------------------------------------------------------- what a test does to it
 
     def kill(self, member_id: str) -> None:
-        """Close its sockets and abandon all its state, without flush or farewell."""
+        """As near to SIGKILL as one process can come: sockets close, nothing is flushed."""
         self._take(member_id).kill()
         self._forget(member_id)
 

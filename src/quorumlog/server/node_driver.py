@@ -1,8 +1,6 @@
 """NodeDriver: the loop around one LedgerNode, and its `Host`.
 
-Inputs are gathered as they come and handed to the node in the next turn, which begins with the time:
-a process that was stopped learns of it before it answers anything. Appends of all connections that
-arrived by then become one batch.
+Inputs are gathered as they come and handed to the node in the next turn, which begins with the time.
 """
 
 from __future__ import annotations
@@ -41,8 +39,6 @@ DUPLICATE_TRIES = 4
 
 
 class NodeDriver:
-    """The `Host` (node/ports.py) of one node."""
-
     def __init__(
         self,
         config: GroupConfig,
@@ -105,7 +101,6 @@ class NodeDriver:
         self.status = StatusReport(config, self.node, self.peers, self.admission, self.read_later)
 
     def configure(self, config: GroupConfig) -> None:
-        """As `LedgerNode.configure`."""
         self.config = config
         self.node.configure(config)
         self.schedule()
@@ -172,7 +167,6 @@ class NodeDriver:
                 connection.violate(violation)
 
     def _submit_flushes(self) -> None:
-        """Wake the flush thread."""
         flushes, self._flushes = self._flushes, []
         for work, done in flushes:
             self._flush.submit(work, functools.partial(self._enter_now, done))
@@ -184,8 +178,7 @@ class NodeDriver:
             self.problem_log.look((status.waits_for, *self.status.problems()), now_s)
 
     def fail(self, error: BaseException) -> None:
-        """A broken invariant, a disk that refuses, a process too many: this member stops, loudly, and
-        retries nothing."""
+        """A broken invariant, a disk that refuses, a process too many: this member stops for good."""
         if self.failure is None:
             self.failure = error
             log.critical(
@@ -278,7 +271,6 @@ class NodeDriver:
     # ---------------------------------------------------------------- peers
 
     def admit(self, hello: Hello, connection: Connection) -> None:
-        """Another member may speak here, on a connection that it has dialled."""
         peer = self.peers[hello.member_id]
         group, receive = self.config.group, self.node.receive
         connection.session = PeerSession(connection, hello, group, peer, self.enter, receive)

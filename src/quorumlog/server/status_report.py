@@ -18,8 +18,6 @@ from quorumlog.wire.client_messages import MemberInfo, StatusResponse
 
 
 class StatusReport:
-    """Of one member."""
-
     def __init__(
         self,
         config: GroupConfig,
@@ -60,8 +58,7 @@ class StatusReport:
         set_aside = self._node.store.set_aside
         self._look_at_set_aside()
         space = self._node.store.space_taken()
-        leader = status.leader
-        leader_id = leader.member_id if leader is not None else ""
+        leader_id = status.leader.member_id if status.leader is not None else ""
         return StatusResponse(
             request_id=request_id,
             group=self._config.group,

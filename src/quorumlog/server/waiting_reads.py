@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import DirectoryDamaged, LedgerError, RangeDamaged, StoreFailure
@@ -16,15 +16,10 @@ ReadLater = Callable[[Callable[[], Any], Callable[[Any], None]], None]
 """`Host.read_later`."""
 
 
-class _Waiter:
-    """Waits for entry `index` to be committed."""
-
-    __slots__ = ("deadline_s", "index", "wake")
-
-    def __init__(self, index: int, deadline_s: float, wake: Callable[[], None]) -> None:
-        self.index = index
-        self.deadline_s = deadline_s
-        self.wake = wake
+class _Waiter(NamedTuple):
+    entry_index: int
+    deadline_s: float
+    wake: Callable[[], None]
 
 
 class WaitingReads:
@@ -60,8 +55,6 @@ class WaitingReads:
             self._read_file(found, readers)
 
     def _read_file(self, cold: ColdRange, readers: list[Callable[[ReadOutcome], None]]) -> None:
-        """One read for all that ask for the same range until it is done."""
-
         def read(result: tuple[LogRange, EntryBatch] | StoreFailure | LedgerError) -> None:
             if self._readers.get(cold) is readers:
                 del self._readers[cold]
@@ -82,29 +75,25 @@ class WaitingReads:
         """Other entries take the place of some: a read that began before is shared with nobody more."""
         self._readers = {}
 
-    # ---------------------------------------------------------------- the next commit
-
     def wait_for(self, index: int, wait_ms: int, wake: Callable[[], None]) -> None:
         """Call `wake` once `index` is committed, or when the time is over. Inside a turn, whose end sets
         the timer."""
         self._waiters.append(_Waiter(index, time.monotonic() + wait_ms / 1000, wake))
 
     def committed(self, committed_index: int) -> None:
-        if self._waiters:
-            ready = [w for w in self._waiters if w.index <= committed_index]
-            if ready:
-                self._waiters = [w for w in self._waiters if w.index > committed_index]
-                for waiter in ready:
-                    waiter.wake()
+        ready = [w for w in self._waiters if w.entry_index <= committed_index]
+        if ready:
+            self._waiters = [w for w in self._waiters if w.entry_index > committed_index]
+            for waiter in ready:
+                waiter.wake()
 
     def expire(self) -> None:
         if self._waiters:
             now_s = time.monotonic()
             expired = [w for w in self._waiters if w.deadline_s <= now_s]
-            if expired:
-                self._waiters = [w for w in self._waiters if w.deadline_s > now_s]
-                for waiter in expired:
-                    waiter.wake()
+            self._waiters = [w for w in self._waiters if w.deadline_s > now_s]
+            for waiter in expired:
+                waiter.wake()
 
     def wakeup_s(self, other_s: float) -> float:
         """When the first of them gives up, if that is before `other_s`."""

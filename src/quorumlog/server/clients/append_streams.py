@@ -1,8 +1,7 @@
 """AppendStreams: which number of each stream a connection accepts next.
 
 A client says nothing when a stream ends, so what is known of streams is bounded: of those with nothing
-unanswered, the one that was used longest ago is forgotten first. Whoever goes on with a stream that was
-forgotten begins at 1 again: all of it that was sent before has been answered.
+unanswered, the one used longest ago is forgotten first, and begins at 1 again.
 """
 
 from __future__ import annotations
@@ -29,15 +28,12 @@ class _Stream:
 
 
 class AppendStreams:
-    """Of one connection."""
-
     def __init__(self) -> None:
         self._streams: dict[Key, _Stream] = {}
         """The one used last stands last."""
 
     def accept(self, key: Key, number: int) -> LedgerError | None:
-        """None if this request is accepted, and `answered` or `refused` follows; else why not, and the
-        stream stays as it was."""
+        """None if this request is accepted, and `answered` or `refused` follows; else why not."""
         stream = self._streams.pop(key, None)
         if stream is None:
             if number != 1:

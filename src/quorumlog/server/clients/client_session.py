@@ -46,8 +46,6 @@ WAITING_READS_LIMIT = 1000
 
 
 class ClientSession:
-    """Of one connection, from its Hello to its end."""
-
     def __init__(
         self,
         connection: Connection,
@@ -178,7 +176,7 @@ class ClientSession:
             wake = functools.partial(self._read_woken, driver, request)
             driver.reads.wait_for(request.first_index, min(request.wait_ms, WAIT_LIMIT_MS), wake)
         else:
-            # What is committed stays so, but where the log ends only a leader knows: is it one still?
+            # Where the log ends only a leader knows: is it one still?
             confirmed = functools.partial(self._read_confirmed, driver, request)
             driver.node.confirm_leadership(confirmed, self._connection)
 
@@ -245,8 +243,6 @@ class ClientSession:
             outcome,
         )
 
-    # ---------------------------------------------------------------- status, transfer
-
     def _status(self, driver: NodeDriver, request: StatusRequest) -> None:
         self._connection.send(driver.config.group, driver.status.response(request.request_id))
 
@@ -256,9 +252,7 @@ class ClientSession:
                 self._refuse(driver, request.request_id, outcome)
                 return
             response = TransferResponse(
-                request_id=request.request_id,
-                leader_id=outcome.leader_id or "",
-                term=outcome.term,
+                request_id=request.request_id, leader_id=outcome.leader_id or "", term=outcome.term
             )
             self._connection.send(driver.config.group, response)
 

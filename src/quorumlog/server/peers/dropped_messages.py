@@ -1,8 +1,7 @@
 """DroppedMessages: what another member was not told because its connection had no room.
 
-Nobody waits for such a message. An acknowledgement, a question or a part of a repair that is lost here
-comes again after a time-out, so the group goes on, slower, and only this count tells why. (A push is
-another matter: its dispatcher hears that it did not leave.)
+An acknowledgement, a question or a part of a repair that is lost here comes again after a time-out, so
+the group goes on, slower, and only this count tells why. (Of a push its dispatcher hears.)
 """
 
 from __future__ import annotations
@@ -12,8 +11,6 @@ STANDS_S = 60.0
 
 
 class DroppedMessages:
-    """Towards one member. Times are of one clock, in seconds."""
-
     def __init__(self, member_id: str) -> None:
         self._member_id = member_id
         self.count = 0

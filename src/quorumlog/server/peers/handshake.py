@@ -11,8 +11,6 @@ from quorumlog.wire.peer_hello import member_list_of
 
 
 class Handshake:
-    """Of one member. `run_id` names this run of the process, `listens_on` its address."""
-
     def __init__(
         self, config: GroupConfig, directory: MemberDirectory, run_id: str, listens_on: str
     ) -> None:

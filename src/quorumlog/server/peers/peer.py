@@ -21,8 +21,6 @@ from quorumlog.wire.peer_hello import Identity, identity_of
 
 
 class Peer:
-    """Tells `on_connected(replica)` and `on_lost(replica, is_gone)`."""
-
     def __init__(
         self,
         loop_turn: LoopTurn,
@@ -51,8 +49,7 @@ class Peer:
         self.data.start()
 
     def send(self, envelope: Envelope) -> bool:
-        """On the connection for its kind; dropped unless it leads to the envelope's directory. False if
-        that has no room for it."""
+        """As `Host.send`, on the connection for its kind."""
         link = self.data if role_of(envelope.message) == "data" else self.control
         if link.up is None or link.up.directory_id != envelope.to.directory_id:
             return True  # lost with the connection, of which the core is about to hear
@@ -61,8 +58,6 @@ class Peer:
         if not carries_push(envelope.message):
             self.dropped.note(time.monotonic())
         return False
-
-    # ---------------------------------------------------------------- connections come and go
 
     def welcomed(self, hello: Hello, connection: Connection) -> None:
         """The peer has dialled; an older connection of the same role is a leftover, and so is each that

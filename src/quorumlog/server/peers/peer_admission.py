@@ -23,14 +23,7 @@ from quorumlog.entry import Replica
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.peers.address_probe import who_answers
 from quorumlog.server.peers.peer import Peer, place_of
-from quorumlog.wire.client_messages import (
-    DUPLICATE,
-    REFUSED,
-    UNSETTLED,
-    WELCOME,
-    Hello,
-    HelloResponse,
-)
+from quorumlog.wire.client_messages import DUPLICATE, REFUSED, UNSETTLED, WELCOME, Hello, HelloResponse
 from quorumlog.wire.peer_hello import Identity, identity_of, ids_of, refusal_of
 
 STANDS_S = 10.0
@@ -105,7 +98,6 @@ class PeerAdmission:
             decided(Verdict(DUPLICATE if answer == holder else UNSETTLED, sentence))
 
     def _probe(self, peer: Peer, rival: Identity, sentence: str) -> asyncio.Task[Identity | None]:
-        """Who answers at the member's address; one question at a time."""
         probe = self._probes.get(peer.member_id)
         if probe is None:
             asked = who_answers(self._loop_turn, self._config.group, peer.address, rival, sentence)
@@ -121,8 +113,6 @@ class PeerAdmission:
         return identity_of(one) == identity_of(other) or (
             one.directory_id in founding and other.directory_id not in founding
         )
-
-    # ---------------------------------------------------------------- problems
 
     def note(self, sentence: str) -> None:
         """Somebody was refused, or says so: a problem as long as it comes again."""

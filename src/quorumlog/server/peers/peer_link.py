@@ -1,8 +1,7 @@
 """PeerLink: one outgoing connection to one other member, dialled again whenever it is lost.
 
-A member has two to each other member: `control` (heartbeats, votes, COMMIT) and `data` (COMPARE,
-TRUNCATE, APPEND and their answers), so that a heartbeat never queues behind a megabyte. What a member
-says travels on the links that it dialled; what it hears comes on those that others dialled.
+A member has two to each other member, `control` and `data` (node/peer_connections.py), and speaks on
+these; what it hears comes on those that others dialled.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ DUPLICATE_MOST_S = 8.0
 """Between tries of a process that another one is already."""
 CONNECT_TIMEOUT_S = 2.0
 FRESH_S = 0.5
-"""A dial that is younger is left alone: both sides dial at once after a reset, and were each to give its
-own up because the other's has arrived, the two would go on so for as long as the network has latency."""
+"""A younger dial is left alone: after a reset both sides dial at once, and were each to give its own up
+because the other's has arrived, neither would ever stand."""
 _NO_WAY_THERE = (errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.EAFNOSUPPORT)
 """An address of a kind that this machine has no way to, such as IPv6: it says nothing of the peer."""
 MOVING_BYTES = 4 * KIB
@@ -107,7 +106,7 @@ class PeerLink:
             self._connection.abort()
 
     def send(self, message: AnyPeerMessage) -> bool:
-        """Lost if the link is down. False if it is clogged: dropped, and the link goes on."""
+        """Lost if the link is down. False: it is clogged, and the message dropped."""
         connection = self._connection
         if self.up is None or connection is None:
             return True
@@ -177,10 +176,7 @@ class PeerLink:
         return connection
 
     async def _connect(self, loop: asyncio.AbstractEventLoop, connection: Connection) -> bool:
-        """To one of the addresses behind the name, one by one: what each says counts.
-
-        The name is looked up at each dial: it may become known later, and lead somewhere else.
-        """
+        """To one of the addresses behind the name, which is looked up at each dial: it may move."""
         peer = self.peer
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):

@@ -1,4 +1,7 @@
-"""What another member says on a connection that it dialled."""
+"""PeerSession: what another member says on a connection that it dialled.
+
+Every message counts as one of the directory that its Hello named.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,6 @@ from quorumlog.wire.framing import Frame
 
 
 class PeerSession:
-    """Speaks for one directory of one member, as its Hello said; every message is counted as that."""
-
     def __init__(
         self,
         connection: Connection,

@@ -10,8 +10,6 @@ from quorumlog.entry import Replica
 
 
 class StalledPeers:
-    """Each sentence stays the same as long as what it says."""
-
     def __init__(self) -> None:
         self._since: dict[Replica, tuple[float, str]] = {}
         """Since when by the core's clock, and by that on the wall."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from quorumlog.sim.disk import SimDisk
-from quorumlog.store.disk import Disk, DiskUsage, OsDisk
+from quorumlog.store.disk import Disk, DiskUsage, OsDisk, os_error, refusal
 from quorumlog.store.memory_disk import CHUNK_BYTES, MemoryDisk
 
 
@@ -186,3 +186,24 @@ def test_usage(tmp_path: Path) -> None:
     assert 0 < usage.free_bytes <= usage.total_bytes
     assert 0.0 <= usage.used_ratio < 1.0
     assert DiskUsage(100, 25).used_ratio == 0.75
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.EIO, "Input/output error; check the disk, and replace it if it fails"),
+        (errno.ENOSPC, "No space left on device; make space on its file system"),
+        (errno.EROFS, "Read-only file system; make its file system writable"),
+        (errno.ELOOP, "Too many levels of symbolic links; check its file system"),
+    ],
+)
+def test_a_refusal_says_where_and_why_and_what_to_do(number: int, said: str) -> None:
+    assert refusal("d/member", "written", os_error(number, "d/member")) == (
+        f"d/member cannot be written: {said}"
+    )
+
+
+def test_a_refusal_names_the_file_that_was_refused_beside_the_one_that_was_meant() -> None:
+    said = refusal("d/member", "written", os_error(errno.EACCES, "d/member.tmp"))
+    assert said.startswith("d/member cannot be written: Permission denied (d/member.tmp); give the user")
+    assert refusal("d", "synced", OSError("gone")) == "d cannot be synced: gone; check its file system"

@@ -45,7 +45,7 @@ def test_the_tools_go_on_behind_a_segment_whose_first_entry_nobody_can_name() ->
     disk, _, _ = stopped(300)
     disk.flip(data_path(2 * CONFIG.segment_bytes), 9, 4)
     disk.unreadable = INDEX_PAGES
-    assert "m/index" in verify_directory(disk, "m").problem
+    assert "index/0" in verify_directory(disk, "m").problem
     view = inspect_directory(disk, "m")
     assert [segment.first_index for segment in view.segments] == [0, 66, 198, 264]
     assert view.segments[1].last_term == -1

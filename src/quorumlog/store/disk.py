@@ -26,8 +26,32 @@ PRIVATE_MODE = 0o700
 _FILE_MODE = 0o600
 
 
+_REMEDIES = {
+    errno.EIO: "check the disk, and replace it if it fails",
+    errno.ENOSPC: "make space on its file system",
+    errno.EDQUOT: "make space on its file system",
+    errno.EROFS: "make its file system writable",
+    errno.EACCES: "give the user that runs this access to it",
+    errno.EPERM: "give the user that runs this access to it",
+    errno.EMFILE: "raise the limit of open files",
+    errno.ENFILE: "raise the limit of open files",
+}
+
+
 def is_lack_of_space(error: OSError) -> bool:
     return error.errno in _NO_SPACE
+
+
+def reason_of(error: Exception) -> str:
+    """What went wrong, without the number that the operating system has for it."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
+def refusal(path: str, action: str, error: OSError) -> str:
+    """A sentence for people: what the disk refuses, why, and what to do about it."""
+    where = f" ({error.filename})" if error.filename not in (None, path) else ""
+    remedy = _REMEDIES.get(error.errno or 0, "check its file system")
+    return f"{path} cannot be {action}: {reason_of(error)}{where}; {remedy}"
 
 
 class DiskUsage(NamedTuple):

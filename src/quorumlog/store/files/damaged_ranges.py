@@ -24,7 +24,7 @@ import msgspec
 from isal.isal_zlib import crc32
 
 from quorumlog.errors import StoreFailure
-from quorumlog.store.disk import Disk, is_lack_of_space
+from quorumlog.store.disk import Disk, is_lack_of_space, reason_of, refusal
 from quorumlog.store.files.replaced_file import read_file, replace_file
 from quorumlog.store.ledger_store import DamagedRange, LogPoint
 
@@ -161,14 +161,15 @@ class DamagedRanges:
                         raise
                     self.is_saved = False
                     self.problem = (
-                        f"{path} cannot be written ({error}): which entries are damaged is known in"
-                        " memory only, and has to be found again by a restart; make space on the disk"
+                        f"{path} cannot be written ({reason_of(error)}): which entries are damaged is"
+                        " known in memory only, and has to be found again by a restart; make space on"
+                        " the disk"
                     )
                     # Other entries may take the place of what a cut took out of the list.
                     if not set(_read_ranges(self._disk, path) or ()).issubset(ranges):
                         self._write(path, ())
             except OSError as error:
-                raise StoreFailure(f"{path} cannot be written: {error}") from error
+                raise StoreFailure(refusal(path, "written", error)) from error
             return not self.problem
 
     def _write(self, path: str, ranges: tuple[DamagedRange, ...]) -> None:

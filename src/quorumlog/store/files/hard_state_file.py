@@ -26,7 +26,7 @@ from typing import Self
 
 from quorumlog.entry import HardState, Replica
 from quorumlog.errors import StoreFailure
-from quorumlog.store.disk import Disk, is_lack_of_space
+from quorumlog.store.disk import Disk, is_lack_of_space, refusal
 from quorumlog.store.files.replaced_file import parse_properties, read_readable, replace_file
 from quorumlog.store.files.slot_file import PAYLOAD_BYTES, SlotFile, read_slots
 
@@ -165,9 +165,10 @@ class HardStateFile:
         try:
             replace_file(self._disk, path, encode_currterm(state), synced=False)
         except OSError as error:
+            problem = refusal(path, "written", error)
             if not is_lack_of_space(error):
-                raise StoreFailure(f"{path} cannot be written: {error}") from error
-            self.problem = f"{path} cannot be written: {error}"
+                raise StoreFailure(problem) from error
+            self.problem = problem
         else:
             self.problem = ""
 

@@ -17,7 +17,7 @@ from isal.isal_zlib import crc32
 
 from quorumlog.entry import Formation, Replica
 from quorumlog.errors import DirectoryDamaged, StoreFailure
-from quorumlog.store.disk import Disk
+from quorumlog.store.disk import Disk, reason_of, refusal
 from quorumlog.store.files.replaced_file import read_file, replace_file
 
 MEMBER_NAME = "member"
@@ -97,9 +97,9 @@ def load_member(disk: Disk, directory: str) -> MemberRecord | None:
         raise
     except (OSError, ValueError) as error:
         raise DirectoryDamaged(
-            f"{path} cannot be used: {error} (position 0). Put back a copy of this file, or move the"
-            " whole directory away: the member then starts as a new one and is fed the log by the"
-            " others",
+            f"{path} cannot be used: {reason_of(error)} (position 0). Put back a copy of this file, or"
+            " move the whole directory away: the member then starts as a new one and is fed the log by"
+            " the others",
             path=path,
             position=0,
         ) from error
@@ -111,4 +111,4 @@ def save_member(disk: Disk, directory: str, record: MemberRecord) -> None:
     try:
         replace_file(disk, path, encode_member(record), synced=True)
     except OSError as error:
-        raise StoreFailure(f"{path} cannot be written: {error}") from error
+        raise StoreFailure(refusal(path, "written", error)) from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posixpath
 
-from quorumlog.store.disk import Disk
+from quorumlog.store.disk import Disk, reason_of
 
 
 def read_file(disk: Disk, path: str) -> bytes | None:
@@ -32,7 +32,7 @@ def read_readable(disk: Disk, path: str) -> tuple[bytes | None, str]:
     except (PermissionError, NotADirectoryError):
         raise
     except OSError as error:
-        return None, f"cannot be read: {error}"
+        return None, f"cannot be read: {reason_of(error)}"
 
 
 def replace_file(disk: Disk, path: str, data: bytes, *, synced: bool) -> None:

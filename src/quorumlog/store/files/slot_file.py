@@ -23,7 +23,7 @@ from typing import NamedTuple, Self
 from isal.isal_zlib import crc32
 
 from quorumlog.errors import StoreFailure
-from quorumlog.store.disk import Disk, DiskFile
+from quorumlog.store.disk import Disk, DiskFile, reason_of, refusal
 
 SLOT_BYTES = 4096
 SECTOR_BYTES = 512
@@ -86,7 +86,7 @@ def unreadable_slots(disk: Disk, path: str) -> list[tuple[int, str]]:
             try:
                 file.pread(SECTOR_BYTES, position)
             except OSError as error:
-                found.append((position, f"cannot be read: {error}"))
+                found.append((position, f"cannot be read: {reason_of(error)}"))
     finally:
         file.close()
     return found
@@ -123,7 +123,7 @@ class SlotFile:
             file.allocate(0, SLOT_FILE_BYTES)
             file.pwritev([bytes(SLOT_FILE_BYTES)], 0)
         except OSError as error:
-            raise StoreFailure(f"{path} cannot be created: {error}") from error
+            raise StoreFailure(refusal(path, "created", error)) from error
         slots = cls(file, magic, [])
         slots.write_both_synced(payload)
         return slots
@@ -179,7 +179,7 @@ class SlotFile:
                 # A page that the disk cannot read can be written as a whole only.
                 self._file.pwritev([sector.ljust(SLOT_BYTES, b"\0")], position)
         except OSError as error:
-            raise StoreFailure(f"{self._file.path} cannot be written: {error}") from error
+            raise StoreFailure(refusal(self._file.path, "written", error)) from error
         self._sequence += 1
         self._payload = payload.ljust(PAYLOAD_BYTES, b"\0")
 
@@ -187,7 +187,7 @@ class SlotFile:
         try:
             self._file.sync()
         except OSError as error:
-            raise StoreFailure(f"{self._file.path} cannot be synced: {error}") from error
+            raise StoreFailure(refusal(self._file.path, "synced", error)) from error
 
     def close(self) -> None:
         self._file.close()

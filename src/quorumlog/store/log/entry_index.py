@@ -14,7 +14,7 @@ import numpy as np
 from quorumlog.batch import EntryBatch
 from quorumlog.entry_header import HEADER_BYTES, Buffer, unpack_header
 from quorumlog.errors import DirectoryDamaged, IndexOutOfRange
-from quorumlog.store.disk import Disk
+from quorumlog.store.disk import Disk, reason_of
 from quorumlog.store.ledger_store import LogPoint
 from quorumlog.store.log.placement import Placement, problem_of_units
 from quorumlog.store.log.recent_units import RecentUnits
@@ -183,7 +183,7 @@ class EntryIndex:
         try:
             data = self.files.pread((stop_index - first_index) * INDEX_UNIT_BYTES, position)
         except OSError as error:
-            path, problem = self.files.path_of(position), f"cannot be read: {error}"
+            path, problem = self.files.path_of(position), f"cannot be read: {reason_of(error)}"
             raise self.damage(path, position, first_index, problem) from error
         return np.frombuffer(data, INDEX_DTYPE, len(data) // INDEX_UNIT_BYTES)
 
@@ -197,7 +197,7 @@ class EntryIndex:
         try:
             data = self._data.pread(HEADER_BYTES, position)
         except OSError as error:
-            raise self.damage(path, position, index, f"cannot be read: {error}") from error
+            raise self.damage(path, position, index, f"cannot be read: {reason_of(error)}") from error
         if len(data) == HEADER_BYTES:
             header = unpack_header(data)
             fields = (header.magic, header.pos, header.size, header.index, header.term)

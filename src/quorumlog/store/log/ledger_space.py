@@ -15,7 +15,7 @@ from collections.abc import Callable
 from quorumlog.config import StoreConfig
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import DiskFull, StoreFailure
-from quorumlog.store.disk import Disk
+from quorumlog.store.disk import Disk, refusal
 from quorumlog.store.log.segment_list import SegmentList
 from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES
 
@@ -154,5 +154,5 @@ class LedgerSpace:
         try:
             usage = self._disk.usage(self._directory)
         except OSError as error:
-            raise StoreFailure(f"{self._directory}: its file system gives no usage: {error}") from error
+            raise StoreFailure(refusal(self._directory, "measured", error)) from error
         return usage.used_ratio > self._config.disk_full_ratio

@@ -19,6 +19,7 @@ from quorumlog.entry import EntryId
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import DirectoryDamaged, IndexOutOfRange, ProtocolViolation, RangeDamaged
 from quorumlog.header_array import term_runs_of
+from quorumlog.store.disk import reason_of
 from quorumlog.store.files.damaged_ranges import DamagedRanges
 from quorumlog.store.ledger_store import LogPoint, LogRange
 from quorumlog.store.log.entry_index import EntryIndex, LogEnds
@@ -159,7 +160,7 @@ class LogReader:
         try:
             done = file.pread_into(buffer, log_range.position)
         except OSError as error:
-            problem = f"cannot be read: {error}"
+            problem = f"cannot be read: {reason_of(error)}"
             raise self._index.damage(
                 file.path, log_range.position, log_range.first_index, problem
             ) from error

@@ -13,7 +13,7 @@ from typing import Self
 
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import DiskFull, StoreFailure
-from quorumlog.store.disk import Disk, DiskFile, is_lack_of_space
+from quorumlog.store.disk import Disk, DiskFile, is_lack_of_space, refusal
 
 PAGE_BYTES = 4096
 _ZEROS = memoryview(bytes(1 << 20))
@@ -56,7 +56,7 @@ class Segment:
         except OSError as error:
             if is_lack_of_space(error):
                 raise DiskFull(f"no space to create {path}") from error
-            raise StoreFailure(f"{path} cannot be created: {error}") from error
+            raise StoreFailure(refusal(path, "created", error)) from error
         return cls(path, file, base_position, size_bytes)
 
     @classmethod
@@ -111,7 +111,7 @@ class Segment:
         try:
             self._file.pwritev(buffers, position - self.base_position)
         except OSError as error:
-            raise StoreFailure(f"{self.path} cannot be written at {position}: {error}") from error
+            raise StoreFailure(refusal(self.path, f"written at {position}", error)) from error
 
     def zero(self, first_position: int, stop_position: int) -> None:
         """Write zeros over a range; not synced."""
@@ -158,7 +158,7 @@ class Segment:
             self._file.set_size(cut - self.base_position)
             self._file.set_size(self.size_bytes)
         except OSError as error:
-            raise StoreFailure(f"{self.path} cannot be cut at {position}: {error}") from error
+            raise StoreFailure(refusal(self.path, f"cut at {position}", error)) from error
 
     def reserve(self, first_position: int, stop_position: int) -> None:
         """Space for a range, synced: a write there cannot fail for lack of it. Any thread.
@@ -171,7 +171,7 @@ class Segment:
             if is_lack_of_space(error):
                 size = stop_position - first_position
                 raise DiskFull(f"no space to reserve {size} bytes in {self.path}") from error
-            raise StoreFailure(f"{self.path} cannot reserve space: {error}") from error
+            raise StoreFailure(refusal(self.path, "given space", error)) from error
         self.sync()
 
     def reserve_what_fits(self, first_position: int, stop_position: int) -> int:
@@ -188,7 +188,7 @@ class Segment:
                 self._file.allocate(first_position - self.base_position, stop - first_position)
             except OSError as error:
                 if not is_lack_of_space(error):
-                    raise StoreFailure(f"{self.path} cannot reserve space: {error}") from error
+                    raise StoreFailure(refusal(self.path, "given space", error)) from error
                 high = tried - 1
             else:
                 low = tried
@@ -212,5 +212,5 @@ class Segment:
             try:
                 self._file.sync()
             except OSError as error:
-                self._sync_failure = f"{self.path} cannot be synced: {error}"
+                self._sync_failure = refusal(self.path, "synced", error)
                 raise StoreFailure(self._sync_failure) from error

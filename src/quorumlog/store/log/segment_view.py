@@ -18,7 +18,7 @@ import numpy as np
 from quorumlog.entry_header import HEADER_BYTES, EntryHeader, unpack_header
 from quorumlog.errors import ConfigError
 from quorumlog.header_array import ENTRY_KINDS
-from quorumlog.store.disk import Disk
+from quorumlog.store.disk import Disk, reason_of, refusal
 from quorumlog.store.ledger_store import LogPoint
 from quorumlog.store.log.placement import problem_of_units
 from quorumlog.store.log.segment import PAGE_BYTES, Segment
@@ -110,7 +110,7 @@ class SegmentView(SegmentList):
             except FileNotFoundError:
                 return None
             except PermissionError as error:
-                raise ConfigError(f"{path} cannot be read: {error}") from error
+                raise ConfigError(refusal(path, "read", error)) from error
             if len(self._files) >= MAX_OPEN_FILES:
                 self._files.pop(next(iter(self._files))).retire()
             self._files[base] = file
@@ -156,7 +156,7 @@ def read_pages(
                 by_page = True
                 continue
             piece = b""
-            unreadable.append(Unreadable(position, f"cannot be read: {error}"))
+            unreadable.append(Unreadable(position, f"cannot be read: {reason_of(error)}"))
         pieces.append(piece.ljust(size, b"\0"))
         position += size
     return pieces[0] if len(pieces) == 1 else b"".join(pieces), tuple(unreadable)

@@ -20,7 +20,7 @@ import numpy as np
 from quorumlog.batch import EntryBatch
 from quorumlog.config import StoreConfig
 from quorumlog.errors import DirectoryDamaged, DiskFull, IndexOutOfRange, ProtocolViolation, StoreFailure
-from quorumlog.store.disk import Disk, is_lack_of_space
+from quorumlog.store.disk import Disk, is_lack_of_space, refusal
 from quorumlog.store.files.damaged_ranges import DamagedRanges
 from quorumlog.store.ledger_store import DamagedRange, Examination, LogPoint
 from quorumlog.store.log.entry_index import EntryIndex, LogEnds
@@ -276,29 +276,16 @@ class Rewriting:
 
     def _keep_aside(self, position: int, stop_position: int) -> None:
         """Copy the bytes that are about to be overwritten; without space, go on without."""
-        if self._aside_stop != position:
-            self._aside = (self._new_copy(position), position)
-        self._aside_stop = stop_position
-        data, _ = read_pages(self._data, stop_position - position, position)
-        path, first_position = self._aside
-        if path and data.strip(b"\0"):
-            self._aside = (self._copied(path, data, position - first_position), first_position)
-
-    def _new_copy(self, position: int) -> str:
+        is_new, self._aside_stop = self._aside_stop != position, stop_position
+        path, first_position = ("", position) if is_new else self._aside
         try:
-            return self.set_aside.new_name(f"damaged-{segment_name(position)}")
+            if is_new:
+                path = self.set_aside.new_name(f"damaged-{segment_name(position)}")
+            data, _ = read_pages(self._data, stop_position - position, position)
+            if path and data.strip(b"\0"):
+                self.set_aside.write(path, [data], position - first_position)
         except OSError as error:
-            return _no_space(error)
-
-    def _copied(self, target: str, data: bytes, offset: int) -> str:
-        try:
-            self.set_aside.write(target, [data], offset)
-        except OSError as error:
-            return _no_space(error)
-        return target
-
-
-def _no_space(error: OSError) -> str:
-    if is_lack_of_space(error) or error.errno == errno.EROFS:
-        return ""
-    raise StoreFailure(f"damaged bytes cannot be kept aside: {error}") from error
+            if not (is_lack_of_space(error) or error.errno == errno.EROFS):
+                raise StoreFailure(refusal(self.set_aside.path, "written", error)) from error
+            path = ""
+        self._aside = (path, first_position)

@@ -45,14 +45,14 @@ class SetAside:
         self._disk = disk
         self._directory = directory
         self._config = config
-        self._path = f"{directory}/{SET_ASIDE_NAME}"
+        self.path = f"{directory}/{SET_ASIDE_NAME}"
 
     def new_name(self, name: str) -> str:
         """A path in the folder, which exists then and whose name is on disk. Raises OSError."""
-        self._disk.make_directory(self._path)
+        self._disk.make_directory(self.path)
         self._disk.sync_directory(self._directory)
-        number = max((_numbered(held)[1] for held in self._disk.list(self._path)), default=0) + 1
-        return f"{self._path}/{name}.{number}"
+        number = max((_numbered(held)[1] for held in self._disk.list(self.path)), default=0) + 1
+        return f"{self.path}/{name}.{number}"
 
     def take(self, path: str, name: str) -> str:
         """Move a file or folder here; returns its new path. Raises OSError."""
@@ -78,7 +78,7 @@ class SetAside:
     def came(self) -> None:
         """Something new is here: its name is on disk when this returns, and what is too much is gone.
         Raises OSError."""
-        self._disk.sync_directory(self._path)
+        self._disk.sync_directory(self.path)
         self.tidy()
 
     def tidy(self) -> None:
@@ -89,7 +89,7 @@ class SetAside:
         for each in kept:
             if left > limit_bytes and newest[each.origin] is not each:
                 with suppress(OSError):  # a folder, or people were faster
-                    path = f"{self._path}/{each.name}"
+                    path = f"{self.path}/{each.name}"
                     self._disk.unlink(path)
                     left -= each.size_bytes
                     log.info(
@@ -109,10 +109,10 @@ class SetAside:
         """From the oldest on."""
         kept = []
         with suppress(OSError):
-            for name in self._disk.list(self._path):
+            for name in self._disk.list(self.path):
                 stem, number = _numbered(name)
                 with suppress(OSError):
-                    size_bytes = self._disk.size_of(f"{self._path}/{name}")
+                    size_bytes = self._disk.size_of(f"{self.path}/{name}")
                     kept.append(_Kept(number, name, self._origin(stem), size_bytes))
         return sorted(kept)
 

@@ -1,8 +1,7 @@
 """All file access of `store/` goes through here: a real disk, or a simulated one with the same calls.
 
-Nothing else in `store/` may import `os`, and no file is mapped: a page of a mapping that the disk cannot
-read, or that was cut off, is a signal and no error. Errors are the operating system's own `OSError`;
-who calls decides what they mean (ENOSPC while reserving is `DiskFull`, the rest stops the member).
+No file is mapped: a page of a mapping that the disk cannot read is a signal and no error. Errors are the
+operating system's `OSError`; who calls decides what they mean.
 """
 
 from __future__ import annotations
@@ -87,10 +86,10 @@ class DiskFile(Protocol):
     def size(self) -> int: ...
 
     def space_bytes(self) -> int:
-        """What it takes of its file system: less than its size where it has holes."""
+        """Less than its size where it has holes."""
 
     def next_data(self, position: int) -> int:
-        """The first byte from here on that lies in no hole of a sparse file, or the file's size."""
+        """The first byte from here on that lies in no hole, or the file's size."""
 
     def sync(self) -> None:
         """fdatasync: bytes and the metadata needed to read them."""
@@ -133,7 +132,7 @@ class Disk(Protocol):
     def usage(self, path: str) -> DiskUsage: ...
 
     def lock(self, path: str) -> DiskLock:
-        """Take an exclusive lock held by this process; raises BlockingIOError if another holds it."""
+        """Raises BlockingIOError if another process holds it."""
 
     def is_locked(self, path: str) -> bool:
         """Whether anybody holds `lock(path)`; writes nothing, and False if there is no such file."""
@@ -157,8 +156,6 @@ _LOCK_WAIT_SECONDS = 0.005
 
 
 class OsFile:
-    """`DiskFile` over a file descriptor."""
-
     def __init__(self, path: str, descriptor: int) -> None:
         self.path = path
         self._descriptor = descriptor
@@ -224,7 +221,6 @@ class OsFile:
             os.posix_fadvise(self._descriptor, position, size_bytes, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
-        """Calling it twice is no error."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

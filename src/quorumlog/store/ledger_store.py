@@ -1,10 +1,8 @@
 """LedgerStore: what a member needs from the place where its entries lie.
 
-`FileLedgerStore` is it, on whichever `Disk`, held to it by `tests/store/test_contract.py`. A store has
-never heard of roles or of who may append; it knows terms only as numbers that never fall along the log.
-All calls are synchronous and come from one thread, except `SyncTask.run` and what says so below, which
-may run in another: whatever reads entries does, since a page that is not in memory has to come from the
-disk.
+A store knows no roles; terms are numbers that never fall along the log. All calls are synchronous and
+come from one thread, except those that say "any thread": what reads entries is among them, since it may
+wait for the disk.
 """
 
 from __future__ import annotations
@@ -21,10 +19,7 @@ from quorumlog.header_array import Int64Array
 
 
 class LogPoint(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
-    """A place in the log: the entry that ends there and what the log is up to it.
-
-    The point before the first entry of a new log is `LogPoint(-1, -1, 0, 0)`.
-    """
+    """A place in the log: the entry that ends there."""
 
     index: int
     term: int
@@ -51,7 +46,7 @@ class LogRange(NamedTuple):
     position: int
     size_bytes: int
     previous: LogPoint
-    """The entry before the range (its `position` field is not meaningful here)."""
+    """The entry before the range; its `position` means nothing here."""
     term_runs: tuple[tuple[int, int], ...]
 
     @property
@@ -73,8 +68,7 @@ class DamagedRange(msgspec.Struct, frozen=True, array_like=True):
     before: LogPoint
     """The last good entry in front of them."""
     last: LogPoint
-    """The last of them. Its `position` is where the next entry begins, in the next segment if the range
-    runs to the end of its own."""
+    """The last of them. Its `position` is where the next entry begins: maybe in the next segment."""
     term_runs: tuple[tuple[int, int], ...]
     path: str
     """The file in which the damage begins, relative to the directory."""
@@ -157,10 +151,10 @@ class SetAsideCount(NamedTuple):
 
 
 class SpaceTaken(NamedTuple):
-    """By segments of data and index, in bytes."""
+    """Bytes of the segments of data and index."""
 
     disk_bytes: int
-    """What they take of the disk: what is reserved in them."""
+    """What is reserved in them."""
     apparent_bytes: int
     """How long they are."""
 
@@ -176,10 +170,8 @@ class SyncTask(Protocol):
         """The log end that is on disk once `run` has returned."""
 
     def run(self) -> None:
-        """fdatasync every file touched, then record the durable point. Runs in any thread.
-
-        Raises StoreFailure; the member must stop then, nothing retries a failed sync.
-        """
+        """fdatasync every file touched, then record the durable point; any thread. Raises StoreFailure:
+        the member must stop, nothing retries a failed sync."""
 
 
 class LedgerStore(Protocol):
@@ -201,27 +193,22 @@ class LedgerStore(Protocol):
         """((first_index, term), ...) of the whole log, in order. Called once, at a start."""
 
     def plan(self, sizes: Int64Array, *, control: bool = False) -> Int64Array:
-        """Reserve space for a batch and say where each entry will lie, shape (count,).
+        """Reserve space for a batch; returns where each entry will lie, shape (count,).
 
-        Entries that do not fit before a segment's end go to the next one. After a successful plan
-        the append of the same sizes cannot run out of space. `control` entries may use the small
-        reserve that data may not. Raises DiskFull and leaves everything as it was; raises
-        BodyTooLarge for an entry above the limit.
+        The append of the same sizes cannot run out of space then. `control` entries may use the reserve
+        that data may not. Raises DiskFull, BodyTooLarge; nothing has changed then.
         """
 
     def append(self, batch: EntryBatch) -> None:
-        """Write a stamped batch behind the end; index, pos and chain must continue it (asserted).
-
-        Call `plan` with the same sizes first. The bytes are not durable when this returns.
-        Raises StoreFailure if the disk refuses.
-        """
+        """Write a stamped batch where it was planned; that it continues the log is asserted. It is not
+        durable yet. Raises StoreFailure."""
 
     def truncate_from(self, index: int, end: LogPoint | None = None) -> None:
         """Drop entries from `index` on; on disk when this returns, and no old byte can come back.
 
-        `end`: the entry before, as the leader has it; needed where that one is damaged here, since
-        what is left of a damaged range ends with it. Raises StoreFailure if the disk refuses,
-        DirectoryDamaged if the entry before turns out to be damaged; nothing has changed then.
+        `end`: the entry before, as the leader has it; needed where it is damaged here. Raises
+        StoreFailure; DirectoryDamaged if the entry before turns out to be damaged, and nothing has
+        changed then.
         """
 
     def begin_sync(self) -> SyncTask | None:
@@ -231,19 +218,14 @@ class LedgerStore(Protocol):
         """`task.run()` has returned: adopt its durable point. Called on the store's own thread."""
 
     def space_ahead(self) -> Callable[[], None] | None:
-        """Work for any thread that reserves what the log will need soon, a new segment included; None
-        while there is enough.
-
-        It waits for the disk, while the store's thread has heartbeats to send. Lack of space is left to
-        the append that needs it. Raises StoreFailure.
-        """
+        """Work for any thread that reserves what the log will need soon; None while there is enough.
+        Lack of space is left to the append that needs it. Raises StoreFailure."""
 
     def space_taken(self) -> SpaceTaken:
         """Touches no disk. Raises StoreFailure."""
 
     def outgrown_cache(self) -> Callable[[], None] | None:
-        """To be asked after a sync: work for any thread that gives back memory of the operating system
-        which holds older entries (`page_cache_bytes`); None if there is none to do."""
+        """Asked after a sync: work for any thread that gives older pages back to the system, or None."""
 
     def id_at(self, index: int) -> EntryId:
         """Index and term of a held entry, or of the point before the begin; may read the index."""
@@ -252,40 +234,36 @@ class LedgerStore(Protocol):
         """chain_crc of a held entry, or of the point before the begin; may read the entry."""
 
     def range_of(self, first_index: int, stop_index: int, limit_bytes: int) -> LogRange:
-        """The longest run of whole entries from `first_index` on that lies in one segment, below
-        `stop_index` and within `limit_bytes`; at least one entry. It reads the index: any thread.
-
-        Raises IndexOutOfRange if `first_index` is not held, RangeDamaged if it is damaged.
-        """
+        """The longest run of whole entries from `first_index` on in one segment, below `stop_index` and
+        within `limit_bytes`, at least one; any thread. Raises IndexOutOfRange or RangeDamaged for
+        `first_index`."""
 
     def point_in_memory(self, index: int) -> LogPoint | None:
         """What is known of a held entry, or of the point before the begin, without touching a file."""
 
     def point_on_disk(self, index: int) -> LogPoint:
-        """The same from the files; any thread. Raises IndexOutOfRange if it is not held (any more),
-        RangeDamaged if it is damaged, DirectoryDamaged."""
+        """The same from the files; any thread. Raises IndexOutOfRange, RangeDamaged,
+        DirectoryDamaged."""
 
     @property
     def truncations(self) -> int:
         """How often the log was cut since the start; any thread."""
 
     def remember(self, point: LogPoint, truncations: int) -> None:
-        """What `point_on_disk` has told will be asked for soon: `point_in_memory` knows it until the
-        next one comes or the log is cut. `truncations`: from before it was read."""
+        """`point_in_memory` knows this point until the next one comes or the log is cut. `truncations`:
+        from before it was read."""
 
     def read_from(
         self, first_index: int, stop_index: int, limit_bytes: int, *, once: bool = False
     ) -> tuple[LogRange, EntryBatch]:
-        """`range_of` and `read` in one; any thread. `once`: hardly anybody will read these entries again
-        soon, so they are not kept in memory. Of a DirectoryDamaged `index` and `stop_index` say where it
-        may lie."""
+        """`range_of` and `read` in one; any thread. `once`: the entries are not kept in memory. A
+        DirectoryDamaged says in `index` and `stop_index` where it may lie."""
 
     def read(self, log_range: LogRange) -> EntryBatch:
-        """The bytes of a range, read with `pread` into memory of their own; any thread.
+        """The bytes of a range in memory of their own; any thread. Header fields and chain are checked,
+        bodies are not: whoever receives them does that.
 
-        Header fields and chain are checked, bodies are not (whoever receives them does).
-        Raises IndexOutOfRange if the range was truncated meanwhile, DirectoryDamaged if a header
-        is not what the index says.
+        Raises IndexOutOfRange if the range was truncated meanwhile, DirectoryDamaged.
         """
 
     # What is damaged, and making it whole again.
@@ -295,16 +273,13 @@ class LedgerStore(Protocol):
         """In order; `range_of` refuses their entries with RangeDamaged."""
 
     def examine(self, first_index: int, stop_index: int) -> Examination:
-        """Compare data, index and bodies of held entries below the durable point, at least from
-        `first_index` to below `stop_index`; any thread.
-
-        Raises DirectoryDamaged if the terms of a damaged range cannot be known.
-        """
+        """Compare data, index and bodies below the durable point, at least from `first_index` to below
+        `stop_index`; any thread. Raises DirectoryDamaged if the terms of a damaged range cannot be
+        known."""
 
     def settle(self, examination: Examination) -> tuple[DamagedRange, ...] | None:
-        """Note what was found damaged and write again what the data itself can tell; returns the new
-        ranges, one that overlaps known ones together with these. `save_damaged` brings them to
-        disk. None: the log was cut since the look began, so nothing was learned and nothing is done."""
+        """Note what is damaged and write again what the data itself can tell; returns the ranges that
+        are new or larger. None: the log was cut since the look began, and nothing is done."""
 
     def save_damaged(self) -> bool:
         """On disk when this returns; any thread. False: there is no space for it yet; the ranges stay in
@@ -322,20 +297,19 @@ class LedgerStore(Protocol):
         """Any thread."""
 
     def check_piece(self, damaged: DamagedRange, batch: EntryBatch) -> LogPoint:
-        """Show that these entries of another member can be those of a range, or a part of it: bodies,
-        chain, terms, positions, and at both ends of the range all that is known of it. Returns the point
-        in front of them. Raises ProtocolViolation. Any thread.
+        """Show that these entries of another member can be those of a range, or a part of it; returns
+        the point in front of them. Raises ProtocolViolation. Any thread.
 
-        What runs to the end of the range is proven by that: the chain of the whole log is the same
-        there. Whoever takes another piece has to know of an entry behind it, by its chain."""
+        What runs to the end of the range is proven by the chain there. Whoever takes another piece has
+        to know of an entry behind it, by its chain.
+        """
 
     def write_piece(self, damaged: DamagedRange, before: LogPoint, batch: EntryBatch) -> None:
-        """Write and sync what `check_piece` has accepted, with the point that it gave; any thread. These
-        entries are damaged no more, what is left of the range on both sides stays.
+        """Write and sync what `check_piece` has accepted, with the point that it gave; any thread. The
+        damaged bytes are kept aside first, if there is space for that.
 
-        The damaged bytes are kept aside first; lack of space for that stops nothing. Raises
-        IndexOutOfRange if the range was cut meanwhile, StoreFailure; DiskFull without space for the
-        entries, and then nothing is written over.
+        Raises IndexOutOfRange if the range was cut meanwhile, StoreFailure; DiskFull, and nothing is
+        written over.
         """
 
     def configure(self, config: StoreConfig) -> None:

@@ -1,10 +1,8 @@
 """MemoryDisk: a disk in this process's memory, for members that keep nothing (`--store memory`).
 
-    file   | chunk | chunk | hole | hole | ...     1 MiB each
-
-A chunk is made when something is written into it, and the operating system gives its pages as they are
-written, so that a segment of a gigabyte takes what it holds. Nothing is ever synced, and space is short
-only when the process gets no more memory.
+A file lies in chunks of 1 MiB, each made when something is written into it, so that a segment of a
+gigabyte takes what it holds. Nothing is synced, and space is short only when the process gets no more
+memory.
 """
 
 from __future__ import annotations
@@ -41,10 +39,8 @@ def parent_of(path: str) -> str:
 
 
 class FileTree(Generic[FileT]):
-    """Files of some kind by path, refused as an operating system refuses them.
-
-    Directories are made, but never renamed or unlinked.
-    """
+    """Files of some kind by path, refused as an operating system refuses them. Folders stay once
+    made."""
 
     def __init__(self) -> None:
         self._names: dict[str, FileT | Folder] = {}

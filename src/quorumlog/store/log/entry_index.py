@@ -1,7 +1,6 @@
 """EntryIndex: where each entry lies, from memory for the last ones and from the index files for others.
 
-Every unit that comes from a file is checked before it is believed; it can still name a wrong place
-that looks right, so whoever reads the entry compares its header.
+A unit from a file can look right and name a wrong place, so whoever reads the entry compares its header.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from quorumlog.store.log.segment_scan import INDEX_DTYPE, INDEX_UNIT_BYTES, Inde
 
 
 class LogEnds:
-    """Written by the store's thread only. Another thread reads one field at a time, and looks again at
-    `truncations` before it believes what it has found."""
+    """Written by the store's thread. Another thread looks again at `truncations` before it believes what
+    it has found."""
 
     def __init__(self, begin: LogPoint, end: LogPoint) -> None:
         """Everything up to `end` is on disk."""
@@ -45,9 +44,9 @@ class _Unwritten(NamedTuple):
 
 
 class IndexSegments(SegmentList):
-    """The index files. The units up to the end of the log may be in memory only: a start has made them
-    again from the data, and the disk had no space for them. They count in place of what the files have,
-    and go there in front of the next append, which has reserved the space."""
+    """The index files. Units up to the end of the log may be in memory only: a start has made them
+    again, and the disk had no space for them. They count in place of what the files have, and go there
+    in front of the next append, which has reserved the space."""
 
     def __init__(self, disk: Disk, directory: str, segment_bytes: int, first_position: int) -> None:
         super().__init__(disk, directory, segment_bytes, first_position)
@@ -116,8 +115,6 @@ class IndexSegments(SegmentList):
 
 
 class EntryIndex:
-    """The index files of a log, with the data files for their headers."""
-
     def __init__(self, directory: str, files: IndexSegments, data: SegmentList, ends: LogEnds) -> None:
         self.files = files
         self.recent = RecentUnits(ends.end.index + 1)
@@ -150,10 +147,8 @@ class EntryIndex:
             )
 
     def units(self, first_index: int, stop_index: int) -> IndexArray:
-        """Shape (stop_index - first_index,); good until the next append.
-
-        Raises IndexOutOfRange, DirectoryDamaged.
-        """
+        """Shape (stop_index - first_index,); good until the next append. Raises IndexOutOfRange,
+        DirectoryDamaged."""
         self.check_held(first_index)
         self.check_held(stop_index - 1)
         if first_index >= self.recent.first_index:
@@ -175,10 +170,8 @@ class EntryIndex:
         return units
 
     def file_units(self, first_index: int, stop_index: int) -> IndexArray:
-        """As the files have them, unchecked; fewer where the files end. Any thread.
-
-        Raises DirectoryDamaged if the disk cannot read them.
-        """
+        """As the files have them, unchecked; fewer where they end. Any thread. Raises
+        DirectoryDamaged."""
         position = first_index * INDEX_UNIT_BYTES
         try:
             data = self.files.pread((stop_index - first_index) * INDEX_UNIT_BYTES, position)
@@ -188,10 +181,8 @@ class EntryIndex:
         return np.frombuffer(data, INDEX_DTYPE, len(data) // INDEX_UNIT_BYTES)
 
     def chain_of(self, unit: IndexArray) -> int:
-        """chain_crc from the data header that a unit of shape (1,) names; the two must agree.
-
-        Raises DirectoryDamaged.
-        """
+        """Of the entry that a unit of shape (1,) names; header and unit must agree. Raises
+        DirectoryDamaged."""
         index, position = int(unit["index"][0]), int(unit["position"][0])
         path = self._data.path_of(position)
         try:

@@ -20,7 +20,7 @@ class DurableRecord:
         """No higher `index_synced_position` is recorded: from there on a start looks at every entry."""
 
     def limit_index(self, position: int) -> None:
-        """Above this position the index is not to be trusted by a start, whatever is synced of it."""
+        """Above this position a start is not to trust the index, whatever is synced of it."""
         with self.lock:
             self.index_synced_limit = position
             recorded = self._recorded()
@@ -65,10 +65,8 @@ class Flush:
             assert taken, file.path
 
     def run(self) -> None:
-        """fdatasync every file touched, then record the durable point.
-
-        A file that was truncated away meanwhile is held open until here, so syncing it is harmless.
-        """
+        """See `SyncTask.run`. A file that was truncated away meanwhile is still open, so syncing it is
+        harmless."""
         try:
             for file in self._files:
                 file.sync()
@@ -83,10 +81,8 @@ class Flush:
             self._durable.file.sync()
 
     def limit(self, cut: LogPoint) -> None:
-        """A truncation to `cut` was issued: record nothing above the lowest of them.
-
-        Call it with the durable lock held.
-        """
+        """A truncation to `cut` was issued: record nothing above it. Call it with the durable lock
+        held."""
         self._cut = cut if self._cut is None else min(self._cut, cut)
 
     @property

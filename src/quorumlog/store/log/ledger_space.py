@@ -1,10 +1,7 @@
 """LedgerSpace: room on the disk before the bytes come, so that an append is taken whole or refused.
 
-A step is as much as the log holds, up to `reserve_step_bytes`: a log that has just begun takes little of
-the disk, and one that has grown is asked for space seldom.
-
-Data may use space only as long as a reserve for control entries (no-ops) remains behind it: a group
-whose disks are all full must still be able to elect a leader.
+Space is taken in steps as large as the log, up to `reserve_step_bytes`. Behind data a reserve for
+control entries (no-ops) remains: a group whose disks are all full must still be able to elect a leader.
 """
 
 from __future__ import annotations
@@ -31,8 +28,7 @@ _FIRST_STEP_BYTES = 1 << 20
 
 def control_reserve(config: StoreConfig, end_position: int, stop_index: int) -> tuple[int, int]:
     """Up to where space must be reserved in data and index so that control entries still fit behind data
-    that ends here. Near the end of a segment that is a whole reserve in the next one, because a control
-    entry that does not fit in front of the border goes there."""
+    that ends here: near the end of a segment, also in the next one."""
     data_reserve = min(CONTROL_RESERVE_BYTES, config.segment_bytes)
     # As many units as the smallest entries in the reserve could need.
     index_reserve = -(-data_reserve // HEADER_BYTES) * INDEX_UNIT_BYTES
@@ -70,8 +66,7 @@ class LedgerSpace:
     def reserve(self, end_position: int, stop_index: int, *, control: bool) -> None:
         """For entries that will end at `end_position` and below `stop_index`.
 
-        Raises DiskFull for lack of space, and for data also above the watermark `disk_full_ratio`,
-        which is looked at whenever more has to be reserved; StoreFailure.
+        Raises DiskFull for lack of space, and for data also above `disk_full_ratio`; StoreFailure.
         """
         if control:
             # Only what it needs itself: the reserve was made before the data that lies in front.
@@ -91,7 +86,6 @@ class LedgerSpace:
         self._index.reserve(index_stop, index_step)
 
     def _steps(self, end_position: int, stop_index: int) -> tuple[int, int]:
-        """Of data and index, for a log that ends here."""
         largest = self._config.reserve_step_bytes
         held = end_position - self._data.first_position
         held_index = stop_index * INDEX_UNIT_BYTES - self._index.first_position
@@ -104,8 +98,7 @@ class LedgerSpace:
         )
 
     def restore_control_reserve(self, end_position: int, stop_index: int) -> None:
-        """Behind the end of the log, after a start or a truncation, as far as it was not kept and there
-        is space for it; data finds out when it comes."""
+        """Behind the end of the log, as far as there is space; data finds out when it comes."""
         data_stop, index_stop = control_reserve(self._config, end_position, stop_index)
         try:
             self._data.reserve(data_stop, 0)
@@ -116,8 +109,7 @@ class LedgerSpace:
     # ---------------------------------------------------------------- ahead, in another thread
 
     def ahead(self, end_position: int, stop_index: int) -> Callable[[], None] | None:
-        """See `LedgerStore.space_ahead`: a step of data or index, or of both, where less than half of
-        one is left."""
+        """See `LedgerStore.space_ahead`: a step where less than half of one is left."""
         if self._reserved == self._refused:
             return None
         data_stop, index_stop = control_reserve(self._config, end_position, stop_index)
@@ -134,7 +126,7 @@ class LedgerSpace:
         return functools.partial(self._reserve_ahead, steps) if steps else None
 
     def _reserve_ahead(self, steps: list[tuple[SegmentList, int, int]]) -> None:
-        """Lack of space is no error yet: an append that needs the space will find out for itself."""
+        """Lack of space is no error yet."""
         reserved = self._reserved
         if self.is_above_watermark():
             self._refused = reserved

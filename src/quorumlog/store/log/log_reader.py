@@ -1,13 +1,8 @@
 """LogReader: entries of a log out of its segments, checked before anybody sees them.
 
-    point_in_memory   an entry of which nothing needs to be read      (store's thread)
-    range_of          which bytes of which segment, by the index      (any thread, like all that follows)
-    read              those bytes, compared with what the index said
-    read_from         both
-
-A truncation may come in between: then the range is refused with IndexOutOfRange. Only what contradicts
-the index without one is damage. Off the store's thread nothing asks the units in memory, which change
-with every append.
+Where a truncation comes in between, IndexOutOfRange is raised; only what contradicts the index without
+one is damage. `point_in_memory` is for the store's thread, the rest for any: nothing else asks the units
+in memory, which change with every append.
 """
 
 from __future__ import annotations
@@ -59,7 +54,6 @@ class LogReader:
         return None if damaged is None else damaged.last
 
     def point_on_disk(self, index: int) -> LogPoint:
-        """From the files, unless the ends of the log or of a damaged range tell it; any thread."""
         for known in (self._ends.durable, self._ends.begin):
             if index == known.index:
                 return known
@@ -79,7 +73,6 @@ class LogReader:
         raise IndexOutOfRange(f"entry {index} may have been truncated meanwhile")
 
     def remember(self, point: LogPoint, truncations: int) -> None:
-        """Until the log is cut, or the next one comes."""
         self._remembered = (truncations, point)
 
     def id_at(self, index: int) -> EntryId:

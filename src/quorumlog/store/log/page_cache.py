@@ -1,10 +1,8 @@
 """PageCache: how much of the data files the operating system keeps in memory.
 
-Left alone the kernel keeps all that was ever written, until the memory of the machine is full: a log
-that is hardly read again displaces what others need, eats up the memory limit of a container, and always
-writes into fresh pages, which on a virtual machine can cost several times the write itself. So only the
-newest bytes stay. Older ones are given back once they are on disk, and so is what is read only once, for
-a follower far behind or by a scrub. What clients read stays until one of these passes there.
+The newest bytes stay (docs/architecture.md, memory of the operating system, says why not all). Older
+ones are given back once they are on disk, and so is what is read only once, for a follower far behind or
+by a scrub. What clients read stays until one of these passes there.
 """
 
 from __future__ import annotations
@@ -15,8 +13,8 @@ from quorumlog.config import MIB
 from quorumlog.store.log.segment_list import SegmentList
 
 STEP_BYTES = 4 * MIB
-"""Given back in one go, from one multiple in its file to the next: the kernel keeps its memory in pieces
-of up to some MiB, and gives none back of which only a part is asked for."""
+"""Given back in one go, at multiples in the file: of a larger piece of memory the kernel gives no part
+back."""
 
 
 class PageCache:
@@ -28,8 +26,8 @@ class PageCache:
         """What was written from here on has not been given back."""
 
     def outgrown(self, durable_position: int) -> Callable[[], None] | None:
-        """Everything below `durable_position` is on disk. Work for any thread that gives back what is
-        too much now; None while that is not worth a call."""
+        """Work for any thread that gives back what is too much below `durable_position`; None while that
+        is not worth a call."""
         first = self._kept_position
         stop = self._step_below(durable_position - self.keep_bytes)
         if stop <= first:
@@ -38,7 +36,7 @@ class PageCache:
         return lambda: self._give_back(first, stop)
 
     def read_once(self, position: int, size_bytes: int) -> None:
-        """These bytes were read and will hardly be read again. Any thread."""
+        """Any thread."""
         # With what the piece before could not give back, because this one begins in the midst of it.
         stop = min(position + size_bytes, self._kept_position)
         self._give_back(self._step_below(position), stop)

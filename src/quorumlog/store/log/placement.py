@@ -1,7 +1,4 @@
-"""Where entries lie: the rolling rule, and the longest range that one segment gives.
-
-Pure functions over sizes and index units, shared by both stores so that they cannot disagree.
-"""
+"""Where entries lie: the rolling rule, and the longest range that one segment gives. Pure functions."""
 
 from __future__ import annotations
 
@@ -30,10 +27,8 @@ class Placement(NamedTuple):
 
 def place(sizes: Int64Array, position: int, segment_bytes: int, entry_limit_bytes: int) -> Placement:
     """Put entries behind `position`; one that leaves no room for a blank behind it opens the next
-    segment (docs/formats.md, rolling rule: size + 8 <= what is left).
-
-    Raises BodyTooLarge for an entry above `entry_limit_bytes`.
-    """
+    segment (docs/formats.md, rolling rule). Raises BodyTooLarge for an entry above
+    `entry_limit_bytes`."""
     count = len(sizes)
     if count == 0:
         return Placement(np.empty(0, np.int64), (), position)
@@ -75,10 +70,7 @@ def place(sizes: Int64Array, position: int, segment_bytes: int, entry_limit_byte
 
 def check_continues(batch: EntryBatch, end: LogPoint, placement: Placement) -> LogPoint:
     """Assert that a stamped batch continues the log at `end` where it was planned; returns its end.
-
-    The links inside the batch are not looked at: whoever made it stamped them, whoever received it
-    checked them.
-    """
+    Whoever made or received the batch has checked the links inside."""
     assert len(placement.positions) == batch.count, (len(placement.positions), batch.count)
     first = batch.first_header
     assert first.index == end.index + 1, (first.index, end.index)
@@ -110,8 +102,7 @@ def problem_of_units(
 ) -> tuple[int, str]:
     """(position in `units` of the first that cannot be true, why); (-1, "") if there is none.
 
-    Index, shape and place (below `stop_position`) are all that a unit can be checked for by itself and
-    its neighbour; the entry's header is compared where it is read.
+    A unit is compared with its neighbour and `stop_position` here, with its entry where that is read.
     """
     count = len(units)
     positions = units["position"].astype(np.int64)

@@ -1,8 +1,5 @@
-"""RecentUnits: index units and chains of the last entries, in memory.
-
-What followers are fed with and what clients ask for is nearly always the end of the log; it should
-cost no I/O. A ring: entry i is in slot `i % CAPACITY`.
-"""
+"""RecentUnits: index units and chains of the last entries, in memory. What is asked for is nearly always
+the end of the log. A ring: entry i is in slot `i % CAPACITY`."""
 
 from __future__ import annotations
 
@@ -59,7 +56,6 @@ class RecentUnits:
         self.first_index = max(self.first_index, self.stop_index - CAPACITY)
 
     def truncate_from(self, index: int) -> None:
-        """Forget entries from `index` on."""
         assert index <= self.stop_index, (index, self.stop_index)
         self.stop_index = index
         self.first_index = min(self.first_index, index)

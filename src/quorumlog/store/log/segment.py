@@ -1,8 +1,8 @@
-"""Segment: one segment of the data or of the index, a file of fixed length.
+"""Segment: one file of the data or of the index, of fixed length. Positions are absolute, as in file
+names.
 
-The name is DLedger's. Ours writes with `pwrite` and reads with `pread`: a page that is not in memory
-then costs a thread an I/O without the interpreter's lock, and one that the disk cannot read raises
-an error instead of a signal. Positions are absolute, as in the names of the files.
+Ours writes with `pwrite` and reads with `pread`: a page that is not in memory then costs a thread an I/O
+without the interpreter's lock, and one that the disk cannot read raises an error instead of a signal.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _ZEROS = memoryview(bytes(1 << 20))
 class Segment:
     """Bytes `base_position` .. `end_position - 1` of a list.
 
-    Whoever uses the file outside the store's own thread brackets it with `acquire` and `release`;
-    `retire` closes it once the last user is gone, so that a number of a closed descriptor can never
-    be synced or read as another file.
+    Whoever uses the file outside the store's own thread brackets it with `acquire` and `release`.
+    `retire` closes it once the last user is gone, so that a closed descriptor's number is never synced
+    or read as another file.
     """
 
     def __init__(self, path: str, file: DiskFile, base_position: int, size_bytes: int) -> None:
@@ -40,11 +40,8 @@ class Segment:
 
     @classmethod
     def create(cls, disk: Disk, path: str, base_position: int, size_bytes: int) -> Self:
-        """Full length at once, all zeros; the name counts only after `sync_directory`, the length
-        after the first `reserve`. What a crash leaves of it is removed by the next start.
-
-        Raises DiskFull, and then no file is left; StoreFailure.
-        """
+        """Full length at once, all zeros, neither synced. Raises DiskFull, and then no file is left;
+        StoreFailure."""
         try:
             file = disk.open(path, create=True)
             try:
@@ -69,7 +66,7 @@ class Segment:
     # ---------------------------------------------------------------- users
 
     def acquire(self) -> bool:
-        """False: the file is gone (truncated or closed) and must not be used."""
+        """False: the file is gone and must not be used."""
         with self._users_lock:
             if self._users == 0:
                 return False
@@ -84,20 +81,19 @@ class Segment:
                 self._file.close()
 
     def retire(self) -> None:
-        """Give up the list's own share; the file closes when every other user has released it."""
         self.release()
 
     # ---------------------------------------------------------------- bytes
 
     def pread(self, size_bytes: int, position: int) -> bytes:
-        """Raises OSError; who reads decides what an unreadable place means."""
+        """Raises OSError."""
         return self._file.pread(size_bytes, position - self.base_position)
 
     def pread_into(self, buffer: memoryview, position: int) -> int:
         return self._file.pread_into(buffer, position - self.base_position)
 
     def space_bytes(self) -> int:
-        """What it takes of the disk. Raises OSError."""
+        """Raises OSError."""
         return self._file.space_bytes()
 
     def next_data(self, position: int) -> int:
@@ -142,11 +138,11 @@ class Segment:
     def discard_from(self, position: int, reserved_stop: int = 0, low: int | None = None) -> None:
         """Everything from `position` on is zeros, whatever the disk or the cache hold; not synced.
 
-        Cutting the file and growing it again costs the same for a gigabyte as for a page, and does
-        not trust the cache: after a failed sync it may show zeros, marked clean, over old bytes.
-        That gives the space back, up to `reserved_stop` zeros are written instead and keep it.
-        `low`: from here on no bytes count (None: `position`). The pages in which the zeros and the file
-        are cut may be unreadable, and are written as a whole then.
+        The file is cut and grown again: that costs the same for a gigabyte as for a page, and does not
+        trust the cache, which after a failed sync may show zeros, marked clean, over old bytes. Up to
+        `reserved_stop` zeros are written instead, which keep the space. `low`: from here on no bytes
+        count (None: `position`). The pages in which the zeros and the file are cut may be unreadable,
+        and are written as a whole then.
         """
         cut = max(position, reserved_stop)
         if (position - self.base_position) % PAGE_BYTES:
@@ -161,10 +157,8 @@ class Segment:
             raise StoreFailure(refusal(self.path, f"cut at {position}", error)) from error
 
     def reserve(self, first_position: int, stop_position: int) -> None:
-        """Space for a range, synced: a write there cannot fail for lack of it. Any thread.
-
-        Raises DiskFull, StoreFailure.
-        """
+        """Space for a range, synced: a write there cannot fail for lack of it. Any thread. Raises
+        DiskFull, StoreFailure."""
         try:
             self._file.allocate(first_position - self.base_position, stop_position - first_position)
         except OSError as error:
@@ -196,7 +190,7 @@ class Segment:
         return min(max(low * PAGE_BYTES, first_position), stop_position)
 
     def uncache(self, first_position: int, stop_position: int) -> None:
-        """Synced bytes that need not be kept in memory. Any thread."""
+        """Any thread."""
         self._file.uncache(first_position - self.base_position, stop_position - first_position)
 
     def sync(self) -> None:

@@ -103,10 +103,9 @@ def scan_segment(
 ) -> SegmentScan:
     """Walk entries from `start_position` on; stop at the first thing that is not the next good one.
 
-    `data` begins at byte `base_position` of the log and is a whole segment, or a prefix of one of
-    `segment_bytes`. `previous_chain` None: an unchecked directory, whose digests are not looked at.
-    An entry that starts at or behind `stop_position` is not examined.
-    The rules are those of docs/formats.md, recovery, with digests on top of them.
+    `data` begins at byte `base_position` of the log and is a segment, or a prefix of one of
+    `segment_bytes`. `previous_chain` None: digests are not looked at. An entry at or behind
+    `stop_position` is not examined.
     """
     positions, stop, problem, end_position = _walk(
         data,

@@ -1,8 +1,7 @@
 """Looking at segments that may be damaged, of a directory that starts or that is only looked at.
 
-Nothing here writes or locks. A page that the disk cannot read is zeros and said to be unreadable. What
-no file holds, or no longer once a running member has cut it, reads as zeros, as it would once a start
-had made the file again.
+Nothing here writes or locks. A page that the disk cannot read is zeros and said to be unreadable; what
+no file holds (any longer) reads as zeros.
 """
 
 from __future__ import annotations
@@ -67,14 +66,13 @@ def list_segment_files(disk: Disk, directory: str, folder: str) -> list[SegmentF
 
 
 class SegmentView(SegmentList):
-    """The files of somebody else, who may write, cut or delete them: each is opened when it is needed,
-    to be read only. Not thread-safe."""
+    """The files of somebody else, who may write, cut or delete them: opened when needed, for reading.
+    Not thread-safe."""
 
     def __init__(
         self, disk: Disk, directory: str, files: Sequence[SegmentFile], segment_bytes: int
     ) -> None:
-        """`directory`: of the segments, which may have gaps between them. Files without bytes hold
-        nothing."""
+        """`directory`: of the segments, which may have gaps between them."""
         super().__init__(disk, directory, max(segment_bytes, 1), 0)
         self._bases = [file.position for file in files]
 
@@ -95,10 +93,8 @@ class SegmentView(SegmentList):
         return next(iter(self._bases[bisect_right(self._bases, position) :]), sys.maxsize)
 
     def file_at(self, position: int) -> Segment | None:
-        """None also if a running member has deleted it.
-
-        Raises OSError, ConfigError without permission.
-        """
+        """None also if a running member has deleted it. Raises OSError, ConfigError without
+        permission."""
         number = self._number_of(position)
         if number < 0:
             return None
@@ -139,8 +135,8 @@ class Unreadable(NamedTuple):
 def read_pages(
     segments: SegmentList, size_bytes: int, position: int
 ) -> tuple[bytes, tuple[Unreadable, ...]]:
-    """Bytes, with zeros for what no file holds and for the pages that the disk cannot read, and which
-    these pages are."""
+    """Bytes, with zeros for what no file holds and for the pages that the disk cannot read, and these
+    pages."""
     pieces: list[bytes] = []
     unreadable: list[Unreadable] = []
     stop, by_page = position + size_bytes, False
@@ -173,11 +169,8 @@ def scan_at(
     stop_position: int | None = None,
     window_bytes: int = WINDOW_BYTES,
 ) -> tuple[SegmentScan, bytes]:
-    """`scan_segment` of the next window of a segment, and the bytes of that window.
-
-    An entry longer than `window_bytes` is read whole, whatever fits into a frame by now.
-    An entry that touches a page which the disk cannot read is bad.
-    """
+    """`scan_segment` of the next window of a segment, and the bytes of that window. A longer entry is
+    read whole; one that touches a page which the disk cannot read is bad."""
     segment_end = segments.base_of(position) + segments.segment_bytes
     room_bytes = segment_end - position
     size_bytes = min(window_bytes, room_bytes)
@@ -239,8 +232,7 @@ class IndexUnits:
 
     @cached_property
     def begin_index(self) -> int:
-        """The first index whose unit names it: what lies in front was trimmed. Looked for in the first
-        file; where it has none, that file's stop."""
+        """The first index whose unit names it, in the first file; else that file's stop."""
         if not self.segments.bases:
             return 0
         index = self.segments.bases[0] // INDEX_UNIT_BYTES

@@ -11,8 +11,7 @@ TermOf = Callable[[int, bool], int]
 def search_term_runs(first_index: int, last_index: int, term_of: TermOf) -> tuple[tuple[int, int], ...]:
     """((first_index, term), ...) of entries `first_index` .. `last_index`; terms never fall.
 
-    Each run is found by galloping from its first entry until the term changes and halving back. Both
-    sides of every edge, and both ends of the log, are compared with the data: a wrong unit would
+    Both sides of every edge, and both ends of the log, are compared with the data: a wrong unit would
     move an edge, and the core decides elections by edges.
     """
     if last_index < first_index:

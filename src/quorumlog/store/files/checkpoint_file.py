@@ -53,12 +53,12 @@ def decode_checkpoint(data: bytes) -> Checkpoint | None:
 
 
 def load_checkpoint(disk: Disk, directory: str) -> Checkpoint | None:
-    """None if the file is missing, unreadable or says nothing usable: nothing depends on having one."""
+    """None if it says nothing usable: nothing depends on having one."""
     data, _ = read_readable(disk, f"{directory}/{CHECKPOINT_NAME}")
     return None if data is None else decode_checkpoint(data)
 
 
 def save_checkpoint(disk: Disk, directory: str, checkpoint: Checkpoint) -> None:
-    """Replaces the file, without a sync: a start proves it against the log. Raises OSError."""
+    """Not synced: a start proves it against the log. Raises OSError."""
     path = f"{directory}/{CHECKPOINT_NAME}"
     replace_file(disk, path, encode_checkpoint(checkpoint), synced=False)

@@ -7,12 +7,10 @@ points at both ends, the terms between), until another member's copy has taken i
     DIR/damaged      the ranges, two lines of text; absent while there is none
                        [[[11,1,91823,2976],[12,1,77112,3224],[[12,1]],"data/0...","chain_crc ..."], ...]
                        crc32=0c4a1f2e
-    DIR/set-aside/   the damaged bytes as they were, and what a start has cut; kept for people
-                     (set_aside.py)
 
-The file is what keeps a segment that was made again, all zeros, from passing for a healthy one at the
-next start. It is synced before anything is written over the damage. On a full disk the ranges are kept
-in memory until there is space, and a start in between looks for them again.
+The file is synced before anything is written over the damage: at the next start it keeps a segment that
+was made again, all zeros, from passing for a healthy one. On a full disk the ranges are kept in memory
+until there is space, and a start in between looks for them again.
 """
 
 from __future__ import annotations
@@ -34,8 +32,8 @@ EARLIER_DAMAGED_NAME = "healing"
 
 
 def damaged_name(disk: Disk, directory: str) -> str:
-    """What the file is called in this directory. Where both names are there the earlier one counts: a
-    start that renames it was killed, or an earlier release has run since."""
+    """Where both names are there the earlier one counts: a start that renames it was killed, or an
+    earlier release has run since."""
     has_earlier = disk.exists(f"{directory}/{EARLIER_DAMAGED_NAME}")
     return EARLIER_DAMAGED_NAME if has_earlier else DAMAGED_NAME
 
@@ -73,8 +71,8 @@ def _read_ranges(disk: Disk, path: str) -> tuple[DamagedRange, ...] | None:
 
 
 class DamagedRanges:
-    """The ranges in order. Any thread may look; whoever writes over a range holds `lock`, which may take
-    as long as a disk's syncs: `add` does without it."""
+    """The ranges in order. Any thread may look; who writes over a range holds `lock`, maybe as long as a
+    disk syncs: `add` does without it."""
 
     def __init__(self, disk: Disk, directory: str, ranges: Iterable[DamagedRange]) -> None:
         self.lock = threading.RLock()
@@ -89,7 +87,6 @@ class DamagedRanges:
         self._directory = directory
 
     def at(self, index: int) -> DamagedRange | None:
-        """The range that holds an entry."""
         return next((each for each in self.ranges if each.holds(index)), None)
 
     def ending_at(self, index: int) -> DamagedRange | None:
@@ -112,8 +109,8 @@ class DamagedRanges:
         return min([stop_index, *(r.first_index for r in self.ranges if r.first_index > first_index)])
 
     def add(self, found: Iterable[DamagedRange]) -> tuple[DamagedRange, ...]:
-        """In memory at once; `save` brings it to disk. Ranges stay apart from each other: one that
-        overlaps known ones becomes one with them. Returns the ranges that are new or larger."""
+        """In memory at once; `save` brings it to disk. One that overlaps known ones becomes one with
+        them. Returns the ranges that are new or larger."""
         with self._change:
             before = self.ranges
             for new in found:
@@ -128,7 +125,7 @@ class DamagedRanges:
             return changed
 
     def replace(self, repaired: DamagedRange, left: Iterable[DamagedRange]) -> None:
-        """Of a range only these parts are still damaged; nothing if it was joined with another."""
+        """Of a range only `left` is still damaged; nothing changes if it was joined with another."""
         with self._change:
             if repaired in self.ranges:
                 ranges = [each for each in self.ranges if each != repaired]

@@ -31,11 +31,9 @@ _PAYLOAD = struct.Struct(">qqIqq")
 
 
 class DurablePoint(NamedTuple):
-    """What is on disk."""
-
     point: LogPoint
     index_synced_position: int
-    """Byte position in the data log; the index units of entries below it are synced."""
+    """Index units of entries that end at or below this byte position of the data are synced."""
 
 
 DURABLE_ORIGIN = DurablePoint(LOG_ORIGIN, 0)
@@ -67,11 +65,8 @@ def read_durable_point(disk: Disk, directory: str) -> DurablePoint | None:
 
 
 class DurableFile:
-    """All calls are thread-safe: the flush thread records while another one syncs.
-
-    A `record` that meets a `sync` waits for it. Writing on meanwhile would either touch the second
-    slot while the first is not yet on disk, or keep the first from ever becoming the synced one.
-    """
+    """All calls are thread-safe. A `record` that meets a `sync` waits for it: written meanwhile it would
+    touch the second slot while the first is not on disk, or keep the first from ever being synced."""
 
     def __init__(self, slots: SlotFile) -> None:
         self._slots = slots
@@ -98,10 +93,8 @@ class DurableFile:
         return None if payload is None else decode_durable_point(payload)
 
     def record(self, durable: DurablePoint) -> None:
-        """Into one slot, not synced (the first after a start goes into both, synced).
-
-        A point never moves back this way; a truncation uses `record_both_synced`.
-        """
+        """Into one slot, not synced (the first after a start goes into both, synced). Never lower than
+        before: a truncation uses `record_both_synced`."""
         with self._lock:
             payload = self._slots.payload
             if payload is not None:
@@ -115,7 +108,7 @@ class DurableFile:
             self._slots.write_both_synced(encode_durable_point(durable))
 
     def sync(self) -> None:
-        """Bring what was recorded to disk; costs nothing if nothing was recorded since."""
+        """Costs nothing if nothing was recorded since."""
         with self._lock:
             self._slots.sync()
 

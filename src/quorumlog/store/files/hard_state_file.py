@@ -10,12 +10,12 @@
         11      m  member id voted for, UTF-8
       11+m      d  directory id voted for, UTF-8
 
-Every change goes into one slot, synced, and then into the other, synced, before the reply that depends
-on it leaves: afterwards any one good slot is enough.
+Every change is in both slots, synced, before the reply that depends on it leaves: any one good slot is
+enough.
 
-`currterm` is the same for a Java member that takes the directory over (docs/formats.md, currterm). It
-is written after `hardstate` and without a sync: it is never the only copy of a promise. If a Java
-member has raised it meanwhile, the higher term wins.
+`currterm` is the same for a Java member that takes the directory over (docs/formats.md, currterm):
+written after `hardstate`, not synced, never the only copy of a promise. If a Java member has raised it
+meanwhile, the higher term wins.
 """
 
 from __future__ import annotations
@@ -79,10 +79,8 @@ def read_currterm(disk: Disk, directory: str) -> HardState | None:
 
 
 def read_hard_state(disk: Disk, directory: str) -> HardState | None:
-    """Read-only: what a member would start with; for a Java directory its `currterm`.
-
-    None if a `hardstate` exists of which no slot is good, or if there is neither file.
-    """
+    """What a member would start with; for a Java directory its `currterm`. None if a `hardstate` has no
+    good slot, or if there is neither file."""
     path = f"{directory}/{HARD_STATE_NAME}"
     if not disk.exists(path):
         return read_currterm(disk, directory)
@@ -106,8 +104,8 @@ def _winner(own: HardState, java: HardState | None) -> HardState:
 
 
 class HardStateFile:
-    """`problem` says why `currterm` could not be written, "" if it was. All calls are thread-safe:
-    the thread that writes checkpoints repeats what had no space."""
+    """All calls are thread-safe: the thread that writes checkpoints repeats what had no space.
+    `problem`: why `currterm` could not be written, "" if it was."""
 
     def __init__(self, disk: Disk, directory: str, slots: SlotFile) -> None:
         self._disk = disk
@@ -152,7 +150,7 @@ class HardStateFile:
             self._write_currterm(state)
 
     def retry_currterm(self) -> None:
-        """Write `currterm` again if it could not be written; cheap if there is nothing to do."""
+        """Cheap if there is nothing to do."""
         if not self.problem:
             return
         with self._lock:

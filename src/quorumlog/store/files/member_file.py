@@ -1,11 +1,11 @@
-"""The file `member`: whose directory this is. Two lines of text:
+"""The file `member`: whose directory this is. Two lines of text, the second with the CRC-32 of the
+first:
 
     {"version":1,"group":"default","member_id":"n0","directory_id":"5f...", ...}
     crc32=0c4a1f2e
 
-The second line is the CRC-32 of the first without its line feed. The file is written last when a
-directory is made, so a directory without it was never used. It changes as the group forms, and when
-the directory gets a new id because it forgot what it had promised.
+The file is written last when a directory is made, so a directory without it was never used. It changes
+as the group forms, and when the directory gets a new id because it forgot what it had promised.
 """
 
 from __future__ import annotations
@@ -87,8 +87,7 @@ def decode_member(data: bytes) -> MemberRecord:
 
 
 def load_member(disk: Disk, directory: str) -> MemberRecord | None:
-    """None if there is no such file. Raises DirectoryDamaged if it cannot be used, as a whole: its CRC
-    covers all of it."""
+    """None if there is no such file. Raises DirectoryDamaged if it cannot be used."""
     path = f"{directory}/{MEMBER_NAME}"
     try:
         data = read_file(disk, path)

@@ -1,8 +1,5 @@
-"""Small text files that are replaced as a whole: written beside, then renamed over the old one.
-
-A reader sees the old content or the new one. What a crash may leave is `NAME.tmp`, which nobody reads
-and the next write removes.
-"""
+"""Small text files that are replaced as a whole: written beside, then renamed over the old one. A crash
+may leave `NAME.tmp`, which nobody reads and the next write removes."""
 
 from __future__ import annotations
 
@@ -24,9 +21,8 @@ def read_file(disk: Disk, path: str) -> bytes | None:
 
 
 def read_readable(disk: Disk, path: str) -> tuple[bytes | None, str]:
-    """As `read_file`, for a file that one can go on without: a page that the disk cannot read counts as
-    no file, and the second value says so. Raises PermissionError,
-    NotADirectoryError."""
+    """As `read_file`, for a file that one can go on without: None and a problem where the disk cannot
+    read it. Raises PermissionError, NotADirectoryError."""
     try:
         return read_file(disk, path), ""
     except (PermissionError, NotADirectoryError):
@@ -36,11 +32,8 @@ def read_readable(disk: Disk, path: str) -> tuple[bytes | None, str]:
 
 
 def replace_file(disk: Disk, path: str, data: bytes, *, synced: bool) -> None:
-    """Put `data` in place of the file. Raises OSError; the old content is whole then.
-
-    `synced`: content and name are on disk when this returns, in this order, so that the name never
-    stands for an empty file.
-    """
+    """Raises OSError; the old content is whole then. `synced`: first content, then name are on disk when
+    this returns, so that the name never stands for an empty file."""
     temporary = path + ".tmp"
     if disk.exists(temporary):
         disk.unlink(temporary)
@@ -57,9 +50,7 @@ def replace_file(disk: Disk, path: str, data: bytes, *, synced: bool) -> None:
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """`key=value` lines as Java's Properties writes them for plain ASCII values.
-
-    A last line without a line feed was cut off by a crash, and its value with it: it is left out.
-    """
+    """`key=value` lines as Java's Properties writes them for plain ASCII values. A last line without a
+    line feed was cut off by a crash, and is left out."""
     pairs = (line.partition("=") for line in text[: text.rfind("\n") + 1].splitlines())
     return {key.strip(): value.strip() for key, equals, value in pairs if equals and key[:1] not in "#!"}

@@ -35,8 +35,6 @@ _CRC = struct.Struct(">I")
 
 
 class Slot(NamedTuple):
-    """One good slot as it was read."""
-
     number: int
     sequence: int
     payload: bytes
@@ -44,7 +42,6 @@ class Slot(NamedTuple):
 
 
 def encode_sector(magic: bytes, sequence: int, payload: bytes) -> bytes:
-    """The 512 bytes of one slot that carry something."""
     assert len(magic) == 8, magic
     assert len(payload) <= PAYLOAD_BYTES, (len(payload), PAYLOAD_BYTES)
     head = _HEAD.pack(magic, sequence) + payload.ljust(PAYLOAD_BYTES, b"\0")
@@ -100,20 +97,17 @@ class SlotFile:
         self._magic = magic
         self._payload = slots[0].payload if slots else None
         self._sequence = slots[0].sequence if slots else 0
-        # What was read at a start may be page cache only (a killed process), or, after a failed
-        # sync, be marked clean without ever having reached the disk. So neither slot counts as
-        # synced until this process has written and synced both. It begins with the slot that can
-        # be spared: the bad one, or the newer one, because the older was synced before it.
+        # What was read may be page cache only (a killed process, a failed sync), so neither slot
+        # counts as synced until this process has synced both. It begins with the slot that can be
+        # spared: the bad one, or the newer one, because the older was synced before it.
         self._next_slot = 1 - slots[0].number if len(slots) == 1 else slots[0].number if slots else 0
         self._both_known = False
         self._dirty = False
 
     @classmethod
     def create(cls, disk: Disk, path: str, magic: bytes, payload: bytes) -> Self:
-        """A new file with `payload` in both slots, synced; an old one of that name is removed.
-
-        The caller syncs the directory.
-        """
+        """A new file with `payload` in both slots, synced; replaces an old one. The caller syncs the
+        directory."""
         try:
             if disk.exists(path):
                 disk.unlink(path)
@@ -130,10 +124,7 @@ class SlotFile:
 
     @classmethod
     def open(cls, disk: Disk, path: str, magic: bytes) -> Self:
-        """An existing file, whatever is in it; `payload` is None if neither slot is good.
-
-        Raises FileNotFoundError.
-        """
+        """An existing file, whatever is in it. Raises FileNotFoundError."""
         file = disk.open(path)
         return cls(file, magic, read_slots(file, magic))
 
@@ -151,7 +142,6 @@ class SlotFile:
         self._dirty = True
 
     def sync(self) -> None:
-        """Nothing to do if nothing was written since the last one."""
         if self._dirty:
             self._sync_file()
             self._dirty = False

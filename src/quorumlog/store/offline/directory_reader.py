@@ -1,9 +1,8 @@
 """DirectoryReader: a member's directory, ours or a Java DLedger member's, opened only to look.
 
-Opening is the survey that a start makes (survey.py; java_survey.py for Java's rules), applied to
-nothing: it reads one header per segment and the tail, so that a large log opens quickly. Entries are
-checked when they are read, a batch at a time: index units say where they should lie, and what lies there
-must be the log. Where the units are wrong, the data decides.
+Opening is the survey that a start makes (survey.py; java_survey.py for Java's rules): it reads one
+header per segment and the tail. Entries are checked when they are read, a batch at a time: index units
+say where they should lie; where the units are wrong, the data decides.
 """
 
 from __future__ import annotations
@@ -69,16 +68,14 @@ class DirectoryReader:
 
     def __init__(self, disk: Disk, path: str) -> None:
         """Raises ConfigError if there is no such directory or it holds no log, StoreFailure if its file
-        `member` is damaged. Other damage is listed in `damage`, and reading it raises.
-        """
+        `member` is damaged. Other damage is listed in `damage`."""
         self.path = path = path.rstrip("/") or "/"
         self._disk = disk
         self.damage: list[Damage] = []
         self.durable_index = -1
         self.index_synced_position = 0
         self.damaged: tuple[DamagedRange, ...] = ()
-        """Entries that the member waits for, as it has noted them: in order, none above the durable
-        point."""
+        """In order, none above the durable point."""
         try:
             record = load_member(disk, path)
             # In this order: what a running member adds meanwhile then lies behind what these promise.
@@ -168,7 +165,6 @@ class DirectoryReader:
         return survey_java(self._data, self._units, files, committed_index)
 
     def _own_extent(self, record: MemberRecord, durable: DurablePoint | None) -> LogExtent:
-        """As a start finds it: without a readable durable point it would verify all of the log."""
         self.segment_bytes = record.segment_bytes
         self.index_segment_bytes = record.index_segment_bytes
         # Without the file it was read from Java's `currterm`, which no start of ours trusts.
@@ -193,7 +189,7 @@ class DirectoryReader:
 
     def _judge_checkpoint(self) -> tuple[int, int]:
         """(committed index, readable index). Of our own directories only what the log holds exactly is
-        committed, and where its entry is damaged or gone nothing contradicts it; DLedger caps it at the
+        committed; where its entry is damaged or gone nothing contradicts it. DLedger caps it at the
         end."""
         checkpoint = self._checkpoint
         if checkpoint is None or self.entry_count == 0:
@@ -247,8 +243,7 @@ class DirectoryReader:
         return self._first_indices[number + 1] - 1 if following else self.end.index
 
     def last_header_of(self, number: int) -> EntryHeader | None:
-        """None if that entry cannot be read, or lies further on: the segments between are not listed
-        where nothing says with which entry they begin."""
+        """None if that entry cannot be read, or lies in a segment that is not listed."""
         segment, index = self.segments[number], self.last_index_of(number)
         try:
             header = self.header_at(index) if index >= segment.first_index else None
@@ -293,12 +288,10 @@ class DirectoryReader:
         link_first: bool = True,
     ) -> Iterator[EntryBatch]:
         """Entries `first_index` .. `stop_index - 1` in batches of about `batch_bytes`, at least one
-        entry each, in memory of their own. Structure, order and chain are always checked.
+        entry each, in memory of their own. Structure, order and chain are always checked, the link to
+        the entry before the first unless `link_first` is False.
 
-        `link_first` False: whether the first continues the one before is not asked, because that one
-        is known to be bad.
-        Raises IndexOutOfRange below the begin or above the end, DirectoryDamaged at the first entry
-        that is not as it was written.
+        Raises IndexOutOfRange, DirectoryDamaged at the first entry that is not as it was written.
         """
         if first_index >= stop_index:
             return
@@ -334,8 +327,8 @@ class DirectoryReader:
                 is_linked = False
 
     def _next_readable(self, first_index: int, stop_index: int) -> int:
-        """The first entry that lies where its unit says, or with which a segment begins; `stop_index` if
-        there is none."""
+        """`stop_index` if there is none that lies where its unit says, or with which a segment
+        begins."""
         at = bisect_right(self._first_indices, first_index - 1)
         if at < len(self.segments):
             stop_index = min(stop_index, self._first_indices[at])
@@ -377,10 +370,8 @@ class DirectoryReader:
         return header if header is not None and header.index == index else None
 
     def _header_by_walk(self, index: int) -> EntryHeader:
-        """By structure alone, from the begin of the segment or from where the last such walk has ended.
-
-        Raises DirectoryDamaged.
-        """
+        """By structure alone, from the begin of the segment or where the last such walk ended. Raises
+        DirectoryDamaged."""
         if not self.segments or index < self._first_indices[0]:
             raise self._damaged(0, index, "no file holds the begin of the log")
         segment = self.segments[max(bisect_right(self._first_indices, index) - 1, 0)]
@@ -413,7 +404,6 @@ class DirectoryReader:
             )
 
     def refusal(self, damage: Damage) -> DirectoryDamaged:
-        """What is raised by who cannot do without the damaged entries."""
         return DirectoryDamaged(
             f"{self.path}/{damage.path}: {damage.problem} ({damage.place})",
             path=damage.path,

@@ -108,10 +108,8 @@ def _voter_json(voter: Replica) -> dict[str, str]:
 def inspect_directory(
     disk: Disk, path: str, *, verify_entries: bool = True, progress: Progress | None = None
 ) -> Inspection:
-    """`verify_entries` False: only the damage that shows while opening is listed, which is quick.
-
-    Raises ConfigError if `path` holds no log, StoreFailure if its file `member` is damaged.
-    """
+    """`verify_entries` False: only damage that shows while opening is listed. Raises ConfigError if
+    `path` holds no log, StoreFailure if its file `member` is damaged."""
     with DirectoryReader(disk, path) as reader:
         damage = check_entries(reader, progress).damage if verify_entries else reader.damage
         state = reader.hard_state

@@ -67,8 +67,8 @@ def survey_java(
 
 
 def _behind_prefix_blank(search: SegmentSearch, position: int) -> int:
-    """Where the first entry of the first file lies. DLedger 0.4 puts a blank record over what lies in
-    front of the new begin of a log; where a whole file is blank the next one begins the log."""
+    """Where the first entry lies. DLedger 0.4 puts a blank record over what lies in front of the new
+    begin of a log; where a whole file is blank the next one begins the log."""
     record, _ = read_pages(search.data, BLANK_BYTES, position)
     if int.from_bytes(record[:4], "big", signed=True) != BLANK_MAGIC:
         return position
@@ -81,7 +81,7 @@ def _behind_prefix_blank(search: SegmentSearch, position: int) -> int:
 
 
 def _start_of_scan(search: SegmentSearch, files: list[SegmentFile]) -> int:
-    """Number of the file where the scan begins; what lies before is taken as it is."""
+    """The number of a file."""
     for number in range(max(len(files) - JAVA_SCANNED_FILES, 0), 0, -1):
         header = header_at(search.data, files[number].position)
         if header is None:

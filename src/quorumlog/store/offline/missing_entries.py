@@ -22,8 +22,8 @@ def missing_entries(
     """The entries between the end of the log and the last one that any of them names; None if there are
     none. `durable`: of a Java member, or unreadable: None.
 
-    With a durable point the index is not asked: above it units prove nothing. Nor is it where a
-    checkpoint says that the log ended just here: a Java member leaves old units in place when it cuts.
+    Above a durable point units prove nothing, so the index is not asked then; nor where a checkpoint
+    says that the log ended just here, since a Java member leaves old units in place when it cuts.
     """
     end = extent.end
     first_index, by_units = end.index + 1, -1

@@ -1,8 +1,6 @@
-"""StoredEntries: entries out of segment files, a batch at a time, each linked to the one before.
-
-Index units say how long the entries are, so that a batch is read and checked in bulk; where the units
-are wrong, the data decides.
-"""
+"""StoredEntries: entries out of segment files, a batch at a time, each linked to the one before. Index
+units say how long they are, so that they are read in bulk; where the units are wrong, the data
+decides."""
 
 from __future__ import annotations
 
@@ -116,7 +114,6 @@ class StoredEntries:
         return EntryBatch(data[: int(sizes[:count].sum())], sizes[:count])
 
     def _good_bodies(self, batch: EntryBatch) -> int:
-        """How many from the first on."""
         headers = batch.headers()
         wrong = batch.body_crcs() != headers["body_crc"]
         if not self._checked:

@@ -1,8 +1,7 @@
 """Every entry of a directory checked, and directories compared with each other.
 
-Structure, chain and body of each entry; the blank record that ends each segment; of our own
-directories also the index as far as it is known to be synced (above that a start builds it again).
-A torn tail is no damage: the next start cuts it.
+Structure, chain and body of each entry; the blank record that ends each segment; of our own directories
+also the index as far as it is known to be synced. A torn tail is no damage: the next start cuts it.
 """
 
 from __future__ import annotations
@@ -38,12 +37,9 @@ DAMAGE_LIMIT = 100
 
 @dataclass(slots=True)
 class EntryCheck:
-    """What a walk over all entries found."""
-
     checked: int = 0
-    """Entries whose digests were compared with their bytes."""
     unchecked: int = 0
-    """Entries that carry no digests (written by a Java member); only their structure was checked."""
+    """Entries without digests (written by a Java member): only their structure was checked."""
     damage: list[Damage] = field(default_factory=list)
 
 
@@ -106,10 +102,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 def verify_directory(disk: Disk, path: str, progress: Progress | None = None) -> Verification:
-    """Read everything in a stopped (or running) member's directory; changes nothing.
-
-    Raises ConfigError if `path` holds no log.
-    """
+    """Works on a running member too. Raises ConfigError if `path` holds no log."""
     try:
         reader = DirectoryReader(disk, path)
     except StoreFailure as error:
@@ -245,11 +238,8 @@ def _check_blanks(reader: DirectoryReader, found: EntryCheck) -> None:
 
 
 def compare_directories(readers: Sequence[DirectoryReader]) -> Comparison:
-    """The first index at which they differ. Verify each first: entries that carry digests are compared
-    by their chain, which stands for bodies only where these are undamaged.
-
-    Raises DirectoryDamaged if an entry that is needed cannot be read.
-    """
+    """Verify each first: entries that carry digests are compared by their chain, which stands for
+    undamaged bodies only. Raises DirectoryDamaged if an entry that is needed cannot be read."""
     assert readers
     holding = [reader for reader in readers if reader.segments]
     first = max((reader.ledger_begin_index for reader in holding), default=0)

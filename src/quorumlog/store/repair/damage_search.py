@@ -1,10 +1,9 @@
 """DamageSearch: a walk over entries that must be there, going round those that are not.
 
-The walk leads from a point that is good to a point that is known (the durable one). Where an entry does
-not continue the log, the next good one is looked for: where the index says, and if that leads nowhere,
-wherever eight bytes are the position at which they lie. What is between the last good entry and the next
-one is a range for the damaged: its place, its number of entries and the chain at both ends are known
-from its neighbours, its terms too unless a term ends inside it, which then the index must say.
+It leads from a point that is good to one that is known. Where an entry does not continue the log, the
+next good one is looked for: where the index says, else wherever eight bytes are the position at which
+they lie. What is between is a damaged range: its place, its number of entries and the chain at both ends
+are known from its neighbours, its terms too unless a term ends inside it, which then the index must say.
 """
 
 from __future__ import annotations
@@ -66,10 +65,8 @@ class DamageSearch:
         self.bad_blanks: list[tuple[int, int]] = []
 
     def walk(self, point: LogPoint, stop: LogPoint, until_index: int, *, check_bodies: bool) -> LogPoint:
-        """From `point` to entry `until_index` at least; nothing behind `stop` is looked at.
-
-        Raises AnchorDamaged; DirectoryDamaged where the terms of a range cannot be known.
-        """
+        """From `point` to entry `until_index` at least, not behind `stop`. Raises AnchorDamaged;
+        DirectoryDamaged where the terms of a range cannot be known."""
         self._anchor = None if point == self._begin else point
         for known in self._known:
             if known.first_index > point.index and known.first_index <= until_index:
@@ -103,8 +100,7 @@ class DamageSearch:
     def scan(
         self, at: int, point: LogPoint, *, check_bodies: bool, stop_position: int | None
     ) -> tuple[SegmentScan, bytes]:
-        """The entries of the next window, and its bytes. `stop_position` None: none of them has to be
-        there."""
+        """The entries of the next window, and its bytes. `stop_position` None: none has to be there."""
         scan, data = scan_at(
             self._data,
             at,
@@ -162,9 +158,9 @@ class DamageSearch:
     def _next_good(self, point: LogPoint, at: int, stop: LogPoint) -> EntryHeader | None:
         """The first entry behind `at` that is whole and linked to the one after it.
 
-        That link proves the chain of the first and every field of the second. So the fields of the
-        first have to be proven otherwise: by where it lies, by its body, and its term by those of its
-        neighbours, since a term changes at a no-op only.
+        That link proves the chain of the first, whose other fields have to be proven otherwise: by where
+        it lies, by its body, and its term by those of its neighbours, since a term changes at a no-op
+        only.
         """
         found = self._first_whole(self._by_units(point, at, stop), point, at, stop)
         if found is not None and not self._lacks_units(point.index + 2, found.index):
@@ -285,6 +281,5 @@ class DamageSearch:
 
 
 def end_of(scan: SegmentScan) -> LogPoint:
-    """The point behind the last entry of a scan that found any."""
     last = scan.headers[-1]
     return LogPoint(int(last["index"]), int(last["term"]), int(last["chain_crc"]), scan.end_position)

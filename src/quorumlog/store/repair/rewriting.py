@@ -1,14 +1,5 @@
-"""Rewriting: finding out what of a log is damaged, and writing another member's copy over it.
-
-    examine   compare data, index and bodies around a place      (any thread, changes nothing)
-    settle    note what is damaged; units and blank records that the data proves wrong are written
-              again at once
-    check     show that the entries of another member can be the ones damaged
-    write     keep the damaged bytes aside, then write, sync, and take these entries from the list
-
-A range is repaired in pieces, whichever of them somebody holds; what is left stays damaged, with the
-points at its new ends.
-"""
+"""Rewriting: finding out what of a log is damaged, and writing another member's copy over it, piece by
+piece (`LedgerStore`: examine, settle, check_piece, write_piece)."""
 
 from __future__ import annotations
 
@@ -40,7 +31,7 @@ from quorumlog.store.repair.damage_search import AnchorDamaged, DamageSearch
 from quorumlog.store.repair.set_aside import SetAside
 
 _WINDOW_BYTES = 256 << 10
-"""Looked at in one go: the interpreter is not kept from clients for longer than that takes."""
+"""Looked at in one go, while the interpreter is kept from clients."""
 
 
 class Rewriting:
@@ -75,10 +66,8 @@ class Rewriting:
         durable: LogPoint,
         truncations: int,
     ) -> Examination:
-        """Walk from a good entry in front of `first_index` to one behind the range. Any thread.
-
-        Raises DirectoryDamaged if the terms of a damaged range cannot be known.
-        """
+        """Walk from a good entry in front of `first_index` to one behind the range. Any thread. Raises
+        DirectoryDamaged if the terms of a damaged range cannot be known."""
         stop_index = min(stop_index, durable.index + 1)
         back = 1
         while True:
@@ -167,7 +156,7 @@ class Rewriting:
             return True
 
     def check(self, damaged: DamagedRange, batch: EntryBatch) -> tuple[LogPoint, LogPoint]:
-        """See `LedgerStore.check_piece`; the points in front of the entries and behind them."""
+        """The points in front of the entries and behind them."""
         last = damaged.last
         batch.check_encoding()
         first = batch.first_header
@@ -207,7 +196,7 @@ class Rewriting:
         return before, point
 
     def write(self, damaged: DamagedRange, before: LogPoint, batch: EntryBatch, end: LogPoint) -> None:
-        """See `LedgerStore.write_piece`. `end`: of the log. Raises DiskFull, and nothing is written."""
+        """`end`: of the log. Raises DiskFull, and nothing is written."""
         with self._damaged.lock:
             if damaged not in self._damaged.ranges:
                 raise IndexOutOfRange(f"{damaged}: is no longer damaged")

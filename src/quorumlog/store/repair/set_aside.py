@@ -4,8 +4,8 @@
     00000000000000012288.8           what a start has cut off behind the log
     data-..., index-...              files and bytes that do not belong there
 
-The last number counts what came, so that the oldest can go where it is too much (`max_set_aside_bytes`).
-Of each segment, and of each file that is none, the newest always stays.
+The last number counts what came. Above `max_set_aside_bytes` the oldest goes, but never the newest of
+each segment, or of each file that is none.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ class _Kept(NamedTuple):
 class SetAside:
     def __init__(self, disk: Disk, directory: str, config: StoreConfig) -> None:
         self.count = SetAsideCount(0, 0)
-        """As of the newest look."""
         self._disk = disk
         self._directory = directory
         self._config = config
@@ -63,8 +62,7 @@ class SetAside:
         return target
 
     def write(self, target: str, pieces: Iterable[bytes], offset: int = 0) -> None:
-        """Into a file of the folder, which is made if it is not there; on disk when this returns. Raises
-        OSError."""
+        """Into a file of the folder, new or not; on disk when this returns. Raises OSError."""
         copy = self._disk.open(target, create=not self._disk.exists(target))
         try:
             for piece in pieces:
@@ -76,13 +74,12 @@ class SetAside:
         self.came()
 
     def came(self) -> None:
-        """Something new is here: its name is on disk when this returns, and what is too much is gone.
-        Raises OSError."""
+        """Something new is here: sync its name, delete what is too much. Raises OSError."""
         self._disk.sync_directory(self.path)
         self.tidy()
 
     def tidy(self) -> None:
-        """Delete what is too much, as far as that is possible, and count what is left. Any thread."""
+        """As far as that is possible. Any thread."""
         kept, limit_bytes = self._look(), self._config.max_set_aside_bytes
         newest = {each.origin: each for each in kept}
         left = sum(each.size_bytes for each in kept)

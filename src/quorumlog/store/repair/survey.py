@@ -5,9 +5,8 @@
     above it                   whole entries with good digests that continue the log are kept; the first
                                record that does not, and all behind it, is a torn tail
 
-A start applies what is found (recovery.py), the tools print it (directory_reader.py). Nothing is changed
-here. Entries below the position up to which the index was synced are not looked at, so the time that it
-takes does not grow with the log.
+A start applies what is found (recovery.py), the tools print it (directory_reader.py); nothing is changed
+here. Entries whose index units were synced are not looked at: the time does not grow with the log.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ _TAIL_GAP_BYTES = 64 << 20
 """As many bytes as a leader may have uncommitted: unsynced appends leave no longer gap of zeros."""
 
 OnEntries = Callable[[SegmentScan, bytes], None]
-"""Called with each run of good entries that the survey looks at, in order, and with their bytes if they
-lie above the durable point."""
+"""Called with each run of good entries, in order, and with their bytes if they lie above the durable
+point."""
 
 
 class LogSurvey(NamedTuple):
@@ -81,9 +80,7 @@ def survey_log(
     must_be_bounded: bool,
 ) -> LogSurvey:
     """`known_ranges`: of the file `damaged`, None if it is unreadable: then all of the log is looked at.
-
-    Raises DirectoryDamaged if `must_be_bounded` and damage cannot be. OSError is raised for no page.
-    """
+    Raises DirectoryDamaged if `must_be_bounded` and damage cannot be."""
     return _Survey(data, index, files, known_ranges, on_entries).run(must_be_bounded)
 
 
@@ -136,11 +133,9 @@ class _Survey:
 
     def _first_index_to_walk_from(self) -> int:
         """The last entry whose index unit was synced, or the last one in front of what no file holds;
-        that before the log's begin if the index cannot say.
-
-        Units below `index_synced_position` are in order and those above it are newer or zeros, so
-        "is unit i there and does its entry end below that position" changes once along the index.
-        """
+        that before the log's begin if the index cannot say. Units are in order up to there and newer or
+        zeros behind, so that "is unit i there and does its entry end below that position" changes
+        once."""
         stop_position = min(self._files.known.index_synced_position, self._files.lost_from)
         low, high = self._begin.index + 1, self._files.trusted_stop_index
         while low < high:
@@ -152,8 +147,8 @@ class _Survey:
         return low - 1
 
     def _point_at(self, index: int) -> LogPoint | None:
-        """None if index and data do not agree about an entry below the durable point, or if the page in
-        which it ends cannot be read."""
+        """None if index and data do not agree about an entry, or the page in which it ends cannot be
+        read."""
         if index <= self._begin.index:
             return self._begin
         inside = next((each for each in self._known if each.holds(index)), None)
@@ -165,7 +160,6 @@ class _Survey:
         return point if point and not read_pages(self._data, 1, point.position - 1)[1] else None
 
     def _walk_durable(self, first_index: int, must_be_bounded: bool) -> DamageSearch:
-        """From an entry to the durable point: every header must be there and link to the next."""
         durable = self._durable
         is_lost = self._is_list_lost or self._files.lost_from < durable.position
         index, back = first_index, 1
@@ -267,9 +261,8 @@ class _Survey:
     ) -> int:
         """Just behind the last byte from `first` on that is not zero; `first` if all are.
 
-        Holes are not read, or a hundred empty segments would take seconds. Given up behind a long gap:
-        reading a gigabyte of reserved space would fill as much cache. It decides only what is kept
-        aside, since all of it is discarded anyway.
+        Holes are not read: a hundred empty segments would take seconds. Given up behind a long gap,
+        since this decides only what is kept aside.
         """
         zeros = bytes(_ZERO_CHECK_BYTES)
         last = start = first

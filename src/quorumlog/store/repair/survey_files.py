@@ -1,9 +1,8 @@
 """Which segment files a start would find in a directory of ours, and what it would make of each.
 
-The contiguous run of segments belongs to the log. Below the durable point a file that is missing or
-short is made again as zeros, and `lost_from` says where what no file holds begins; above it such a file
-is what an unfinished creation or cut has left. The index can be made again from the data, so nothing
-about its files is damage. Nothing is changed here: `segment_adoption.py` does that.
+Below the durable point a file that is missing or short is made again as zeros; above it such a file is
+what an unfinished creation or cut has left. The index can be made again from the data, so nothing about
+its files is damage. Nothing is changed here: `segment_adoption.py` does that.
 """
 
 from __future__ import annotations
@@ -82,7 +81,6 @@ class FileSurvey:
 
 
 def _kept(findings: tuple[SegmentFinding, ...]) -> list[SegmentFile]:
-    """Those that hold a part of the log."""
     return [
         SegmentFile("/".join(each.path.rsplit("/", 2)[1:]), each.position, each.size_bytes)
         for each in findings
@@ -190,7 +188,7 @@ def _survey_index(
 def _segments(
     disk: Disk, folder: str, segment_bytes: int, strangers: list[tuple[str, str]]
 ) -> list[tuple[int, str, int]]:
-    """(position, path, length) of what is named as a segment; any other name is a stranger."""
+    """(position, path, length) of segments; any other name is a stranger."""
     found = []
     for name in disk.list(folder):
         path = f"{folder}/{name}"

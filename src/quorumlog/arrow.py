@@ -1,8 +1,5 @@
-"""Entries as Arrow record batches, a batch at a time and never an entry at a time.
-
-Needs pyarrow (extra `arrow`). Importing this module imports it, so that a server, a shell command and a
-client that never asks for Arrow do without.
-"""
+"""Entries as Arrow record batches, a batch at a time. Needs pyarrow (extra `arrow`), which only
+importing this module imports."""
 
 from __future__ import annotations
 
@@ -74,12 +71,9 @@ def record_batch_of(
 
 
 def _bodies_of(batch: EntryBatch) -> pa.Array:
-    """Entries lie back to back, so header + body is an Arrow array without a copy; one kernel call
-    then cuts the headers off.
-
-    `binary_slice(array, 48)` would say the same but fails without `stop` on large arrays
-    (pyarrow 26: "Negative buffer resize"), hence `binary_replace_slice`.
-    """
+    """Entries lie back to back, so header + body is an Arrow array without a copy; one kernel call then
+    cuts the headers off. `binary_slice(array, 48)` would say the same but fails without `stop` on large
+    arrays (pyarrow 26: "Negative buffer resize")."""
     if batch.total_bytes >= _OFFSETS_END:
         raise BadRequest(f"{batch.total_bytes} bytes do not fit into 32-bit offsets; take slices")
     offsets = np.empty(batch.count + 1, np.int32)

@@ -1,15 +1,13 @@
 """EntryBatch: the unit of everything that moves. No per-entry Python on the way through.
 
 One contiguous buffer of encoded entries, exactly as they lie on disk (`quorumlog.entry_header` draws the
-layout), and their sizes.
+layout), and their sizes. A producer encodes bodies; the leader stamps index, term, pos and both digests
+in place; the same bytes are then written, pushed and read. The only per-entry cost is one C call for the
+CRC of a body where bytes enter from outside or from a cold file.
 
-A producer encodes bodies into a batch; the leader stamps index, term, pos and both digests in place;
-the same bytes are then written, pushed and read. The only per-entry cost accepted here is one C call
-for the CRC of a body where bytes enter from outside or from a cold file.
-
-`chain_crc` is `chain(i) = (chain(i - 1) + d(i)) mod 2^32`, `chain(-1) = 0`, with `d` a mix of the
-header fields that identify an entry. A sum can be computed in bulk and in parallel, and two replicas
-that agree on it at an index agree on every entry up to there.
+`chain_crc` is `chain(i) = (chain(i - 1) + d(i)) mod 2^32`, `chain(-1) = 0`, with `d` a mix of the header
+fields that identify an entry: computed in bulk, and two replicas that agree on it at an index agree on
+every entry up to there.
 """
 
 from __future__ import annotations
@@ -67,11 +65,8 @@ class Entry(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
 
 
 class EntryBatch:
-    """`count` encoded entries in one buffer; see the module's docstring for the layout.
-
-    `buffer` must be writable for `stamp`. A slice shares memory with the batch it was taken from, and is
-    of no use once that is stamped anew.
-    """
+    """`count` encoded entries in one buffer, which must be writable for `stamp`. A slice shares memory
+    with its batch, and is of no use once that is stamped anew."""
 
     __slots__ = (
         "_chain_before",
@@ -86,7 +81,7 @@ class EntryBatch:
 
     def __init__(self, buffer: Buffer, sizes: npt.ArrayLike | None) -> None:
         """`sizes`: shape (count,), bytes of each entry, header included; they must fill the buffer.
-        None: one entry fills it, and it needs no array for its size. Raises ProtocolViolation."""
+        None: one entry fills it. Raises ProtocolViolation."""
         self._starts: Int64Array | None = None
         self._words: UInt64Array | None = None
         self._first_header: EntryHeader | None = None
@@ -120,10 +115,8 @@ class EntryBatch:
 
     @classmethod
     def from_bodies(cls, bodies: Sequence[bytes]) -> Self:
-        """Encode bodies; index, term, pos and digests stay 0 until the leader stamps them.
-
-        Raises BadRequest if a body is not bytes-like.
-        """
+        """Index, term, pos and digests stay 0 until the leader stamps them. Raises BadRequest if a body
+        is not bytes-like."""
         try:
             buffer = bytearray(_BLANK_HEADER).join([b"", *bodies])
             if len(bodies) == 1:
@@ -200,8 +193,8 @@ class EntryBatch:
 
     @property
     def first_header(self) -> EntryHeader:
-        """Of the first entry of a batch that has one; kept as `words` is. All there is to know of a lone
-        writer's batch, which half a dozen places ask for."""
+        """Of a batch that has entries; kept as `words` is. All there is to know of a lone writer's
+        batch."""
         if self._first_header is None:
             self._first_header = unpack_header(self.buffer)
         return self._first_header
@@ -214,10 +207,8 @@ class EntryBatch:
         return self._chain_before
 
     def words(self) -> UInt64Array:
-        """Shape (6, count): the headers as native words, see `SHAPE` and the others; do not change.
-
-        Kept until the batch is stamped: whoever changes the buffer by other ways makes a new batch.
-        """
+        """Shape (6, count): the headers as native words, see `SHAPE` and the others; do not change. Kept
+        until the batch is stamped: whoever changes the buffer by other ways makes a new batch."""
         if self._words is None:
             if self.count and self._is_uniform:
                 self._words = self._word_view().astype(np.uint64, order="C")
@@ -238,7 +229,6 @@ class EntryBatch:
         self._words = words
 
     def _forget(self) -> None:
-        """What is kept of the headers, before they change."""
         self._words = None
         self._first_header = None
         self._chain_before = None
@@ -320,10 +310,8 @@ class EntryBatch:
     # ---------------------------------------------------------------- stamping
 
     def stamp(self, first_index: int, term: int, positions: npt.ArrayLike, previous_chain: int) -> int:
-        """Give the entries their place in the log; returns the chain of the last one.
-
-        `positions`: shape (count,), where each entry will lie. Computes `body_crc` from the bodies.
-        """
+        """Give the entries their place in the log and compute their `body_crc`; returns the chain of the
+        last one. `positions`: shape (count,), where each entry will lie."""
         if self.count == 0:
             return previous_chain
         if self.count == 1:
@@ -352,9 +340,7 @@ class EntryBatch:
 
     def check_encoding(self, *, normal_only: bool = False) -> None:
         """Raise ProtocolViolation unless every header agrees with `sizes` and has a known kind.
-
-        `normal_only`: a NOOP is refused too; clients append NORMAL entries.
-        """
+        `normal_only`: a NOOP is refused too; clients append NORMAL entries."""
         if self.count == 1:
             one = self.first_header
             good = one.size == len(self.buffer) == one.body_len + HEADER_BYTES
@@ -411,7 +397,6 @@ class EntryBatch:
 
 
 def _wrong(bodies: Any, error: TypeError) -> str:
-    """Which of the bodies it is, if it is one."""
     for place, body in enumerate(bodies if isinstance(bodies, Sequence) else ()):
         try:
             memoryview(body)

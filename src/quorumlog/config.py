@@ -1,8 +1,5 @@
 """Every option in one place: frozen dataclasses by concern, units in the names, checked on construction.
-
-A value that cannot work raises `ConfigError` naming the option and both values. Options of a TOML
-file and of the command line have the same names as the fields here.
-"""
+A value that cannot work raises `ConfigError`. TOML files and the command line use the same names."""
 
 from __future__ import annotations
 
@@ -16,7 +13,6 @@ KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
 
-DEFAULT_PORT = 20911
 DEFAULT_GROUP = "default"
 
 FRAME_LIMIT_BYTES = 16 * MIB
@@ -73,7 +69,7 @@ def _check_name(name: str, value: str) -> None:
 
 
 def _check_numbers(config: Any) -> None:
-    """Before anything is computed with them: a fraction would come out of it as a time or a size."""
+    """Before anything is computed with them, which would make a time or a size of a fraction."""
     for each in fields(config):
         if each.type != "int":
             continue
@@ -197,9 +193,9 @@ class StoreConfig:
 
     @property
     def entry_limit_bytes(self) -> int:
-        """Largest encoded entry that the log can hold: what fits into a frame, and into one segment
-        beside its blank. The same on all members, whatever each lets clients append. The head of the
-        frame is not taken off: a release without these bounds may have written so much."""
+        """Largest encoded entry that the log can hold: what fits into a frame, and into a segment beside
+        its blank, on all members. The head of the frame is not taken off: an older release may have
+        written so much."""
         return min(FRAME_LIMIT_BYTES, self.segment_bytes - 8)
 
     @property

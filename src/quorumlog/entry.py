@@ -1,8 +1,5 @@
-"""The nouns every package shares: which entry, of which kind, held by which member.
-
-Nothing here does anything. Byte layouts live in `quorumlog.batch`; who may do what to an entry is
-decided in `quorumlog.consensus`.
-"""
+"""The nouns every package shares: which entry, of which kind, held by which member. Byte layouts live in
+`quorumlog.batch`, decisions in `quorumlog.consensus`."""
 
 from __future__ import annotations
 
@@ -35,11 +32,8 @@ NO_ENTRY = EntryId(-1, -1)
 
 
 class Replica(NamedTuple):
-    """Who votes and acknowledges: a data directory, not a name.
-
-    A member whose directory was wiped keeps its `member_id` and has another `directory_id`, so that
-    it cannot answer for promises that it has forgotten.
-    """
+    """Who votes and acknowledges: a data directory, not a name. A member whose directory was wiped has
+    another `directory_id`: it cannot answer for promises that it has forgotten."""
 
     member_id: str
     directory_id: str
@@ -54,10 +48,8 @@ class HardState(NamedTuple):
 
 
 class Formation(NamedTuple):
-    """How far the group has formed, as this member stored it (docs/architecture.md, forming).
-
-    `founding` and `cluster_id` never change once set.
-    """
+    """How far the group has formed, as this member stored it (docs/architecture.md, forming). `founding`
+    and `cluster_id` never change once set."""
 
     pending: tuple[Replica, ...] = ()
     founding: tuple[Replica, ...] = ()
@@ -65,8 +57,7 @@ class Formation(NamedTuple):
 
     @classmethod
     def formed(cls, founding: tuple[Replica, ...], pending: tuple[Replica, ...] = ()) -> Formation:
-        """The group has formed with these: the cluster id is computed here, once, from the list in any
-        order, so that every founder has the same."""
+        """Computes the cluster id, from the list in any order, so that every founder has the same."""
         digest = hashlib.sha256(msgspec.json.encode(sorted(founding))).hexdigest()
         return cls(pending, founding, digest[:32])
 

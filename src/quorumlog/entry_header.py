@@ -42,8 +42,6 @@ _MASK_32 = (1 << 32) - 1
 
 
 class EntryHeader(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Fields in the order of the layout above."""
-
     magic: int
     size: int
     index: int
@@ -56,7 +54,7 @@ class EntryHeader(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def digest(self) -> int:
-        """d(i): what this entry adds to the chain; one splitmix64 finaliser over its fields."""
+        """d(i), what this entry adds to the chain: one splitmix64 finaliser over its fields."""
         z = (
             self.index * MIX_INDEX
             + self.term * MIX_TERM
@@ -77,7 +75,7 @@ class EntryHeader(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return (self.chain_crc - self.digest) & _MASK_32
 
     def pack_into(self, buffer: Buffer, chain_crc: int) -> None:
-        """Write the header with another `chain_crc` to the front of a writable buffer."""
+        """With another `chain_crc`, to the front of a writable buffer."""
         _HEADER.pack_into(
             buffer,
             0,

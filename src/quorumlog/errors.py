@@ -4,19 +4,17 @@
     +-- LedgerError            expected by callers; travels the wire as its `code`
     |   +-- Refused            certainly not done: repeating it is safe
     |   |   +-- NotLeader, LeaderNotReady, LeaderTransferring, DiskFull, OutOfSequence,
-    |   |   |   Overloaded (PendingFull, ConnectionFull),
-    |   |       RequestTimeout, Unreachable, UnknownGroup, BodyTooLarge, BadRequest, TransferFailed,
-    |   |       WrongLastIndex
+    |   |       Overloaded (PendingFull, ConnectionFull), RequestTimeout, Unreachable, UnknownGroup,
+    |   |       BodyTooLarge, BadRequest, TransferFailed, WrongLastIndex
     |   +-- OutcomeUnknown     any prefix may be in the log, or may still commit
     |   +-- IndexOutOfRange    a read below the begin or above the committed index
-    |   +-- RangeDamaged         a read of entries that this member's disk no longer holds as written
+    |   +-- RangeDamaged       a read of entries that this member's disk no longer holds as written
     +-- ConfigError            an option, a file or a directory that a person must change
     +-- ProtocolViolation      nonsense from outside: the connection closes, nobody else is told
     +-- StoreFailure           ours: the disk refuses, or an invariant of the files is broken
         +-- DirectoryDamaged   recognised damage at or below the durable point
 
-The codes are DLedger's numbers (docs/formats.md, response codes). An error maps to the wire in
-`quorumlog.wire.client_messages` and back there, nowhere else.
+The codes are DLedger's numbers (docs/formats.md, response codes).
 """
 
 from __future__ import annotations
@@ -71,10 +69,8 @@ class LeaderTransferring(Refused):
 
 
 class Overloaded(Refused):
-    """More is asked for at once than this leader takes; `retry_after_ms` says when to come back.
-
-    What is accepted is answered within a bounded time, because no more than this waits before it.
-    """
+    """More is asked for at once than this leader takes; `retry_after_ms` says when to come back. What is
+    accepted is answered within a bounded time."""
 
     code = 507
     retriable = True
@@ -150,9 +146,9 @@ class TransferFailed(Refused):
 
 
 class WrongLastIndex(Refused):
-    """A conditional append came too late, or names an entry that the log does not reach: nothing of it
-    was written. `expected` is what it named, `actual` the index of the last data entry (-1: there is
-    none), which is committed."""
+    """A conditional append came too late, or names an entry that the log does not reach: nothing was
+    written. `expected` is what it named, `actual` the index of the last data entry, which is committed
+    (-1: there is none)."""
 
     code = 421
 

@@ -1,7 +1,4 @@
-"""The headers of many entries at once, with numpy: fields, words, and what they add to the chain.
-
-`quorumlog.entry_header` draws the layout and does the same for one entry.
-"""
+"""The headers of many entries at once, with numpy, as `quorumlog.entry_header` has one."""
 
 from __future__ import annotations
 
@@ -37,7 +34,6 @@ HEADER_DTYPE = np.dtype(
 assert HEADER_DTYPE.itemsize == HEADER_BYTES
 
 ENTRY_KINDS = frozenset(map(int, EntryKind))
-"""The magic of every kind of entry that there is."""
 
 Int64Array = npt.NDArray[np.int64]
 UInt64Array = npt.NDArray[np.uint64]
@@ -108,7 +104,7 @@ def chain_of_words(words: UInt64Array, previous_chain: int) -> UInt64Array:
 
 
 def is_kind(magics: HeaderArray) -> npt.NDArray[np.bool_]:
-    """Which of many magics are those of entries; same shape, whatever its integers are."""
+    """Which magics are those of entries; same shape, any integers."""
     known: npt.NDArray[np.bool_] = np.logical_or.reduce([magics == kind for kind in ENTRY_KINDS])
     return known
 
@@ -122,9 +118,8 @@ def first_wrong(
     previous_chain: int | None,
 ) -> tuple[int, str]:
     """Position in `headers` of the first that does not continue the log (its length: none), and why.
-
-    `sizes` and `positions`: of the entries as they lie. `previous_chain` None: no digest is looked at.
-    """
+    `sizes` and `positions`: of the entries as they lie. `previous_chain` None: no digest is looked
+    at."""
     count = len(headers)
     if count == 0:
         return 0, ""

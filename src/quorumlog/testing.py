@@ -38,7 +38,7 @@ FAULTS = ("kill", "power loss", "pause", "partition", "one-way cut", "reset", "s
 """What strikes a `SimulatedLog` unless it is told otherwise; all kinds are in `FAULT_KINDS`."""
 
 CONFIRM_LIMIT_MS = 1_000.0
-"""Virtual; a leader that cannot be confirmed for so long is asked again, or its successor is."""
+"""Virtual; then a leader that is not confirmed is asked again, or its successor is."""
 
 __all__ = ["FAULTS", "FAULT_KINDS", "LocalCluster", "SimulatedLog"]
 
@@ -99,10 +99,10 @@ class SimulatedLog:
     def append(
         self, *bodies: bytes, expected_last: int | None = None, timeout_ms: int = 30_000
     ) -> AppendReceipt:
-        """Append as one batch; what was refused is tried again, what is unknown is not.
+        """Append as one batch; what was refused is tried again, what is unknown is not. `expected_last`:
+        as in `LedgerClient.append`; raises WrongLastIndex.
 
-        `expected_last`: as in `LedgerClient.append`; raises WrongLastIndex.
-        Raises OutcomeUnknown (any prefix of it may be in the log, or still commit), or whatever it was
+        Raises OutcomeUnknown (any prefix of it may be in the log, or still commit), or what it was
         refused with last once `timeout_ms` of virtual time are over.
         """
         deadline_ms = self.now_ms + timeout_ms
@@ -125,10 +125,8 @@ class SimulatedLog:
     def read(
         self, first_index: int = 0, *, member_id: str | None = None, timeout_ms: int = 30_000
     ) -> list[Entry]:
-        """Every committed entry from `first_index` on, as the leader has it, or `member_id`.
-
-        Raises LeaderNotReady if nobody could answer in that much virtual time.
-        """
+        """Every committed entry from `first_index` on, as the leader has it, or `member_id`. Raises
+        LeaderNotReady if nobody could answer in that much virtual time."""
         deadline_ms = self.now_ms + timeout_ms
         while self.now_ms < deadline_ms:
             asked = self._confirmed_leader() if member_id is None else self._up(member_id)
@@ -145,8 +143,7 @@ class SimulatedLog:
         return next((member for member in up if member.member_id == member_id), None)
 
     def _confirmed_leader(self) -> SimMember | None:
-        """Which a majority has just confirmed, as a client's read to the end has it; None: nobody leads,
-        or it takes too long."""
+        """Which a majority has just confirmed; None: nobody leads, or it takes too long."""
         for member in self._cluster.members:
             if member.is_up and not member.is_paused and member.node.raft.role is Role.LEADER:
                 told: list[LedgerError | None] = []

@@ -1,9 +1,5 @@
-"""What clients and servers say to each other; one request, one response, matched by `request_id`.
-
-Entry bytes travel as the batch of the frame, beside the message (`quorumlog.wire.framing`).
-The one place where a `LedgerError` becomes a response and a response becomes a `LedgerError` again
-is the end of this file.
-"""
+"""What clients and servers say to each other; one request, one response, matched by `request_id`. Entry
+bytes travel as the batch of the frame, beside the message. At the end: errors on the wire."""
 
 from __future__ import annotations
 
@@ -31,7 +27,7 @@ class Hello(ClientMessage, frozen=True, kw_only=True, tag=32):
     """`client`, `control` (heartbeats, votes, COMMIT) or `data` (COMPARE, TRUNCATE, APPEND)."""
     member_id: str = ""
     directory_id: str = ""
-    """Both empty for a client: who a peer speaks as."""
+    """Both empty for a client."""
     to_member_id: str = ""
     """Whom the dialler expects to reach; a peer listening under another id refuses."""
     cluster_id: str = ""
@@ -41,8 +37,8 @@ class Hello(ClientMessage, frozen=True, kw_only=True, tag=32):
     segment_bytes: int = 0
     durability: str = ""
     run_id: str = ""
-    """Drawn at each start of a process: tells two processes on copies of one directory apart. Of a
-    client: that of its `rival`."""
+    """Drawn at each start of a process: tells two processes on copies of one directory apart. A client
+    gives that of its `rival`."""
     listens_on: str = ""
     """`host:port`, of a peer; may be another than the one in `members`."""
     rival: str = ""
@@ -66,7 +62,6 @@ class HelloResponse(ClientMessage, frozen=True, kw_only=True, tag=33):
     max_entry_bytes: int = 0
     max_frame_bytes: int = 0
     run_id: str = ""
-    """As in Hello."""
     knows_conditions: bool = False
     """`AppendRequest.expected_last` is looked at; an older server would append whatever it says."""
 
@@ -84,8 +79,8 @@ class AppendRequest(ClientMessage, frozen=True, kw_only=True, tag=34):
     timeout_ms: int = 0
     """How long the leader waits for the commit before it answers OutcomeUnknown; 0: its default."""
     expected_last: int | None = None
-    """Append only if no data entry lies behind this index in the leader's whole log, what is not
-    committed yet included; else WrongLastIndex. -1: only if there is none at all. Not in a stream."""
+    """Append only if no data entry lies behind this index in the leader's whole log; else
+    WrongLastIndex. -1: only if there is none at all. Not in a stream."""
 
 
 class AppendResponse(ClientMessage, frozen=True, kw_only=True, tag=35):
@@ -110,8 +105,8 @@ class ReadRequest(ClientMessage, frozen=True, kw_only=True, tag=36):
     answer without the newest entries, as any follower may."""
     to_end: bool = False
     """The `committed_index` of the answer decides where the read ends. With `from_leader` and without
-    `wait_ms` it covers all that was acknowledged before the request: a majority confirms the leadership
-    first. So it is before a `first_index` above it is refused, which is how a client asks for the end
+    `wait_ms` a majority confirms the leadership first, so it covers all that was acknowledged before the
+    request; also where a `first_index` above it is refused, which is how a client asks for the end
     alone."""
 
 
@@ -202,7 +197,7 @@ class ErrorResponse(ClientMessage, frozen=True, kw_only=True, tag=63):
     committed_index: int = -1
     expected_last: int = -1
     actual_last: int = -1
-    """These two: of a WrongLastIndex."""
+    """Both of a WrongLastIndex."""
 
 
 AnyClientMessage = (
@@ -229,7 +224,7 @@ _ERROR_OF_CODE: dict[int, type[LedgerError]] = {
 
 
 def error_response(request_id: int, error: LedgerError) -> ErrorResponse:
-    """How an outcome that is not success travels; the one place where an error becomes a message."""
+    """The one place where an error becomes a message."""
     return ErrorResponse(
         request_id=request_id,
         code=error.code,
@@ -245,11 +240,8 @@ def error_response(request_id: int, error: LedgerError) -> ErrorResponse:
 
 
 def error_of(response: ErrorResponse) -> LedgerError:
-    """The error that a response carries; the one place where a message becomes an error again.
-
-    A code of a newer server counts as OutcomeUnknown: what cannot be read proves nothing, and only
-    that class is safe to report for every kind of request.
-    """
+    """The one place where a message becomes an error again. A code of a newer server counts as
+    OutcomeUnknown: only that class is safe to report for every kind of request."""
     kind = _ERROR_OF_CODE.get(response.code)
     if kind is None:
         return OutcomeUnknown(

@@ -11,13 +11,10 @@
     24 + c   4 count  sizes        bytes of each entry, header included
        ...      n  batch           entries as they lie on disk (quorumlog.batch)
 
-Sans-IO: `encode_frame` gives buffers to write, `FrameDecoder` takes bytes as they come. A batch is
-never copied on the way out; on the way in it is received into a buffer of its own (large frames) or
-copied once (small ones), so that the receive buffer is free again at once.
-
-Lengths are checked against each other and against `max_frame_bytes` before anything is allocated for
-them. Bytes that no correct counterpart sends raise `ProtocolViolation`, and nothing else; after one
-the decoder is of no more use, and its connection closes.
+Sans-IO. A batch is never copied on the way out; on the way in it is received into a buffer of its own
+(large frames) or copied once (small ones). Lengths are checked before anything is allocated for them.
+Bytes that no correct counterpart sends raise `ProtocolViolation`, and nothing else; the connection
+closes then.
 """
 
 from __future__ import annotations
@@ -65,19 +62,14 @@ assert _TAIL.size == FRAME_HEADER_BYTES - _CHECKED_FROM
 
 
 class Frame(NamedTuple):
-    """What one frame said. `batch` is None where it carried none."""
-
     group: str
     message: AnyFrameMessage
     batch: EntryBatch | None
 
 
 def encode_frame(group: str, message: AnyFrameMessage, batch: EntryBatch | None = None) -> list[Buffer]:
-    """Buffers to write one after the other; the second, if any, is `batch.buffer` itself.
-
-    Of a peer message `sender` is not sent (the receiver knows whose connection it is), and the
-    `batch` of a push or a range travels behind it: it need not be passed a second time.
-    """
+    """Buffers to write one after the other; the second, if any, is `batch.buffer` itself. A peer message
+    goes without its `sender`, and its own `batch` behind it."""
     if isinstance(message, Message):
         if isinstance(message, WITH_BATCH) and message.batch is not None:
             assert batch is None or batch is message.batch, "a message has one batch"
@@ -104,16 +96,12 @@ def encode_frame(group: str, message: AnyFrameMessage, batch: EntryBatch | None 
 
 
 def frame_bytes_of(buffers: list[Buffer]) -> int:
-    """Length of the frame that `encode_frame` gave."""
     return sum(map(len, buffers))
 
 
 class FrameDecoder:
-    """Bytes in, frames out, for one connection.
-
-    `get_buffer` and `buffer_updated` are the pair of calls of `asyncio.BufferedProtocol`; a blocking
-    reader uses them around `recv_into`.
-    """
+    """Bytes in, frames out, for one connection. `get_buffer` and `buffer_updated` are those of
+    `asyncio.BufferedProtocol`; a blocking reader uses them around `recv_into`."""
 
     __slots__ = ("_end", "_large", "_large_end", "_max_frame_bytes", "_receive", "_start", "_violation")
 

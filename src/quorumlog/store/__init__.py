@@ -9,7 +9,8 @@
       data/00000000000000000000     | entry | entry | ... | blank |   named by the first byte
       data/00000000001073741824     | entry | entry | zeros             |
       index/00000000000000000000    | 32-byte unit per entry | zeros     |
-      set-aside/                what recovery cut off
+      damaged                   which entries are; mostly absent
+      set-aside/                what recovery cut off, kept for people
 
     entry   magic 4 | size 4 | index 8 | term 8 | pos 8 | channel 4 | chain_crc 4 | body_crc 4 |
             body_len 4 | body

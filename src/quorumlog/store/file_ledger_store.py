@@ -2,12 +2,11 @@
 
     append    data bytes, then index units: one `pwritev` and one `pwrite` unless a segment ends
     sync      begin_sync (store's thread) -> Flush.run (any thread) -> finish_sync (store's thread)
-    read      range_of (index, store's thread) -> read (data, any thread)
     truncate  durable point, later segments, index units, data: each step on disk before the next
 
-What is on disk when: an entry counts as durable when its bytes, the reservation under them and the
-name of its file have been synced, and only then is it recorded in the file `durable`. Index units are
-synced now and then; a start makes up for the rest (`recovery.py`).
+An entry counts as durable, and is recorded so in the file `durable`, once its bytes, the reservation
+under them and the name of its file have been synced. Index units are synced now and then; a start makes
+up for the rest (`recovery.py`).
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ _MOST_REPAIRS = 100
 
 
 class FileLedgerStore(LedgerStore):
-    """The log of one member in a directory. Made by `recover`, also for a new directory."""
+    """Made by `recover`, also for a new directory."""
 
     def __init__(
         self,
@@ -99,10 +98,9 @@ class FileLedgerStore(LedgerStore):
     ) -> tuple[Self, RecoveryReport]:
         """Open the log in `directory`/data and /index for writing; what was found is in the report.
 
-        Its entries carry digests; a directory without them is only ever read (`directory_reader.py`).
         Both flush modes start the same way: in neither may a log begin on bytes that are page cache
-        only. `durable` is the store's from here on, unless this raises: DirectoryDamaged for damage
-        that cannot be bounded, StoreFailure.
+        only. `durable` is the store's from here on, unless this raises: DirectoryDamaged for damage that
+        cannot be bounded, StoreFailure.
         """
         log = recover_log(disk, directory, config, durable, begin)
         store = cls(disk, directory, config, durable, begin, log)
@@ -130,11 +128,8 @@ class FileLedgerStore(LedgerStore):
         return self._ends.durable
 
     def term_runs(self) -> tuple[tuple[int, int], ...]:
-        """Found by binary search over the units, each edge compared with the data at both sides.
-        Damage on the way is settled.
-
-        Raises DirectoryDamaged if it cannot be.
-        """
+        """By binary search over the units. Damage on the way is settled. Raises DirectoryDamaged if it
+        cannot be."""
 
         def term_of(index: int, compare_with_data: bool) -> int:
             damaged = self._damaged.at(index)
@@ -247,13 +242,13 @@ class FileLedgerStore(LedgerStore):
     # ---------------------------------------------------------------- truncate
 
     def truncate_from(self, index: int, end: LogPoint | None = None) -> None:
-        """Order of the steps, each on disk before the next: the durable point falls, later segments
-        go from the last backwards or, where they hold the reserve of no-ops, become zeros; index units
-        from the cut become zeros, then the data does.
+        """Order of the steps, each on disk before the next: the durable point falls, later segments go
+        from the last backwards or, where they hold the reserve of no-ops, become zeros; index units from
+        the cut become zeros, then the data does.
 
-        A crash between two steps leaves entries above the durable point: whole ones are still the
-        log as it was, and the rest is a tail that recovery cuts. After the last step no byte of the
-        dropped entries is left, so a shorter new history can never run into an old one.
+        A crash between two steps leaves entries above the durable point: whole ones are still the log as
+        it was, and the rest is a tail that recovery cuts. After the last step a shorter new history can
+        run into no old byte.
         """
         assert self.begin.index < index <= self.end.index + 1, (index, self.begin, self.end)
         if index == self.end.index + 1:
@@ -307,10 +302,8 @@ class FileLedgerStore(LedgerStore):
         self._space.restore_control_reserve(cut.position, index)
 
     def _lower_durable(self, cut: LogPoint) -> None:
-        """Both slots to the cut, synced, and no more for a flush that is under way.
-
-        What is recorded is asked of the file: a flush may have ended that was not adopted yet.
-        """
+        """Both slots to the cut, synced, and no more for a flush that is under way. What is recorded is
+        asked of the file: a flush may have ended that was not adopted yet."""
         self._index_synced_position = min(self._index_synced_position, cut.position)
         with self._durable_record.lock:
             if self._flush is not None:

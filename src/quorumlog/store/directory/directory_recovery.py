@@ -51,10 +51,9 @@ def nothing_to_do(path: str) -> str:
 def recover_directory(disk: Disk, path: str) -> list[str]:
     """Make an unreadable `hardstate` or `durable` again; returns what was done, in sentences.
 
-    The log is verified as at a start (all of it if `durable` is lost) and its good prefix kept. The
-    new term is above every term that can still be seen, without a vote. The directory keeps its id.
-    Raises ConfigError (not a member's directory, of a larger group, in use), DirectoryDamaged,
-    StoreFailure.
+    The log is verified as at a start and its good prefix kept. The new term is above every term that can
+    still be seen, without a vote. Raises ConfigError (not a member's directory, of a larger group, in
+    use), DirectoryDamaged, StoreFailure.
     """
     path = path.rstrip("/") or "/"
     with refusals_named(path):

@@ -1,20 +1,9 @@
-"""MemberDirectory: everything one member keeps, opened as a whole and in the right order.
-
-    DIR/member       whose directory this is; written last      member_file.py
-    DIR/hardstate    term and vote                              hard_state_file.py
-    DIR/currterm     the same, for Java
-    DIR/durable      up to where the log is on disk             durable_file.py
-    DIR/checkpoint   how far the log was committed              checkpoint_file.py
-    DIR/lock         held by the process that uses it
-    DIR/data/        data segments                              file_ledger_store.py
-    DIR/index/       index segments
-    DIR/damaged      which entries are; mostly absent           damaged_ranges.py
-    DIR/set-aside/   what recovery cut off, kept for people     set_aside.py
+"""Opening everything that one member keeps (`quorumlog.store` draws it), in the right order.
 
 A data directory, not a name, is what voted and acknowledged. So a directory that forgot its term and
-vote, or what it has on disk, must not speak for its old self: it draws a new directory id, synced
-before anything else is made again, and its member is a new one that the others feed. Nobody could feed
-a group of one, which therefore refuses to start and names the command (directory_recovery.py).
+vote, or what it has on disk, must not speak for its old self: it draws a new directory id, synced before
+anything else is made again, and its member is a new one that the others feed. Nobody could feed a group
+of one, which therefore refuses to start and names the command (directory_recovery.py).
 """
 
 from __future__ import annotations
@@ -65,7 +54,6 @@ _OWN_NAMES = frozenset(
 
 
 def draw_directory_id() -> str:
-    """32 random hexadecimal digits."""
     return secrets.token_hex(16)
 
 
@@ -102,9 +90,9 @@ def open_member_directory(
 ) -> MemberDirectory:
     """Open a directory, recover its log, or make a new one where there is none.
 
-    Raises ConfigError (another group, member or segment size; in use; no permission; not ours to
-    write), DirectoryDamaged (damage at or below the durable point that cannot be bounded, or a group of
-    one that forgot what it promised), StoreFailure (the disk refuses).
+    Raises ConfigError (what a person must change), DirectoryDamaged (damage at or below the durable
+    point that cannot be bounded, or a group of one that forgot what it promised), StoreFailure (the disk
+    refuses).
     """
     path = path.rstrip("/") or "/"
     if len(member_id.encode()) > MAX_MEMBER_ID_BYTES:
@@ -176,7 +164,7 @@ def lock_directory(disk: Disk, path: str) -> DiskLock:
 
 
 def _make(disk: Disk, path: str) -> None:
-    """The directory and its parents; their names are synced once it is known to be a new one."""
+    """Their names are synced once it is known to be a new one."""
     if not disk.exists(path):
         try:
             disk.make_directory(path)
@@ -190,9 +178,8 @@ def _make(disk: Disk, path: str) -> None:
 
 
 def _sync_names_above(disk: Disk, path: str) -> None:
-    """The names of the directory and of all above it, whoever has made them: an operator's mkdir, or a
-    first start that was killed before it came here. Without its name everything in it would be gone.
-    Those by which symbolic links lead there are names as well."""
+    """The names of the directory and of all above it, whoever has made them, and of the symbolic links
+    that lead there: without its name everything in it would be gone."""
     for name in dict.fromkeys((path, disk.real_path(path))):
         while (parent := posixpath.dirname(name)) != name:
             try:
@@ -317,9 +304,9 @@ def _renew(disk: Disk, path: str, record: MemberRecord, directory_id: str) -> Me
 
 
 def rename_earlier(disk: Disk, path: str, config: StoreConfig) -> None:
-    """Give what an earlier release has written the names of this one; on disk when this returns, before
-    anything is read or written under them. A file `healing` takes the place of `damaged`
-    (damaged_ranges.py); a folder `quarantine` beside `set-aside` is kept in there as a whole."""
+    """Give what an earlier release has written the names of this one; on disk when this returns. A file
+    `healing` takes the place of `damaged` (damaged_ranges.py); a folder `quarantine` beside `set-aside`
+    is kept in there."""
     names = set(disk.list(path))
     earlier = {EARLIER_DAMAGED_NAME, EARLIER_SET_ASIDE_NAME} & names
     if EARLIER_DAMAGED_NAME in earlier:

@@ -18,8 +18,8 @@ from quorumlog.store.ledger_store import LedgerStore, LogPoint
 
 
 class MemberDirectory:
-    """Where a member keeps itself; made by `open_member_directory`. All calls come from the thread that
-    owns the member, except `write_checkpoint` and `sync_durable_point`."""
+    """Made by `open_member_directory`. All calls come from the thread that owns the member, except
+    `write_checkpoint` and `sync_durable_point`."""
 
     def __init__(
         self,

@@ -1,10 +1,5 @@
-"""SegmentList: equal segments, one behind the other, as one address space.
-
-    data/00000000000000000000  data/00000000001073741824  ...     named by their first byte
-
-It knows which files there are and how far their space is reserved; what lies in them is not its
-concern.
-"""
+"""SegmentList: equal segments, named by their first byte, one behind the other as one address space.
+What lies in them is not its concern."""
 
 from __future__ import annotations
 
@@ -28,11 +23,8 @@ def segment_name(base_position: int) -> str:
 
 
 class SegmentList:
-    """Segments from `first_position` on; contiguous.
-
-    Only `file_at`, `pread` and `reserve_ahead` may be called off the store's own thread, and `write`
-    under a lock that truncation takes as well (rewriting.py).
-    """
+    """Only `file_at`, `pread` and `reserve_ahead` may be called off the store's own thread, and `write`
+    under a lock that truncation takes as well (rewriting.py)."""
 
     def __init__(self, disk: Disk, directory: str, segment_bytes: int, first_position: int) -> None:
         """An empty list whose first segment will begin at `first_position`."""
@@ -81,17 +73,14 @@ class SegmentList:
         return "/".join(self.path_of(position).rsplit("/", 2)[1:])
 
     def adopt(self, file: Segment) -> None:
-        """Take an existing segment in behind the last one."""
         assert file.base_position == self.end_position, (file.base_position, self.end_position)
         assert file.size_bytes == self.segment_bytes, (file.size_bytes, self.segment_bytes)
         self._files[file.base_position] = file
         self.end_position = file.end_position
 
     def create_next(self) -> Segment:
-        """A new last segment without space, its name on disk: for a start.
-
-        Raises DiskFull, StoreFailure.
-        """
+        """A new last segment without space, its name on disk: for a start. Raises DiskFull,
+        StoreFailure."""
         file = self._create_file()
         self._sync_directory()
         self.adopt(file)
@@ -102,11 +91,9 @@ class SegmentList:
         return Segment.create(self._disk, path, self.end_position, self.segment_bytes)
 
     def drop_after(self, position: int, reserve_stop: int = 0) -> list[Segment]:
-        """Delete the segments behind the one that holds `position`, from the last backwards; returns
-        them. What is reserved below `reserve_stop` stays reserved: segments there become zeros instead.
-
-        Each step is on disk before the next, so that what a crash leaves is contiguous.
-        """
+        """Delete the segments behind the one that holds `position`, and return them. Segments below
+        `reserve_stop` become zeros instead, and stay reserved. Each step, from the last backwards, is on
+        disk before the next: what a crash leaves is contiguous."""
         dropped = []
         with self._growth_lock:
             reserve_stop = min(reserve_stop, self.reserved_position)
@@ -128,9 +115,8 @@ class SegmentList:
 
     def discard_from(self, position: int, reserve_stop: int, low: int) -> Segment | None:
         """Zeros from `position` on, for a start; returns the segment that holds it, which is not synced.
-
-        Space up to `reserve_stop` that the segments have is theirs all the while. `low`: see `Segment`.
-        """
+        Space up to `reserve_stop` that the segments have is theirs all the while. `low`: see
+        `Segment`."""
         self.reserved_position = position
         for file in self.files:
             if file.end_position > position and file.base_position <= self.reserved_position:
@@ -176,11 +162,9 @@ class SegmentList:
         return SpaceTaken(disk_bytes, len(files) * self.segment_bytes)
 
     def reserve(self, stop_position: int, step_bytes: int) -> None:
-        """Have space up to `stop_position`, creating segments as needed, in steps of `step_bytes`
-        that end with their segment; reserved and synced when this returns.
-
-        Raises DiskFull: what was reserved until then stays, and no segment without space is left.
-        """
+        """Have space up to `stop_position`, synced, creating segments as needed, in steps of
+        `step_bytes` that end with their segment. Raises DiskFull: what was reserved until then stays,
+        and no segment without space is left."""
         if self.reserved_position >= stop_position:
             return  # without the lock: who holds it may be waiting for the disk
         with self._growth_lock:
@@ -189,9 +173,7 @@ class SegmentList:
 
     def reserve_ahead(self, reserved_position: int, step_bytes: int) -> None:
         """One more step, unless more or less is reserved by now than `reserved_position`. Any thread.
-
-        Raises as `reserve`.
-        """
+        Raises as `reserve`."""
         with self._growth_lock:
             if self.reserved_position == reserved_position and not self._is_closed:
                 self._reserve_more(reserved_position + step_bytes, 0)
@@ -241,11 +223,9 @@ class SegmentList:
         return files
 
     def zero_in_segment(self, first_position: int, stop_position: int) -> None:
-        """Zero what lies in the segment that holds `first_position`, if there is one; synced.
-
-        To the end of the range's last page, behind which nothing was written: a page that the disk
-        cannot read can be written as a whole only.
-        """
+        """Zero what lies in the segment that holds `first_position`, if there is one; synced. To the end
+        of the last page, behind which nothing was written: one that the disk cannot read can be written
+        as a whole only."""
         file = self.file_at(first_position)
         if file is None or stop_position <= first_position:
             # A cut began with its segment, which is gone; or the log ends with that segment although
@@ -268,10 +248,8 @@ class SegmentList:
         return self.base_of(position) + self.segment_bytes if file is None else file.next_data(position)
 
     def pread(self, size_bytes: int, position: int) -> bytes:
-        """Up to `size_bytes`, over segment ends; shorter where the list ends. Any thread.
-
-        Raises OSError.
-        """
+        """Up to `size_bytes`, over segment ends; shorter where the list ends. Any thread. Raises
+        OSError."""
         pieces = []
         while size_bytes:
             file = self.file_at(position)

@@ -1,15 +1,14 @@
 """Recovery: a start applies the survey of its log (survey.py), until every byte is known to be on disk.
 
     below the durable point    index units that were not synced are written again; what is bad is kept as
-                               a damaged range (damaged.py), its ends known, until another
-                               member's copy takes its place
+                               a damaged range (damaged_ranges.py)
     above it                   whole entries with good digests are written again, the rest is a torn
                                tail: kept aside in `set-aside/` and cut
 
-Nothing is believed because a read shows it. After a SIGKILL the tail is only page cache, and after a
-failed `fdatasync` the cache shows bytes, marked clean, that the disk does not have. So the names are
-synced, what is kept above the durable point is written again, and what lies behind the end is
-discarded and synced, all before any of it counts.
+Nothing is believed because a read shows it: after a SIGKILL the tail is only page cache, and after a
+failed `fdatasync` the cache shows bytes, marked clean, that the disk does not have. So names are synced,
+what is kept above the durable point is written again, and what lies behind the end is discarded, before
+any of it counts.
 """
 
 from __future__ import annotations
@@ -46,8 +45,6 @@ MOST_UNWRITTEN = 1 << 21
 
 
 class RecoveryReport(NamedTuple):
-    """What a start found and did."""
-
     lines: tuple[str, ...]
     """For people; empty after a clean stop."""
     cut_bytes: int
@@ -59,7 +56,7 @@ class RecoveryReport(NamedTuple):
     rebuilt_index_from: int
     """First entry at or below the durable point whose index unit was wrong; -1: none."""
     rewritten: tuple[str, ...] = ()
-    """Places that the disk could not read and that held nothing which counts: written again."""
+    """Places that the disk could not read and that did not count: written again."""
 
 
 class RecoveredLog(NamedTuple):
@@ -75,11 +72,8 @@ class RecoveredLog(NamedTuple):
 def recover_log(
     disk: Disk, directory: str, config: StoreConfig, durable_file: DurableFile, begin: LogPoint
 ) -> RecoveredLog:
-    """Make the log in `directory` good for appends; it begins behind `begin`.
-
-    Raises DirectoryDamaged with file, position and index where damage at or below the durable point
-    cannot be bounded; StoreFailure where the disk refuses.
-    """
+    """Make the log in `directory` good for appends; it begins behind `begin`. Raises DirectoryDamaged
+    where damage at or below the durable point cannot be bounded; StoreFailure."""
     known = durable_file.load()
     if known is None:
         raise StoreFailure(f"{directory}/durable has no readable slot")

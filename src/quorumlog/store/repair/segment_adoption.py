@@ -1,8 +1,5 @@
 """SegmentAdoption: a start does to the segment files what the survey of them says (survey_files.py).
-
-What does not belong to the log is set aside in `set-aside/`; the others become lists of files of full
-length.
-"""
+What does not belong to the log is set aside; the others become lists of files of full length."""
 
 from __future__ import annotations
 
@@ -34,7 +31,6 @@ class SegmentAdoption:
         found: FileSurvey,
     ) -> None:
         self.lines: list[str] = []
-        """What was found and done, in sentences."""
         self.kept_aside: list[str] = []
         """Where what does not belong to the log has gone."""
         self._disk = disk

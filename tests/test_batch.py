@@ -80,7 +80,7 @@ def test_what_was_stamped_is_read_from_the_bytes_again(count: int) -> None:
 def test_the_digest_of_one_entry_is_that_of_many(bodies: list[bytes]) -> None:
     batch, _ = stamped(bodies)
     one_by_one = [unpack_header(batch.slice(i, i + 1).buffer).digest for i in range(batch.count)]
-    assert digests_of(batch.headers()).tolist() == one_by_one
+    assert digests_of(batch.words()).tolist() == one_by_one
 
 
 @pytest.mark.parametrize("count", [1, 3])

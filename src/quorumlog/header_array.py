@@ -68,15 +68,10 @@ def words_of(headers: HeaderArray) -> UInt64Array:
     return words
 
 
-def digests_of(headers: HeaderArray) -> UInt64Array:
-    """Shape (count,): d(i) of `quorumlog.batch`, a 32-bit value in a uint64."""
-    return _digests_of_words(words_of(headers))
-
-
-def _digests_of_words(words: UInt64Array) -> UInt64Array:
-    """One splitmix64 finaliser over a sum of the identifying fields, each times an odd constant of its
-    own: a change of any one field changes the 64-bit state for certain, its low half with 1 - 2^-32.
-    """
+def digests_of(words: UInt64Array) -> UInt64Array:
+    """Shape (count,): d(i) of `quorumlog.batch`, 32-bit values. One splitmix64 finaliser over a sum of
+    the identifying fields, each times an odd constant of its own: a change of any one field changes the
+    64-bit state for certain, its low half with 1 - 2^-32."""
     body = (words[CHAIN] & HIGH_32) | (words[BODY] >> BITS_32)
     z: UInt64Array = words[INDEX] * _MIX_INDEX
     z += words[TERM] * _MIX_TERM
@@ -97,7 +92,7 @@ def chain_of(headers: HeaderArray, previous_chain: int) -> UInt32Array:
 
 
 def chain_of_words(words: UInt64Array, previous_chain: int) -> UInt64Array:
-    sums = np.add.accumulate(_digests_of_words(words))
+    sums = np.add.accumulate(digests_of(words))
     sums += np.uint64(previous_chain)
     sums &= LOW_32
     return sums

@@ -79,26 +79,22 @@ __all__ = [
 
 __version__ = VERSION
 
-_HOME = {
-    "Entry": "batch",
-    "EntryBatch": "batch",
-    "AsyncLedgerClient": "client",
-    "LedgerClient": "client",
-    "MemberStatusRow": "client",
-    "connect": "client",
-    "connect_async": "client",
-    "leader_of": "client",
-    "ConsensusConfig": "config",
-    "GroupConfig": "config",
-    "MemberAddress": "config",
-    "StoreConfig": "config",
-    "AppendReceipt": "entry",
-    "Durability": "entry",
-    "LedgerServer": "server",
-    "LocalCluster": "server",
+_HOMES = {
+    "batch": ("Entry", "EntryBatch"),
+    "client": (
+        "AsyncLedgerClient",
+        "LedgerClient",
+        "MemberStatusRow",
+        "connect",
+        "connect_async",
+        "leader_of",
+    ),
+    "config": ("ConsensusConfig", "GroupConfig", "MemberAddress", "StoreConfig"),
+    "entry": ("AppendReceipt", "Durability"),
+    "server": ("LedgerServer", "LocalCluster"),
 }
-"""Module of each public name that is not an error; imported at first use, so that a Spark worker never
-loads a server and a shell command starts at once."""
+"""Public names that are no errors, by module; imported at first use, so that a Spark worker never loads
+a server and a shell command starts at once."""
 
 
 def __dir__() -> list[str]:
@@ -111,6 +107,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'quorumlog' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(f"quorumlog.{_HOME.get(name, 'errors')}"), name)
+    home = next((home for home, names in _HOMES.items() if name in names), "errors")
+    value = getattr(import_module(f"quorumlog.{home}"), name)
     globals()[name] = value
     return value

@@ -27,13 +27,10 @@ _FILE_MODE = 0o600
 
 _REMEDIES = {
     errno.EIO: "check the disk, and replace it if it fails",
-    errno.ENOSPC: "make space on its file system",
-    errno.EDQUOT: "make space on its file system",
     errno.EROFS: "make its file system writable",
-    errno.EACCES: "give the user that runs this access to it",
-    errno.EPERM: "give the user that runs this access to it",
-    errno.EMFILE: "raise the limit of open files",
-    errno.ENFILE: "raise the limit of open files",
+    **dict.fromkeys(_NO_SPACE, "make space on its file system"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "give the user that runs this access to it"),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "raise the limit of open files"),
 }
 
 

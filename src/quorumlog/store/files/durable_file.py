@@ -21,7 +21,7 @@ import threading
 from typing import NamedTuple, Self
 
 from quorumlog.store.disk import Disk
-from quorumlog.store.files.slot_file import SlotFile, read_slots
+from quorumlog.store.files.slot_file import SlotFile, read_payload
 from quorumlog.store.ledger_store import LOG_ORIGIN, LogPoint
 
 DURABLE_NAME = "durable"
@@ -52,16 +52,12 @@ def decode_durable_point(payload: bytes) -> DurablePoint:
 
 
 def read_durable_point(disk: Disk, directory: str) -> DurablePoint | None:
-    """Read-only: None if the file is missing or has no good slot."""
+    """None if the file is missing or has no good slot."""
     try:
-        file = disk.open(f"{directory}/{DURABLE_NAME}", writable=False)
+        payload = read_payload(disk, f"{directory}/{DURABLE_NAME}", DURABLE_MAGIC)
     except FileNotFoundError:
         return None
-    try:
-        slots = read_slots(file, DURABLE_MAGIC)
-    finally:
-        file.close()
-    return decode_durable_point(slots[0].payload) if slots else None
+    return None if payload is None else decode_durable_point(payload)
 
 
 class DurableFile:
@@ -87,7 +83,7 @@ class DurableFile:
         return cls(SlotFile.open(disk, f"{directory}/{DURABLE_NAME}", DURABLE_MAGIC))
 
     def load(self) -> DurablePoint | None:
-        """The newest recorded point; None if no slot is good."""
+        """None if no slot is good."""
         with self._lock:
             payload = self._slots.payload
         return None if payload is None else decode_durable_point(payload)

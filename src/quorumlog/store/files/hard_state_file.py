@@ -28,7 +28,7 @@ from quorumlog.entry import HardState, Replica
 from quorumlog.errors import StoreFailure
 from quorumlog.store.disk import Disk, is_lack_of_space, refusal
 from quorumlog.store.files.replaced_file import parse_properties, read_readable, replace_file
-from quorumlog.store.files.slot_file import PAYLOAD_BYTES, SlotFile, read_slots
+from quorumlog.store.files.slot_file import PAYLOAD_BYTES, SlotFile, read_payload
 
 HARD_STATE_NAME = "hardstate"
 CURRTERM_NAME = "currterm"
@@ -84,14 +84,10 @@ def read_hard_state(disk: Disk, directory: str) -> HardState | None:
     path = f"{directory}/{HARD_STATE_NAME}"
     if not disk.exists(path):
         return read_currterm(disk, directory)
-    file = disk.open(path, writable=False)
-    try:
-        slots = read_slots(file, HARD_STATE_MAGIC)
-    finally:
-        file.close()
-    if not slots:
+    payload = read_payload(disk, path, HARD_STATE_MAGIC)
+    if payload is None:
         return None
-    return _winner(decode_hard_state(slots[0].payload), read_currterm(disk, directory))
+    return _winner(decode_hard_state(payload), read_currterm(disk, directory))
 
 
 def _winner(own: HardState, java: HardState | None) -> HardState:

@@ -10,8 +10,6 @@ as the group forms, and when the directory gets a new id because it forgot what 
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 from isal.isal_zlib import crc32
 
@@ -37,24 +35,9 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     formation: Formation = Formation()
 
 
-def encode_member(record: MemberRecord) -> bytes:
-    fields: dict[str, Any] = {
-        "version": MEMBER_VERSION,
-        "group": record.group,
-        "member_id": record.member_id,
-        "directory_id": record.directory_id,
-        "segment_bytes": record.segment_bytes,
-        "index_segment_bytes": record.index_segment_bytes,
-        "checked": record.checked,
-        "pending": record.formation.pending,
-        "founding": record.formation.founding,
-        "cluster_id": record.formation.cluster_id,
-    }
-    line = msgspec.json.encode(fields)
-    return line + f"\ncrc32={crc32(line):08x}\n".encode()
-
-
 class _Stored(msgspec.Struct):
+    """The fields of a record and of its formation, in their order."""
+
     version: int
     group: str
     member_id: str
@@ -67,6 +50,12 @@ class _Stored(msgspec.Struct):
     cluster_id: str
 
 
+def encode_member(record: MemberRecord) -> bytes:
+    *own, formation = msgspec.structs.astuple(record)
+    line = msgspec.json.encode(_Stored(MEMBER_VERSION, *own, *formation))
+    return line + f"\ncrc32={crc32(line):08x}\n".encode()
+
+
 def decode_member(data: bytes) -> MemberRecord:
     """Raises ValueError saying what is wrong."""
     line, _, rest = data.partition(b"\n")
@@ -75,15 +64,10 @@ def decode_member(data: bytes) -> MemberRecord:
     stored = msgspec.json.decode(line, type=_Stored)
     if stored.version != MEMBER_VERSION:
         raise ValueError(f"its version is {stored.version}, this software knows {MEMBER_VERSION}")
-    return MemberRecord(
-        group=stored.group,
-        member_id=stored.member_id,
-        directory_id=stored.directory_id,
-        segment_bytes=stored.segment_bytes,
-        index_segment_bytes=stored.index_segment_bytes,
-        checked=stored.checked,
-        formation=Formation(stored.pending, stored.founding, stored.cluster_id),
-    )
+    fields = msgspec.structs.asdict(stored)
+    del fields["version"]
+    formation = Formation(*(fields.pop(name) for name in Formation._fields))
+    return MemberRecord(**fields, formation=formation)
 
 
 def load_member(disk: Disk, directory: str) -> MemberRecord | None:

@@ -4,6 +4,7 @@ may leave `NAME.tmp`, which nobody reads and the next write removes."""
 from __future__ import annotations
 
 import posixpath
+from contextlib import closing
 
 from quorumlog.store.disk import Disk, reason_of
 
@@ -14,10 +15,8 @@ def read_file(disk: Disk, path: str) -> bytes | None:
         file = disk.open(path, writable=False)
     except FileNotFoundError:
         return None
-    try:
+    with closing(file):
         return file.pread(file.size(), 0)
-    finally:
-        file.close()
 
 
 def read_readable(disk: Disk, path: str) -> tuple[bytes | None, str]:
@@ -37,13 +36,10 @@ def replace_file(disk: Disk, path: str, data: bytes, *, synced: bool) -> None:
     temporary = path + ".tmp"
     if disk.exists(temporary):
         disk.unlink(temporary)
-    file = disk.open(temporary, create=True)
-    try:
+    with closing(disk.open(temporary, create=True)) as file:
         file.pwritev([data], 0)
         if synced:
             file.sync()
-    finally:
-        file.close()
     disk.rename(temporary, path)
     if synced:
         disk.sync_directory(posixpath.dirname(path))

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import errno
 import struct
+from contextlib import closing
 from typing import NamedTuple, Self
 
 from isal.isal_zlib import crc32
@@ -71,21 +72,25 @@ def read_slots(file: DiskFile, magic: bytes) -> list[Slot]:
     return sorted(slots, key=lambda slot: -slot.sequence)
 
 
+def read_payload(disk: Disk, path: str, magic: bytes) -> bytes | None:
+    """Of the winning slot, None if neither is good. Raises FileNotFoundError."""
+    with closing(disk.open(path, writable=False)) as file:
+        slots = read_slots(file, magic)
+    return slots[0].payload if slots else None
+
+
 def unreadable_slots(disk: Disk, path: str) -> list[tuple[int, str]]:
-    """(position, what the disk says) of the slots of a file that it cannot read."""
     try:
         file = disk.open(path, writable=False)
     except FileNotFoundError:
         return []
     found = []
-    try:
+    with closing(file):
         for position in (0, SLOT_BYTES):
             try:
                 file.pread(SECTOR_BYTES, position)
             except OSError as error:
                 found.append((position, f"cannot be read: {reason_of(error)}"))
-    finally:
-        file.close()
     return found
 
 

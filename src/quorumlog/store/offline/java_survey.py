@@ -131,7 +131,7 @@ def _scan(
                 place.next_index - 1, place.previous_term, place.previous_chain, place.position
             )
         if header is not None and place.next_index > first.next_index:
-            segments.append(search.log_segment(file, first.position, header))
+            segments.append(search.log_segment(file, first.position, header.index, header.term))
         # DLedger takes any record of magic -1 for a blank, whatever length it names.
         if not got.is_blank:
             return end, f"{file.name}: {got.problem}" if got.problem else ""

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from quorumlog.entry_header import EntryHeader
 from quorumlog.store.ledger_store import LogPoint
 from quorumlog.store.log.segment_view import IndexUnits, SegmentFile, SegmentView, header_at
 
@@ -25,7 +24,6 @@ class Damage(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """For people."""
         if self.index < 0:
             return f"position {self.position}"
         more = f" .. {self.stop_index - 1}" if self.stop_index > self.index + 1 else ""
@@ -75,27 +73,19 @@ class SegmentSearch:
         elif header is not None:
             unit = self.units.read(header.index, header.index + 1)[0]
             if int(unit["position"]) == first_position:
-                return self.log_segment(file, first_position, header)
+                return self.log_segment(file, first_position, header.index, header.term)
         found = self.unit_at(first_position, low_index, high_index)
         if header is not None and found is None:
-            return self.log_segment(file, first_position, header)  # nothing says otherwise
+            # Nothing says otherwise.
+            return self.log_segment(file, first_position, header.index, header.term)
         index, term = found or (-1, -1)
         if not self.damage or self.damage[-1].path != file.name:
             problem = "its first record is not the entry that begins here"
             self.damage.append(Damage(file.name, first_position, index, problem))
-        if not found:
-            return None
-        return LogSegment(file.name, file.position, self.data.segment_bytes, index, term, first_position)
+        return self.log_segment(file, first_position, index, term) if found else None
 
-    def log_segment(self, file: SegmentFile, first_position: int, header: EntryHeader) -> LogSegment:
-        return LogSegment(
-            file.name,
-            file.position,
-            self.data.segment_bytes,
-            header.index,
-            header.term,
-            first_position,
-        )
+    def log_segment(self, file: SegmentFile, first_position: int, index: int, term: int) -> LogSegment:
+        return LogSegment(file.name, file.position, self.data.segment_bytes, index, term, first_position)
 
     def unit_at(self, position: int, low_index: int, high_index: int) -> tuple[int, int] | None:
         """(index, term) of the unit for the entry at `position`; positions rise with the index."""

@@ -42,7 +42,7 @@ def survey_own(
     )
     search = SegmentSearch(data, IndexUnits(index))
     segments = _segments(search, files.data_files, log)
-    damage = [*_damage_of_files(data, files, log), *_damage_of_log(data, index, files, known, log)]
+    damage = _damage_of_log(data, index, files, known, log)
     damage += [
         each
         for each in search.damage
@@ -66,26 +66,20 @@ def _segments(search: SegmentSearch, files: list[SegmentFile], log: LogSurvey) -
     return tuple(segments)
 
 
-def _damage_of_files(data: SegmentView, files: FileSurvey, log: LogSurvey) -> list[Damage]:
-    """Where no damaged range says the same."""
-    named = {each.path for each in log.ranges}
-    return [
-        Damage(data.name_of(each.position), each.position, -1, each.problem)
-        for each in files.data
-        if each.problem and data.name_of(each.position) not in named
-    ]
-
-
 def _damage_of_log(
     data: SegmentView, index: SegmentView, files: FileSurvey, known: DurablePoint, log: LogSurvey
 ) -> list[Damage]:
-    lost = {data.name_of(each.position): each.problem for each in files.data if each.problem}
+    lost = {data.name_of(each.position): each for each in files.data if each.problem}
+    named = [each.path for each in log.ranges]  # they say the same of the file
     damage = [
+        Damage(name, file.position, -1, file.problem) for name, file in lost.items() if name not in named
+    ]
+    damage += [
         Damage(
             each.path,
             each.before.position,
             each.first_index,
-            lost.get(each.path, each.problem),
+            lost[each.path].problem if each.path in lost else each.problem,
             each.stop_index,
         )
         for each in log.found

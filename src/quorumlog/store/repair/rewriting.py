@@ -180,13 +180,10 @@ class Rewriting:
         placement = self._place(before, batch)
         if not batch.lies_at(placement.positions) or placement.end_position > last.position:
             raise ProtocolViolation(f"entries from {batch.first_index} on lie elsewhere here")
-        end = headers[-1]
-        point = LogPoint(
-            batch.last_index, int(end["term"]), int(end["chain_crc"]), placement.end_position
-        )
+        point = _end_of(batch, placement)
         if point.index == last.index and (
             point.chain != last.chain
-            or last.position not in (point.position, self._segment_end(point.position))
+            or last.position not in (point.position, self._data.stop_of(point.position))
         ):
             raise ProtocolViolation(
                 f"the chain of entries {damaged.first_index} .. {last.index} ends with"
@@ -211,7 +208,7 @@ class Rewriting:
             run_before, run_last = self._damaged.run_around(damaged)
             low, high = run_before.position, run_last.position
             if end.index <= run_last.index:
-                high = self._segment_end(high)  # nothing lies behind
+                high = self._data.stop_of(high)  # nothing lies behind
             written: list[Segment] = []
             for number, (start, stop, position) in enumerate(placement.pieces):
                 piece = batch.slice(start, stop)
@@ -233,12 +230,8 @@ class Rewriting:
                 file.sync()
             left = [damaged.up_to(before)] if damaged.holds(before.index) else []
             if not is_last:
-                last = batch.headers()[-1]
-                point = LogPoint(
-                    batch.last_index, int(last["term"]), int(last["chain_crc"]), placement.end_position
-                )
-                path = self._data.name_of(point.position)
-                left.append(damaged.behind(point, path))
+                point = _end_of(batch, placement)
+                left.append(damaged.behind(point, self._data.name_of(point.position)))
             self._damaged.replace(damaged, left)
             self._damaged.save()
 
@@ -258,9 +251,6 @@ class Rewriting:
             batch.sizes, reached.position, self._config.segment_bytes, self._config.entry_limit_bytes
         )
 
-    def _segment_end(self, position: int) -> int:
-        return self._data.base_of(position) + self._data.segment_bytes
-
     # ---------------------------------------------------------------- keeping aside
 
     def _keep_aside(self, position: int, stop_position: int) -> None:
@@ -278,3 +268,8 @@ class Rewriting:
                 raise StoreFailure(refusal(self.set_aside.path, "written", error)) from error
             path = ""
         self._aside = (path, first_position)
+
+
+def _end_of(batch: EntryBatch, placement: Placement) -> LogPoint:
+    last = batch.headers()[-1]
+    return LogPoint(batch.last_index, int(last["term"]), int(last["chain_crc"]), placement.end_position)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import NamedTuple
 
 from quorumlog.config import StoreConfig
@@ -63,14 +63,11 @@ class SetAside:
 
     def write(self, target: str, pieces: Iterable[bytes], offset: int = 0) -> None:
         """Into a file of the folder, new or not; on disk when this returns. Raises OSError."""
-        copy = self._disk.open(target, create=not self._disk.exists(target))
-        try:
+        with closing(self._disk.open(target, create=not self._disk.exists(target))) as copy:
             for piece in pieces:
                 copy.pwritev([piece], offset)
                 offset += len(piece)
             copy.sync()
-        finally:
-            copy.close()
         self.came()
 
     def came(self) -> None:

@@ -201,7 +201,6 @@ class EntryBatch:
 
     @property
     def chain_before(self) -> int:
-        """The chain that the first entry continues."""
         if self._chain_before is None:
             self._chain_before = self.first_header.chain_before
         return self._chain_before
@@ -327,7 +326,6 @@ class EntryBatch:
         return int(chain[-1])
 
     def _stamp_one(self, index: int, term: int, position: int, previous_chain: int) -> int:
-        """The unbatched writer's entry: numpy's fixed costs would dominate."""
         old = self.first_header
         crc = crc32(self.buffer[HEADER_BYTES:])
         header = EntryHeader(old.magic, old.size, index, term, position, 0, 0, crc, old.body_len)
@@ -382,7 +380,6 @@ class EntryBatch:
             raise ProtocolViolation(f"chain_crc does not match at index {at}")
 
     def lies_at(self, positions: Int64Array) -> bool:
-        """Does every header name the position that is expected of it?"""
         if self.count == 1:
             return self.first_header.pos == int(positions[0])
         return bool((self.words()[POS].view(np.int64) == positions).all())

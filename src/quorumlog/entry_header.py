@@ -66,7 +66,6 @@ class EntryHeader(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return (z ^ (z >> 31)) & _MASK_32
 
     def chain_after(self, previous_chain: int) -> int:
-        """chain(i) from chain(i - 1)."""
         return (previous_chain + self.digest) & _MASK_32
 
     @property

@@ -12,14 +12,8 @@
       damaged                   which entries are; mostly absent
       set-aside/                what recovery cut off, kept for people
 
-    entry   magic 4 | size 4 | index 8 | term 8 | pos 8 | channel 4 | chain_crc 4 | body_crc 4 |
-            body_len 4 | body
-    blank   FF FF FF FF | bytes left in the segment 4 | zeros
-    unit    magic 4 | position 8 | size 4 | index 8 | term 8
-    slot    magic 8 | sequence 8 | payload 492 | crc 4       one 512-byte sector; zeros to 4096
-
-Entries, blanks, units, `currterm` and `checkpoint` are DLedger's; all integers are big-endian
-(docs/formats.md). Reading order:
+Segments, `currterm` and `checkpoint` are DLedger's; all integers are big-endian (docs/formats.md).
+Reading order:
 
     disk.py               every call of the operating system; memory_disk.py, where nothing is kept
     ledger_store.py       what a member asks of its log

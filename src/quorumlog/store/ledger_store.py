@@ -108,7 +108,6 @@ class DamagedRange(msgspec.Struct, frozen=True, array_like=True):
         return self.first_index < other.stop_index and other.first_index < self.stop_index
 
     def joined(self, other: DamagedRange) -> DamagedRange:
-        """One range of both, which overlap."""
         assert self.overlaps(other), (self, other)
         front, back = sorted((self, other), key=lambda each: each.first_index)
         if back.stop_index <= front.stop_index:
@@ -128,7 +127,7 @@ class DamagedRange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Examination(NamedTuple):
-    """What a closer look at a part of the log found; `LedgerStore.settle` acts on it."""
+    """`LedgerStore.settle` acts on it."""
 
     ranges: tuple[DamagedRange, ...]
     units: tuple[tuple[int, bytes], ...]
@@ -138,13 +137,12 @@ class Examination(NamedTuple):
     stop_index: int
     """Behind the last entry that was looked at."""
     size_bytes: int
-    """Of the log that was looked at."""
     truncations: int
     """How often the log had been cut when the look began: what was cut since is not damage."""
 
 
 class SetAsideCount(NamedTuple):
-    """What is kept for people to look at: bytes that were cut off or overwritten."""
+    """Bytes that were cut off or overwritten, kept for people."""
 
     files: int
     size_bytes: int
@@ -163,7 +161,6 @@ class SyncTask(Protocol):
     """One flush: everything appended or truncated before `begin_sync` was called."""
 
     done: bool
-    """`run` has returned."""
 
     @property
     def end(self) -> LogPoint:

@@ -11,7 +11,7 @@ from quorumlog.wire.client_messages import Hello, HelloResponse
 
 
 def member_list_of(members: Iterable[MemberAddress]) -> str:
-    """A list of members as it travels: `n0=host:port,...`, sorted by id."""
+    """As it travels: `n0=host:port,...`, sorted by id."""
     return ",".join(f"{m.member_id}={m}" for m in sorted(members, key=lambda m: m.member_id))
 
 

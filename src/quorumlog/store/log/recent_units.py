@@ -19,7 +19,7 @@ assert _UNIT.size == INDEX_UNIT_BYTES
 
 
 class RecentUnits:
-    """Holds entries `first_index` .. `stop_index - 1`; older ones fall out as new ones come."""
+    """Entries `first_index` .. `stop_index - 1`; older ones fall out as new ones come."""
 
     def __init__(self, next_index: int) -> None:
         self.first_index = next_index

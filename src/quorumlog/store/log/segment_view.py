@@ -44,8 +44,6 @@ MAX_POSITION = 1 << 62
 
 
 class SegmentFile(NamedTuple):
-    """A file named by the position of its first byte."""
-
     name: str
     """Relative to the directory, such as `data/00000000000000000000`."""
     position: int
@@ -222,7 +220,6 @@ class IndexUnits:
     def __init__(self, segments: SegmentList) -> None:
         self.segments = segments
         self.unreadable: dict[int, Unreadable] = {}
-        """Met so far, by position."""
 
     @property
     def stop_index(self) -> int:

@@ -54,13 +54,11 @@ from quorumlog.store.offline.stored_entries import Place, Stop, StoredEntries
 
 
 class DirectoryReader:
-    """Read-only; a context manager. Not thread-safe: one per thread.
-
-    Indices name entries (-1: none); `ledger_end_index` is what a start would keep.
-    """
+    """Read-only; a context manager, for one thread. Indices name entries (-1: none); `ledger_end_index`
+    is what a start would keep."""
 
     is_java: bool
-    """Written by a Java member: no entry need carry digests, and no file says whose it is."""
+    """No entry need carry digests, and no file says whose it is."""
     checked: bool
     """Every entry carries both digests."""
     in_use: bool
@@ -75,7 +73,7 @@ class DirectoryReader:
         self.durable_index = -1
         self.index_synced_position = 0
         self.damaged: tuple[DamagedRange, ...] = ()
-        """In order, none above the durable point."""
+        """What the member has noted as lost: in order, none above the durable point."""
         try:
             record = load_member(disk, path)
             # In this order: what a running member adds meanwhile then lies behind what these promise.
@@ -105,7 +103,7 @@ class DirectoryReader:
         self.segments: tuple[LogSegment, ...] = extent.segments
         self.end: LogPoint = extent.end
         self.tail: str = extent.tail
-        """What lies behind the end and will be cut by the next start; "" if nothing does."""
+        """What the next start will cut; "" if nothing."""
         self._first_indices = [segment.first_index for segment in self.segments]
         self._entries = StoredEntries(self._data, self._units, checked=self.checked)
         self._structure = StoredEntries(self._data, self._units, checked=False)
@@ -265,7 +263,6 @@ class DirectoryReader:
         return self._units.read(first_index, stop_index)
 
     def unreadable_units(self) -> list[Damage]:
-        """Pages of the index that could not be read so far."""
         index = self._units.segments
         return [
             Damage(index.name_of(page.position), page.position, -1, page.problem)
@@ -327,8 +324,7 @@ class DirectoryReader:
                 is_linked = False
 
     def _next_readable(self, first_index: int, stop_index: int) -> int:
-        """`stop_index` if there is none that lies where its unit says, or with which a segment
-        begins."""
+        """The first entry that lies where its unit says, or begins a segment; else `stop_index`."""
         at = bisect_right(self._first_indices, first_index - 1)
         if at < len(self.segments):
             stop_index = min(stop_index, self._first_indices[at])

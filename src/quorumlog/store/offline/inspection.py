@@ -18,8 +18,6 @@ from quorumlog.store.offline.verification import Progress, check_entries, damage
 
 @dataclass(frozen=True, slots=True)
 class SegmentRow:
-    """One data segment that holds entries, as it is printed."""
-
     file: str
     """Relative to the directory."""
     first_index: int
@@ -59,7 +57,6 @@ class Inspection:
     damaged: tuple[DamagedRange, ...]
     """What the member has noted to be lost, and fetches from others once it runs."""
     tail: str
-    """What lies behind the log's end and will be cut by the next start; "" if nothing does."""
 
     def to_json(self) -> dict[str, Any]:
         return {

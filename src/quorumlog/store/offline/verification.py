@@ -59,7 +59,6 @@ class Verification:
     ledger_end_index: int
     damage: tuple[Damage, ...] = ()
     damaged: tuple[DamagedRange, ...] = ()
-    """What the member has noted to be lost, and fetches from others once it runs."""
 
     @property
     def ok(self) -> bool:
@@ -79,8 +78,6 @@ class Verification:
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """Several directories over the entries that all of them hold."""
-
     directories: tuple[str, ...]
     end_indices: tuple[int, ...]
     """A directory that ends before others is shorter, which is no difference."""
@@ -88,7 +85,6 @@ class Comparison(msgspec.Struct, frozen=True):
     stop_index: int
     """What was compared; empty if the logs have no index in common."""
     first_difference: int | None
-    """The lowest index at which not all hold the same entry."""
     committed_index: int
     """The lowest of their committed indices: at or below it a difference is a broken promise, above
     it an uncommitted end that the group would still settle."""

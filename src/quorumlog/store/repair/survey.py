@@ -45,7 +45,6 @@ class LogSurvey(NamedTuple):
     ranges: tuple[DamagedRange, ...]
     """All damaged ranges, those that were known before too, in order."""
     found: tuple[DamagedRange, ...]
-    """Those that were not known."""
     contradiction: DirectoryDamaged | None
     """The links are good and do not lead to the durable point: a start ends with this."""
     bad_blanks: tuple[tuple[int, int], ...]
@@ -63,7 +62,6 @@ class LogSurvey(NamedTuple):
     unreadable_units: tuple[Unreadable, ...]
     """The same of the index."""
     lines: tuple[str, ...]
-    """What a start says of it."""
 
     @property
     def cut_bytes(self) -> int:

@@ -87,7 +87,7 @@ class Flush:
 
     @property
     def point(self) -> LogPoint:
-        """What this flush has brought to disk and what is still in the log."""
+        """On disk, and still in the log."""
         return self.end if self._cut is None else min(self.end, self._cut)
 
     @property

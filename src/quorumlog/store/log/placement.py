@@ -15,8 +15,6 @@ from quorumlog.store.log.segment_scan import BLANK_BYTES, IndexArray
 
 
 class Placement(NamedTuple):
-    """A batch that lies across `len(pieces)` segments."""
-
     positions: Int64Array
     """Shape (count,): byte position of each entry in the log."""
     pieces: tuple[tuple[int, int, int], ...]

@@ -68,8 +68,8 @@ class Inspection:
             "directory_id": self.directory_id,
             "formation": {
                 "cluster_id": self.formation.cluster_id,
-                "founding": [_voter_json(voter) for voter in self.formation.founding],
-                "pending": [_voter_json(voter) for voter in self.formation.pending],
+                "founding": [voter._asdict() for voter in self.formation.founding],
+                "pending": [voter._asdict() for voter in self.formation.pending],
             },
             "ledger_begin_index": self.ledger_begin_index,
             "ledger_end_index": self.ledger_end_index,
@@ -96,10 +96,6 @@ class Inspection:
             "damaged": [damaged_to_json(each) for each in self.damaged],
             "tail": self.tail,
         }
-
-
-def _voter_json(voter: Replica) -> dict[str, str]:
-    return {"member_id": voter.member_id, "directory_id": voter.directory_id}
 
 
 def inspect_directory(

@@ -61,7 +61,6 @@ class FileSurvey:
     known: DurablePoint
     """The durable point by which the files were judged."""
     begin: LogPoint
-    """The log begins behind it."""
     data: tuple[SegmentFinding, ...]
     index: tuple[SegmentFinding, ...]
     strangers: tuple[tuple[str, str], ...]

@@ -426,7 +426,7 @@ class Appending(AppendWindow):
 
 def _request(message: ClientMessage, target: Target, timeout_ms: float, **options: Any) -> Request:
     now = now_ms()
-    return Request(message, target, now_ms=now, deadline_ms=now + timeout_ms, **options)
+    return Request(message, target, submitted_ms=now, deadline_ms=now + timeout_ms, **options)
 
 
 def _read_request(message: ReadRequest, target: Target, timeout_ms: float) -> Request:

@@ -72,7 +72,7 @@ class Host:
         request = Request(
             AppendRequest(),
             LEADER,
-            now_ms=self.now,
+            submitted_ms=self.now,
             deadline_ms=self.now + 5000,
             batch=EntryBatch.from_bodies([body]),
             stream=stream,
@@ -395,7 +395,7 @@ def test_what_cannot_be_encoded_fails_alone() -> None:
     request = Request(
         ReadRequest(first_index=nonsense),
         LEADER,
-        now_ms=0.0,
+        submitted_ms=0.0,
         deadline_ms=5000.0,
     )
     world.protocol.submit(request, world.now)

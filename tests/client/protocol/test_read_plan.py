@@ -24,7 +24,7 @@ def make_log(sizes: list[int]) -> list[bytes]:
 
 
 def make_request(message: ReadRequest) -> Request:
-    return Request(message, LEADER, now_ms=0.0, deadline_ms=1.0)
+    return Request(message, LEADER, submitted_ms=0.0, deadline_ms=1.0)
 
 
 def answer(request: Request, log: list[bytes], most: int = 10**9) -> None:
@@ -163,7 +163,9 @@ def test_answers_that_contradict_themselves(change: dict[str, int], words: str) 
 def test_more_than_was_asked_for_is_a_violation() -> None:
     plan = ReadPlan(0, 3, make_request=make_request)
     (request,) = plan.wanted()
-    answer(Request(ReadRequest(first_index=0), LEADER, now_ms=0, deadline_ms=1), make_log([10] * 5))
+    answer(
+        Request(ReadRequest(first_index=0), LEADER, submitted_ms=0, deadline_ms=1), make_log([10] * 5)
+    )
     other = make_request(ReadRequest(first_index=0))
     answer(other, make_log([10] * 5))
     request.response, request.response_batch = other.response, other.response_batch
@@ -220,11 +222,13 @@ def test_what_one_member_holds_whole_is_read_and_nothing_else(
     def make_substitute(message: ReadRequest, tried: set[str]) -> Request | None:
         for name in members:
             if name not in tried:
-                return Request(message, Target(TargetKind.MEMBER, name), now_ms=0.0, deadline_ms=1.0)
+                return Request(
+                    message, Target(TargetKind.MEMBER, name), submitted_ms=0.0, deadline_ms=1.0
+                )
         return None
 
     def chosen(message: ReadRequest) -> Request:
-        return Request(message, Target(TargetKind.MEMBER, "m0"), now_ms=0.0, deadline_ms=1.0)
+        return Request(message, Target(TargetKind.MEMBER, "m0"), submitted_ms=0.0, deadline_ms=1.0)
 
     plan = ReadPlan(
         0,

@@ -72,7 +72,7 @@ class JoinedAppends:
         self.request = Request(
             AppendRequest(),
             LEADER,
-            now_ms=self.submitted_ms,
+            submitted_ms=self.submitted_ms,
             deadline_ms=self.deadline_ms,
             batch=EntryBatch.from_bodies(self._bodies),
             context=self,

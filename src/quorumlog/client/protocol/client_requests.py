@@ -7,7 +7,7 @@ who waits for it is known only to the client that submitted it (`context`).
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
@@ -70,70 +70,39 @@ class RequestState(Enum):
     """`response` or `error` is set, for good."""
 
 
+@dataclass(slots=True, eq=False)
 class Request:
     """One request from its submission to its outcome."""
 
-    __slots__ = (
-        "answered_on",
-        "attempts",
-        "batch",
-        "context",
-        "deadline_ms",
-        "due_ms",
-        "error",
-        "largest_entry_bytes",
-        "message",
-        "not_before_ms",
-        "number",
-        "refusal",
-        "response",
-        "response_batch",
-        "state",
-        "stream",
-        "submitted_ms",
-        "target",
-    )
+    message: ClientMessage
+    target: Target
+    _: KW_ONLY
+    submitted_ms: float
+    deadline_ms: float
+    batch: EntryBatch | None = None
+    """Of an append, and of nothing else."""
+    stream: Stream | None = None
+    context: Any = None
+    """Whoever waits for the outcome; never looked at here."""
+    state: RequestState = RequestState.WAITING
+    attempts: int = 0
+    """Refusals and lost connections so far."""
+    not_before_ms: float = 0.0
+    """While WAITING: back-off, not to be sent before this."""
+    due_ms: float = 0.0
+    """While SENT: when a healthy server has answered at the latest (now, or after a long poll)."""
+    number: int = 0
+    """Place in its stream on the connection that it was last sent on."""
+    refusal: LedgerError | None = None
+    """The last refusal, told if the deadline passes."""
+    response: ClientMessage | None = None
+    response_batch: EntryBatch | None = None
+    error: LedgerError | None = None
+    answered_on: Link | None = None
+    """Where the last answer or refusal came from."""
 
-    def __init__(
-        self,
-        message: ClientMessage,
-        target: Target,
-        *,
-        now_ms: float,
-        deadline_ms: float,
-        batch: EntryBatch | None = None,
-        stream: Stream | None = None,
-        context: Any = None,
-    ) -> None:
-        assert (batch is not None) == isinstance(message, AppendRequest), message
-        self.message = message
-        self.target = target
-        self.submitted_ms = now_ms
-        self.deadline_ms = deadline_ms
-        self.batch = batch
-        self.stream = stream
-        self.context = context
-        """Whoever waits for the outcome; never looked at here."""
-        self.state = RequestState.WAITING
-        self.attempts = 0
-        """Refusals and lost connections so far."""
-        self.not_before_ms = 0.0
-        """While WAITING: back-off, not to be sent before this."""
-        self.due_ms = 0.0
-        """While SENT: when a healthy server has answered at the latest (now, or after a long poll)."""
-        self.number = 0
-        """Place in its stream on the connection that it was last sent on."""
-        self.refusal: LedgerError | None = None
-        """The last refusal, told if the deadline passes."""
-        self.response: ClientMessage | None = None
-        self.response_batch: EntryBatch | None = None
-        self.error: LedgerError | None = None
-        self.answered_on: Link | None = None
-        """Where the last answer or refusal came from."""
-        if batch is None:
-            self.largest_entry_bytes = 0
-        else:
-            self.largest_entry_bytes = batch.total_bytes if batch.count == 1 else int(batch.sizes.max())
+    def __post_init__(self) -> None:
+        assert (self.batch is not None) == isinstance(self.message, AppendRequest), self.message
 
     @property
     def lane(self) -> Lane:

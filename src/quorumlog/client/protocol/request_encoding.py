@@ -31,9 +31,10 @@ def encode_request(
         if isinstance(message, ReadRequest) and request.target.kind is TargetKind.LEADER:
             message = msgspec.structs.replace(message, from_leader=True)
         return encode_frame(group, message, None)  # type: ignore[arg-type]
-    if hello.max_entry_bytes and request.largest_entry_bytes > hello.max_entry_bytes:
+    largest_entry_bytes = batch.total_bytes if batch.count == 1 else int(batch.sizes.max())
+    if 0 < hello.max_entry_bytes < largest_entry_bytes:
         raise BodyTooLarge(
-            f"a body of {request.largest_entry_bytes - HEADER_BYTES} bytes is above the limit of"
+            f"a body of {largest_entry_bytes - HEADER_BYTES} bytes is above the limit of"
             f" {hello.max_entry_bytes - HEADER_BYTES} bytes (server option max_entry_bytes ="
             f" {hello.max_entry_bytes})"
         )

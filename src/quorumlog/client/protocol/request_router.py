@@ -76,7 +76,7 @@ class RequestRouter:
             link.probe = Request(
                 StatusRequest(),
                 Target(TargetKind.ADDRESS, link.address),
-                now_ms=now_ms,
+                submitted_ms=now_ms,
                 deadline_ms=float("inf"),
             )
             self._send(link, link.probe)

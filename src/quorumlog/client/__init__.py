@@ -1,11 +1,9 @@
-"""Clients: other people's processes that append to the log and read it.
-
-`connect` gives a blocking client, `connect_async` one for asyncio. Both have the same verbs, and every
-decision of both is taken in one place. asyncio is imported only by whoever asks for the second.
+"""Clients of a log: `connect` gives a blocking one, `connect_async` one for asyncio. Both have the same
+verbs. asyncio is imported only by whoever asks for the second.
 
 Read in this order: `verbs` (what each verb does, as requests), with `arguments` (what callers give),
 `status_rows` (what a status answers), `system` (the time) and `events` (what callbacks are told);
-`ledger_client_base` (what both are made with). Then either client, from its verbs down to its sockets:
+`ledger_client_base` (what both share). Then either client, from its verbs down to its sockets:
 `blocking_client`, `thread_joiner`, `io_thread`, or `async_client`, `task_joiner`, `io_loop`. Both drive
 the room `protocol`.
 """

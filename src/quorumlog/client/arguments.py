@@ -12,7 +12,7 @@ from quorumlog.config import parse_address
 from quorumlog.errors import BadRequest, ConfigError
 
 MAX_TIMEOUT_MS = 1e12
-"""Thirty years: whoever gives more, sys.maxsize or infinity, means for ever."""
+"""Thirty years: whoever gives more means for ever."""
 INDEX_LIMIT = 1 << 63
 """Indices are signed 64-bit numbers."""
 
@@ -35,8 +35,8 @@ def parse_servers(servers: str | Sequence[str]) -> list[str]:
 
 
 def milliseconds(timeout_ms: Any) -> float | None:
-    """Within `MAX_TIMEOUT_MS`; None for what is no number. A float of Python's own: the clock does not
-    fit into numpy's short ones."""
+    """Within `MAX_TIMEOUT_MS`; None for what is no number. The clock does not fit into numpy's short
+    floats, so the result is Python's own."""
     try:
         given = float(timeout_ms) if isinstance(timeout_ms, Real) else math.nan
     except OverflowError:  # an integer beyond all floats

@@ -5,8 +5,7 @@
         async for entry in log.read(receipt.first_index):
             ...
 
-Single appends that tasks start in one turn of the loop leave at its end, in one frame and one write
-(`quorumlog.client.task_joiner`). A client belongs to the loop that it was first used in.
+A client belongs to the loop that it was first used in.
 """
 
 from __future__ import annotations
@@ -23,13 +22,12 @@ from collections.abc import (
     Iterable,
     Sequence,
 )
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from quorumlog.batch import Entry, EntryBatch
 from quorumlog.client.events import Callback, Events
 from quorumlog.client.io_loop import IoLoop
-from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS, LedgerClientBase
+from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS, AppendStreamBase, LedgerClientBase
 from quorumlog.client.protocol.append_joiner import body_of
 from quorumlog.client.protocol.append_window import (
     DEFAULT_BATCH_BYTES,
@@ -37,8 +35,6 @@ from quorumlog.client.protocol.append_window import (
     DEFAULT_WINDOW,
     BatchGatherer,
     Item,
-    StreamProgress,
-    warn_of_idle_stream,
 )
 from quorumlog.client.protocol.client_requests import Request
 from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
@@ -195,12 +191,7 @@ class AsyncLedgerClient(LedgerClientBase):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
     # ---------------------------------------------------------------- waiting
@@ -236,8 +227,7 @@ class AsyncLedgerClient(LedgerClientBase):
 
 
 class AsyncResults(AsyncIterator[T]):
-    """See `Results`; iterate with `async for`, close with `async with` or `contextlib.aclosing`. Another
-    task may close it while one waits for the next result, which then finds the end."""
+    """See `Results`; iterate with `async for`, close with `async with` or `contextlib.aclosing`."""
 
     def __init__(self, results: AsyncGenerator[T], stop: Callable[[], None]) -> None:
         self._results = results
@@ -262,7 +252,7 @@ class AsyncResults(AsyncIterator[T]):
         await self.aclose()
 
 
-class AsyncAppendStream:
+class AsyncAppendStream(AppendStreamBase):
     """See `AppendStream`; iterate with `async for`."""
 
     def __init__(
@@ -271,14 +261,9 @@ class AsyncAppendStream:
         items: Iterable[Item] | AsyncIterable[Item],
         appending: Appending,
     ) -> None:
+        super().__init__(appending)
         self._client = client
-        self._appending = appending
         self._batches = _gathered(items, appending.gatherer)
-        self._is_begun = False
-
-    @property
-    def progress(self) -> StreamProgress:
-        return self._appending.progress
 
     def __aiter__(self) -> AsyncIterator[AppendReceipt]:
         return self
@@ -302,13 +287,6 @@ class AsyncAppendStream:
 
     async def __aexit__(self, *exception: object) -> None:
         self._client._io.cancel(self._appending.stop())
-
-    def __repr__(self) -> str:
-        return f"<AsyncAppendStream: {self.progress.described}>"
-
-    def __del__(self) -> None:
-        if not self._is_begun:
-            warn_of_idle_stream(self)
 
 
 async def _gathered(

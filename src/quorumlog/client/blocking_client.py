@@ -1,32 +1,27 @@
 """`LedgerClient`: the log for code that blocks. Thread-safe; all threads share its connections.
 
-    with quorumlog.connect("10.0.0.1:20911,10.0.0.2:20911,10.0.0.3:20911") as log:
-        receipt = log.append(b"hello")
-        for entry in log.read(receipt.first_index):
-            ...
-
-`AsyncLedgerClient` has the same verbs.
+with quorumlog.connect("10.0.0.1:20911,10.0.0.2:20911,10.0.0.3:20911") as log:
+    receipt = log.append(b"hello")
+    for entry in log.read(receipt.first_index):
+        ...
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from quorumlog.batch import Entry, EntryBatch
 from quorumlog.client.events import Callback, Events
 from quorumlog.client.io_thread import IoThread
-from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS, LedgerClientBase
+from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS, AppendStreamBase, LedgerClientBase
 from quorumlog.client.protocol.append_joiner import body_of
 from quorumlog.client.protocol.append_window import (
     DEFAULT_BATCH_BYTES,
     DEFAULT_BATCH_RECORDS,
     DEFAULT_WINDOW,
     Item,
-    StreamProgress,
-    warn_of_idle_stream,
 )
 from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
@@ -64,11 +59,9 @@ class LedgerClient(LedgerClientBase):
         do not count, -1 means an empty log. Otherwise raises WrongLastIndex, which names the real one.
         After OutcomeUnknown nobody can tell by repeating it: its own success would refuse it.
 
-        Appends of threads that share the client travel together
-        (`quorumlog.client.protocol.append_joiner`); each has its own receipt or error.
-
         Raises a Refused if it certainly was not written (BodyTooLarge, Unreachable, NotLeader after the
-        deadline, ...) and OutcomeUnknown if nobody can tell.
+        deadline, ...) and OutcomeUnknown if nobody can tell. Appends of threads that share the client
+        travel together; each has its own receipt or error.
         """
         body = body_of(body)
         if expected_last is not None:
@@ -87,8 +80,7 @@ class LedgerClient(LedgerClientBase):
         expected_last: int | None = None,
         timeout_ms: int | None = None,
     ) -> AppendReceipt:
-        """Append entries that follow each other in the log; one call, one batch. Errors and
-        `expected_last` as in `append`.
+        """Append entries that follow each other in the log; `expected_last` and errors as in `append`.
 
         Raises BodyTooLarge for a batch above the server's frame limit and BadRequest for an empty one.
         """
@@ -212,12 +204,7 @@ class LedgerClient(LedgerClientBase):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     # ---------------------------------------------------------------- waiting
@@ -274,7 +261,7 @@ class Results(Iterator[T]):
         self.close()
 
 
-class AppendStream:
+class AppendStream(AppendStreamBase):
     """Receipts of one `append_stream`, in order; one a batch.
 
     Nothing is sent before the first receipt is asked for. On an error the iteration ends with it:
@@ -283,14 +270,9 @@ class AppendStream:
     """
 
     def __init__(self, client: LedgerClient, items: Iterable[Item], appending: Appending) -> None:
+        super().__init__(appending)
         self._client = client
-        self._appending = appending
         self._batches = appending.gatherer.all_of(items)
-        self._is_begun = False
-
-    @property
-    def progress(self) -> StreamProgress:
-        return self._appending.progress
 
     def __iter__(self) -> Iterator[AppendReceipt]:
         return self
@@ -314,13 +296,6 @@ class AppendStream:
 
     def __exit__(self, *exception: object) -> None:
         self._client._io.cancel(self._appending.stop())
-
-    def __repr__(self) -> str:
-        return f"<AppendStream: {self.progress.described}>"
-
-    def __del__(self) -> None:
-        if not self._is_begun:
-            warn_of_idle_stream(self)
 
 
 def connect(

@@ -1,4 +1,4 @@
-"""Events: what a client tells of the group, to the log `quorumlog.client` and to callbacks."""
+"""What a client tells of the group, to the log `quorumlog.client` and to callbacks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Events:
         self._callbacks = {EventKind.LEADER: on_leader_change, EventKind.BACK: on_reconnect}
 
     def told(self, event: Event) -> list[Callable[[], None]]:
-        """Log it; returns whom to call, which raises nothing."""
+        """Logs it; returns what to call, which raises nothing."""
         sentence = f"{event.kind.value} ({event.reason})" if event.reason else event.kind.value
         log.info("group %s, %s: %s", self._group, event.address, sentence)
         callback = self._callbacks.get(event.kind)

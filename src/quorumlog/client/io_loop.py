@@ -1,6 +1,6 @@
 """The asyncio loop under a `ClientProtocol`, shared by all tasks of an asyncio client.
 
-What the tasks of one turn submit is written at its end, with one write a connection.
+What is submitted in one turn is written at its end, with one write a connection.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from quorumlog.errors import ProtocolViolation
 
 
 class _Connection(asyncio.BufferedProtocol):
-    """Bytes of one link between asyncio and the frame decoder."""
-
     def __init__(self, io: IoLoop, link: Link) -> None:
         self._io = io
         self._link = link
@@ -48,8 +46,6 @@ class _Connection(asyncio.BufferedProtocol):
 
 
 class IoLoop:
-    """Drives one protocol inside the loop that it was first used in."""
-
     def __init__(self, protocol: ClientProtocol, events: Events) -> None:
         self._protocol = protocol
         self._events = events
@@ -62,7 +58,7 @@ class IoLoop:
         """Of the first call; connections, timer and waiters are that loop's."""
 
     def own_loop(self) -> asyncio.AbstractEventLoop:
-        """The one that runs. Raises RuntimeError if that is another than before."""
+        """The one that runs. Raises RuntimeError if it is another than before."""
         loop = asyncio.get_running_loop()
         if loop is not self.loop:
             if self.loop is not None:
@@ -82,7 +78,6 @@ class IoLoop:
     # ---------------------------------------------------------------- tasks
 
     def submit(self, requests: Iterable[Request]) -> None:
-        """Hand requests to the protocol; what that made ready is written at the end of the turn."""
         now = now_ms()
         for request in requests:
             if request.context is None:
@@ -91,7 +86,7 @@ class IoLoop:
         self._carry_out()
 
     def submit_at_end(self, requests: Iterable[Request]) -> None:
-        """The same at the end of a turn: written here, since another turn would only be waiting."""
+        """Called at the end of a turn: written at once, since another turn would only be waiting."""
         self._is_write_scheduled = True
         try:
             self.submit(requests)
@@ -105,8 +100,8 @@ class IoLoop:
         self._carry_out()
 
     async def wait(self, request: Request) -> None:
-        """Until the request is done; the protocol sees to its deadline. A request of a stream goes on if
-        whoever waits is cancelled."""
+        """Until it is done; the protocol sees to its deadline. A request of a stream goes on if whoever
+        waits is cancelled."""
         if request.is_done:
             return
         if request.stream is not None:
@@ -119,7 +114,7 @@ class IoLoop:
             raise
 
     async def close(self) -> None:
-        """End everything; requests that wait end as the protocol says. May be called twice."""
+        """May be called twice."""
         self._protocol.close(now_ms())
         if self.has_lost_loop:
             for link in self._protocol.take_work().close:
@@ -166,7 +161,6 @@ class IoLoop:
             self._set_timer(wake_at)
 
     def _write(self) -> None:
-        """At the end of a turn: everything that its tasks put into the outboxes."""
         self._is_write_scheduled = False
         links, self._links_to_write = self._links_to_write, {}
         for link in links:

@@ -1,8 +1,7 @@
 """One thread and plain sockets under a `ClientProtocol`, shared by all callers of a blocking client.
 
 Callers write; the thread reads, keeps time and dials. A caller that finds another one writing to the
-same connection leaves its bytes there and goes to wait: the one who writes takes them along, so that
-many threads share few system calls.
+same connection leaves its bytes there, and the one who writes takes them along.
 
 `_lock` guards the protocol and the outboxes. It is never held during a system call that could block.
 """
@@ -31,13 +30,13 @@ from quorumlog.errors import ProtocolViolation
 _MAX_BUFFERS_PER_WRITE = 512
 _READS_PER_WAKE_UP = 16
 _DOZE_MS = 50.0
-"""While there is traffic the thread looks up this often even if nothing is due, so that a caller need
-not wake it to have its deadline watched."""
+"""While there is traffic the thread looks up this often, so that a caller need not wake it to have its
+deadline watched."""
 _DOZE_FOR_MS = 1000.0
 
 
 class _Connection:
-    """The socket of a link. While `is_sending` a thread is inside a write: no other writes or closes."""
+    """While `is_sending` a thread is inside a write: no other writes or closes the socket."""
 
     __slots__ = ("is_closed", "is_sending", "link", "socket", "unsent")
 
@@ -47,7 +46,7 @@ class _Connection:
         self.is_sending = False
         self.is_closed = False
         self.unsent: list[Buffer] = []
-        """What the kernel did not take; the thread goes on with it when the socket is writable."""
+        """What the kernel did not take; the thread writes it when the socket is writable."""
 
 
 class _Dialled(NamedTuple):
@@ -57,7 +56,7 @@ class _Dialled(NamedTuple):
 
 
 class IoThread:
-    """Drives one protocol; started by the first submission, ended by `close`."""
+    """Started by the first submission, ended by `close`."""
 
     def __init__(self, protocol: ClientProtocol, events: Events) -> None:
         self._protocol = protocol
@@ -85,7 +84,6 @@ class IoThread:
     # ---------------------------------------------------------------- callers
 
     def submit(self, requests: Iterable[Request]) -> None:
-        """Hand requests to the protocol and write what that made ready."""
         with self._lock:
             if self._crash is not None:
                 raise RuntimeError("the client's thread has ended with an error") from self._crash
@@ -113,12 +111,12 @@ class IoThread:
 
     @staticmethod
     def wait(request: Request) -> None:
-        """Until the request is done; the protocol sees to its deadline."""
+        """Until it is done; the protocol sees to its deadline."""
         if not request.is_done:
             request.context.acquire()
 
     def close(self) -> None:
-        """End everything; requests that wait end as the protocol says. May be called twice."""
+        """May be called twice."""
         with self._lock:
             if not self._is_stopping:
                 self._is_stopping = True
@@ -134,10 +132,10 @@ class IoThread:
     # ---------------------------------------------------------------- with the lock held
 
     def _carry_out(self, work: Work) -> list[_Connection]:
-        """Everything but writing; returns the connections to write to once the lock is released."""
+        """Returns the connections to write to once the lock is released."""
         for request in work.completed:
             waiter = request.context
-            # The protocol's own probes have nobody who waits.
+            # None: a probe of the protocol's own.
             if isinstance(waiter, JoinedAppends):
                 for each, outcome in zip(waiter.waiters, waiter.outcomes(), strict=True):
                     each.give(outcome)
@@ -181,7 +179,7 @@ class IoThread:
         self._wake()
 
     def _write(self, connection: _Connection) -> None:
-        """Write what lies in the outbox, and what is put there meanwhile."""
+        """The outbox, and what is put there meanwhile."""
         while True:
             with self._lock:
                 link = connection.link
@@ -192,7 +190,7 @@ class IoThread:
             self._send(connection, buffers)
 
     def _send(self, connection: _Connection, buffers: list[Buffer]) -> None:
-        """One write of a connection that is marked as sending; keeps what the kernel did not take."""
+        """On a connection that is marked as sending."""
         reason = ""
         try:
             while buffers:
@@ -265,7 +263,7 @@ class IoThread:
             pass
 
     def _read(self, connection: _Connection) -> None:
-        """Take what has arrived, frame by frame, outside the lock; then tell the protocol."""
+        """Decoded outside the lock."""
         decoder = connection.link.decoder
         frames = []
         reason = ""

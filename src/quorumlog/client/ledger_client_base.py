@@ -1,15 +1,17 @@
-"""What both clients are made with: the group, its servers, and the time that a call may take."""
+"""What both clients share: how they are made, and what a stream of appends tells of itself."""
 
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Sequence
 
 from quorumlog.client.arguments import milliseconds, parse_servers
 from quorumlog.client.events import Callback, Events
+from quorumlog.client.protocol.append_window import StreamProgress
 from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_timings import ClientTimings
-from quorumlog.client.verbs import Verbs
+from quorumlog.client.verbs import Appending, Verbs
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.errors import ConfigError
 
@@ -17,8 +19,6 @@ DEFAULT_TIMEOUT_MS = 30_000
 
 
 class LedgerClientBase:
-    """See `LedgerClient` and `AsyncLedgerClient` for the verbs."""
-
     def __init__(
         self,
         servers: str | Sequence[str],
@@ -57,5 +57,28 @@ class LedgerClientBase:
         return self._verbs.timeout_ms
 
     def _open(self, events: Events) -> None:
-        """Make what carries the requests."""
+        """Makes what carries the requests."""
         raise NotImplementedError
+
+
+class AppendStreamBase:
+    def __init__(self, appending: Appending) -> None:
+        self._appending = appending
+        self._is_begun = False
+
+    @property
+    def progress(self) -> StreamProgress:
+        return self._appending.progress
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.progress.described}>"
+
+    def __del__(self) -> None:
+        if not self._is_begun:
+            warnings.warn(
+                "a stream of appends was never iterated, so nothing of it was sent:"
+                " iterate its receipts",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )

@@ -40,12 +40,10 @@ UNKNOWN: dict[str, Any] = {
     for field in msgspec.structs.fields(StatusResponse)
     if field.name != "request_id"
 }
-"""What a member that does not answer tells."""
 
 
 def rows_of(asked: Mapping[str, Request], view: ClusterView, timeout_ms: float) -> list[MemberStatusRow]:
-    """Sorted by id, from finished requests by address. Two addresses of one member, say a name and a
-    number, are one row."""
+    """Sorted by id, from finished requests by address. Two addresses of one member are one row."""
     rows: dict[str, MemberStatusRow] = {}
     told: dict[str, str] = {}
     for address, request in asked.items():

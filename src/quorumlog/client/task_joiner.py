@@ -1,8 +1,4 @@
-"""Single appends of many tasks, joined: those that begin in one turn of the loop leave at its end.
-
-A task leaves its body with the joiner and waits. The first one of a turn has the joiner called at its
-end, which sends what has gathered in one frame and one write.
-"""
+"""Single appends of many tasks, joined: those that begin in one turn of the loop leave at its end."""
 
 from __future__ import annotations
 
@@ -16,8 +12,6 @@ from quorumlog.client.system import now_ms
 
 
 class TaskJoiner:
-    """An `AppendJoiner` in front of an `IoLoop`, for any number of tasks."""
-
     def __init__(self, io: IoLoop) -> None:
         self._io = io
         self._joiner = AppendJoiner()
@@ -39,7 +33,7 @@ class TaskJoiner:
             self._io.cancel((joined.request,))
 
     def send(self) -> None:
-        """What has gathered so far, ahead of what its caller submits next."""
+        """What has gathered, ahead of what its caller submits next."""
         if self._is_scheduled:
             self._io.submit(self._requests())
 

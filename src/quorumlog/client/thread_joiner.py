@@ -1,9 +1,8 @@
 """Single appends of many threads, joined: whoever comes to send takes along what the others have left.
 
-A thread leaves its body with the joiner and then queues for the sending. Once it is its turn, either its
-body has left with an earlier thread's frame, or it sends everything that has gathered. So nobody sends
-for others more than once, and a thread that is interrupted takes no one's body with it: the next in the
-queue finds it.
+A thread leaves its body with the joiner and queues for the sending. Once it is its turn, either its body
+has left with an earlier thread's frame, or it sends all that has gathered. So a thread that is
+interrupted takes no one's body with it: the next in the queue finds it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from quorumlog.errors import OutcomeUnknown
 
 
 class AppendWaiter:
-    """Where one thread waits for the outcome of its append."""
+    """Where a thread waits for the outcome of its append."""
 
     __slots__ = ("_has_outcome", "_lock", "_outcome")
 
@@ -41,8 +40,6 @@ class AppendWaiter:
 
 
 class ThreadJoiner:
-    """An `AppendJoiner` in front of an `IoThread`, for any number of threads."""
-
     def __init__(self, io: IoThread) -> None:
         self._io = io
         self._joiner = AppendJoiner()
@@ -52,7 +49,7 @@ class ThreadJoiner:
         """Held from taking the frames until their bytes are written or left in an outbox."""
 
     def append(self, body: bytes, timeout_ms: float) -> tuple[Outcome, JoinedAppends]:
-        """Returns when the append has an outcome."""
+        """Returns when it has an outcome."""
         waiter = AppendWaiter()
         with self._gathering:
             joined = self._joiner.add(body, timeout_ms, waiter, now_ms())

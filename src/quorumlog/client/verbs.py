@@ -1,9 +1,8 @@
 """What each verb does, written once for both clients: a generator of requests.
 
-A verb yields steps: requests to submit, and those to wait for before it goes on. Its return value or its
-error is the outcome of the call. A verb that gives many results is an object whose next result is such a
-generator: `Reading`, `Appending`. Nothing here waits; the clients drive (`LedgerClient._run`,
-`AsyncLedgerClient._run`).
+A verb yields steps; its return value or its error is the outcome of the call. A verb that gives many
+results is an object whose next result is such a generator: `Reading`, `Appending`. Nothing here waits;
+the clients drive (`LedgerClient._run`, `AsyncLedgerClient._run`).
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ class Verbs:
         """Of a call that is given none."""
 
     def timeout_ms_of(self, timeout_ms: float | None) -> float:
-        """What a call was given, or what all are; there may be none left. Raises BadRequest."""
+        """None: that of the client. Raises BadRequest."""
         if timeout_ms is None:
             return self.timeout_ms
         given = milliseconds(timeout_ms)
@@ -143,7 +142,7 @@ class Verbs:
     def read_batches(
         self, first_index: int, stop_index: int | None, from_member: str | None, **sizes: int
     ) -> Reading[EntryBatch]:
-        """`sizes`: batch_bytes and prefetch, here and below."""
+        """`sizes`: batch_bytes and prefetch."""
         plan = self._range_plan(first_index, stop_index, from_member, **sizes)
         return Reading(plan, lambda batch: (batch,))
 
@@ -221,7 +220,7 @@ class Verbs:
     # ---------------------------------------------------------------- the group
 
     def status(self, timeout_ms: float) -> Verb[list[MemberStatusRow]]:
-        """Asks every listed server, then the members that the answers told of."""
+        """Of every listed server, then of the members that the answers told of."""
         allowed_ms = self.timeout_ms_of(timeout_ms)
         view = self._protocol.view
         asked: dict[str, Request] = {}
@@ -296,7 +295,7 @@ class Reading(Generic[T]):
         self._plan = plan
         self._part_of = part_of
         self._left = limit
-        """How many results are still to come at most; None: all."""
+        """Results still to come at most; None: all."""
         self._is_stopped = False
 
     def stop(self) -> list[Request]:
@@ -330,7 +329,7 @@ class Reading(Generic[T]):
         return self._is_stopped
 
     def _gives_up(self) -> bool:
-        """Nothing came."""
+        """Asked when nothing came."""
         return False
 
     def _limited(self, part: Iterable[T]) -> Iterable[T]:
@@ -371,9 +370,8 @@ class Tailing(Reading[Entry]):
 
 
 class Appending(AppendWindow):
-    """One `append_stream` under way. The client takes batches from the source and adds them while it
-    `wants_batch`; then `next_receipt` gives the oldest outcome.
-    """
+    """One `append_stream` under way. The client adds batches while it `wants_batch`; then `next_receipt`
+    gives the oldest outcome."""
 
     def __init__(self, stream: Stream, gatherer: BatchGatherer, window: int, timeout_ms: float) -> None:
         super().__init__(window)
@@ -386,15 +384,15 @@ class Appending(AppendWindow):
 
     @property
     def wants_batch(self) -> bool:
-        """There is room for one more. After the first one a receipt that is already here goes before:
-        a slow source must not keep it back."""
+        """There is room. After the first one a receipt that is already here goes before: a slow source
+        must not keep it back."""
         if self._is_exhausted or self.is_full:
             return False
         head = self.head
         return head is None or not (self._has_added and head.is_done)
 
     def add_batch(self, batch: EntryBatch | None) -> Sequence[Request]:
-        """What to submit for the next batch of the source; None: there is none."""
+        """Returns what to submit; None: the source has no more."""
         if batch is None:
             self._is_exhausted = True
             return ()

@@ -1,11 +1,7 @@
-"""`append_stream`: bodies in, batches out, and an account of what became of each.
-
-Shared by both clients; the waiting is theirs.
-"""
+"""`append_stream`: bodies in, batches out, and an account of what became of each."""
 
 from __future__ import annotations
 
-import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -20,7 +16,7 @@ DEFAULT_BATCH_BYTES = 1024 * 1024
 DEFAULT_WINDOW = 8
 
 Item = bytes | bytearray | memoryview | Sequence[bytes] | EntryBatch
-"""What a stream is made of: single bodies, which are gathered, or batches, which stay as they are."""
+"""Of a stream: single bodies, which are gathered, or batches, which stay as they are."""
 
 
 class StreamProgress(NamedTuple):
@@ -49,7 +45,7 @@ class StreamOutcomeUnknown(OutcomeUnknown):
 
 
 class BatchGatherer:
-    """Puts single bodies together until a batch is full, by records or by bytes."""
+    """Gathers single bodies until a batch is full, by records or by bytes."""
 
     def __init__(self, batch_records: int, batch_bytes: int) -> None:
         if batch_records < 1:
@@ -65,7 +61,7 @@ class BatchGatherer:
         yield from self.rest()
 
     def add(self, item: Item) -> Iterator[EntryBatch]:
-        """Batches that are complete with this item."""
+        """The batches that this item completes."""
         if isinstance(item, (bytes, bytearray, memoryview)):
             self._bodies.append(bytes(item))
             self._bytes += len(item)
@@ -76,7 +72,6 @@ class BatchGatherer:
         yield batch_of(item)
 
     def rest(self) -> Iterator[EntryBatch]:
-        """What is left, if anything."""
         if self._bodies:
             bodies, self._bodies, self._bytes = self._bodies, [], 0
             yield EntryBatch.from_bodies(bodies)
@@ -160,12 +155,3 @@ class AppendWindow:
             f"{unknown} ({progress.described}; last index in order: {self._last_index})",
             progress,
         ) from unknown
-
-
-def warn_of_idle_stream(stream: object) -> None:
-    warnings.warn(
-        "a stream of appends was never iterated, so nothing of it was sent: iterate its receipts",
-        ResourceWarning,
-        stacklevel=3,
-        source=stream,
-    )

@@ -1,14 +1,9 @@
 """The client without its sockets: bytes and time go in, connections to dial, bytes to write and
-finished requests come out (`take_work`). Both clients drive this one object.
+finished requests come out (`take_work`). Times are milliseconds of any monotonic clock.
 
-- **Where** a request goes is found in `request_router`.
-- **What happened** to it is decided in `request_tracker`.
-- Here is what becomes of connections: they are greeted, watched and given up. **A paused leader stalls
-  nobody**: a server that owes an answer for `probe_after_ms` is asked for a sign of life, and the others
-  who leads. Only the report of another leader takes requests away from it: silence alone proves nothing,
-  and the only leader there is may just be slow.
-
-Times are milliseconds of any monotonic clock.
+Decided here: when a connection is given up. A paused leader stalls nobody: a server that owes an answer
+for `probe_after_ms` is asked for a sign of life, and the others who leads. Only the report of another
+leader takes requests away from it: silence proves nothing, the only leader may just be slow.
 """
 
 from __future__ import annotations
@@ -45,7 +40,7 @@ from quorumlog.wire.framing import Frame, encode_frame
 
 
 class EventKind(Enum):
-    """What a client tells of the group; the names are those of the callbacks' sentences."""
+    """What a client tells of the group, in the words of its log."""
 
     LEADER = "is the leader now"
     LOST = "the connection was lost"
@@ -59,7 +54,7 @@ class Event(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What the client has to do now, in this order: finish, close, dial, write, tell."""
+    """What the client has to do now, in this order."""
 
     completed: list[Request]
     close: list[Link]
@@ -69,7 +64,7 @@ class Work(NamedTuple):
 
 
 class ClientProtocol:
-    """See the module's docstring. Not thread-safe: the blocking client holds a lock around it."""
+    """Not thread-safe: the blocking client holds a lock around it."""
 
     def __init__(
         self,
@@ -91,10 +86,8 @@ class ClientProtocol:
         self._requests = RequestTracker(group, self.view, self._links, self.timings, random)
         self._router = self._requests.router
         self._ticked_ms = 0.0
-        """When `advance` was called last."""
         self._events: list[Event] = []
         self._told_leader = ""
-        """Address of the last leader that was told of."""
         self._lost: dict[str, None] = {}
         """Servers whose connection for appends was lost and does not stand again."""
 
@@ -111,7 +104,7 @@ class ClientProtocol:
             raise BadRequest("the client is closed")
 
     def submit(self, request: Request, now_ms: float) -> None:
-        """Take a request; its outcome is in `Work.completed` of a later `take_work`."""
+        """Its outcome is in `Work.completed` of a later `take_work`."""
         requests = self._requests
         requests.now_ms = now_ms
         if request.is_done:
@@ -124,17 +117,16 @@ class ClientProtocol:
             requests.dispatch(request)
 
     def new_stream(self) -> Stream:
-        """Any thread may ask for one."""
+        """Any thread."""
         return self._requests.streams.new_stream()
 
     def cancel(self, request: Request, now_ms: float) -> None:
-        """Nobody is to wait for it any more. What has not left never will; what has is only forgotten:
-        an append goes on to its outcome."""
+        """Nobody waits for it any more. What has not left never will; what has is only forgotten: an
+        append goes on to its outcome."""
         self._requests.now_ms = now_ms
         self._requests.cancel(request)
 
     def close(self, now_ms: float) -> None:
-        """End every request and every connection."""
         self._requests.now_ms = now_ms
         self._links.is_closed = True
         self._requests.fail_waiting(BadRequest("the client was closed before the request was sent"))
@@ -165,10 +157,7 @@ class ClientProtocol:
         return min([self._ticked_ms + self.timings.tick_ms, *later])
 
     def link_connected(self, link: Link, now_ms: float) -> None:
-        """The dialled connection stands."""
         self._requests.now_ms = now_ms
-        if link.state is LinkState.CLOSED:
-            return
         assert link.state is LinkState.DIALING, link.state
         link.state = LinkState.GREETING
         link.since_ms = link.last_received_ms = now_ms
@@ -182,7 +171,7 @@ class ClientProtocol:
             self._drop(link, reason)
 
     def frames_received(self, link: Link, frames: Sequence[Frame], now_ms: float) -> None:
-        """Answers that came on a link. Nonsense among them closes the link, as a violation does."""
+        """Nonsense among them closes the link."""
         self._requests.now_ms = now_ms
         try:
             for group, message, batch in frames:
@@ -260,7 +249,7 @@ class ClientProtocol:
             self._turned_away(link, error_of(message))
 
     def _turned_away(self, link: Link, refusal: LedgerError) -> None:
-        """The server wants nothing to do with us; if all say "unknown group" no time will help."""
+        """By the server. If all say "unknown group" no time will help."""
         if isinstance(refusal, UnknownGroup):
             self.view.lacks_group(link.address, refusal)
         self._drop(link, f"turned this client away: {refusal}")
@@ -283,7 +272,7 @@ class ClientProtocol:
         self._requests.connection_ended(link, reason, was_open=was_open)
 
     def _look_at(self, link: Link) -> None:
-        """One link on one tick: not answering at all, or owing an answer for too long?"""
+        """Does it not answer at all, or owe an answer for too long?"""
         timings, now_ms = self.timings, self._requests.now_ms
         if link.state in (LinkState.DIALING, LinkState.GREETING):
             if now_ms - link.since_ms > timings.connect_timeout_ms:

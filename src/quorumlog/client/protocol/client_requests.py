@@ -1,8 +1,4 @@
-"""What a client has under way: one request, one ordered stream of them, one connection.
-
-Plain bookkeeping. What happens to a request is decided in `quorumlog.client.protocol.request_tracker`;
-who waits for it is known only to the client that submitted it (`context`).
-"""
+"""What a client has under way: one request, one ordered stream of them, one connection."""
 
 from __future__ import annotations
 
@@ -44,7 +40,7 @@ class TargetKind(Enum):
 
 
 class Target(NamedTuple):
-    """Who may answer a request; `name` is the member id or the address of the last two kinds."""
+    """Who may answer a request. `name`: the member id or the address, of the last two kinds."""
 
     kind: TargetKind
     name: str = ""
@@ -72,7 +68,7 @@ class RequestState(Enum):
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One request from its submission to its outcome."""
+    """What happens to one is decided in `request_tracker`."""
 
     message: ClientMessage
     target: Target
@@ -110,7 +106,7 @@ class Request:
 
     @property
     def is_repeatable(self) -> bool:
-        """A second answer to it changes nothing, so a lost connection does not decide its outcome."""
+        """It changes nothing, so a lost connection does not decide its outcome."""
         return isinstance(self.message, (ReadRequest, StatusRequest))
 
     @property
@@ -139,8 +135,8 @@ def receipt_of(request: Request) -> AppendReceipt:
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """Requests that must enter the log in the order in which they were submitted; the rules are in
-    `quorumlog.client.protocol.ordered_streams`."""
+    """Requests that enter the log in the order of their submission; the rules are in
+    `ordered_streams`."""
 
     number: int
     queue: deque[Request] = field(default_factory=deque)
@@ -175,7 +171,7 @@ class LinkState(Enum):
 
 @dataclass(slots=True, eq=False)
 class Link:
-    """One connection to one server, as the protocol sees it."""
+    """One connection to one server."""
 
     address: str
     lane: Lane
@@ -185,7 +181,7 @@ class Link:
     state: LinkState = LinkState.DIALING
     decoder: FrameDecoder = field(default_factory=FrameDecoder)
     outbox: list[Buffer] = field(default_factory=list)
-    """Bytes to write; the client takes the list and leaves an empty one."""
+    """Bytes to write; who writes takes the list and leaves an empty one."""
     pending: dict[int, Request] = field(default_factory=dict)
     """SENT requests by request id."""
     probe: Request | None = None

@@ -27,17 +27,15 @@ _NEVER = _LostLeader(-1, float("-inf"))
 
 
 class ClusterView:
-    """Updated by the protocol with every answer; decides nothing but whom to believe."""
-
     def __init__(self, servers: Sequence[str], *, distrust_lost_ms: float) -> None:
         self.servers = list(dict.fromkeys(servers))
         self.advertised: dict[str, str] = {}
-        """Address by member id, as the servers tell it."""
+        """Address by member id, as servers tell it."""
         self.greeted: dict[str, str] = {}
-        """Address by member id under which the member has greeted us: preferred, since it works."""
+        """Address by member id under which the member has greeted: preferred, since it works."""
         self.leader: LeaderView | None = None
         self.leader_term = -1
-        """Highest term in which anybody was reported to lead; never falls. Older reports are stale."""
+        """Highest term in which anybody was reported to lead; never falls."""
         self.notes: dict[str, str] = {}
         """Address -> what went wrong there last, for the message of a deadline."""
         self._lost: dict[str, _LostLeader] = {}
@@ -56,7 +54,7 @@ class ClusterView:
         return addresses
 
     def untried_address(self, tried: set[str]) -> str | None:
-        """Of a member that is not among those tried, which are told by address and by member id."""
+        """`tried`: addresses and member ids."""
         # A member has two addresses if the list names it otherwise than it advertises itself.
         theirs = {
             address
@@ -74,7 +72,6 @@ class ClusterView:
         return self.leader is not None and self.leader.address == address
 
     def learn(self, address: str, status: StatusResponse) -> None:
-        """A member at `address` told what it knows."""
         self._group_unknown.pop(address, None)
         for member in status.members:
             if member.address:
@@ -106,14 +103,14 @@ class ClusterView:
         self.leader_term = term
 
     def committed(self, address: str, term: int) -> None:
-        """An append was committed there: a leader known by a hint only has a term from now on."""
+        """An append was committed there: a leader known by a hint has a term from now on."""
         leader = self.leader
         if leader is not None and leader.address == address and term > leader.term:
             self.leader = LeaderView(address, term)
             self.leader_term = max(self.leader_term, term)
 
     def hinted(self, address: str, error: LedgerError, now_ms: float) -> None:
-        """The member at `address` refused because it does not lead; perhaps it knows who does."""
+        """The member at `address` does not lead; perhaps it knows who does."""
         if self.is_leader(address):
             self.leader = None
         if self.leader is not None or not error.leader_id:
@@ -133,7 +130,7 @@ class ClusterView:
         self._group_unknown[address] = refusal
 
     def group_unknown_to_all(self) -> LedgerError | None:
-        """The refusal of a server, if every server known has refused so."""
+        """The refusal of one server, if all have refused so."""
         if all(address in self._group_unknown for address in self.known_addresses()):
             return next(iter(self._group_unknown.values()))
         return None

@@ -13,8 +13,6 @@ _REDIAL_LIMIT_MS = 250.0
 
 
 class LinkTable:
-    """Which links there are. The protocol decides what is sent on them."""
-
     def __init__(self, random: Random) -> None:
         self._random = random
         self._links: dict[tuple[str, Lane], Link] = {}
@@ -26,7 +24,7 @@ class LinkTable:
         self.to_write: dict[Link, None] = {}
         """Links with something new in their outbox."""
         self.is_closed = False
-        """The client ends: no link is given out or dialled any more."""
+        """No link is given out or dialled any more."""
 
     def all(self) -> list[Link]:
         return list(self._links.values())
@@ -40,11 +38,11 @@ class LinkTable:
 
     @property
     def is_busy(self) -> bool:
-        """Something is awaited on some link."""
+        """Something is awaited."""
         return any(link.pending or link.state is not LinkState.OPEN for link in self._links.values())
 
     def open_or_dial(self, address: str, lane: Lane, now_ms: float) -> Link | None:
-        """The open link; if there is none it is dialled, unless it failed a moment ago."""
+        """None: it is being dialled, or failed a moment ago."""
         if self.is_closed:
             return None
         link = self._links.get((address, lane))
@@ -70,7 +68,7 @@ class LinkTable:
         self._failures.pop(link.address, None)
 
     def remove(self, link: Link, now_ms: float) -> None:
-        """It is over; its address is dialled again after a pause that doubles with every failure."""
+        """Its address is dialled again after a pause that doubles with every failure."""
         assert self._links.get((link.address, link.lane)) is link, (link.address, link.lane)
         link.state = LinkState.CLOSED
         del self._links[link.address, link.lane]
@@ -82,7 +80,7 @@ class LinkTable:
         self.rest(link.address, now_ms + wait_ms * self._random.uniform(0.5, 1.0))
 
     def rest(self, address: str, until_ms: float) -> None:
-        """Do not dial it before."""
+        """It is not dialled before."""
         self._retry_at_ms[address] = until_ms
 
     def describe(self, address: str) -> str:

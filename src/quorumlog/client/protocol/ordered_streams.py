@@ -26,7 +26,7 @@ from quorumlog.errors import LedgerError, OutOfSequence, Refused
 
 
 class StreamPort(Protocol):
-    """What streams need of the protocol that they belong to."""
+    """What streams need of the requests' tracker."""
 
     @property
     def now_ms(self) -> float: ...
@@ -38,8 +38,6 @@ class StreamPort(Protocol):
 
 
 class OrderedStreams:
-    """All streams of one client."""
-
     def __init__(self, port: StreamPort) -> None:
         self._port = port
         self._numbers = itertools.count(1)
@@ -47,7 +45,7 @@ class OrderedStreams:
         """Streams that could not send: no leader, back-off, or answers due on another connection."""
 
     def new_stream(self) -> Stream:
-        """Any thread may ask for one."""
+        """Any thread."""
         return Stream(next(self._numbers))
 
     def submit(self, stream: Stream, request: Request) -> None:
@@ -55,7 +53,6 @@ class OrderedStreams:
         self._pump(stream)
 
     def pump_waiting(self) -> None:
-        """The leader is known, a link is open, or time has passed."""
         for stream in list(self.waiting):
             self._pump(stream)
 
@@ -68,7 +65,7 @@ class OrderedStreams:
         self._answered(stream)
 
     def refused(self, stream: Stream, request: Request, error: LedgerError) -> None:
-        """The server answered with an error; for good if it is not a retriable refusal."""
+        """By the server; for good unless it is retriable."""
         stream.in_flight -= 1
         stream.draining = True
         if isinstance(error, Refused) and error.retriable:
@@ -128,7 +125,7 @@ class OrderedStreams:
             stream.in_flight += 1
 
     def _answered(self, stream: Stream) -> None:
-        """Once nothing is in flight of a stream that was stopped: go on, or give up."""
+        """A stream that was stopped goes on, or gives up, once nothing of it is in flight."""
         assert stream.in_flight >= 0, stream.in_flight
         if stream.in_flight or not (stream.draining or stream.failure):
             return

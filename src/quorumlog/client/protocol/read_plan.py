@@ -1,8 +1,7 @@
 """Reading a range with several requests on their way, and believing nothing that is not proven.
 
-How many entries fit into one answer is unknown beforehand, so ranges are cut by the size of the
-entries seen last. An answer may still end early; what is missing is then asked for before anything
-behind it is handed out. Order is the order of the queue here, whatever the order of answers.
+Ranges are cut by the size of the entries seen last. An answer may end early; what is missing is then
+asked for before anything behind it is handed out.
 
 One flipped bit on one member's disk must not end a read: the entries before the bad one are handed out,
 and another member is asked for the rest of that range. Only when nobody has it whole the read fails.
@@ -43,11 +42,7 @@ class BadEntries(Exception):
 
 
 class EntryChecker:
-    """Checks batches as they follow each other: encoding, order, chain, and every body.
-
-    The receiver of stored entries checks each body (one C call an entry), so that a flipped bit on one
-    member's disk is found and not handed on; the chain ties each batch to the one before.
-    """
+    """Checks batches as they follow each other: encoding, order, chain, and every body."""
 
     def __init__(self) -> None:
         self._next_index = -1
@@ -124,12 +119,12 @@ def checked_batch(
 class _Asked(NamedTuple):
     first_index: int
     stop_index: int
-    """As asked for; -1: the end of what is committed."""
+    """-1: the end of what is committed."""
     is_last: bool
-    """Nothing behind it was asked for, since where it would end was not known."""
+    """Nothing behind it was asked for: where it ends was not known."""
     request: Request
     is_substitute: bool = False
-    """Asked of another member than the reader chose, since that one's entries are damaged."""
+    """Asked of another member than the reader chose."""
 
 
 class ReadPlan:
@@ -139,7 +134,7 @@ class ReadPlan:
         submit(plan.wanted())
         if plan.head is None: break
         wait until plan.head is done
-        batch = plan.take()                     # None: nothing came; ask again (perhaps elsewhere)
+        batch = plan.take()                     # None: nothing came
     """
 
     def __init__(
@@ -172,11 +167,10 @@ class ReadPlan:
         self._prefetch = max(1, prefetch) if entries_hint is None else 1
         self._entries_hint = entries_hint
         self.wait_ms = wait_ms
-        """Of the requests to come."""
         self._follow = follow
         self._checker = EntryChecker()
         self._next_index = first_index
-        """First index that nobody was asked for yet."""
+        """The first that nobody was asked for yet."""
         self._stop_index = stop_index
         """None until the first answer; with `follow` what is known to be committed, so far."""
         self._has_open_end = stop_index is None
@@ -199,7 +193,7 @@ class ReadPlan:
 
     @property
     def head(self) -> Request | None:
-        """The request whose answer comes next; None: everything was handed out."""
+        """None: everything was handed out."""
         return self._asked[0].request if self._asked else None
 
     @property
@@ -207,7 +201,7 @@ class ReadPlan:
         return [asked.request for asked in list(self._asked)]  # another thread may be reading
 
     def wanted(self) -> list[Request]:
-        """New requests to submit, in this order."""
+        """To submit, in this order."""
         while len(self._asked) < self._prefetch and not (self._asked and self._asked[-1].is_last):
             stop = self._stop_index
             if stop is None or (self._follow and self._next_index >= stop):
@@ -239,11 +233,8 @@ class ReadPlan:
         limit_bytes = self._batch_bytes if is_last else 2 * self._batch_bytes
         request = self._request_of(first_index, stop_index, limit_bytes)
         self._new.append(request)
-        asked = _Asked(first_index, stop_index, is_last, request)
-        if before_all:
-            self._asked.appendleft(asked)
-        else:
-            self._asked.append(asked)
+        put = self._asked.appendleft if before_all else self._asked.append
+        put(_Asked(first_index, stop_index, is_last, request))
 
     def _request_of(self, first_index: int, stop_index: int, limit_bytes: int) -> Request:
         """Of the member that the reader chose."""
@@ -260,9 +251,8 @@ class ReadPlan:
     def take(self) -> EntryBatch | None:
         """What the finished head brought, checked; None if it brought nothing and that is no error.
 
-        Raises the error of the read, IndexOutOfRange if the range reaches above what is committed, and
-        RangeDamaged if no member that may be asked holds the entries as they were written, and
-        ProtocolViolation for an answer to another question.
+        Raises the error of the read, IndexOutOfRange above what is committed, RangeDamaged if no member
+        that may be asked holds the entries as they were written, and ProtocolViolation.
         """
         asked = self._asked.popleft()
         first_index, stop_index, is_last, request, is_substitute = asked
@@ -358,7 +348,7 @@ class ReadPlan:
         return good
 
     def _note_tried(self, request: Request) -> str:
-        """Remember whom the request was for; returns how to call them in a message."""
+        """Returns how to call whom the request was for in a message."""
         link = request.answered_on
         if request.target.name:
             self._tried.add(request.target.name)

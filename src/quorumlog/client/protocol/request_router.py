@@ -31,7 +31,7 @@ class RequestRouter:
         self._random = random
         self._send = send
         self._asked_width = 1
-        """How many servers the next round asks."""
+        """Of the next round, in servers."""
         self._next_ask_ms = 0.0
 
     def link_to(self, target: Target, lane: Lane, now_ms: float) -> Link | None:
@@ -56,10 +56,7 @@ class RequestRouter:
     # ---------------------------------------------------------------- asking around
 
     def ask_around(self, now_ms: float, *, beside: str = "") -> None:
-        """One round of asking who leads, unless the last one was a moment ago.
-
-        `beside`: a server that is suspect and not to be asked.
-        """
+        """Ask who leads, unless the last round was a moment ago. `beside`: not asked, since suspect."""
         if now_ms < self._next_ask_ms:
             return
         self._next_ask_ms = now_ms + self._ask_interval_ms * self._random.uniform(2 / 3, 4 / 3)

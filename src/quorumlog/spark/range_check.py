@@ -1,9 +1,8 @@
 """RangeCheck: what a task proves about its range before Spark may count it as read.
 
-The entries must come in order of index without gap or repetition, from the first to the last and as
-many as planned, linked by `chain_crc` across batches and so across the members that sent them. Bodies
-are checked against their `body_crc`, which the chain covers, by whoever reads them. An entry that is
-missing or differs ends the task; it never becomes a smaller result.
+The entries must come in order, without gap or repetition and as many as planned, linked by `chain_crc`
+across batches and so across the members that sent them. Bodies are checked by whoever reads them. An
+entry that is missing or differs ends the task; it never becomes a smaller result.
 """
 
 from __future__ import annotations
@@ -16,12 +15,10 @@ from quorumlog.spark.partitions import LedgerPartition
 
 
 class RangeMismatch(Exception):
-    """What was read is not the range that was planned, or is damaged."""
+    """What was read is not what was planned, or is damaged."""
 
 
 class RangeCheck:
-    """Follows the batches of one partition; `next_index` is where reading goes on."""
-
     def __init__(self, partition: LedgerPartition) -> None:
         self.partition = partition
         self.next_index = partition.first_index
@@ -37,10 +34,8 @@ class RangeCheck:
         return self.next_index == self.partition.stop_index
 
     def accept(self, batch: EntryBatch, origin: str) -> None:
-        """`batch` is the next piece, as `origin` (a member, a directory) gave it.
-
-        Raises RangeMismatch and then counts nothing of it, so that another member may be asked.
-        """
+        """`origin` (a member, a directory) gave it. Raises RangeMismatch and then counts nothing of it,
+        so that another member may be asked."""
         if batch.count == 0 or batch.count > self.partition.stop_index - self.next_index:
             raise RangeMismatch(
                 f"{origin} gave {batch.count} entries from index {self.next_index} on, asked for"
@@ -63,7 +58,7 @@ class RangeCheck:
         self.next_index += batch.count
 
     def skip_to(self, index: int) -> None:
-        """Entries below `index` are lost, and the query said that it goes on without them."""
+        """Entries below are lost, and the query goes on without them."""
         assert self.next_index < index <= self.partition.stop_index, (
             f"skip from {self.next_index} to {index} in {self.partition}"
         )
@@ -72,7 +67,7 @@ class RangeCheck:
         self.next_index = index
 
     def finish(self) -> None:
-        """Raise RangeMismatch unless the whole range was read."""
+        """Raises RangeMismatch unless the whole range was read."""
         expected = self.partition.count - self._lost
         if not self.is_complete or self._count != expected:
             raise RangeMismatch(

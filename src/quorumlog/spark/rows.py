@@ -1,17 +1,6 @@
-"""Rows: entries as Arrow columns, a batch at a time and never an entry at a time.
+"""Entries as Arrow columns, a batch at a time. docs/spark.md says what each column is.
 
-    column     Spark type  what it is
-    group      STRING      name of the log
-    index      BIGINT      position in the log, dense from 0 (no-ops use indices too, but are no rows)
-    term       BIGINT      term of the leader that created the entry
-    pos        BIGINT      byte position in the log
-    channel    INT         reserved, 0
-    chain_crc  BIGINT      running digest of the log up to and with this entry, 0 .. 2^32 - 1
-    body_crc   BIGINT      CRC-32 of the body, 0 .. 2^32 - 1: equal to Spark SQL's `crc32(body)`
-    body       BINARY      what a client appended
-
-Both digests are unsigned 32-bit numbers. Spark has no unsigned INT, and half of them would turn
-negative in a signed one, so they are BIGINT.
+Both digests are BIGINT: they are unsigned 32-bit numbers, which Spark's INT cannot hold.
 
 Arrow batches must match the schema that Spark expects exactly: order, types (`binary`, not
 `large_binary`) and nullability. All columns are nullable unless a user schema says otherwise.
@@ -49,7 +38,6 @@ _ARROW_TYPES: dict[DataType, pa.DataType] = {
 
 
 def schema_of(columns: Sequence[str]) -> StructType:
-    """The Spark schema of `columns`, in that order."""
     schema = StructType()
     for name in columns:
         schema = schema.add(name, COLUMN_TYPES[name])
@@ -57,10 +45,8 @@ def schema_of(columns: Sequence[str]) -> StructType:
 
 
 def check_schema(schema: StructType, columns: Sequence[str] | None) -> None:
-    """Raise ConfigError unless `schema` is some of our columns with our types.
-
-    `columns`: what the option `columns` asked for, or None; a user schema must agree with it.
-    """
+    """Raises ConfigError unless `schema` is some of our columns with our types, and those of the option
+    `columns` if that is given."""
     if not schema.fields:
         raise ConfigError(f".schema(...) names no column; choose from {', '.join(COLUMNS)}")
     for field in schema.fields:
@@ -86,8 +72,6 @@ def check_schema(schema: StructType, columns: Sequence[str] | None) -> None:
 
 
 class RowEncoder:
-    """Turns entry batches into record batches of one schema."""
-
     def __init__(self, schema: StructType, group: str) -> None:
         self._constants = {"group": pa.scalar(group, pa.string())}
         self.arrow_schema = pa.schema(
@@ -98,5 +82,5 @@ class RowEncoder:
         )
 
     def encode(self, batch: EntryBatch) -> pa.RecordBatch:
-        """The NORMAL entries of `batch`. Only the columns of the schema are built."""
+        """The NORMAL entries of `batch`."""
         return record_batch_of(batch, self.arrow_schema, self._constants)

@@ -1,15 +1,6 @@
-"""session(): a Spark session with what Python data sources need, on a machine that may have no Java.
+"""A Spark session with what Python data sources need, on a machine that may have no Java.
 
-What is set, and why (docs/spark.md has the table):
-- the workers run this interpreter: by default they take `python3` from PATH;
-- JAVA_HOME, from `quorumlog.spark.java`;
-- Unix sockets between JVM and workers: TCP stalls 40 ms per Python task (Nagle and delayed ACK);
-- filter push-down, without which a reader that overrides `pushFilters` is refused;
-- no progress bar, which writes over the program's own output;
-- scratch folders in one temporary directory that is removed at exit;
-- for a local master a *shadow* SPARK_HOME: links to `jars`, `bin` and `sbin` only. Without
-  `python/lib/pyspark.zip` beside them, every worker imports the compiled pyspark of this
-  environment instead of compiling the zip's at each start (0.1 s instead of 0.6 s).
+docs/spark.md has the table of what is set, and why.
 """
 
 from __future__ import annotations
@@ -55,7 +46,7 @@ def session(
 
 
 def prepare_environment(*, is_local: bool) -> None:
-    """Set what the JVM and the workers take from the environment, before the JVM starts."""
+    """What the JVM and the workers take from the environment, before the JVM starts."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ["JAVA_HOME"] = prepare_java_home()
@@ -85,7 +76,8 @@ def default_settings(scratch_dir: str, *, is_local: bool) -> dict[str, str | int
 
 
 def make_shadow_home(cache_dir: str) -> str:
-    """A SPARK_HOME of links into the installed pyspark, without `python/lib`."""
+    """A SPARK_HOME of links into the installed pyspark. Without `python/lib/pyspark.zip` every worker
+    imports the compiled pyspark of this environment, and does not compile the zip's at each start."""
     installed = os.path.dirname(os.path.realpath(pyspark.__file__))
     digest = hashlib.sha256(installed.encode()).hexdigest()[:12]
 

@@ -1,6 +1,6 @@
-"""DirectorySource: entries of a stopped member's data directory, ours or a Java DLedger member's.
+"""Entries of a stopped member's data directory, ours or a Java DLedger member's.
 
-The directory is opened as at a start, beside the driver and again in each task; nothing in it changes.
+It is opened as at a start, beside the driver and again in each task; nothing in it changes.
 """
 
 from __future__ import annotations
@@ -72,10 +72,8 @@ class DirectorySource:
         return EntryPoint(header.pos, header.chain_crc)
 
     def batches(self, check: RangeCheck) -> Generator[EntryBatch]:
-        """Structure, order and chain are always checked, bodies unless `verifyCrc` is off.
-
-        Raises DirectoryDamaged at the first entry that is not as it was written.
-        """
+        """Raises DirectoryDamaged at the first entry that is not as it was written; bodies are checked
+        unless `verifyCrc` is off."""
         check.is_chained = self._reader.checked
         with closing(prefetched(self._read(check), self._options.prefetch)) as batches:
             yield from batches

@@ -1,4 +1,4 @@
-"""LedgerSource: where a query's entries come from. A running group, or a stopped member's directory."""
+"""LedgerSource: where a query's entries come from."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from quorumlog.spark.range_check import RangeCheck
 
 
 class LedgerSource(Protocol):
-    """The planner asks for bounds, members and positions; a task for the batches of its partition."""
+    """The planner asks for bounds, members and positions; a task for its batches."""
 
     def bounds(self) -> LogBounds:
-        """Which entries may be read now. Asked once per plan: every partition is within this answer."""
+        """Which entries may be read now. Asked once a plan."""
 
     def readers(self) -> Readers:
-        """Ids of the members to read from, as they were when `bounds` was asked."""
+        """As they were when `bounds` was asked."""
 
     def point_of(self, index: int) -> EntryPoint:
         """An entry within the bounds, or the one just below the planned range if it is held."""
@@ -31,7 +31,7 @@ class LedgerSource(Protocol):
 
 
 def open_source(options: LedgerOptions) -> LedgerSource:
-    """The source that the options name. Imports only what that one needs: a worker starts faster."""
+    """Imports only what the source needs: a worker starts faster."""
     if options.path:
         from quorumlog.spark.sources.directory_source import DirectorySource
 

@@ -1,8 +1,7 @@
 """prefetched(): a generator run ahead by a thread, so that fetching overlaps with decoding.
 
-Spark ends a task early by closing its generator (a LIMIT does). Whoever closes this one stops the
-thread and waits for it, because the thread holds the source's generator, which must not be closed
-while it runs.
+Spark ends a task early by closing its generator (a LIMIT does). Closing this one ends the thread and
+waits for it: a source's generator must not be closed while it runs.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import NamedTuple, TypeVar
 T = TypeVar("T")
 
 _PUT_RETRY_S = 0.1
-"""How often a thread with a full queue looks whether it is still wanted."""
+"""After so long a thread with a full queue looks whether it is still wanted."""
 
 
 class _End(NamedTuple):

@@ -1,7 +1,5 @@
-"""ServerSource: entries of a running group; followers serve them where they can, to spare the leader.
-
-Planning asks every member for its status, and the leader for the end of what is committed. Tasks read
-from the member that the plan gave them and go on at the next index with another one if it fails.
+"""Entries of a running group. Planning asks every member for its status, and the leader for the end of
+what is committed. A task goes on at the next index with another member where the plan's fails.
 """
 
 from __future__ import annotations
@@ -29,11 +27,9 @@ from quorumlog.spark.partitions import NO_READERS, EntryPoint, Readers
 from quorumlog.spark.range_check import RangeCheck, RangeMismatch
 
 MEMBER_TIMEOUT_MS = 2000
-"""How long one request may take before another member is asked. Too short costs a detour, no rows."""
-
+"""For one request, before another member is asked. Too short costs a detour, no rows."""
 _AVOID_S = 10.0
-"""How long a member that did not answer is asked last."""
-
+"""For so long a member that did not answer is asked last."""
 _PAUSE_S = 0.05
 """Between two rounds in which no member could serve."""
 
@@ -49,8 +45,6 @@ def readers_of(rows: Sequence[MemberStatusRow]) -> Readers:
 
 
 class ServerSource:
-    """Planner and task share the class, not the object."""
-
     def __init__(self, options: LedgerOptions) -> None:
         self._options = options
         self._group = options.served_group
@@ -80,7 +74,7 @@ class ServerSource:
             rows = self._client.status()
 
     def _committed(self, rows: Sequence[MemberStatusRow], deadline: float) -> LogBounds | str:
-        """All that was acknowledged before, or one sentence on why that is not known."""
+        """What was acknowledged before, or why that is not known."""
         leader = leader_of(rows)
         if leader is None:
             told = (f"{row.id or row.address}: {row.problem or row.role}" for row in rows)
@@ -118,23 +112,21 @@ class ServerSource:
         error: Exception | None = None
         for member in (*self._readers.others, *self._readers.preferred, None):
             try:
-                header = self._entry(index, member).headers()[0]
+                batch = next(
+                    self._client.read_batches(index, index + 1, from_member=member, batch_bytes=1)
+                )
+                header = batch.headers()[0]
                 return EntryPoint(int(header["pos"]), int(header["chain_crc"]))
             except (LedgerError, ProtocolViolation) as failure:
                 error = failure
         raise Unreachable(f"no member gives entry {index} of group {self._group!r}: {error}") from error
 
-    def _entry(self, index: int, member: str | None) -> EntryBatch:
-        return next(self._client.read_batches(index, index + 1, from_member=member, batch_bytes=1))
-
     # ---------------------------------------------------------------- a task
 
     def batches(self, check: RangeCheck) -> Generator[EntryBatch]:
-        """Batches as the members store them; the client checks every body.
-
-        Raises RangeMismatch if every member sends something damaged, Unreachable if none could serve
-        for `timeoutMs`, LedgerDataLoss if the entries are gone and `failOnDataLoss` is true.
-        """
+        """The client checks every body. Raises RangeMismatch if every member sends something damaged,
+        Unreachable if none could serve for `timeoutMs`, LedgerDataLoss if the entries are gone and
+        `failOnDataLoss` is true."""
         partition = check.partition
         # Last comes whoever leads by now: the members of the plan may all be gone.
         members = sorted(partition.members, key=self._failed_lately)
@@ -155,9 +147,8 @@ class ServerSource:
                     deadline = self._deadline()
             begin_index = _lost_below(problems, check.next_index)
             if begin_index is not None:
-                stop_index = partition.stop_index
-                gone_below = min(begin_index, stop_index)
-                bounds = LogBounds(partition.group, begin_index, stop_index)
+                gone_below = min(begin_index, partition.stop_index)
+                bounds = LogBounds(partition.group, begin_index, partition.stop_index)
                 fail = self._options.fail_on_data_loss
                 skip_lost_entries(check.next_index, gone_below, bounds, fail_on_data_loss=fail)
                 check.skip_to(gone_below)
@@ -188,7 +179,7 @@ class ServerSource:
     def _give_up(
         self, check: RangeCheck, order: list[str | None], problems: list[Exception], *, late: bool
     ) -> None:
-        """Raise if another round makes no sense: nobody's entries are sound, or the time is over."""
+        """Raises if another round makes no sense: nobody's entries are sound, or the time is over."""
         damaged = all(
             isinstance(each, ProtocolViolation | RangeDamaged | RangeMismatch) for each in problems
         )
@@ -241,8 +232,7 @@ _shared_lock = threading.Lock()
 
 
 def shared_client(servers: str, group: str) -> SharedClient:
-    """The one of this process. Spark forks its workers, and a thread does not survive a fork, so a
-    client made before one is left alone: its process id is part of the key."""
+    """The one of this process: Spark forks its workers, and a client's thread does not survive that."""
     key = (os.getpid(), servers, group)
     with _shared_lock:
         shared = _shared.get(key)

@@ -1,9 +1,8 @@
 """Ctrl-C at any moment: status 130 and no traceback; and SIGHUP before a member can read its file again.
 
 Imported before everything else, so it imports nothing that Python has not loaded by then: `signal` loads
-`enum`, and while that goes on nobody watches. Python's own handler raises KeyboardInterrupt wherever the
-program is. Inside an import that may end in any other error, and before and after the command nobody
-catches it: there the process ends at once. Nothing is under way yet, or any more.
+`enum`, and while that goes on nobody watches. A KeyboardInterrupt inside an import may end in any other
+error, and before and after the command nobody catches it: there the process ends at once.
 """
 
 from __future__ import annotations

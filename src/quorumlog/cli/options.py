@@ -36,7 +36,7 @@ Timeout = Annotated[
 
 
 def named_path(text: str) -> Path:
-    """Of an argument that was given: an unset variable of a shell is not the current directory."""
+    """An unset variable of a shell is not the current directory."""
     if not text:
         raise typer.BadParameter("a path is missing: it is empty")
     return Path(text)

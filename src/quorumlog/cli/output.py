@@ -1,7 +1,4 @@
-"""What every command prints with: two consoles, JSON lines, one line an error.
-
-Standard output carries results only, so that it can be piped; progress, notes and errors go to
-standard error.
+"""What every command prints with. Standard output carries results only, so that it can be piped.
 
 A mistake is one line, `quorumlog: OPTION: what is wrong; what to do`, whoever found it.
 
@@ -17,7 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -34,12 +31,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def let_go_of_terminal() -> None:
-    """Each further write to one that was closed is an error, which would end the command before it has
-    cleaned up, or with a status that says it failed."""
+def let_go_of(*streams: TextIO) -> None:
+    """Each further write, the last one of the interpreter too, would be an error, which would end the
+    command before it has cleaned up, or with a status that says it failed."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):
-        os.dup2(nowhere, stream.fileno())
+    for stream in streams:
+        with suppress(OSError, ValueError):
+            os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
 
 
@@ -55,6 +53,11 @@ def err() -> Console:
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def say(text: str, style: str | None = None) -> None:
+    """One line of results: nothing in it is mark-up, and it is not wrapped."""
+    out().print(text, markup=False, style=style, soft_wrap=True)
 
 
 def print_json(row: dict[str, Any]) -> None:
@@ -109,10 +112,8 @@ UsageError: Any = typer.BadParameter.__mro__[1]
 
 
 class ReportingGroup(TyperGroup):
-    """Turns what a person can act on into one line and an exit status; never a traceback.
-
-    Help lists the commands by `rich_help_panel`, which typer does only where rich lays it out.
-    """
+    """Turns what a person can act on into one line and an exit status. Help lists the commands by
+    `rich_help_panel`, which typer does only where rich lays it out."""
 
     _has_options = True
 
@@ -175,26 +176,19 @@ class ReportingGroup(TyperGroup):
             if not is_output_failure(error):
                 raise
             error_line(f"standard output: {error.strerror}")
-            _abandon_stdout()
+            let_go_of(sys.stdout)
             raise typer.Exit(EXIT_REFUSED) from None
         except KeyboardInterrupt:
             raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 def is_output_failure(error: OSError) -> bool:
-    """Standard output is full. Whatever else a command writes to has a name, or is the store's; a pipe
-    that nobody reads any more (EPIPE) ends a command silently and is none."""
+    """Standard output is full. Whatever else a command writes to has a name, or is the store's; EPIPE
+    ends a command silently."""
     return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def _abandon_stdout() -> None:
-    """What is still buffered would fail once more, with a traceback, when the interpreter ends."""
-    with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def describe(error: LedgerError) -> str:
-    """The message, and who leads if the error knows."""
     leader = f"; the leader is {error.leader_id} ({error.leader_address})" if error.leader_id else ""
     return f"{error}{leader}"
 
@@ -236,6 +230,6 @@ def _value_of(error: Any) -> str:
 
 
 def _nearest(error: Any) -> str:
-    """What was probably meant, where the parser does not say so itself."""
+    """What was probably meant."""
     close = sorted(getattr(error, "possibilities", None) or ())
     return f"; did you mean {' or '.join(close)}?" if close else ""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorumlog.cli.options import Directory, Json, check_directory
-from quorumlog.cli.output import entry_progress, out, print_json
+from quorumlog.cli.output import entry_progress, out, print_json, say
 
 if TYPE_CHECKING:
     from quorumlog.store.offline.inspection import Inspection
@@ -108,23 +108,12 @@ def _print_segments(found: Inspection) -> None:
 def _print_damage(found: Inspection, *, quick: bool) -> None:
     from quorumlog.store.offline.verification import describe_damaged
 
-    console = out()
-    console.print()
+    say("")
     for damage in found.damage:
-        console.print(
-            f"damage  {damage.path}: {damage.problem} ({damage.place})",
-            markup=False,
-            style="red",
-            soft_wrap=True,
-        )
+        say(f"damage  {damage.path}: {damage.problem} ({damage.place})", style="red")
     for damaged in found.damaged:
-        console.print(
-            f"damaged {describe_damaged(damaged)}; damaged until another member sends it",
-            markup=False,
-            style="red",
-            soft_wrap=True,
-        )
+        say(f"damaged {describe_damaged(damaged)}; damaged until another member sends it", style="red")
     if found.tail:
-        console.print(f"tail    {found.tail}: the next start cuts it", markup=False, soft_wrap=True)
+        say(f"tail    {found.tail}: the next start cuts it")
     if not found.damage and not found.damaged:
-        console.print("no damage seen (entries were not read)" if quick else "no damage")
+        say("no damage seen (entries were not read)" if quick else "no damage")

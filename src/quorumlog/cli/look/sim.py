@@ -56,7 +56,7 @@ def sim(
     if trace or members is not None:
         if seeds != 1:
             raise typer.BadParameter("--trace and --members go with one --seed, not with --seeds")
-        tell = (lambda line: print(line)) if trace else None
+        tell = print if trace else None
         results = [
             run_seed(seed, faults_ms=seconds * 1000, size=members, lossy_disks=lossy_disks, tell=tell)
         ]
@@ -135,10 +135,8 @@ def _print(
     for name in absent:
         console.print(f"never met: {name}", markup=False)
     virtual_s = sum(result.virtual_ms for result in results) / 1000
-    appends, acknowledged = (
-        sum(r.appends for r in results),
-        sum(r.acknowledged for r in results),
-    )
+    appends = sum(result.appends for result in results)
+    acknowledged = sum(result.acknowledged for result in results)
     console.print(
         f"{len(results):,} runs, {virtual_s:,.0f} virtual seconds, {appends:,} appends,"
         f" {acknowledged:,} acknowledged, {len(failed)} failed"
@@ -154,7 +152,7 @@ def _print(
 
 
 def _print_losses(results: list[RunResult]) -> None:
-    """What runs on lossy disks have cost, run by run; runs without losses are only counted."""
+    """Run by run; runs without losses are only counted."""
     from rich.table import Table
 
     table = Table("seed", "acknowledged entries lost", "found others holding other entries", "not whole")

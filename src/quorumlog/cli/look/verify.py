@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorumlog.cli.options import Json, check_directory, named_path
-from quorumlog.cli.output import EXIT_REFUSED, entry_progress, note, out, print_json
+from quorumlog.cli.output import EXIT_REFUSED, entry_progress, note, out, print_json, say
 from quorumlog.errors import DirectoryDamaged
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def verify(
         else:
             _print_result(result)
     if not json and len(paths) > 1 and all(result.ok for result in results):
-        out().print(_agreement(results))
+        say(_agreement(results))
     if not all(result.ok for result in results):
         raise typer.Exit(EXIT_REFUSED)
 
@@ -95,7 +95,7 @@ def _difference(disk: OsDisk, first: Verification, other: Verification) -> str:
 
 
 def _identity_problem(first: Verification, readers: list[DirectoryReader]) -> str:
-    """Logs that agree so far, perhaps for want of entries, and can never be one."""
+    """Why logs that agree so far can never be one."""
     ours, theirs = (reader.group for reader in readers)
     if ours and theirs and ours != theirs:
         return f"is of group {theirs}, and {first.directory} of group {ours}"
@@ -108,7 +108,6 @@ def _identity_problem(first: Verification, readers: list[DirectoryReader]) -> st
 def _print_result(result: Verification) -> None:
     from quorumlog.store.offline.verification import describe_damaged
 
-    console = out()
     covered = f"{result.checked} checked"
     if result.unchecked:
         covered += f", {result.unchecked} without digests (structure checked only)"
@@ -118,21 +117,14 @@ def _print_result(result: Verification) -> None:
         else "empty"
     )
     verdict = "[green]ok[/green]" if result.ok else "[red]not ok[/red]"
-    console.print(f"{verdict}  ", end="")
-    console.print(
-        f"{result.directory}: {result.entries} entries, {span}, {covered}, chain {result.chain_crc:08x}",
-        markup=False,
-        soft_wrap=True,
-    )
-    if result.damage:
-        for damage in result.damage:
-            console.print(
-                f"        {damage.path}: {damage.problem} ({damage.place})", markup=False, soft_wrap=True
-            )
-    elif result.problem and not result.damaged:
-        console.print(f"        {result.problem}", markup=False, soft_wrap=True)
+    out().print(f"{verdict}  ", end="")
+    say(f"{result.directory}: {result.entries} entries, {span}, {covered}, chain {result.chain_crc:08x}")
+    for damage in result.damage:
+        say(f"        {damage.path}: {damage.problem} ({damage.place})")
+    if result.problem and not result.damage and not result.damaged:
+        say(f"        {result.problem}")
     for damaged in result.damaged:
-        console.print(f"        damaged: {describe_damaged(damaged)}", markup=False, soft_wrap=True)
+        say(f"        damaged: {describe_damaged(damaged)}")
 
 
 def _agreement(results: list[Verification]) -> str:

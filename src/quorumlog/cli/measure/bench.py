@@ -1,7 +1,4 @@
-"""quorumlog bench: how fast a running group is, beside what its disk allows.
-
-`quorumlog bench flush` (`flush_cost`) needs no group.
-"""
+"""quorumlog bench: how fast a running group is, beside what its disk allows."""
 
 from __future__ import annotations
 
@@ -120,7 +117,6 @@ def bench(
 
 
 def _told(measured: M, json: bool) -> M:
-    """`--json`: each as soon as it is there."""
     if json:
         print_json(measured.row())
     return measured

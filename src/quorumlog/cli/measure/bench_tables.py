@@ -15,7 +15,6 @@ from quorumlog.config import KIB
 
 
 def figure_table(names: Iterable[str], figures: Iterable[str]) -> Table:
-    """A table without lines: columns of names, then columns of figures."""
     table = Table(box=None, pad_edge=False)
     for heading in names:
         table.add_column(heading, no_wrap=True)
@@ -53,7 +52,7 @@ def table_of(results: Sequence[Result]) -> Table:
 
 
 def target_lines(measured: Iterable[Promised]) -> list[str]:
-    """One line a target, with rich's mark-up: what was promised, and what was measured."""
+    """With rich's mark-up."""
     return [
         _target_line(each.name, target, each.figure(target.figure))
         for each in measured

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 from types import FrameType
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorumlog.cli.options import Json, named_path
-from quorumlog.cli.output import let_go_of_terminal, note, out, print_json
+from quorumlog.cli.output import let_go_of, note, out, print_json
 from quorumlog.cli.run.serve import Flush, Level, LogLevel, log_to_stderr, refuse_optimised_python
 from quorumlog.errors import ConfigError
 
@@ -70,7 +71,7 @@ def dev(
 
     def hung_up(number: int, frame: FrameType | None) -> None:
         if had_terminal and not _has_terminal():
-            let_go_of_terminal()
+            let_go_of(sys.stdout, sys.stderr)
             stop.set()
 
     had_terminal = _has_terminal()

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from quorumlog.cli.options import named_path
-from quorumlog.cli.output import EXIT_STORE, error_line, let_go_of_terminal
+from quorumlog.cli.output import EXIT_STORE, error_line, let_go_of
 from quorumlog.errors import ConfigError
 
 
@@ -130,7 +130,7 @@ def serve(
     try:
         print("stopped cleanly", flush=True)
     except OSError:
-        let_go_of_terminal()  # it was closed, which is no failure of the member
+        let_go_of(sys.stdout, sys.stderr)  # it was closed, which is no failure of the member
     raise typer.Exit(status)
 
 

@@ -18,9 +18,6 @@ log = logging.getLogger("quorumlog.server")
 
 
 class ServingMember(LedgerServer):
-    """Says on standard output that it listens once it does: what a script or a person waits for. SIGHUP
-    has it read its configuration again."""
-
     def __init__(self, config: ServerConfig, path: str | None, given: Mapping[str, Any]) -> None:
         """`path` and `given` as in `load_server_config`."""
         super().__init__(config.groups, bind=config.bind)

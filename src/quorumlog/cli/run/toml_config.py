@@ -13,8 +13,8 @@
     data_dir = "/var/lib/quorumlog/audit"
     flush = "async"
 
-Options are the fields of `quorumlog.config`, all in one flat table; without a `groups` table the file
-describes one group. A command-line option wins over the file.
+Options are the fields of `quorumlog.config`; without a `groups` table the file describes one group. A
+command-line option wins over the file.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
+from quorumlog.cli.run.serve import LogLevel
 from quorumlog.config import (
     DEFAULT_GROUP,
     ConsensusConfig,
@@ -45,7 +46,6 @@ _TYPES: dict[str, Any] = {
     if field.name not in ("consensus", "storage")
 }
 _SERVER_OPTIONS = ("bind", "log_level", "groups")
-LOG_LEVELS = ("debug", "info", "warning", "error")
 _GONE = {
     "max_transfer_lag_entries": "how far behind a member may be that leadership is handed to counts in"
     " bytes; write max_transfer_lag_bytes, or leave it out",
@@ -68,8 +68,6 @@ COMMAND_LINE_NAMES = {
 
 
 class ServerConfig(NamedTuple):
-    """What `quorumlog serve` runs."""
-
     groups: tuple[GroupConfig, ...]
     bind: str | None
     log_level: str | None = None
@@ -90,8 +88,9 @@ def load_server_config(path: str | None, given: Mapping[str, Any]) -> ServerConf
         bind = overrides.pop("bind")
         _given("bind", lambda: parse_address(bind))
     log_level = document.pop("log_level", None)
-    if log_level is not None:
-        _within("log_level", path, lambda: _one_of(LOG_LEVELS, log_level))
+    if log_level is not None and log_level not in tuple(LogLevel):
+        known = ", ".join(LogLevel)
+        raise ConfigError(f"{path}: option 'log_level': {log_level!r} is none of {known}")
     log_level = overrides.pop("log_level", log_level)
     if isinstance(document.get("group"), dict):
         raise ConfigError(f"{path}: a table of a group is [groups.NAME], not [group.NAME]")
@@ -213,11 +212,6 @@ def _typed(name: str, value: Any, kind: Any) -> Any:
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise ConfigError(f"{value!r} is not of type {kind.__name__}")
     return value
-
-
-def _one_of(known: tuple[str, ...], value: Any) -> None:
-    if value not in known:
-        raise ConfigError(f"{value!r} is none of {', '.join(known)}")
 
 
 def _members(value: Any) -> tuple[MemberAddress, ...]:

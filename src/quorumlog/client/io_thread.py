@@ -16,6 +16,7 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from quorumlog.client.events import Events
@@ -35,18 +36,15 @@ deadline watched."""
 _DOZE_FOR_MS = 1000.0
 
 
+@dataclass(slots=True, eq=False)
 class _Connection:
-    """While `is_sending` a thread is inside a write: no other writes or closes the socket."""
-
-    __slots__ = ("is_closed", "is_sending", "link", "socket", "unsent")
-
-    def __init__(self, link: Link, sock: socket.socket) -> None:
-        self.link = link
-        self.socket = sock
-        self.is_sending = False
-        self.is_closed = False
-        self.unsent: list[Buffer] = []
-        """What the kernel did not take; the thread writes it when the socket is writable."""
+    link: Link
+    socket: socket.socket
+    is_sending: bool = False
+    """A thread is inside a write: no other writes or closes the socket."""
+    is_closed: bool = False
+    unsent: list[Buffer] = field(default_factory=list)
+    """What the kernel did not take; the thread writes it when the socket is writable."""
 
 
 class _Dialled(NamedTuple):
@@ -94,7 +92,8 @@ class IoThread:
             self._last_traffic_ms = now
             for request in requests:
                 if request.context is None:
-                    request.context = _new_waiter()
+                    request.context = threading.Lock()
+                    request.context.acquire()  # released when the request is done
                 self._protocol.submit(request, now)
             connections = self._carry_out(self._protocol.take_work())
             if self._sleeps_until_ms - now > 2 * _DOZE_MS:
@@ -375,13 +374,6 @@ class IoThread:
 def _call_all(calls: queue.SimpleQueue[Callable[[], None] | None]) -> None:
     while (call := calls.get()) is not None:
         call()
-
-
-def _new_waiter() -> threading.Lock:
-    """Released when the request is done."""
-    waiter = threading.Lock()
-    waiter.acquire()
-    return waiter
 
 
 def _after(buffers: list[Buffer], sent: int) -> list[Buffer]:

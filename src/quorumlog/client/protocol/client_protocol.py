@@ -251,7 +251,7 @@ class ClientProtocol:
     def _turned_away(self, link: Link, refusal: LedgerError) -> None:
         """By the server. If all say "unknown group" no time will help."""
         if isinstance(refusal, UnknownGroup):
-            self.view.lacks_group(link.address, refusal)
+            self.view.group_unknown[link.address] = refusal
         self._drop(link, f"turned this client away: {refusal}")
         error = self.view.group_unknown_to_all()
         if error is not None:

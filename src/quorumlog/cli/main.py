@@ -11,7 +11,6 @@ from quorumlog.cli.look.recover import recover
 from quorumlog.cli.look.sim import sim
 from quorumlog.cli.look.verify import verify
 from quorumlog.cli.measure.bench import bench_app
-from quorumlog.cli.measure.flush_cost import flush
 from quorumlog.cli.output import ReportingGroup
 from quorumlog.cli.run.dev import dev
 from quorumlog.cli.run.serve import serve
@@ -56,7 +55,6 @@ app.command(rich_help_panel=USE)(append)
 app.command(rich_help_panel=USE)(read)
 app.command(rich_help_panel=USE)(status)
 app.command(rich_help_panel=USE)(transfer)
-bench_app.command()(flush)
 app.add_typer(bench_app, name="bench", rich_help_panel=USE)
 app.command(rich_help_panel=LOOK)(inspect)
 app.command(rich_help_panel=LOOK)(verify)

@@ -26,6 +26,7 @@ EXIT_REFUSED = 1
 EXIT_CONFIG = 2
 EXIT_STORE = 3
 EXIT_INTERRUPTED = EXIT_OF_SIGNAL + 2
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -173,19 +174,15 @@ class ReportingGroup(TyperGroup):
             error_line(f"{error.filename}: {error.strerror}; name another path, or change it")
             raise typer.Exit(EXIT_CONFIG) from None
         except OSError as error:
-            if not is_output_failure(error):
+            # Standard output is full: whatever else a command writes to has a name, or is the store's.
+            # EPIPE is none of these: it ends a command silently.
+            if error.filename is not None or error.errno not in _FULL:
                 raise
             error_line(f"standard output: {error.strerror}")
             let_go_of(sys.stdout)
             raise typer.Exit(EXIT_REFUSED) from None
         except KeyboardInterrupt:
             raise typer.Exit(EXIT_INTERRUPTED) from None
-
-
-def is_output_failure(error: OSError) -> bool:
-    """Standard output is full. Whatever else a command writes to has a name, or is the store's; EPIPE
-    ends a command silently."""
-    return error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def describe(error: LedgerError) -> str:

@@ -47,6 +47,7 @@ def _print_facts(found: Inspection) -> None:
 
     founding = ", ".join(voter.member_id for voter in found.formation.founding)
     voted_for = found.voted_for.member_id if found.voted_for else "nobody"
+    hard_state = f"term {found.current_term}, voted for {voted_for}"
     facts: list[tuple[str, object]] = [("directory", found.directory)]
     if found.is_java:
         facts.append(("written by", "a Java DLedger member"))
@@ -60,7 +61,7 @@ def _print_facts(found: Inspection) -> None:
     facts += [
         ("log", f"index {found.ledger_begin_index} to {found.ledger_end_index}"),
         ("last term", found.ledger_end_term),
-        ("hard state", _hard_state(found, voted_for)),
+        ("hard state", "unreadable" if found.current_term < 0 else hard_state),
         ("checkpoint", f"committed up to index {found.committed_index}"),
     ]
     if not found.is_java:
@@ -74,12 +75,6 @@ def _print_facts(found: Inspection) -> None:
     for name, value in facts:
         table.add_row(name, str(value))
     out().print(table)
-
-
-def _hard_state(found: Inspection, voted_for: str) -> str:
-    if found.current_term < 0:
-        return "unreadable"
-    return f"term {found.current_term}, voted for {voted_for}"
 
 
 def _print_segments(found: Inspection) -> None:

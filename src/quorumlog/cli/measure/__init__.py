@@ -1,4 +1,4 @@
 """`quorumlog bench`: how fast a running group is, and a disk.
 
-Read in this order: `bench` (with a group), `flush_cost` (without one), `bench_tables` (what both print).
+Read in this order: `bench` (both commands), `bench_tables` (what they print).
 """

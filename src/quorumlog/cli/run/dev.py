@@ -66,9 +66,6 @@ def dev(
     ports = _ports(directory, members, port)
     stop = threading.Event()
 
-    def ask_to_stop(number: int, frame: FrameType | None) -> None:
-        stop.set()
-
     def hung_up(number: int, frame: FrameType | None) -> None:
         if had_terminal and not _has_terminal():
             let_go_of(sys.stdout, sys.stderr)
@@ -83,7 +80,7 @@ def dev(
             (directory / PORTS_NAME).write_text(f"{kept}\n")
         # Only now: an interrupt while it starts should simply end the command.
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, ask_to_stop)
+            signal.signal(number, lambda *_: stop.set())
         if json:
             print_json({"servers": cluster.servers, "directory": str(cluster.directory)})
         else:

@@ -137,8 +137,10 @@ def _group(
         options[name] = _given(name, lambda n=name, v=value: _typed(n, v, _TYPES[n]))  # type: ignore[misc]
     for name in ("member_id", "members"):
         if name not in options:
-            called = f"{_called(name, path)} is missing" + (f" in {place}" if place else "")
-            raise ConfigError(f"{called}; see quorumlog serve --help")
+            missing = f"option {name!r} is missing in {place}"
+            if place is None:
+                missing = f"{COMMAND_LINE_NAMES[name]} is missing"
+            raise ConfigError(f"{missing}; see quorumlog serve --help")
     return _within("", place, lambda: _build(options))
 
 
@@ -170,10 +172,6 @@ def _given(name: str, make: Callable[[], T]) -> T:
     except ConfigError as error:
         text = str(error)
         raise ConfigError(text if option in text else f"{option}: {text}") from None
-
-
-def _called(name: str, path: str | None) -> str:
-    return f"option {name!r}" if path is not None else COMMAND_LINE_NAMES.get(name, name)
 
 
 def _parse(path: str) -> dict[str, Any]:

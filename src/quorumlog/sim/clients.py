@@ -9,16 +9,9 @@ from quorumlog.config import DEFAULT_GROUP
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt
 from quorumlog.entry_header import HEADER_BYTES
-from quorumlog.errors import (
-    DirectoryDamaged,
-    LedgerError,
-    NotLeader,
-    ProtocolViolation,
-    StoreFailure,
-)
+from quorumlog.errors import DirectoryDamaged, LedgerError, NotLeader, ProtocolViolation, StoreFailure
 from quorumlog.node.pending_appends import AppendOutcome
 from quorumlog.sim.operations import ClientAppend, ClientEnd, ClientRead
-from quorumlog.store.ledger_store import LogRange
 from quorumlog.wire.client_messages import AppendRequest
 from quorumlog.wire.framing import FrameDecoder, encode_frame
 
@@ -120,30 +113,25 @@ class SimClient:
         return body
 
     def _answered(self, append: ClientAppend, outcome: AppendOutcome) -> None:
+        cluster, operations = self._cluster, self._cluster.operations
+
         def hear() -> None:
             if append.outcome is None and append.returned_ms < 0:
                 append.outcome = outcome
-                append.returned_ms = self._cluster.now_ms
-                name = type(outcome).__name__
-                self._cluster.trace.note(
-                    self._cluster.now_ms,
-                    self.name,
-                    f"append {append.number}: {name}",
-                    lambda: str(outcome),
-                )
-                self._cluster.trace.count(f"append: {name}")
+                append.returned_ms = cluster.now_ms
+                what = f"append {append.number}: {type(outcome).__name__}"
+                cluster.trace.note(cluster.now_ms, self.name, what, lambda: str(outcome))
+                cluster.trace.count(f"append: {type(outcome).__name__}")
                 if isinstance(outcome, AppendReceipt):
-                    operations = self._cluster.operations
-                    operations.acknowledged_index = max(
-                        operations.acknowledged_index, outcome.last_index
-                    )
-                self._cluster.told("appended", append)
+                    known_index = operations.acknowledged_index
+                    operations.acknowledged_index = max(known_index, outcome.last_index)
+                cluster.told("appended", append)
                 if isinstance(outcome, NotLeader) and outcome.leader_id:
                     self._target = outcome.leader_id
                 elif isinstance(outcome, LedgerError):
-                    self._target = self._random.choice(self._cluster.members).member_id
+                    self._target = self._random.choice(cluster.members).member_id
 
-        self._cluster.at(self._random.uniform(0.05, 2.0), hear)
+        cluster.at(self._random.uniform(0.05, 2.0), hear)
 
     def _give_up(self, append: ClientAppend) -> None:
         if append.outcome is None and append.returned_ms < 0:
@@ -163,22 +151,16 @@ class SimClient:
         behind = self._random.choice((1, 5, 1000))
         first_index = max(0, committed_index - self._random.randint(0, behind))
 
-        def read(result: tuple[LogRange, EntryBatch] | StoreFailure | LedgerError) -> None:
-            seen(result[1] if isinstance(result, tuple) else result)
-
         def seen(result: EntryBatch | StoreFailure | LedgerError) -> None:
             if isinstance(result, EntryBatch):
                 try:
                     result.check_bodies()
                 except ProtocolViolation:
                     return  # as a client refuses it, and asks another member
-                self._cluster.operations.reads += 1
-                self._cluster.told(
-                    "read",
-                    ClientRead(
-                        member.member_id, first_index, result, committed_index, self._cluster.now_ms
-                    ),
-                )
+                cluster = self._cluster
+                cluster.operations.reads += 1
+                read = ClientRead(member.member_id, first_index, result, committed_index, cluster.now_ms)
+                cluster.told("read", read)
             elif isinstance(result, DirectoryDamaged):
                 node.repairer.found(result)
             elif isinstance(result, StoreFailure) and not self._cluster.faults.disks.may_fail(member):
@@ -192,7 +174,7 @@ class SimClient:
             seen(found)
         else:
             cold = found
-            member.read_later(lambda: node.store.read_from(*cold), read)
+            member.read_later(lambda: node.store.read_from(*cold)[1], seen)
 
     def _ask_for_end(self) -> None:
         """Of every member that takes itself for the leader: one that was replaced must not answer."""
@@ -205,12 +187,11 @@ class SimClient:
         called_ms, acknowledged_index = self._cluster.now_ms, operations.acknowledged_index
 
         def confirmed(refusal: LedgerError | None) -> None:
+            what = "told" if refusal is None else "refused"
+            self._cluster.trace.count(f"end of the log: {what}")
             if refusal is None:
                 committed_index = member.node.committed_index
                 end = ClientEnd(member.member_id, called_ms, acknowledged_index, committed_index)
-                self._cluster.trace.count("end of the log: told")
                 self._cluster.told("end_told", end)
-            else:
-                self._cluster.trace.count("end of the log: refused")
 
         member.enter(lambda: member.node.confirm_leadership(confirmed))

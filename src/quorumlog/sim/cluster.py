@@ -68,9 +68,6 @@ class SimCluster:
         """Chance of its own: what is drawn from it moves nothing else of a seed's run."""
         return random_beside(self._beginning, name)
 
-    def random_of_its_own(self) -> Random:
-        return Random(self.random.getrandbits(64))
-
     # ---------------------------------------------------------------- events
 
     def at(self, after_ms: float, act: Callable[[], None]) -> None:
@@ -85,7 +82,7 @@ class SimCluster:
         self.now_ms = stop_ms
 
     def told(self, what: str, *arguments: Any) -> None:
-        """Tell every checker that looks at such a thing."""
+        """Call the hook `what` of every checker that has one of its own."""
         hooks = self._told.get(what)
         if hooks is None:
             hooks = self._told[what] = [

@@ -1,6 +1,6 @@
 """What many runs must have met, so that "no failure" means something.
 
-Counts come from `Trace.counts`. `missing` names everything of these lists that never happened.
+Counts are those of `Trace.counts`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ EXPECTED_ABSENT: dict[str, str] = {
     "dispatcher: TRUNCATE INCONSISTENT": "a follower that forgets within a question; a unit test",
     "dispatcher: APPEND INCONSISTENT": "a follower that forgets within a push; a unit test",
 }
-"""Why some value never appears in a run."""
+"""And why."""
 
-OF_SOME_PROFILES = (
+UNNAMED_FAULT_KINDS = (
+    "full disks",
     "clean stop of a leader",
     "reset of one connection",
     "greedy neighbour",
@@ -39,23 +40,18 @@ OF_SOME_PROFILES = (
     "unreadable page after a power loss",
     "unreadable page behind the end",
 )
-"""Kinds of faults that no seed names."""
+"""Kinds that no simulation profile names."""
 
-RECOVERY_BRANCHES = (
+OTHER_EVENTS = (
+    "link: full",
+    "leader: steps down because its entries do not arrive",
+    "fault: another flush mode",
+    "dial: refused",
     "recovery: torn tail",
     "recovery: the index was made again",
     "recovery: no space for the index from entry",
-)
-
-MIXED_OPTIONS = ("fault: another flush mode", "dial: refused")
-SILENCES = (
-    "link: full",
-    "leader: steps down because its entries do not arrive",
-)
-
-ENDS_OF_THE_LOG = ("end of the log: told", "end of the log: refused")
-
-ASYNC_LOSSES = (
+    "end of the log: told",
+    "end of the log: refused",
     "async: a power loss took entries",
     "async: an acknowledged append is lost",
 )
@@ -69,17 +65,17 @@ def note_sent(counts: Counter[str], message: AnyPeerMessage) -> None:
 
 
 def expected() -> list[str]:
-    names = [f"fault: {kind}" for kind in (*FAULT_KINDS, "full disks", *OF_SOME_PROFILES, *LINK_KINDS)]
+    names = [f"fault: {kind}" for kind in (*FAULT_KINDS, *UNNAMED_FAULT_KINDS, *LINK_KINDS)]
     names += ["connections: a frame came early"]
     names += [f"vote result: {result.name}" for result in VoteResult]
     names += [f"push result: {result.name}" for result in PushResult]
     names += [f"dispatcher: {state.value} {event.name}" for state, event in TRANSITIONS]
     names += [f"option at its edge: {edge}" for edge in EDGES]
-    names += [*SILENCES, *MIXED_OPTIONS, *RECOVERY_BRANCHES, *ENDS_OF_THE_LOG, *ASYNC_LOSSES]
-    return names
+    return [*names, *OTHER_EVENTS]
 
 
 def missing(counts: Counter[str]) -> list[str]:
+    """What never happened and was expected to."""
     return [
         name
         for name in expected()

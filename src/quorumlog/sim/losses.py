@@ -42,10 +42,10 @@ class Losses(Checker):
 
 
 def lost_entries(cluster: SimCluster) -> list[IndexRange]:
-    """Acknowledged entries that the log which the group goes on with does not show any more: that of
-    the leader of the highest term, or the longest committed one while nobody leads.
+    """Acknowledged entries that are missing from the log with which the group goes on: that of the
+    leader of the highest term, or the longest committed one while nobody leads.
 
-    Reads every log through to its end, as a client does; the checkers look on.
+    Every log is read to its end, as a client does it; the checkers look on.
     """
     up = [member for member in cluster.members if member.is_up]
     logs = {member.member_id: _read_through(cluster, member) for member in up}
@@ -85,7 +85,7 @@ def _read_through(cluster: SimCluster, member: SimMember) -> dict[int, bytes]:
 
 
 def _read(member: SimMember, first_index: int, limit_bytes: int) -> EntryBatch | None:
-    """None if the member cannot show the entry; or not all of those that it was asked for."""
+    """None if the member cannot show them all."""
     node = member.node
     try:
         batch = read_at_once(node, first_index, node.committed_index + 1, limit_bytes)

@@ -1,14 +1,14 @@
 """SimMember: the process of one member and the machine under it; the `Host` of its LedgerNode.
 
-A process can end between any two effects: every change on its disk and every message that it sends is
-one (`SimDisk.crash_countdown`). What its disk threads do happens as one step at the beginning or the
-end of the time that it takes.
+A process can end between any two effects: a change on its disk or a message that it sends
+(`SimDisk.crash_countdown`).
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from quorumlog.config import GroupConfig
@@ -35,10 +35,10 @@ Job = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
 class DiskQueue:
-    """One disk thread: jobs in order, one at a time."""
+    """One disk thread: jobs in order, one at a time, each done at the beginning or at the end of the
+    time that it takes (`draw_ms`)."""
 
     def __init__(self, member: SimMember, draw_ms: Callable[[], float]) -> None:
-        """`draw_ms`: how long the next job takes."""
         self._member = member
         self._draw_ms = draw_ms
         self._jobs: deque[Job] = deque()
@@ -53,15 +53,14 @@ class DiskQueue:
     def _begin(self) -> None:
         member = self._member
         takes_ms = self._draw_ms()
-        works_first = member.cluster.random.random() < 0.5
-        if works_first:
+        if member.cluster.random.random() < 0.5:
             member.later(0.0, lambda: self._work(takes_ms))
         else:
             member.later(takes_ms, lambda: self._work(0.0))
 
     def _work(self, rest_ms: float) -> None:
         self._has_worked = True
-        result = self.run(self._jobs[0][0])
+        result = self._run(self._jobs[0][0])
         self._member.later(rest_ms, lambda: self._end(result))
 
     def _end(self, result: Any) -> None:
@@ -71,7 +70,8 @@ class DiskQueue:
         if self._jobs:
             self._begin()
 
-    def run(self, work: Callable[[], Any]) -> Any:
+    @staticmethod
+    def _run(work: Callable[[], Any]) -> Any:
         try:
             return work()
         except (StoreFailure, LedgerError) as error:
@@ -82,7 +82,7 @@ class DiskQueue:
         if self._has_worked:
             self._jobs.popleft()
         while self._jobs:
-            self.run(self._jobs.popleft()[0])
+            self._run(self._jobs.popleft()[0])
 
 
 class SimMember:
@@ -114,7 +114,6 @@ class SimMember:
         "read_ms",
         "refusal",
         "replica",
-        "starts",
         "sync_ms",
     )
 
@@ -126,7 +125,6 @@ class SimMember:
         self.disk = SimDisk()
         self.process = 0
         """Counts the processes that ran this member; nothing of an older one has effects."""
-        self.starts = 0
         self.directories = 0
         self.replica = Replica(self.member_id, "")
         """The newest directory; its id is drawn at the first start."""
@@ -142,13 +140,20 @@ class SimMember:
         """A sync takes up to this long, and at least the share of it that comes next."""
         self.least_sync_share = 0.0
         self.ends: dict[str, End] = {}
-        """What this process knows of its connections, by member."""
+        """By the other member."""
         self.read_ms: float | None = None
         """A read takes up to this long; None: as a sync does."""
         self.clock_rate = 1.0
         self._clock_ms = 0.0
         self._clock_set_ms = 0.0
         self._node: LedgerNode | None = None
+        self._begin_process()
+
+    # ---------------------------------------------------------------- process
+
+    def _begin_process(self) -> None:
+        self.process += 1
+        self.refusal = ""
         self._inbox: list[Callable[[], None]] = []
         self._turn_due = False
         self._wake_ms = float("inf")
@@ -157,8 +162,7 @@ class SimMember:
         """It has been told to end, and looks for a successor."""
         self._flushes = DiskQueue(self, self._draw_sync_ms)
         self._reads = DiskQueue(self, self._draw_read_ms)
-
-    # ---------------------------------------------------------------- process
+        self._forget_connections()
 
     @property
     def is_up(self) -> bool:
@@ -179,17 +183,7 @@ class SimMember:
     def start(self) -> None:
         if self._node is not None:
             return
-        self.process += 1
-        self.starts += 1
-        self.refusal = ""
-        self._paused_until_ms = 0.0
-        self._is_ending = False
-        self._inbox.clear()
-        self._turn_due = False
-        self._wake_ms = float("inf")
-        self._forget_connections()
-        self._flushes = DiskQueue(self, self._draw_sync_ms)
-        self._reads = DiskQueue(self, self._draw_read_ms)
+        self._begin_process()
         self._guard(self._open)
         if self._node is not None:
             self.cluster.told("started", self)
@@ -215,14 +209,13 @@ class SimMember:
             self.config,
             directory,
             self,
-            self.cluster.random_of_its_own(),
+            Random(self.cluster.random.getrandbits(64)),
             self.local_ms,
             on_ready=lambda ready: self.cluster.told("ready", self, ready),
         )
         self._node.raft.observe(self.cluster.trace.count)
 
     def hello(self, to: SimMember) -> Hello:
-        """What it says first to another member."""
         return Hello(role="control", to_member_id=to.member_id, **self._introduction())
 
     def hello_response(self) -> HelloResponse:
@@ -260,7 +253,6 @@ class SimMember:
         self.disk.remove_tree(self.path)
 
     def segment_path(self, base_position: int = 0) -> str:
-        """The file of the log's segment that begins there."""
         return f"{self.path}/{DATA_NAME}/{segment_name(base_position)}"
 
     def terminate(self, then: Callable[[], None]) -> None:
@@ -374,9 +366,7 @@ class SimMember:
             self._schedule()
 
     def enter_node(self, method: str, *arguments: Any) -> None:
-        node = self._node
-        if node is not None:
-            self.enter(lambda: getattr(node, method)(*arguments))
+        self.enter(lambda: getattr(self.node, method)(*arguments))
 
     def receive(self, message: AnyPeerMessage) -> None:
         """In a turn. Members whose disks are honest never send what violates the protocol; of others the
@@ -406,18 +396,14 @@ class SimMember:
             act()
         node.turn()
         self.cluster.told("turned", self)
-        self._arrange_wakeup()
-
-    def _arrange_wakeup(self) -> None:
-        wakeup_ms = self.node.next_wakeup_ms()
-        after_ms = max(0.0, (wakeup_ms - self.local_ms) / self.clock_rate)
+        after_ms = max(0.0, (node.next_wakeup_ms() - self.local_ms) / self.clock_rate)
         at_ms = self.cluster.now_ms + after_ms
         if at_ms < self._wake_ms:
             self._wake_ms = at_ms
             self.later(after_ms, self._wake)
 
     def _wake(self) -> None:
-        # An earlier wish may have been overtaken by a turn: waking in vain does no harm.
+        # A turn may have overtaken an earlier wish: waking in vain does no harm.
         if self.cluster.now_ms >= self._wake_ms:
             self._wake_ms = float("inf")
         self._schedule()

@@ -15,7 +15,7 @@ READ_BYTES = 1 << 20
 def read_at_once(
     node: LedgerNode, first_index: int, stop_index: int = -1, limit_bytes: int = READ_BYTES
 ) -> EntryBatch:
-    """As a read is answered, by this thread and in no time."""
+    """As a member answers a read, but in no time."""
     found = node.readable_range(first_index, stop_index, limit_bytes)
     return found if isinstance(found, EntryBatch) else node.store.read_from(*found)[1]
 

@@ -38,11 +38,11 @@ class RunResult:
     failure: str = ""
     """Empty, or what was violated, with the place."""
     lost: list[IndexRange] = field(default_factory=list)
-    """Lossy disks: acknowledged entries that are gone at the end."""
+    """On lossy disks: acknowledged entries that are gone at the end."""
     diverged: list[str] = field(default_factory=list)
-    """Lossy disks: members that found others holding other entries."""
+    """On lossy disks: members that found others holding other entries."""
     not_whole: str = ""
-    """Lossy disks: what the cluster was waiting for in vain at the end; empty if it is whole."""
+    """On lossy disks: what the cluster waited for in vain at the end; empty if it is whole."""
 
 
 def run_seed(
@@ -55,9 +55,8 @@ def run_seed(
 ) -> RunResult:
     """Same seed and arguments, same run. Raises nothing: what goes wrong is in the result.
 
-    `lossy_disks`: disks forget what they have synced, on any number of members. Entries may be lost
-    then and the cluster may never be whole again, which the result says; nothing wrong may be served
-    even so.
+    `lossy_disks`: disks forget what they have synced, on any number of members. The result says which
+    entries are lost and whether the cluster is whole; nothing wrong may be served even so.
     """
     random = Random(seed)
     trace = Trace(tell)
@@ -77,8 +76,7 @@ def run_seed(
     except Exception:  # whatever it is, this run has failed, and the others go on
         result.failure = traceback.format_exc()
     result.virtual_ms = cluster.now_ms
-    result.trace_hash = trace.hash
-    result.events = trace.events
+    result.trace_hash, result.events = trace.hash, trace.events
     result.appends = len(cluster.operations.appends)
     result.acknowledged = _acknowledged(cluster)
     return result

@@ -16,7 +16,7 @@ class Trace:
         self.hash = 0
         self.events = 0
         self.counts: Counter[str] = Counter()
-        """How often each fault, vote result, dispatcher transition and recovery branch happened."""
+        """See `coverage`."""
         self._tell = tell
 
     def note(self, now_ms: float, who: str, what: str, detail: Callable[[], str] | str = "") -> None:

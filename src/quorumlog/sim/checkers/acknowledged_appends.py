@@ -21,8 +21,6 @@ from quorumlog.sim.operations import READ_BYTES, ClientAppend
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One entry of the final log."""
-
     index: int
     term: int
     body: bytes
@@ -106,12 +104,11 @@ class AcknowledgedAppends(Checker):
         if found and (indices[0], terms[0]) != (receipt.first_index, receipt.term):
             raise Violation(f"{_named(append)}: {where}, of term {terms[0]}")
         missing_index = receipt.first_index + len(found)
-        forgotten_from = self._log.forgotten_from
-        may_be_lost = forgotten_from is not None and missing_index >= forgotten_from
         if missing_index > receipt.last_index:
             return
         self.cluster.trace.count("async: an acknowledged append is lost")
-        if not may_be_lost:
+        forgotten_from = self._log.forgotten_from
+        if forgotten_from is None or missing_index < forgotten_from:
             raise Violation(
                 f"{_named(append)}, but {where}; entries from {missing_index} on are lost (a power loss"
                 f" explains it from: {forgotten_from})"

@@ -18,8 +18,6 @@ class Violation(AssertionError):
 
 
 class Checker:
-    """Base of all: looks at nothing."""
-
     def __init__(self, cluster: ClusterView) -> None:
         self.cluster = cluster
 

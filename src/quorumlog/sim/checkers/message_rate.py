@@ -52,9 +52,8 @@ class MessageRate(Checker):
         self._control[member_id] += 1
         limit = sick_limit(member.node.config.consensus, peers)
         if self._control[member_id] > limit:
-            self._refuse(
-                member_id, self._control[member_id], limit, "messages besides APPEND and COMMIT"
-            )
+            what = "messages besides APPEND and COMMIT"
+            self._refuse(member_id, self._control[member_id], limit, what)
 
     def _begin(self, second: int) -> None:
         picture = self._picture()
@@ -88,18 +87,14 @@ class MessageRate(Checker):
 
 
 def calm_limit(config: ConsensusConfig, peers: int) -> int:
-    """A leader sends each peer its heartbeats, and COMMIT once more per `push_resend_ms`; a follower
-    answers."""
-    a_second = 1000 / config.heartbeat_interval_ms + 1000 / config.push_resend_ms + 2
-    return int(CALM_FACTOR * peers * a_second)
+    return int(CALM_FACTOR * peers * _by_timers(config))
 
 
 def sick_limit(config: ConsensusConfig, peers: int) -> int:
-    """On top of that whoever can reach nobody asks for votes again and again."""
-    a_second = (
-        1000 / config.heartbeat_interval_ms
-        + 1000 / config.min_vote_interval_ms
-        + 1000 / config.push_resend_ms
-        + 2
-    )
-    return int(SICK_FACTOR * peers * a_second)
+    """Who can reach nobody asks for votes, too, again and again."""
+    return int(SICK_FACTOR * peers * (_by_timers(config) + 1000 / config.min_vote_interval_ms))
+
+
+def _by_timers(config: ConsensusConfig) -> float:
+    """Messages a second to one peer: heartbeats and one COMMIT per `push_resend_ms`, or the answers."""
+    return 1000 / config.heartbeat_interval_ms + 1000 / config.push_resend_ms + 2

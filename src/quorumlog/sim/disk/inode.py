@@ -28,8 +28,6 @@ def resize(content: bytearray, size_bytes: int) -> None:
 
 
 class Inode:
-    """The bytes of a file, whatever its names."""
-
     __slots__ = ("allocated", "cache", "dirty", "lost", "platter")
 
     def __init__(self, content: Buffer = b"") -> None:
@@ -48,9 +46,7 @@ class Inode:
         return copy
 
     def write(self, data: bytes, position: int) -> None:
-        size = len(self.cache)
-        if position > size:
-            self.cache.extend(bytes(position - size))
+        self.cache.extend(bytes(max(0, position - len(self.cache))))
         self.cache[position : position + len(data)] = data
 
     def shrink(self, size_bytes: int) -> None:
@@ -65,16 +61,14 @@ class Inode:
 
     def sync(self) -> None:
         cache, platter = self.cache, self.platter
-        if len(cache) != len(platter):
-            resize(platter, len(cache))
+        resize(platter, len(cache))
         for page in sorted(self.dirty):
             start = page * PAGE_BYTES
             platter[start : start + PAGE_BYTES] = cache[start : start + PAGE_BYTES]
         self.dirty.clear()
 
     def forget(self, pages: range) -> None:
-        """The cache gives pages up and reads them from the platter when they are asked for; those that
-        are dirty it keeps."""
+        """The cache gives these pages up, but for those that are dirty."""
         for page in pages:
             start, stop = page * PAGE_BYTES, (page + 1) * PAGE_BYTES
             if page not in self.dirty and stop <= min(len(self.cache), len(self.platter)):

@@ -178,7 +178,6 @@ class SimDisk(FileTree[Inode]):
         self._failing_syncs.append(path_part)
 
     def fail_no_sync(self) -> None:
-        """What `fail_next_sync` has prepared and has not happened is forgotten."""
         self._failing_syncs.clear()
 
     def _takes_failure(self, path: str) -> bool:
@@ -214,7 +213,7 @@ class SimDisk(FileTree[Inode]):
                 inode.lose_power(random, size_luck, page_luck)
 
     def _surviving_names(self) -> _Tree:
-        """Without what lies in a directory that has no name on the platter itself."""
+        """Without what lies in a directory that has no name on the platter."""
         tree: _Tree = {}
         for name, inode in sorted(self._platter_names.items()):
             if not parent_of(name) or parent_of(name) in tree:
@@ -236,7 +235,6 @@ class SimDisk(FileTree[Inode]):
             inode.platter[position] ^= mask
 
     def zero_page(self, path: str, position: int) -> None:
-        """The page in which `position` lies."""
         inode = self._file(path)
         start = position // PAGE_BYTES * PAGE_BYTES
         for content in (inode.cache, inode.platter):

@@ -128,7 +128,6 @@ class SimFile:
             self._inode.forget(range(-(-position // PAGE_BYTES), stop_page))
 
     def close(self) -> None:
-        """Calling it twice is no error."""
         if not self._closed:
             self._check()
             self._closed = True

@@ -54,9 +54,8 @@ class DiskFaults(FaultGroup):
         self._cluster.at(self._context.duration_ms(), end)
 
     def _failing_sync(self, member: SimMember) -> None:
-        self.fail_next_sync(
-            member, self._random.choice(("/data/", "/index/", "durable", "hardstate", "/"))
-        )
+        path_part = self._random.choice(("/data/", "/index/", "durable", "hardstate", "/"))
+        self.fail_next_sync(member, path_part)
 
     def fail_next_sync(self, member: SimMember, path_part: str) -> None:
         """Of a file whose path contains this; the member may stop for it."""
@@ -73,7 +72,6 @@ class DiskFaults(FaultGroup):
         return may_stop or (is_full and not is_formed)
 
     def failed(self, member: SimMember) -> None:
-        """The member stops loudly; somebody starts it again."""
         member.kill()
         self._context.restart_later(member)
 

@@ -43,19 +43,13 @@ class FaultContext:
             return self.random.choice(leaders)
         return self.random.choice(up) if up else None
 
-    def strike(self, kind: str) -> SimMember | None:
-        """Anybody; noted as struck."""
-        member = self.anybody()
-        if member is not None:
-            self.note(kind, member.member_id)
-        return member
-
     def striking(self, kinds: Mapping[str, Callable[[SimMember], None]]) -> Kinds:
-        """Kinds that begin with `strike`, by what becomes of the member."""
+        """Kinds that strike anybody, by what becomes of the member."""
 
         def strike(kind: str, begin: Callable[[SimMember], None]) -> None:
-            member = self.strike(kind)
+            member = self.anybody()
             if member is not None:
+                self.note(kind, member.member_id)
                 begin(member)
 
         return {kind: partial(strike, kind, begin) for kind, begin in kinds.items()}

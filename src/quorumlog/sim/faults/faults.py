@@ -1,7 +1,6 @@
-"""Faults: what strikes a cluster, kind by kind, again and again.
+"""Faults: what strikes a cluster, kind by kind, again and again until `stop`.
 
-Faults are fair (fault_context.py). Old copies put back and disks that lie strike any number of members,
-in the runs that have them (`LOSSY_DISK_KINDS`).
+They are fair (fault_context.py), but for `LOSSY_DISK_KINDS`.
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 
 
 class Faults:
-    """Strikes again and again until `stop`; what has begun then ends at once."""
-
     def __init__(self, cluster: SimCluster) -> None:
         self._cluster = cluster
         self._random = cluster.random
@@ -54,6 +51,7 @@ class Faults:
             self._begin()
 
     def stop(self) -> None:
+        """What has begun ends at once."""
         cluster = self._cluster
         cluster.network.heal(set(cluster.network.cut))
         self._links.stop()

@@ -1,4 +1,4 @@
-"""LinkFaults: data that comes slowly, in bursts, or not at all, while heartbeats pass.
+"""LinkFaults: data that comes slowly, in bursts, or not at all, while heartbeats pass; until `stop`.
 
 Drawn from a stream of its own, so that it moves nothing of the runs that have none of it.
 """
@@ -18,8 +18,6 @@ Way = tuple[str, str]
 
 
 class LinkFaults:
-    """Strikes again and again until `stop`, which ends what has begun."""
-
     def __init__(self, context: FaultContext) -> None:
         self._context = context
         self._cluster = context.cluster

@@ -1,4 +1,7 @@
-"""LossyDiskFaults: disks that forget what they have synced, on any number of members."""
+"""LossyDiskFaults: disks that forget what they have synced, on any number of members.
+
+No log survives that where it strikes a majority.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,12 @@ if TYPE_CHECKING:
 
 
 class LossyDiskFaults(FaultGroup):
-    """What no log survives where it strikes a majority."""
-
     def kinds(self) -> Kinds:
-        return {
-            "old copy": self._old_copy,
-            "lying disk": self._lying_disk,
-        }
+        return {"old copy": self._old_copy, "lying disk": self._lying_disk}
 
     def _old_copy(self) -> None:
-        """Some directories are copied, all at once, and take the place of what has become of them a
-        while later: with their old id, and without what they have promised since."""
+        """Some directories are copied, all at once, and put back a while later: with their old id, and
+        without what they have promised since."""
         copies = [(member, member.disk.snapshot()) for member in self._some_of(self._cluster.members)]
 
         def put_back() -> None:

@@ -1,4 +1,4 @@
-"""NetworkFaults: who does not hear whom, and connections that break."""
+"""NetworkFaults: who does not hear whom, for a while, and connections that break."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ Ways = set[tuple[str, str]]
 
 
 class NetworkFaults(FaultGroup):
-    """A cut ends by itself."""
-
     def kinds(self) -> Kinds:
         return {
             **self._context.striking({"flapping": self._flapping}),

@@ -1,4 +1,7 @@
-"""ProcessFaults: processes and machines that end, stop for a while, or have a wrong clock."""
+"""ProcessFaults: processes and machines that end, stop for a while, or have a wrong clock.
+
+What ends is started again by somebody.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,6 @@ if TYPE_CHECKING:
 
 
 class ProcessFaults(FaultGroup):
-    """What ends is started again by somebody."""
-
     def __init__(self, context: FaultContext) -> None:
         super().__init__(context)
         self._dying: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Link: the four connections between two members, and what each End knows of them."""
+"""The four connections between two members, and what each end knows of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Standing(NamedTuple):
 
 
 class End:
-    """What one process knows of its four connections with one other member."""
+    """Of one process, for one other member."""
 
     __slots__ = ("connections", "standing")
 
@@ -77,7 +77,6 @@ class Parcel(NamedTuple):
 
     @property
     def way(self) -> tuple[str, str]:
-        """(from, to)."""
         return self.sender.member_id, self.envelope.to.member_id
 
     def stands(self) -> bool:

@@ -39,14 +39,13 @@ class Pipe:
         largest_bytes: int | None = None,
         room_bytes: int | None = None,
     ) -> None:
-        """From now on; None is no limit. `burst_ms`: the way is open at the
-        begin of each such time only. `room_bytes`: what may wait before a sender is told that its
-        connection is full."""
+        """From now on; None is no limit. `burst_ms`: the way is open only as each such time begins.
+        `room_bytes`: what may wait before a sender is told that its connection is full."""
         self._bytes_per_ms = bytes_per_ms
         self._burst_ms = burst_ms
         self._largest_bytes = largest_bytes
         self._room_bytes = room_bytes
-        self._advance()
+        self.advance()
 
     @property
     def is_limited(self) -> bool:
@@ -64,7 +63,7 @@ class Pipe:
 
     @property
     def is_moving(self) -> bool:
-        """As long as a push is in it: what is behind the last one says nothing of any."""
+        """As long as a push is in it."""
         return any(is_push for *_, is_push in self._queue) and not self.is_stuck
 
     def put(
@@ -78,10 +77,10 @@ class Pipe:
         self._queue.append((size_bytes, stands, passed, is_push))
         self._queued_bytes += size_bytes
         if len(self._queue) == 1:
-            self._advance()
+            self.advance()
 
-    def _advance(self) -> None:
-        """Look at the front anew."""
+    def advance(self) -> None:
+        """Look at the front anew: what was sent on a lost connection leaves the queue."""
         self._turn += 1
         while self._queue and not self._queue[0][1]():
             self._take()
@@ -102,7 +101,7 @@ class Pipe:
                 _, stands, passed, _ = self._take()
                 if stands():
                     passed()
-                self._advance()
+                self.advance()
 
         self._cluster.at(after_ms, leave)
 
@@ -110,7 +109,3 @@ class Pipe:
         item = self._queue.popleft()
         self._queued_bytes -= item[0]
         return item
-
-    def look(self) -> None:
-        """A connection was lost, and what was on it."""
-        self._advance()

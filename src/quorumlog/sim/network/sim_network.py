@@ -1,10 +1,8 @@
 """SimNetwork: connections between members, and everything that can happen to what they carry.
 
-What the four connections of a pair add up to, each end decides for itself, with the code that real
-members use (`node/peer_connections.py`), and each hears of their ends in its own time. They come up all
-at once, or one by one (`SimulationProfile.connects_one_by_one`). What is sent on one connection never
-arrives on a later one. Messages go through the wire codec: what arrives was encoded and decoded as in
-real members.
+What the four connections of a pair add up to, each end decides with the code of real members
+(`node/peer_connections.py`), and each hears of their ends in its own time. What is sent on one
+connection never arrives on a later one. Messages are encoded and decoded as those of real members.
 """
 
 from __future__ import annotations
@@ -57,15 +55,11 @@ class SimNetwork:
     def _link(self, one: str, other: str) -> Link:
         return self._links[(one, other) if one < other else (other, one)]
 
-    @property
-    def _is_rough(self) -> bool:
-        return self._cluster.is_faulty
-
     def _delay_ms(self) -> float:
-        delay_ms = self._random.uniform(0.02, self._profile.delay_ms if self._is_rough else 1.0)
-        if self._is_rough and self._random.random() < self._profile.jitter:
-            delay_ms *= 10
-        return delay_ms
+        if not self._cluster.is_faulty:
+            return self._random.uniform(0.02, 1.0)
+        delay_ms = self._random.uniform(0.02, self._profile.delay_ms)
+        return 10 * delay_ms if self._random.random() < self._profile.jitter else delay_ms
 
     # ---------------------------------------------------------------- connections
 
@@ -107,16 +101,14 @@ class SimNetwork:
         for me, peer in ((dialler, acceptor), (acceptor, dialler)):
             end = self._end(me, peer)
             way = Way(role, is_ours=me == dialler)
-            self._cluster.at(self._greeting_ms(), self._breaking(end, way, end.standing.get(way)))
+            hear = partial(self._hear_of_end, end, way, end.standing.get(way))
+            self._cluster.at(self._greeting_ms(), hear)
         self._greet_later(link, dialler, role, self._chance.uniform(1, 30))
 
     @staticmethod
-    def _breaking(end: End, way: Way, standing: Standing | None) -> Callable[[], None]:
-        def hear() -> None:
-            if standing is not None and end.standing.get(way) == standing:
-                end.broke(way)
-
-        return hear
+    def _hear_of_end(end: End, way: Way, standing: Standing | None) -> None:
+        if standing is not None and end.standing.get(way) == standing:
+            end.broke(way)
 
     def _end(self, me: str, peer: str) -> End:
         return self._cluster.member(me).ends[peer]
@@ -159,7 +151,7 @@ class SimNetwork:
         link.broken = False
         link.epoch += 1
         for me, peer in ((one, other), (other, one)):
-            self.pipes[me.member_id, peer.member_id].look()
+            self.pipes[me.member_id, peer.member_id].advance()
             for role in ROLES:
                 if self._profile.connects_one_by_one:
                     self._greet_later(link, me.member_id, role, 0.0)
@@ -204,7 +196,7 @@ class SimNetwork:
         acceptor.later(after_ms + self._greeting_ms(), hello)
 
     def _refusal_between(self, one: SimMember, other: SimMember) -> str:
-        """Why one of them refuses the other in its first frame; empty if both are welcome."""
+        """Empty if both welcome each other's first frame."""
         for acceptor, dialler in ((one, other), (other, one)):
             refusal = refusal_of(dialler.hello(acceptor), acceptor.hello_response(), DEFAULT_GROUP)
             if refusal:
@@ -263,10 +255,11 @@ class SimNetwork:
         if parcel.way in self.cut:
             self._into_cut(parcel)
             return
-        if self._is_rough and self._random.random() < self._profile.loss:
+        is_faulty = self._cluster.is_faulty
+        if is_faulty and self._random.random() < self._profile.loss:
             return
         self._deliver_later(parcel)
-        if self._is_rough and self._random.random() < self._profile.repeat:
+        if is_faulty and self._random.random() < self._profile.repeat:
             self._deliver_later(parcel)
 
     def _into_cut(self, parcel: Parcel) -> None:
@@ -277,19 +270,16 @@ class SimNetwork:
         self._give_up_later(parcel.link, lambda: parcel.way in self.cut)
 
     def heal(self, ways: set[tuple[str, str]]) -> None:
-        """These ways are open again."""
         self.cut -= ways
         for link in self._links.values():
             both = {(link.first, link.second), (link.second, link.first)}
             if link.broken and both & ways and not both & self.cut:
                 link.broken = False
                 self.reset(link.first, link.second, closed_by=None)
-        held, self._held = self._held, []
-        for parcel in held:
-            if parcel.way in self.cut:
-                self._held.append(parcel)
-            else:
-                self._deliver_later(parcel)
+        freed = [parcel for parcel in self._held if parcel.way not in self.cut]
+        self._held = [parcel for parcel in self._held if parcel.way in self.cut]
+        for parcel in freed:
+            self._deliver_later(parcel)
 
     def _deliver_later(self, parcel: Parcel) -> None:
         sender, envelope, data, link, standing = parcel
@@ -297,7 +287,7 @@ class SimNetwork:
         sender_id, to_id = parcel.way
         stream = (sender_id, to_id, role) if self._profile.connects_one_by_one else (sender_id, to_id)
         arrival_ms = self._cluster.now_ms + self._delay_ms()
-        if self._profile.in_order or not self._is_rough:
+        if self._profile.in_order or not self._cluster.is_faulty:
             arrival_ms = max(arrival_ms, self._last_arrival.get(stream, 0.0))
             self._last_arrival[stream] = arrival_ms
         voter = sender.replica

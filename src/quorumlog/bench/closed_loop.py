@@ -42,12 +42,7 @@ class Result(NamedTuple):
             "raw_records_per_second": self.raw_records_per_second,
             "share_of_raw": self.share_of_raw,
         }
-        return {
-            "workload": self.name,
-            **load,
-            **without_nan(figures),
-            "targets": target_rows(self),
-        }
+        return {"workload": self.name, **load, **without_nan(figures), "targets": target_rows(self)}
 
     def figure(self, name: str) -> float:
         return self.share_of_raw if name == "share_of_raw" else float(getattr(self.measured, name))
@@ -60,8 +55,7 @@ def run_loads(
     scratch: str | None,
     report: Callable[[str], None],
 ) -> Iterator[Result]:
-    """Each load after the raw limit of what it syncs, measured in `scratch`; `report` is told what
-    begins."""
+    """Before a load the raw limit of what it syncs is measured in `scratch`; `report`: what begins."""
     for load in loads:
         raw = math.nan
         if scratch is not None and isinstance(load, AppendLoad):

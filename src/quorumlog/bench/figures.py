@@ -22,8 +22,6 @@ class Target(NamedTuple):
 
 
 class Promised(Protocol):
-    """Something measured, of whose figures some are promised."""
-
     @property
     def name(self) -> str: ...
     @property
@@ -32,7 +30,6 @@ class Promised(Protocol):
 
 
 def target_rows(measured: Promised) -> list[dict[str, Any]]:
-    """For JSON: each target, and whether it is met."""
     return [
         {**target._asdict(), "met": target.is_met(measured.figure(target.figure))}
         for target in measured.targets

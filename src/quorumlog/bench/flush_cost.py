@@ -1,8 +1,7 @@
 """What a sync costs on a disk, by how the file was prepared and what is called.
 
-Every way writes sizes that a member writes, each time to a place of its file that was not written
-before, as a log does. The ways take turns, one write each, so that whatever else the disk does meets
-all alike.
+Every write goes to a place that was not written before, as in a log. The ways take turns, one write
+each, so that whatever else the disk does meets all alike.
 """
 
 from __future__ import annotations
@@ -77,8 +76,6 @@ def measure_flush_costs(directory: Path, rounds: int, report: Callable[[str], No
 
 
 class _Writer:
-    """One way to flush, on one size."""
-
     def __init__(
         self, stack: ExitStack, directory: Path, way: Way, write_bytes: int, rounds: int
     ) -> None:

@@ -32,10 +32,9 @@ def usage_of(pid: int) -> ProcessUsage:
 
 
 def listening_processes(addresses: Iterable[str]) -> list[int]:
-    """Ids of the processes of this user that listen on `addresses` (`host:port`), each once.
+    """Ids of the processes that listen on `addresses` (`host:port`), each once.
 
-    Empty unless every address is a loopback one whose process was found: the members of a cluster
-    on other machines have nothing to tell here.
+    Empty unless all are loopback addresses whose processes are this user's.
     """
     ports = set()
     for address in addresses:
@@ -44,13 +43,14 @@ def listening_processes(addresses: Iterable[str]) -> list[int]:
             return []
         ports.add(port)
     inodes = _listening_inodes(ports)
-    pids: dict[int, set[int]] = {}
+    pids: set[int] = set()
+    found: set[int] = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            found = {inodes[target] for target in _open_files(entry) if target in inodes}
-            if found:
-                pids[int(entry.name)] = found
-    return sorted(pids) if set().union(*pids.values()) == ports else []
+            held = {inodes[target] for target in _open_files(entry) if target in inodes}
+            pids |= {int(entry.name)} if held else set()
+            found |= held
+    return sorted(pids) if found == ports else []
 
 
 def _listening_inodes(ports: set[int]) -> dict[str, int]:

@@ -1,13 +1,11 @@
 """Latency at a given rate: requests leave when they are due, whatever became of those before them.
 
-A closed loop sends the next request when the one before it is answered. While a group stands still it
-asks for nothing, so the requests that would have waited are missing from its percentiles (coordinated
-omission). Here arrivals are drawn beforehand from a Poisson process, as those of many clients who do not
-know of each other are, and a latency counts from the moment at which its request was due, also if the
-sender itself was late.
+A closed loop asks a group that stands still for nothing, so the requests that would have waited are
+missing from its percentiles (coordinated omission). Here arrivals are drawn beforehand from a Poisson
+process, and a latency counts from the moment at which its request was due, also if the sender was late.
 
-Rates are shares of the closed-loop peak measured just before. The last one is twice the peak: how much
-is still accepted (goodput), after what time, and how much is refused.
+Rates are shares of the closed-loop peak measured just before. At twice the peak, the last one, the
+figures say how much is still accepted (goodput), after what time, and how much is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -34,13 +32,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.bench.figures import Target, target_rows, without_nan
 from quorumlog.bench.raw_writer import RawSender, leader_connections
 from quorumlog.bench.running_group import RunningGroup
-from quorumlog.bench.workloads import (
-    APPEND_LOADS,
-    AppendLoad,
-    bodies_of,
-    measure,
-    members_watched,
-)
+from quorumlog.bench.workloads import APPEND_LOADS, AppendLoad, bodies_of, measure, members_watched
 from quorumlog.errors import ConfigError, LedgerError, OutcomeUnknown, Overloaded
 
 try:
@@ -51,15 +43,15 @@ except ImportError:  # an extra: whoever runs a member does not need it
 SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)
 OVERLOAD = 2.0
 OVERLOAD_TARGETS = (Target("goodput_share", 0.8, True), Target("p99_ms", 2000, False))
-"""What is accepted waits behind at most `max_uncommitted_bytes`: about a second of single records."""
+"""Accepted requests wait behind at most `max_uncommitted_bytes`: about a second of single records."""
 TICK_LIMIT = 64
-"""Requests that leave in one look: a sender that is behind still takes the answers in between."""
+"""Requests that leave in one tick: a sender that is behind still takes the answers in between."""
 WARM_UP_SHARE = 0.25
 """Of the measured seconds, before them, at the same rate."""
 TICK_NS = 200_000
-"""The sender looks so often what is due; the timers of event loops are five times as coarse."""
+"""How often the sender looks what is due; the timers of event loops are five times as coarse."""
 DRAIN_SECONDS = 10.0
-"""For the answers that are still on their way. A leader answers within five."""
+"""For the last answers. A leader answers within five."""
 CLIENT_TIMEOUT_MS = 5000
 HIGHEST_US = 60_000_000
 SIGNIFICANT_DIGITS = 3
@@ -154,8 +146,8 @@ def run_open_loads(
     """
     if loads and HdrHistogram is None:
         raise ConfigError("open loops need hdrhistogram: pip install 'quorumlog[bench]'")
-    # A full look for garbage through all modules takes this process 50 to 100 ms, in which requests are
-    # due and none leaves: what is here before the first one is left out of it.
+    # A full collection takes 50 to 100 ms, in which requests are due and none leaves: what is here
+    # before the first one is left out of it.
     gc.collect()
     gc.freeze()
     for load in loads:
@@ -227,9 +219,9 @@ class Tally:
 async def _measure(
     load: OpenLoad, group: RunningGroup, peak: float, share: float, seconds: float, seed: int
 ) -> OpenMeasured:
-    records = load.closed.batch_records
     warm_up_s = seconds * WARM_UP_SHARE
-    due_s = arrivals_s(max(peak * share / records, 1.0), warm_up_s + seconds, seed)
+    per_second = max(peak * share / load.closed.batch_records, 1.0)
+    due_s = arrivals_s(per_second, warm_up_s + seconds, seed)
     tally = Tally(due_s, warm_up_s, warm_up_s + seconds)
     answered = asyncio.Event()
     began_s = math.inf
@@ -243,12 +235,10 @@ async def _measure(
     async with senders(load, group, on_answer) as send, members_watched(group.pids) as watched:
         began_s = time.perf_counter()
         await _send_when_due(due_s.tolist(), began_s, send, tally)
-        try:
+        with suppress(TimeoutError):  # what is not there by then is counted as unanswered
             async with asyncio.timeout(DRAIN_SECONDS):
                 if tally.open:
                     await answered.wait()
-        except TimeoutError:
-            pass  # counted as unanswered
     return _measured(load, peak, share, seconds, seed, tally, watched.cpu_seconds)
 
 
@@ -301,12 +291,12 @@ async def _client_sender(
         await client.append(body)
 
         async def append(number: int) -> None:
+            refusal: LedgerError | None = None
             try:
                 await client.append(body, timeout_ms=CLIENT_TIMEOUT_MS)
             except LedgerError as error:
-                on_answer(number, error)
-            else:
-                on_answer(number, None)
+                refusal = error
+            on_answer(number, refusal)
 
         def send(number: int) -> None:
             task = loop.create_task(append(number))

@@ -1,10 +1,8 @@
 """What the disk itself allows: three plain writers at once, each writing and syncing as a member would.
 
-A replicated append cannot be faster than the disk that every member syncs. So the same sizes are
-written by three processes with nothing else to do (`pwrite`, then `fdatasync`, on and on into reserved
-space that was never written, as a log does: to overwrite the same blocks again and again is up to four
-times faster), and a workload is shown as a share of that. The middle one counts: a quorum needs two of
-three.
+A replicated append cannot be faster than the disk that every member syncs. Three processes `pwrite` and
+`fdatasync` the same sizes, into reserved space that was never written: to overwrite the same blocks is
+up to four times faster. A workload is shown as a share of the middle one: a quorum needs two of three.
 """
 
 from __future__ import annotations
@@ -46,9 +44,9 @@ class RawLimit(NamedTuple):
 def measure_raw_limit(
     folder: str, write_bytes: int, seconds: float, *, writers: int = WRITERS
 ) -> RawLimit:
-    """Write pieces of `write_bytes` into new files of `folder`, all writers over the same `seconds`.
+    """All writers write pieces of `write_bytes` into files of `folder` over the same `seconds`.
 
-    Raises ConfigError with the writer's words if one fails, as where the disk is full.
+    Raises ConfigError with the writer's words if one fails, as on a full disk.
     """
     os.makedirs(folder, exist_ok=True)
     begin_s = time.time() + _START_DELAY_S

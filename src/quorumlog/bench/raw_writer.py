@@ -1,8 +1,7 @@
 """Bare connections: what is left of a client when nothing goes wrong.
 
-Hundreds of full clients in one Python process would measure that process. These are real frames over a
-socket of its own, no retries, no routing: `RawWriter` sends the next request when the one before it has
-been answered (a closed loop), `RawSender` whenever it is told to (an open one).
+Hundreds of full clients in one Python process would measure that process. These send real frames, with
+no retries and no routing: `RawWriter` in a closed loop, `RawSender` in an open one.
 """
 
 from __future__ import annotations
@@ -112,7 +111,6 @@ class RawWriter(RawConnection):
     def start(
         self, is_over: Callable[[], bool], on_answer: Callable[[float], None]
     ) -> asyncio.Future[None]:
-        """Done with the answer behind which it is over, or failed."""
         self._is_over = is_over
         self._on_answer = on_answer
         self._send()
@@ -138,11 +136,8 @@ class RawWriter(RawConnection):
 
 
 class RawSender(RawConnection):
-    """Sends the same entries whenever it is told to, however many requests are still unanswered.
-
-    `on_answer(number, error)` for each answer, in whatever order they come. If the connection is lost
-    the outcome of what is open on it is unknown.
-    """
+    """Sends the same entries whenever it is told to; `on_answer(number, error)` for each answer, in
+    whatever order they come. If the connection is lost, the outcome of what is open on it is unknown."""
 
     def __init__(
         self, group: str, batch: EntryBatch, on_answer: Callable[[int, LedgerError | None], None]

@@ -1,7 +1,7 @@
 """The loads of `quorumlog bench`: what is sent, for how long, and what was measured.
 
-One asyncio process plays all writers, each with a connection of its own. A load runs `warm_up` first;
-only answers inside the measured window count. Latencies are wall times around one call.
+One asyncio process plays all writers, each with a connection of its own. Only answers inside the
+measured window, behind the warm-up, count. Latencies are wall times around one call.
 """
 
 from __future__ import annotations
@@ -38,11 +38,8 @@ _SAMPLE_INTERVAL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class AppendLoad:
-    """`connections` writers, each with `in_flight` batches under way.
-
-    More than one batch of a single record is single appends of tasks that share a client, which joins
-    them.
-    """
+    """`connections` writers, each with `in_flight` batches under way; batches of one record are single
+    appends of tasks that share a client, which joins them."""
 
     name: str
     connections: int
@@ -73,27 +70,20 @@ class ReadLoad:
 
 Load = AppendLoad | ReadLoad
 
+
+def _records_per_second(least: float) -> Target:
+    return Target("records_per_second", least, True)
+
+
 LOADS: tuple[Load, ...] = (
-    AppendLoad(
-        "one-writer",
-        1,
-        1,
-        1,
-        1024,
-        (Target("records_per_second", 900, True), Target("p50_ms", 0.9, False)),
-    ),
-    AppendLoad("64-writers", 64, 1, 1, 1024, (Target("records_per_second", 15_000, True),)),
+    AppendLoad("one-writer", 1, 1, 1, 1024, (_records_per_second(900), Target("p50_ms", 0.9, False))),
+    AppendLoad("64-writers", 64, 1, 1, 1024, (_records_per_second(15_000),)),
     AppendLoad("256-writers", 256, 1, 1, 1024, (Target("cpu_seconds_per_million", 30, False),)),
-    AppendLoad("concurrent-appends", 1, 256, 1, 1024, (Target("records_per_second", 45_000, True),)),
+    AppendLoad("concurrent-appends", 1, 256, 1, 1024, (_records_per_second(45_000),)),
     AppendLoad(
-        "batches",
-        1,
-        8,
-        256,
-        1024,
-        (Target("records_per_second", 80_000, True), Target("share_of_raw", 0.9, True)),
+        "batches", 1, 8, 256, 1024, (_records_per_second(80_000), Target("share_of_raw", 0.9, True))
     ),
-    AppendLoad("small-records", 1, 8, 1024, 128, (Target("records_per_second", 450_000, True),)),
+    AppendLoad("small-records", 1, 8, 1024, 128, (_records_per_second(450_000),)),
     ReadLoad("sequential-read", False, targets=(Target("mb_per_second", 1000, True),)),
     ReadLoad("random-get", True),
 )
@@ -154,7 +144,7 @@ class _Window:
 
 
 async def measure(load: Load, group: RunningGroup, seconds: float) -> Measured:
-    """Run one load against a group. Raises what the client raises once its own deadline has passed."""
+    """Raises what the client raises once its own deadline has passed."""
     if isinstance(load, AppendLoad):
         return await _measure_appends(load, group, seconds)
     return await _measure_reads(load, group, seconds)
@@ -231,7 +221,7 @@ async def _measure_reads(load: ReadLoad, group: RunningGroup, seconds: float) ->
 
 
 async def _fill(client: AsyncLedgerClient, body_bytes: int, fill_bytes: int) -> list[AppendReceipt]:
-    """Append about `fill_bytes`, so that what is read is known to be of that size and just written."""
+    """Append about `fill_bytes`, to be read just after."""
     bodies = bodies_of(_FILL_BATCH_RECORDS, body_bytes)
     batches = max(1, fill_bytes // (_FILL_BATCH_RECORDS * (HEADER_BYTES + body_bytes)))
     receipts: list[AppendReceipt] = []
@@ -331,5 +321,5 @@ def _measured(window: _Window, body_bytes: int, watched: _Watched) -> Measured:
 
 
 def bodies_of(count: int, body_bytes: int) -> list[bytes]:
-    """Random bytes: nothing on the way could make them smaller."""
+    """Random: nothing on the way could make them smaller."""
     return [np.random.default_rng(number).bytes(body_bytes) for number in range(count)]

@@ -4,6 +4,4 @@
 `quorumlog bench` on them beside the raw limit of the disk, then kills and stops leaders and times the
 next acknowledged append. Figures go to the terminal, to JSON lines and to a chart. Nothing here
 passes or fails: a target that is not met is shown as such.
-
-Members are started, broken and watched as in the demo (`harness`).
 """

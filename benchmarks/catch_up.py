@@ -2,8 +2,7 @@
 
 Its bandwidth, from its first answer on and of what it has synced, stands beside that of one plain writer
 on the same disk, measured just before. "Caught up" means that it has synced all that was committed one
-look earlier. It comes back under another directory id and
-so counts in no quorum: meanwhile the others must agree without it.
+look earlier. It comes back under another directory id and so counts in no quorum.
 """
 
 from __future__ import annotations

@@ -19,7 +19,6 @@ _COLUMN_STEP = 2.0
 
 
 def draw(path: Path, results: Sequence[Result], failovers: Sequence[FailoverTimes], title: str) -> None:
-    """Write a PNG."""
     figure, (loads, times) = plt.subplots(
         1, 2, figsize=(13, 4.5), layout="constrained", width_ratios=(2, 1)
     )

@@ -41,7 +41,6 @@ SLOW = (
 def measure_delays(
     folder: Path, seconds: float, report: Report, *, repetitions: int = REPETITIONS
 ) -> Iterator[Outcome]:
-    """An outcome for each setting and load."""
     with DelayedMembers(folder) as members:
         for slow in SLOW:
             for name in slow.loads:

@@ -25,13 +25,12 @@ BATCH_RECORDS = 256
 BATCHES_IN_FLIGHT = 16
 """4 MiB that wait for their commit whenever a leader is asked to hand over."""
 IN_STEP_ENTRIES = 8 * BATCH_RECORDS * BATCHES_IN_FLIGHT
-"""Who stops members one after the other waits until the one before is back: the next leader would wait
-for it otherwise. Under full load the slower follower is always behind by a window of pushes and more."""
+"""A stop waits until the member before is back: the next leader would wait for it otherwise. Under full
+load the slower follower is always behind by a window of pushes and more."""
 STOP_SECONDS = 2.0
 """Long enough for an election, so that the old leader comes back into a later term."""
 QUIET_SECONDS = 0.3
-"""Up to so long the cluster works undisturbed between two faults, so that faults meet heartbeats and
-elections' leftovers at every phase."""
+"""At most, between two faults: so faults meet heartbeats and elections' leftovers at every phase."""
 
 
 class FailoverTimes(NamedTuple):

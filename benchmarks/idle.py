@@ -51,6 +51,5 @@ async def _append_a_little(members: MemberProcesses) -> None:
 
 
 def _bytes_written(pid: int) -> int:
-    """What the process has caused to be sent to a disk."""
     lines = Path(f"/proc/{pid}/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes"))

@@ -24,12 +24,8 @@ SPARSE_SHARE = 10
 
 
 def time_start(folder: Path, size_bytes: int, report: Report) -> Outcome:
-    """Fill the directory of a group of one, then start it after SIGTERM, after SIGKILL, and with empty
-    sparse segments behind its log.
-
-    Each time is from the new process to its first answer as leader.
-    """
-    # async: how the bytes came there does not matter, only that they are there.
+    """From the new process to its first answer as leader, in a group of one: after SIGTERM, after
+    SIGKILL, and with empty sparse segments behind its log."""
     with MemberProcesses(folder, count=1, flush="async") as members:
         member = members.members[0]
         uvloop.run(fill(members, size_bytes, report))

@@ -1,8 +1,7 @@
 """Members whose links have a delay: the test proxy between them, in a process of its own.
 
-The proxy is Python and takes its share of the processors, most of it where records are small and many:
-what is lost beside members that dial each other directly is lost to the proxy and to the delay together.
-Clients dial members directly.
+The proxy takes its share of the processors, most of it where records are small and many: what is lost
+beside members that dial each other is lost to proxy and delay together. Clients dial members directly.
 """
 
 from __future__ import annotations

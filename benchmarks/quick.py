@@ -1,9 +1,8 @@
 """The guard against rot: `python -m benchmarks.quick`, a minute's look at CPU per record.
 
-Throughput says more about the hour than about the code on a shared machine; processor time per record,
-divided by that of a fixed loop measured in the same run, says what the code costs. The figures of the
-last look that somebody agreed to lie in `quick.json` beside this file. A report to read before a change
-of the data plane is committed, never a test.
+On a shared machine throughput says more about the hour than about the code; processor time per record,
+divided by that of a fixed loop measured in the same run, says what the code costs. The figures last
+agreed to lie in `quick.json`. A report to read before a change of the data plane, never a test.
 """
 
 from __future__ import annotations

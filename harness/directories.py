@@ -14,8 +14,6 @@ from quorumlog.store.offline.verification import verify_directory
 
 
 class Comparison(NamedTuple):
-    """One line of a closing table."""
-
     name: str
     agrees: bool
     detail: str
@@ -25,17 +23,14 @@ NAME = "the three data directories hold the same log"
 
 
 def stop_followers_first(members: MemberProcesses, leader_id: str) -> None:
-    """SIGTERM, one after the other, the leader last.
-
-    A leader that is told first hands over, and the next one opens its term with an entry that the
-    members who stop meanwhile would not have: no loss, but not the same log either.
-    """
+    """SIGTERM, one after the other. A leader told first would hand over, and the next one would open
+    its term with an entry that members who stop meanwhile lack: no loss, but not the same log."""
     for member in sorted(members.members, key=lambda member: member.member_id == leader_id):
         member.stop()
 
 
 def compare_directories(paths: list[Path]) -> Comparison:
-    """Check every entry of every directory, then compare them; they must also end together."""
+    """Check every entry of every directory; all must be the same and end together."""
     disk = OsDisk()
     for path in paths:
         verification = verify_directory(disk, str(path))

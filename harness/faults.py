@@ -1,8 +1,8 @@
 """Three ways to lose a leader, each timed from the fault to the next acknowledged append.
 
-SIGKILL takes the process and all it had in memory; its directory stays, and it is restarted on it at
-once. SIGSTOP takes only its time: connections stay open and nothing answers, and when it goes on it
-still believes that it leads. SIGTERM asks it to hand over and end, and it is started again when it has.
+SIGKILL takes the process; it is restarted on its directory at once. SIGSTOP takes only its time:
+connections stay open and nothing answers, and when it goes on it still believes that it leads. SIGTERM
+asks it to hand over and end, and it is started again when it has.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ CATCH_UP_TIMEOUT_S = 60.0
 
 
 class Failover(NamedTuple):
-    """One leader lost, the next one found."""
-
     signal_name: str
     leader_id: str
     term: int
@@ -142,7 +140,7 @@ async def stop_leader(
 def _failover(
     signal_name: str, leader: MemberStatusRow, fault_at_s: float, ack: Ack, back_at_s: float
 ) -> Failover:
-    """`ack`: the first of the next leader; the member that led was back at `back_at_s`, is whole now."""
+    """`ack`: the first of the next leader. The old one was back at `back_at_s` and has caught up now."""
     return Failover(
         signal_name,
         leader.id,
@@ -155,7 +153,7 @@ def _failover(
 
 
 async def _resume_after(member: MemberProcess, seconds: float) -> float:
-    """SIGCONT at the end, also when the wait is cut short: a stopped process cannot be asked to end."""
+    """SIGCONT also if the wait is cut short: a stopped process cannot be asked to end."""
     try:
         await asyncio.sleep(seconds)
     finally:

@@ -1,8 +1,7 @@
-"""Three members as real processes on loopback: started, killed, stopped and continued by their ids.
+"""Members as real processes on loopback: started, killed, stopped and continued by their ids.
 
-Every process started here is ended here, whatever happens in between: `MemberProcesses` is a context
-manager, and the processes lead groups of their own, so that Ctrl-C on the terminal reaches only the
-program that must stop them in order.
+They lead process groups of their own, so that Ctrl-C on the terminal reaches only the program that must
+stop them in order.
 """
 
 from __future__ import annotations
@@ -123,7 +122,6 @@ class MemberProcess:
         return self._process is not None and self._process.poll() is None
 
     def last_words(self) -> str:
-        """The end of what it printed."""
         if not self._log_path.exists():
             return ""
         return "\n".join(self._log_path.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:])
@@ -143,15 +141,11 @@ class MemberProcess:
 
 
 class MemberProcesses:
-    """`with MemberProcesses(folder) as members:` starts them; at the end none is left.
-
-    `folder` is made anew.
-    """
+    """`with MemberProcesses(folder) as members:` makes `folder` anew and starts them; none is left."""
 
     def __init__(
         self, folder: Path, *, count: int = 3, package: Path | None = None, **options: str | int
     ) -> None:
-        """`options`: of the configuration of every member."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         self.folder = folder
@@ -195,12 +189,10 @@ class MemberProcesses:
 
     @property
     def servers(self) -> str:
-        """The address list for `connect`."""
         return ",".join(m.address for m in self.members)
 
     @property
     def running_group(self) -> RunningGroup:
-        """What a load is run against."""
         return RunningGroup(self.servers, pids=[member.pid for member in self.members])
 
     @property

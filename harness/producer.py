@@ -1,8 +1,7 @@
 """The producer: batches into the log, a few in flight, and what became of each of them.
 
-A batch whose outcome is unknown is sent again, because losing rows is worse than repeating them; how
-many that were is counted, and Spark later counts what was really repeated. Refusals never come here:
-the client sends a refused batch again by itself, since it certainly was not written.
+A batch whose outcome is unknown is sent again and counted: losing rows is worse than repeating them. A
+refused one never comes here: the client itself sends it again, since it certainly was not written.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ Batch = Sequence[bytes]
 
 
 class Ack(NamedTuple):
-    """One acknowledged batch."""
-
     at_s: float
     """`time.perf_counter` when the answer was there."""
     rows: int
@@ -35,7 +32,7 @@ class Producer:
         self.acknowledged_rows = 0
         self.unknown_batches = 0
         self.retried_rows = 0
-        """Rows of batches that were sent again after an unknown outcome; so many may be repeated."""
+        """Of batches that were sent again: so many may be repeated."""
         self._client = client
         self._batches: Iterator[Batch] = iter(batches)
         self._in_flight = in_flight
@@ -81,15 +78,12 @@ class Producer:
         self._released.set()
 
     async def wait_for_rows(self, rows: int) -> None:
-        """Until so many rows are acknowledged."""
         if self.acknowledged_rows < rows:
             await self._wait(lambda ack: self.acknowledged_rows >= rows)
 
     async def wait_for_term_above(self, term: int) -> Ack:
-        """The first acknowledgement that a leader of a later term gave.
-
-        An answer of the old leader may still be on its way when that leader is already gone.
-        """
+        """The first acknowledgement of a leader of a later term: answers of the old one may still be on
+        their way when it is gone."""
         for ack in self.acks:
             if ack.term > term:
                 return ack

@@ -1,8 +1,7 @@
 """Network: a TCP proxy between members, one listening port for every ordered pair of them.
 
-A member reaches each other member at the port of the pair (itself, the other). What flows from one
-member to another, on connections that either of them dialled, meets the link conditions of that
-direction:
+A member dials each other one at the port of the pair (itself, the other). What flows from one to the
+other, on connections that either of them dialled, meets the link conditions of that direction:
 
     cut      nothing is delivered, and nobody is told: bytes and ends of connections are held back, and a
              connection dialled while either direction is cut is greeted by nobody until both are whole
@@ -32,8 +31,7 @@ import uvloop
 from quorumlog.config import parse_address
 
 HELD_LIMIT_BYTES = 4 << 20
-"""Held for one direction of one connection; above it the sender is no longer read, as if its window
-were closed."""
+"""For one direction of one connection; above it the sender is no longer read."""
 THIN_PIECE_BYTES = 16 << 10
 """What passes a thin direction at a time."""
 RETRANSMISSION_S = 0.2
@@ -47,8 +45,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LinkConditions:
-    """What happens to bytes on their way in one direction."""
-
     is_cut: bool = False
     delay_ms: float = 0.0
     loss: float = 0.0
@@ -102,7 +98,6 @@ class Network:
         self.close()
 
     def close(self) -> None:
-        """End every connection and the thread."""
         self._call(self._close)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(CALL_TIMEOUT_S)
@@ -164,7 +159,6 @@ class Network:
         for from_id in self._addresses:
             for to_id in self._addresses:
                 if from_id != to_id:
-                    # Any free port will do: it stays taken for as long as anybody dials it.
                     direction = (from_id, to_id)
                     accept = functools.partial(self._accept, direction)
                     server = await self.loop.create_server(accept, "127.0.0.1", 0)

@@ -4,7 +4,6 @@
 client processes, and breaks things round by round: members are killed, stopped, cut off, slowed, their
 disk is filled, their files are damaged. Every operation of every client is kept as a line of a history.
 When all is whole and every member has stopped, the histories are held against the logs on disk.
-Members as processes, and the proxy, come from `harness`.
 
     clients --------------------------------> members      dialled directly, never disturbed
     members ---> proxy (one port a pair) ---> members      cut, reset, delayed; one direction at a time

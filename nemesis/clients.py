@@ -1,8 +1,7 @@
 """Client processes: they append numbered values in every way there is, read, and keep a history.
 
-A process has one connection to the group, of the blocking client or of the one for asyncio, and several
-workers that share it. Each worker is a client of its own in the history: it calls one verb after the
-other, and a stream has several batches under way.
+A process has one connection to the group, of the blocking client or of the one for asyncio. The workers
+that share it are clients of their own in the history.
 """
 
 from __future__ import annotations

@@ -21,7 +21,6 @@ SEGMENT_BYTES = 4 << 20
 RESERVE_STEP_BYTES = 1 << 20
 """Small too: a full disk is noticed when the next step is to be reserved."""
 SMALL_DISK_BYTES = 4 << 30
-"""Only a limit: a tmpfs takes what is in it."""
 SCRUB_START_DELAY_MS = 200
 SCRUB_BYTES_PER_SECOND = 1 << 30
 """A member that was damaged has read all of its log soon after its start."""
@@ -124,7 +123,7 @@ class Cluster:
     # ---------------------------------------------------------------- looking at it
 
     def check_running(self) -> None:
-        """Raise MemberFailed if a member has ended that nobody killed."""
+        """Raises MemberFailed if a member has ended that nobody killed."""
         for member in self.members.members:
             if member.member_id not in self._down and not member.running:
                 raise MemberFailed(f"{member.member_id} ended by itself:\n{member.last_words()}")
@@ -137,12 +136,10 @@ class Cluster:
     def wait_until_whole(self, *, all_equal: bool = False) -> str:
         """Until every member follows one leader and has, committed and on disk, all that the leader held
         when first seen so, and those that were damaged are repaired; `all_equal`: until their logs end
-        together. Returns the leader's id.
+        together. Returns the leader's id. Raises NotWhole, MemberFailed.
 
-        The next fault may damage another member. Entries that two of three have lost are nowhere to be
-        had, so the damage before it must be over, and also what nobody has read yet.
-
-        Raises NotWhole, MemberFailed.
+        Damage that nobody has read yet must be over, too: the next fault may damage another member, and
+        entries that two of three have lost are nowhere to be had.
         """
         deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
         # By term: the next leader may never have what the last one held. Not the committed index, which

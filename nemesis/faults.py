@@ -134,10 +134,7 @@ class Bridge(NetworkFault):
 
 
 class Ring(NetworkFault):
-    """Every member reaches a majority, and no two of them the same one.
-
-    With three members such a ring would be whole: each one's neighbours are all the others.
-    """
+    """Every member reaches a majority, no two of them the same one. Of three each would reach all."""
 
     name = "ring"
     harms_a_member = False
@@ -196,8 +193,7 @@ class Slow(NetworkFault):
 
 
 class FillDisk(Fault):
-    """The file system of the one member that has a small one takes no further page; before, leadership
-    is handed to that member or to another."""
+    """The small file system takes no further page; before, its member or another is asked to lead."""
 
     name = "fill_disk"
     needs_small_disk = True

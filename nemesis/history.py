@@ -22,15 +22,12 @@ from quorumlog.store.disk import OsDisk
 from quorumlog.store.offline.directory_reader import DirectoryReader
 
 READ, READ_TO_END = "read", "read_to_end"
-"""The two operations that append nothing."""
 
 Log = list[str | None]
 """Values by index; None for an entry that no client appended (a no-op)."""
 
 
 class Operation(msgspec.Struct, rename={"call_ns": "call", "return_ns": "return"}, gc=False):
-    """One call of one client."""
-
     client: str
     op: str
     call_ns: int
@@ -51,7 +48,6 @@ class Operation(msgspec.Struct, rename={"call_ns": "call", "return_ns": "return"
         return self.op not in (READ, READ_TO_END)
 
     def values(self) -> list[str]:
-        """What it appended, in order."""
         return [value_name(self.client, self.value + i) for i in range(self.count)]
 
 

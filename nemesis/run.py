@@ -175,7 +175,6 @@ def _read_roles(report: Report, cluster: Cluster, offset_ns: int) -> None:
 
 
 def _check(report: Report, cluster: Cluster) -> None:
-    """The histories against what lies on the disks, and the disks against each other."""
     comparison = compare_directories(cluster.members.data_dirs)
     report.logs = comparison.detail
     if not comparison.agrees:
@@ -189,7 +188,6 @@ def _check(report: Report, cluster: Cluster) -> None:
 
 
 def _write_rounds(path: Path, rounds: Sequence[Round], began_ns: int) -> None:
-    """When each fault began and ended, in seconds of the run."""
     with path.open("w") as file:
         for one in rounds:
             times = {

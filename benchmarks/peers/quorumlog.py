@@ -1,8 +1,8 @@
 """quorumlog itself: each kind of acknowledgement, as it is and compiled, and a load client in Python.
 
-The load of the others comes from a client in Go, as the others' does: what is compared is three
-members on two processors, and a client in Python would take more of these than its due. Programs that
-use quorumlog are in Python, though, so the loads of `quorumlog bench` stand beside it.
+The load comes from a client in Go, as the others' does: a client in Python would take more of the two
+processors than its due. Programs that use quorumlog are in Python, though, so the loads of
+`quorumlog bench` stand beside it.
 """
 
 from __future__ import annotations

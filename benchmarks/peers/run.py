@@ -39,12 +39,9 @@ def measure_all(
     report: Report,
     after_each: Callable[[], None],
 ) -> None:
-    """Each repetition takes every system in turn, so that a slow hour of the machine strikes all alike,
-    every second one backwards, so that none follows the same one every time: what a system has cost the
-    machine is not all paid when it ends.
-
-    Only one system's members exist at a time, on empty directories under `folder`, which are removed.
-    """
+    """Each repetition takes every system in turn, so that a slow hour of the machine strikes all alike;
+    every second one backwards, so that what one leaves behind does not always strike the same next one.
+    Only one system's members exist at a time, on empty directories under `folder`, which are removed."""
     for repetition in range(1, repetitions + 1):
         for system in systems if repetition % 2 else reversed(systems):
 

@@ -71,7 +71,7 @@ class Servers:
 
     def stop(self) -> None:
         """SIGKILL, to the children too, which outlive a killed parent. Nobody needs an orderly end: the
-        data is removed, and three members of which two are gone can be slow to give up."""
+        data is removed, and the last of three can be slow to give up."""
         # One that has been waited for has no id any more: it may be another's by now.
         ours = [process.pid for process in self._processes if process.returncode is None]
         for pid in with_descendants(ours, parents()):

@@ -82,7 +82,5 @@ class System(ABC):
 
     @abstractmethod
     def running(self, folder: Path) -> AbstractContextManager[Running]:
-        """Start three members with their data under `folder`; at the end none is left.
-
-        Raises MeasuringFailed if they do not become ready.
-        """
+        """Three members with their data under `folder`; at the end none is left. Raises MeasuringFailed
+        if they do not become ready."""

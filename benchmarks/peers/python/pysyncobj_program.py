@@ -1,8 +1,7 @@
 """A member of PySyncObj, and the load client that tells the leader what to do.
 
 PySyncObj has no clients: the program that embeds it calls a replicated method. So the writers are chains
-of callbacks inside the leader, each calling again once it was called back, and the load client only
-hands over the flags and prints the lines that come back.
+of callbacks inside the leader, and the load client hands over the flags and prints what comes back.
 """
 
 from __future__ import annotations

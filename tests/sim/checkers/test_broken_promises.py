@@ -218,7 +218,7 @@ class Outcomes:
 def lost_append(number: int) -> ClientAppend:
     """Acknowledged at 5 .. 6, where the log has ended."""
     receipt = AppendReceipt(1, 5, 2, "async")  # type: ignore[arg-type]
-    return ClientAppend(number, (b"e", b"f"), "n0", 9_000.0, 9_001.0, receipt)
+    return ClientAppend(number, (b"e", b"f"), "n0", 9_000.0, returned_ms=9_001.0, outcome=receipt)
 
 
 def test_true_outcomes_are_accepted() -> None:
@@ -226,7 +226,9 @@ def test_true_outcomes_are_accepted() -> None:
     outcomes.checker.made_whole()
     outcomes.first.outcome = OutcomeUnknown("")
     outcomes.second.outcome = None
-    outcomes.cell.operations.appends.append(ClientAppend(3, (b"x",), "n0", 0.0, 1.0, NotLeader("")))
+    outcomes.cell.operations.appends.append(
+        ClientAppend(3, (b"x",), "n0", 0.0, returned_ms=1.0, outcome=NotLeader(""))
+    )
     outcomes.checker.made_whole()
 
 

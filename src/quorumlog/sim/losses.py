@@ -1,7 +1,4 @@
-"""Losses: what a run on lossy disks has cost, and which of its members have noticed.
-
-Nothing here refuses anything: where disks forget on a majority, acknowledged entries may be gone.
-"""
+"""Losses: what a run on lossy disks has cost, and which members have noticed; nothing is refused."""
 
 from __future__ import annotations
 
@@ -25,8 +22,6 @@ IndexRange = tuple[int, int]
 
 
 class Losses(Checker):
-    """Notes who finds that another member holds other entries than its own."""
-
     def __init__(self, cluster: ClusterView) -> None:
         super().__init__(cluster)
         self.diverged: set[str] = set()

@@ -369,8 +369,7 @@ class SimMember:
         self.enter(lambda: getattr(self.node, method)(*arguments))
 
     def receive(self, message: AnyPeerMessage) -> None:
-        """In a turn. Members whose disks are honest never send what violates the protocol; of others the
-        connection is closed, as the server closes it."""
+        """In a turn. As in the server a violation ends the connection; only lossy disks lead to one."""
         try:
             self.node.receive(message)
         except ProtocolViolation as violation:

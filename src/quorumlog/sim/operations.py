@@ -76,7 +76,6 @@ class ClientEnd:
     acknowledged_index: int
     """Highest index of all that had been acknowledged when it was asked; -1: nothing."""
     committed_index: int
-    """As it was told."""
 
 
 @dataclass(slots=True)

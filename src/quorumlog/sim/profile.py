@@ -1,5 +1,4 @@
-"""SimulationProfile: what one run is like, drawn from its seed, so that no kind of fault is drowned by
-others."""
+"""SimulationProfile: what one run is like, drawn from its seed."""
 
 from __future__ import annotations
 
@@ -200,8 +199,7 @@ def draw_profile(
 def at_the_edges(
     profile: SimulationProfile, random: Random
 ) -> tuple[SimulationProfile, tuple[str, ...]]:
-    """Some runs with options at their edges, and which. `random` is a stream of its own, so that no
-    other run changes."""
+    """Some runs with options at their edges, and which."""
     if profile.has_lossy_disks or random.random() >= EDGY_SHARE:
         return profile, ()
     edges = tuple(edge for edge in EDGES if random.random() < 0.4)

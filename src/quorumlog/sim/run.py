@@ -109,10 +109,7 @@ def _run_on_lossy_disks(
 
 
 def make_whole(cluster: SimCluster) -> None:
-    """No more faults: the cluster is whole within a bounded time, and every checker looks at its end.
-
-    Raises NotWhole, and Violation.
-    """
+    """No more faults: the cluster is whole within a bounded time. Raises NotWhole, and Violation."""
     cluster.trace.note(cluster.now_ms, "fault", "none any more")
     cluster.is_faulty = False
     cluster.faults.stop()
@@ -151,7 +148,5 @@ def _wait(cluster: SimCluster, until_ms: float, done: Callable[[], bool], what: 
 
 
 def _is_whole(cluster: SimCluster) -> bool:
-    """Everybody is up, follows one leader, and has committed and applied the same log to its end."""
-    if not all(member.is_up for member in cluster.members):
-        return False
-    return leader_of_one_log([member.node for member in cluster.members]) is not None
+    all_up = all(member.is_up for member in cluster.members)
+    return all_up and leader_of_one_log([member.node for member in cluster.members]) is not None

@@ -15,12 +15,11 @@ class BoundedMemory(Checker):
         raft, consensus, storage = node.raft, node.config.consensus, node.config.storage
         log, pending, waiting = raft._log, node._pending, raft._handler._waiting
         left = len(raft._outbox.messages) + len(raft._outbox.after_durable) + len(node._writer.promised)
-        limits: list[tuple[int, int, str]] = []
-        if left:
-            limits.append((left, 0, "messages or proposals left in the core after a turn"))
-        if waiting:
-            most = consensus.max_waiting_pushes
-            limits.append((len(waiting), most, "pushes ahead of the log (max_waiting_pushes)"))
+        most = consensus.max_waiting_pushes
+        limits = [
+            (left, 0, "messages or proposals left in the core after a turn"),
+            (len(waiting), most, "pushes ahead of the log (max_waiting_pushes)"),
+        ]
         # One entry goes however large it is, so a window may run over by one.
         window_bytes = consensus.push_window_bytes + storage.entry_limit_bytes
         for dispatcher in raft._replication.dispatchers.values():
@@ -32,10 +31,9 @@ class BoundedMemory(Checker):
             # Each stands for an entry at least: of this leader, or pushed by one that awaits our disk.
             ends = (node.config.max_uncommitted_bytes + 2 * window_bytes) // HEADER_BYTES
             limits.append((len(log._ends), 0 if node.is_idle else ends, "undurable changes of the log"))
-        if node.is_idle and node._flusher._after_durable:
-            limits.append(
-                (len(node._flusher._after_durable), 0, "acknowledgements that wait for no sync")
-            )
+        if node.is_idle:
+            unsent = len(node._flusher._after_durable)
+            limits.append((unsent, 0, "acknowledgements that wait for no sync"))
         if pending.proposed_count + len(pending.queued) > 1:
             uncommitted_bytes = pending.proposed_bytes + pending.queued_bytes
             most = node.config.max_uncommitted_bytes

@@ -47,10 +47,10 @@ class CommittedLog:
         self._committed_in: list[int] = []
         """Term of the member that was the first to say so."""
         self._claims: dict[int, EntryMark] = {}
-        """What was shown as committed above `end_index`, by index."""
+        """By index, above `end_index`."""
         self.told_index = -1
-        """The highest index that a member has called committed. Its entry may be missing here, while the
-        disk of the only one that knows of it cannot read what lies before."""
+        """The highest index that a member has called committed. Its entry may be missing here, while
+        only a member knows of it that cannot read what lies before."""
         self.forgotten_from: int | None = None
         """Async mode: the lowest index that a power loss has taken from any directory. From there on,
         and nowhere below, what was acknowledged may go and what was committed may be replaced."""
@@ -61,7 +61,7 @@ class CommittedLog:
 
     @property
     def safe_stop_index(self) -> int:
-        """Below it nothing may change any more."""
+        """Below it nothing may change."""
         stop = len(self._marks)
         return stop if self.forgotten_from is None else min(stop, self.forgotten_from)
 

@@ -12,7 +12,7 @@ from quorumlog.store.log.segment_list import DATA_NAME, segment_name
 
 
 def leader_of_one_log(nodes: Sequence[LedgerNode]) -> LedgerNode | None:
-    """Whom all of these follow, with the same log committed and applied to its end; None: nobody."""
+    """Whom all of these follow, with the same log committed to its end on every disk; None: nobody."""
     leaders = [node for node in nodes if node.raft.role is Role.LEADER]
     if len(leaders) != 1:
         return None

@@ -1,8 +1,4 @@
-"""Inode: the bytes of one simulated file, in the cache and on the platter, whatever its names.
-
-A sync brings its dirty pages to the platter; a power loss leaves any of them there, some torn between
-sectors, and the cache is the platter's copy afterwards.
-"""
+"""Inode: the bytes of one simulated file, in the cache and on the platter, whatever its names."""
 
 from __future__ import annotations
 
@@ -79,6 +75,7 @@ class Inode:
         self.dirty.clear()
 
     def lose_power(self, random: Random, size_luck: float, page_luck: float) -> None:
+        """Any of the dirty pages may be on the platter, some torn between sectors; the rest is gone."""
         if len(self.cache) != len(self.platter) and random.random() < size_luck:
             resize(self.platter, len(self.cache))
         for page in sorted(self.dirty):

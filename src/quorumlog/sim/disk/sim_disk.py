@@ -31,10 +31,7 @@ _Tree = dict[str, Inode | Folder]
 
 
 class SimDisk(FileTree[Inode]):
-    """`Disk`, with a process that dies, a power supply that fails and bytes that rot.
-
-    Directories are made, and wiped by `remove_tree`.
-    """
+    """`Disk`, with a process that dies, a power supply that fails and bytes that rot."""
 
     def __init__(self, *, capacity_bytes: int = 1 << 40) -> None:
         super().__init__()
@@ -42,8 +39,8 @@ class SimDisk(FileTree[Inode]):
         self.has_greedy_neighbour = False
         """Somebody else takes at once whatever space a file gives back."""
         self.crash_countdown: int | None = None
-        """The call that changes something and brings this to zero raises `Crashed`, as does every
-        such call after it, until `kill` or `lose_power`. None: no crash."""
+        """The effect that brings this to zero raises `Crashed`, as does every one after it, until `kill`
+        or `lose_power`. None: no crash."""
         self.crash_random: Random | None = None
         """A write that crashes leaves a prefix of this generator's choice; None: it leaves nothing."""
         self.unreadable: set[tuple[str, int]] = set()
@@ -55,8 +52,7 @@ class SimDisk(FileTree[Inode]):
         """Parts of paths, each good for one sync."""
         self._platter_names: _Tree = {}
         self._unlinked: set[str] = set()
-        """Names on the platter whose file was unlinked since: even if another file has the name now,
-        a power loss may leave none."""
+        """Names on the platter whose file was unlinked since: a power loss may leave no file there."""
 
     # ---------------------------------------------------------------- Disk
 
@@ -165,16 +161,15 @@ class SimDisk(FileTree[Inode]):
     # ---------------------------------------------------------------- deaths
 
     def count_effect(self) -> None:
-        """Every call that changes something passes here first, and whatever else of the machine can be
-        seen from outside may (a message that leaves). Raises Crashed."""
+        """Called before whatever changes the disk, and before a message leaves. Raises Crashed."""
         if self.crash_countdown is not None:
             self.crash_countdown = max(0, self.crash_countdown - 1)
             if self.crash_countdown == 0:
                 raise Crashed
 
     def fail_next_sync(self, path_part: str) -> None:
-        """The next sync of a file whose path contains this raises EIO, and calls its pages clean as
-        Linux does: reads show them, the platter never gets them unless they are written again."""
+        """The next sync of a file whose path contains this raises EIO. As on Linux its pages count as
+        clean: reads show them, the platter gets them only if they are written again."""
         self._failing_syncs.append(path_part)
 
     def fail_no_sync(self) -> None:
@@ -249,7 +244,7 @@ class SimDisk(FileTree[Inode]):
         self.remove_tree(path)
 
     def remove_tree(self, path: str) -> None:
-        """A file, or a directory with all that is in it, and from the platter as well."""
+        """A file, or a directory with all that is in it; from the platter, too."""
         for tree in (self._names, self._platter_names):
             for name in [name for name in tree if f"{name}/".startswith(f"{path}/")]:
                 del tree[name]
@@ -285,7 +280,7 @@ class SimDisk(FileTree[Inode]):
         return bytes(self._file(path).cache)
 
     def is_synced(self, path: str, first_position: int, stop_position: int) -> bool:
-        """Whether the platter has these bytes as the cache shows them, whatever the name."""
+        """Whether the platter has these bytes as the cache shows them."""
         inode = self._file(path)
         return inode.cache[first_position:stop_position] == inode.platter[first_position:stop_position]
 

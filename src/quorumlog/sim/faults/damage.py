@@ -51,8 +51,8 @@ class Damage(FaultGroup):
         return self._cluster.now_ms < self._stricken_until_ms.get(member.member_id, 0.0)
 
     def _change_bytes(self, kind: str) -> None:
-        """Change synced bytes that nothing but the disk can have changed: of the log below the durable
-        point, which a power loss leaves as it is, and of one slot of a file of promises."""
+        """Of the log below the durable point, or of one slot of a file of promises: only the disk can
+        have changed them."""
         member = self._context.anybody()
         durable = self._durable_point(member) if member is not None else None
         if member is None or durable is None:
@@ -81,8 +81,7 @@ class Damage(FaultGroup):
         self._context.note(kind, f"{path} at {position}")
 
     def _unreadable_page(self) -> None:
-        """A page that holds nothing but what was synced cannot be read any more, from now on or since a
-        power loss."""
+        """A page of synced bytes cannot be read any more, from now on or since a power loss."""
         up = [member for member in self._cluster.members if member.is_up]
         member = self._sectors.choice(up) if up else None
         if member is None:
@@ -117,8 +116,7 @@ class Damage(FaultGroup):
         self._context.note(kind, f"{path} at {position}")
 
     def _unreadable_behind_end(self, member: SimMember) -> None:
-        """A power loss tears a page that the log has not reached, or had reached and not synced: nothing
-        is lost with it."""
+        """A power loss tears a page of which nothing was synced: nothing is lost with it."""
         storage, end = self._profile.storage, member.node.store.end
         position, segment_bytes, name = end.position, storage.segment_bytes, DATA_NAME
         if self._sectors.random() < 0.5:

@@ -63,9 +63,9 @@ class DiskFaults(FaultGroup):
         member.disk.fail_next_sync(path_part)
 
     def may_fail(self, member: SimMember) -> bool:
-        """A sync of its disk was told to fail, or there was no space to write `member` anew while it
-        forms: then it stops, and tries again with its next start. A full disk stops no member that is
-        formed and runs. One may stop that has just looked at a page which then goes bad under it."""
+        """Whether it may stop, and try again with its next start: its disk was told to fail a sync, a
+        page went bad under it just after it had looked there, or its disk is full while it forms. A full
+        disk stops no member that is formed."""
         is_formed = member.is_up and bool(member.node.directory.formation.founding)
         is_full = member.disk.capacity_bytes < ROOMY_BYTES
         may_stop = member.member_id in self._failing or self._damage.is_stricken(member)
@@ -76,8 +76,7 @@ class DiskFaults(FaultGroup):
         self._context.restart_later(member)
 
     def refused(self, member: SimMember) -> None:
-        """Damage that cannot be bounded: somebody does what the message says, and the member is a new
-        one. Without damage no directory may refuse."""
+        """Somebody does what the message says, and the member is a new one."""
         assert member.is_damaged or self._profile.has_lossy_disks, (
             f"{member.member_id} refuses to start undamaged: {member.refusal}"
         )
@@ -114,7 +113,7 @@ class DiskFaults(FaultGroup):
         self._cluster.at(3 * self._context.duration_ms(), end)
 
     def _lose_index_file(self, member: SimMember) -> None:
-        """And the space that it had: nothing is lost with it, the data says what it held."""
+        """And the space that it had. The data says what it held."""
         prefix = f"{member.path}/{INDEX_NAME}/"
         paths = [path for path in member.disk.paths() if path.startswith(prefix)]
         if not member.is_up or member.is_damaged or not paths:

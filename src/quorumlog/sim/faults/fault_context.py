@@ -55,7 +55,6 @@ class FaultContext:
         return {kind: partial(strike, kind, begin) for kind, begin in kinds.items()}
 
     def end(self, member: SimMember) -> None:
-        """Its process, or the power of its machine."""
         member.kill() if self.random.random() < 0.5 else member.lose_power()
 
     def may_lose(self, member: SimMember) -> bool:
@@ -68,8 +67,6 @@ class FaultContext:
 
 
 class FaultGroup:
-    """Kinds of faults that belong together."""
-
     def __init__(self, context: FaultContext) -> None:
         self._context = context
         self._cluster = context.cluster

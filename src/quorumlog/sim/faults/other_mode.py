@@ -14,14 +14,12 @@ MIXED_SHARE = 1 / 8
 
 
 class OtherMode:
-    """One member at a time: two of three in another mode would be a group in that mode. `random` is a
-    stream of its own, so that no other run changes."""
+    """One member at a time: two of three in another mode would be a group in that mode."""
 
     def __init__(self, cluster: SimCluster, random: Random) -> None:
         self._cluster = cluster
         self._random = random
         self._odd: SimMember | None = None
-        """Who is configured otherwise than the others."""
 
     def begin(self) -> None:
         profile = self._cluster.profile

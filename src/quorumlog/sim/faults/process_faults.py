@@ -5,6 +5,7 @@ What ends is started again by somebody.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -21,14 +22,14 @@ class ProcessFaults(FaultGroup):
         """How a member ends when its disk says that now is the moment."""
 
     def kinds(self) -> Kinds:
-        one_member = {
+        one_member: dict[str, Callable[[SimMember], None]] = {
             "kill": self._kill,
             "power loss": self._power_loss,
-            "crash at an effect": self._crash_at_an_effect,
+            "crash at an effect": partial(self._crash_within, most_effects=60),
             "crash while starting": self._crash_while_starting,
             "clean stop": self._clean_stop,
-            "pause": self._pause,
-            "clock jump": self._clock_jump,
+            "pause": lambda member: member.pause(self._context.duration_ms()),
+            "clock jump": lambda member: member.set_clock(jump_ms=self._context.duration_ms()),
             "clock drift": self._clock_drift,
         }
         return {
@@ -51,9 +52,6 @@ class ProcessFaults(FaultGroup):
             if member.is_up:
                 member.lose_power()
             self._context.restart_later(member)
-
-    def _crash_at_an_effect(self, member: SimMember) -> None:
-        self._crash_within(member, 60)
 
     def _crash_while_starting(self, member: SimMember) -> None:
         self._context.end(member)
@@ -88,12 +86,6 @@ class ProcessFaults(FaultGroup):
         else:
             member.stop()
             self._context.restart_later(member)
-
-    def _pause(self, member: SimMember) -> None:
-        member.pause(self._context.duration_ms())
-
-    def _clock_jump(self, member: SimMember) -> None:
-        member.set_clock(jump_ms=self._context.duration_ms())
 
     def _clock_drift(self, member: SimMember) -> None:
         member.set_clock(rate=self._random.choice((0.7, 0.95, 1.05, 1.5)))

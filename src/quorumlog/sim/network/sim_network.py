@@ -141,7 +141,7 @@ class SimNetwork:
         blocked = self._is_blocked(link)
         refusal = "" if blocked else self._refusal_between(one, other)
         if blocked or one.is_paused or other.is_paused or unaware or refusal:
-            # An end that still believes in the old connection learns of its end by this very dial.
+            # An end that still believes in the old connection learns of its end by this dial.
             if unaware and not blocked:
                 self._lose_later(link.first, link.second, 0, closed_by_peer=True)
                 self._lose_later(link.second, link.first, 0, closed_by_peer=True)

@@ -13,7 +13,7 @@ import sys
 import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from subprocess import Popen
+from subprocess import DEVNULL, Popen
 from typing import Any
 
 import pytest
@@ -248,6 +248,28 @@ def test_a_member_outlives_its_terminal_and_its_clean_stop_is_no_failure(
         log.append(b"still here")
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=30) == 0
+
+
+@pytest.mark.processes
+def test_a_member_that_cannot_say_that_it_listens_serves_all_the_same(
+    cli: Cli, free_address: str, tmp_path: Path
+) -> None:
+    with open("/dev/full", "w") as full:
+        process = Popen(
+            [
+                *(sys.executable, "-m", "quorumlog", "serve", "--id", "n0"),
+                *("--members", f"n0={free_address}", "--data-dir", tmp_path / "n0"),
+            ],
+            stdout=full,
+            stderr=DEVNULL,
+        )
+    try:
+        assert cli("append", "--servers", free_address, input=b"on").exit_code == 0
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.processes

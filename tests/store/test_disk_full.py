@@ -497,6 +497,30 @@ def test_an_index_file_that_is_lost_on_a_full_disk_stops_nobody(segment: int, si
     assert open_simulated(disk).report == (), "the index is not on the disk"
 
 
+def test_a_no_op_finds_its_place_while_the_index_has_none() -> None:
+    """A group whose disks are full must be able to elect a leader, whatever else they have lost."""
+    disk = SimDisk()
+    directory = open_simulated(disk)
+    append_numbered(directory.store, 300)
+    sync(directory.store)
+    directory.close(clean=True)
+    disk.kill()
+    disk.delete(f"m/index/{SIMULATED.index_segment_bytes:020d}")
+    disk.capacity_bytes = disk._used_bytes()
+    for term in range(2, 5):
+        store = open_simulated(disk).store
+        append_noop(store, term)
+        sync(store)
+        assert read_log(store) == [*numbered(300), *[(298 + t, t, b"") for t in range(2, term + 1)]]
+        assert store.term_runs()[-1] == (298 + term, term)
+        disk.kill()
+        disk = disk.platter()
+    disk.capacity_bytes *= 2
+    store = open_simulated(disk).store
+    append_numbered(store, 1, term=4)
+    assert read_log(store)[-1] == numbered(1, term=4, first=303)[0]
+
+
 def test_damage_is_repaired_while_the_index_has_no_space() -> None:
     disk = SimDisk()
     directory = open_simulated(disk)

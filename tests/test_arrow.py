@@ -111,4 +111,4 @@ with connect("127.0.0.1:1") as log:
     except ModuleNotFoundError as error:
         print(error)
 """
-    assert "pip install 'quorumlog[arrow]'" in run(program)
+    assert "pip install '.[arrow]' in a clone" in run(program)

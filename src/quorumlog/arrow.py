@@ -17,7 +17,8 @@ try:
     import pyarrow.compute as pc
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "record batches need pyarrow, the extra `arrow`: pip install 'quorumlog[arrow]'", name=error.name
+        "record batches need pyarrow, the extra `arrow`: pip install '.[arrow]' in a clone of quorumlog",
+        name=error.name,
     ) from error
 
 ENTRY_SCHEMA = pa.schema(

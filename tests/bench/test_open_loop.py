@@ -118,5 +118,5 @@ def test_a_sender_gives_every_request_an_outcome_also_when_its_connection_is_los
 
 def test_without_hdrhistogram_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(open_loop, "HdrHistogram", None)
-    with pytest.raises(ConfigError, match=r"pip install 'quorumlog\[bench\]'"):
+    with pytest.raises(ConfigError, match=r"pip install '\.\[bench\]' in a clone"):
         next(run_open_loads(OPEN_LOADS, RunningGroup("127.0.0.1:1"), 1, 1, lambda text: None))

@@ -145,7 +145,10 @@ def run_open_loads(
     Raises ConfigError without the package `hdrhistogram`, and what the client raises.
     """
     if loads and HdrHistogram is None:
-        raise ConfigError("open loops need hdrhistogram: pip install 'quorumlog[bench]'")
+        raise ConfigError(
+            "open loops need hdrhistogram, the extra `bench`: pip install '.[bench]' in a clone of"
+            " quorumlog"
+        )
     # A full collection takes 50 to 100 ms, in which requests are due and none leaves: what is here
     # before the first one is left out of it.
     gc.collect()

@@ -65,7 +65,7 @@ def bench(
         typer.Option(
             "--open-loop",
             help="Instead: latency at 10 to 90 % of the peak and at twice the peak, with Poisson"
-            " arrivals. Needs quorumlog[bench].",
+            " arrivals. Needs the extra `bench`.",
         ),
     ] = False,
     seed: Annotated[int, typer.Option(help="Of the arrivals of --open-loop.", metavar="N")] = 1,

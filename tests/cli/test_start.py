@@ -13,9 +13,10 @@ from subprocess import Popen
 import pytest
 import typer.main
 
-from quorumlog import LocalCluster
+from quorumlog import LocalCluster, config
 from quorumlog.bench.open_loop import OPEN_LOADS_BY_NAME
 from quorumlog.bench.workloads import LOADS_BY_NAME
+from quorumlog.cli import options
 from quorumlog.cli.look.sim import FAULTS_S
 from quorumlog.cli.main import app
 from quorumlog.cli.measure.bench import LOADS, OPEN_LOADS
@@ -45,7 +46,7 @@ def modules_of(*arguments: str) -> set[str]:
 @pytest.mark.processes
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_loads_the_command_line_alone(command: str) -> None:
-    assert not modules_of(command, "--help") & (SLOW | ROOMS)
+    assert not modules_of(command, "--help") & (SLOW | ROOMS | {"msgspec", "quorumlog.config"})
 
 
 @pytest.mark.processes
@@ -62,6 +63,7 @@ def test_a_client_loads_no_server_and_no_simulator(cluster: LocalCluster, comman
 
 
 def test_what_help_knows_by_heart_is_true() -> None:
+    assert options.DEFAULT_GROUP == config.DEFAULT_GROUP
     assert list(LOADS) == list(LOADS_BY_NAME)
     assert list(OPEN_LOADS) == list(OPEN_LOADS_BY_NAME)
     assert FAULTS_S * 1000 == FAULTS_MS

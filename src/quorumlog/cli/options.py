@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from quorumlog.config import parse_address
 from quorumlog.errors import ConfigError
 
+DEFAULT_GROUP = "default"
+"""That of `quorumlog.config`, which loads for longer than the help of a command."""
 MAX_TIMEOUT_S = 1_000_000
 """Eleven days; above it are typing mistakes and `inf`."""
 
@@ -55,6 +56,8 @@ Directory = Annotated[
 
 def split_servers(servers: str) -> list[str]:
     """The addresses of `--servers`, each once; raises ConfigError naming the option."""
+    from quorumlog.config import parse_address
+
     addresses: dict[str, None] = {}
     for item in filter(None, (part.strip() for part in servers.split(","))):
         try:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from quorumlog.cli.options import Group, Json, Servers, split_servers
+from quorumlog.cli.options import DEFAULT_GROUP, Group, Json, Servers, split_servers
 from quorumlog.cli.output import err, out, print_json
-from quorumlog.config import DEFAULT_GROUP
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:

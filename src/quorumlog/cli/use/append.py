@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from quorumlog.cli.interrupts import EXIT_OF_SIGNAL
-from quorumlog.cli.options import Group, Json, Servers, Timeout, named_path, split_servers
+from quorumlog.cli.options import DEFAULT_GROUP, Group, Json, Servers, Timeout, named_path, split_servers
 from quorumlog.cli.output import EXIT_REFUSED, describe, error_line
-from quorumlog.config import DEFAULT_GROUP, MIB
 from quorumlog.errors import BodyTooLarge, ConfigError, LedgerError
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from quorumlog.client.protocol.append_window import StreamProgress
     from quorumlog.entry import AppendReceipt
 
-CHUNK_BYTES = 1 * MIB
+CHUNK_BYTES = 1 << 20
 MAX_BATCH_LINES = 4096
 
 

@@ -9,8 +9,15 @@ from typing import Annotated
 
 import typer
 
-from quorumlog.cli.options import Group, Json, Timeout, check_directory, named_path, split_servers
-from quorumlog.config import DEFAULT_GROUP
+from quorumlog.cli.options import (
+    DEFAULT_GROUP,
+    Group,
+    Json,
+    Timeout,
+    check_directory,
+    named_path,
+    split_servers,
+)
 from quorumlog.errors import ConfigError
 
 TIMEOUT_S = 30.0

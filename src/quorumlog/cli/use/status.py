@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import MAX_TIMEOUT_S, Group, Json, Servers, split_servers
+from quorumlog.cli.options import DEFAULT_GROUP, MAX_TIMEOUT_S, Group, Json, Servers, split_servers
 from quorumlog.cli.output import EXIT_REFUSED, out, print_json
-from quorumlog.config import DEFAULT_GROUP
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:

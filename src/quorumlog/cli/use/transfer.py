@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from quorumlog.cli.options import Group, Json, Servers, Timeout, split_servers
+from quorumlog.cli.options import DEFAULT_GROUP, Group, Json, Servers, Timeout, split_servers
 from quorumlog.cli.output import print_json
-from quorumlog.config import DEFAULT_GROUP
 from quorumlog.errors import TransferFailed
 
 

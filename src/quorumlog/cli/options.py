@@ -54,6 +54,34 @@ Directory = Annotated[
 ]
 
 
+OptionalServers = Annotated[
+    str | None,
+    typer.Option(
+        "--servers",
+        help="Addresses of members, HOST:PORT,...; not with --path.",
+        envvar="QUORUMLOG_SERVERS",
+        metavar="LIST",
+        show_default=False,
+    ),
+]
+StoppedDirectory = Annotated[
+    Path | None,
+    typer.Option(
+        "--path",
+        help="Data directory of a stopped member.",
+        metavar="DIR",
+        show_default=False,
+        parser=named_path,
+    ),
+]
+
+
+def is_on_command_line(context: typer.Context, name: str) -> bool:
+    """Not from the environment, where a list of servers is there for other commands."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE"
+
+
 def split_servers(servers: str) -> list[str]:
     """The addresses of `--servers`, each once; raises ConfigError naming the option."""
     from quorumlog.config import parse_address

@@ -13,9 +13,11 @@ from quorumlog.cli.options import (
     DEFAULT_GROUP,
     Group,
     Json,
+    OptionalServers,
+    StoppedDirectory,
     Timeout,
     check_directory,
-    named_path,
+    is_on_command_line,
     split_servers,
 )
 from quorumlog.errors import ConfigError
@@ -33,25 +35,8 @@ class Format(StrEnum):
 
 def read(
     context: typer.Context,
-    servers: Annotated[
-        str | None,
-        typer.Option(
-            "--servers",
-            help="Addresses of members, HOST:PORT,...; not with --path.",
-            envvar="QUORUMLOG_SERVERS",
-            metavar="LIST",
-            show_default=False,
-        ),
-    ] = None,
-    path: Annotated[
-        Path | None,
-        typer.Option(
-            help="Data directory of a stopped member.",
-            metavar="DIR",
-            show_default=False,
-            parser=named_path,
-        ),
-    ] = None,
+    servers: OptionalServers = None,
+    path: StoppedDirectory = None,
     first_index: Annotated[
         int | None,
         typer.Option("--from", help="First index. (default: where the log begins)", min=0, metavar="N"),
@@ -118,13 +103,12 @@ def read(
     _refuse_combinations(
         servers,
         path,
-        # From the environment the list is there for other commands.
-        both=path is not None and _is_on_command_line(context, "servers"),
+        both=path is not None and is_on_command_line(context, "servers"),
         follow=follow,
         local=local,
         skip_damaged=skip_damaged,
         until_end=until_end,
-        timeout=_is_on_command_line(context, "timeout"),
+        timeout=is_on_command_line(context, "timeout"),
     )
     if last is not None and (first_index is not None or stop_index is not None):
         raise ConfigError(f"--last {last} excludes --from and --to; --limit goes with all of them")
@@ -134,7 +118,7 @@ def read(
         raise ConfigError(f"--to {stop_index} is below --from {first_index}; swap them")
     write = WRITERS[Format.JSON if json else output_format]
     if path is not None:
-        wanted_group = group if _is_on_command_line(context, "group") else None
+        wanted_group = group if is_on_command_line(context, "group") else None
         entries = stored(
             check_directory(path),
             wanted_group,
@@ -162,11 +146,6 @@ def read(
     for batch in limited(entries, limit):
         out.write(b"".join(map(write, batch)))
         out.flush()
-
-
-def _is_on_command_line(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _refuse_combinations(

@@ -8,7 +8,9 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from quorumlog.batch import EntryBatch
+from quorumlog.batch import Entry, EntryBatch
+from quorumlog.cli.carry.binary_file import BinaryFormat
+from quorumlog.cli.carry.records import Ending
 from quorumlog.config import StoreConfig
 from quorumlog.entry import Formation, HardState, Replica
 from quorumlog.store.directory.member_directory import open_member_directory
@@ -19,6 +21,7 @@ from quorumlog.wire.framing import encode_frame
 
 GOLDEN = Path(__file__).parent / "golden"
 FRAME_NAME = "frame.bin"
+EXPORT_NAME = "export.bin"
 DIRECTORY_ID = "00112233445566778899aabbccddeeff"
 OWN = Replica("n0", DIRECTORY_ID)
 CONFIG = StoreConfig(segment_bytes=1024, index_segment_bytes=256, reserve_step_bytes=256)
@@ -27,7 +30,7 @@ ENTRIES = 6
 
 
 def write_golden(directory: Path) -> None:
-    """What the only member of a group writes, by the real store, and one frame."""
+    """What the only member of a group writes, by the real store, one frame and one export."""
     member = open_member_directory(
         OsDisk(),
         str(directory),
@@ -52,11 +55,17 @@ def write_golden(directory: Path) -> None:
     member.write_checkpoint(LogPoint(end.index, end.term, end.chain, end.position))
     member.close(True)
     (directory / FRAME_NAME).write_bytes(frame())
+    (directory / EXPORT_NAME).write_bytes(export())
 
 
 def frame() -> bytes:
     request = AppendRequest(request_id=7, timeout_ms=5000)
     return b"".join(map(bytes, encode_frame("g", request, EntryBatch.from_bodies([b"hello"]))))
+
+
+def export() -> bytes:
+    each, entry = BinaryFormat(), Entry(1, 1, b"hello")
+    return each.head("g", 0) + each.encoded([entry]) + each.tail(Ending(1, 1))
 
 
 def written_bytes(directory: Path) -> dict[str, bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import struct
@@ -15,6 +16,8 @@ import pytest
 
 from quorumlog import errors
 from quorumlog.batch import EntryBatch
+from quorumlog.cli.carry import binary_file
+from quorumlog.cli.carry.json_lines import JsonLines
 from quorumlog.consensus.messages import AnyPeerMessage, PushResult, PushType, VoteResult
 from quorumlog.entry import Replica
 from quorumlog.errors import LedgerError
@@ -34,6 +37,7 @@ from tests.docs.golden_directory import (
     BODY,
     DIRECTORY_ID,
     ENTRIES,
+    EXPORT_NAME,
     FRAME_NAME,
     GOLDEN,
     OWN,
@@ -109,6 +113,32 @@ def test_table_of_the_hard_state() -> None:
 def test_table_of_the_durable_point() -> None:
     names = ["index", "term", "chain", "position", "index_synced_position"]
     assert layout_of("Durable point") == layout_of_struct(durable_file._PAYLOAD, names)
+
+
+def test_tables_of_an_export_file() -> None:
+    head, record, end_mark = (
+        [(int(row["offset"]), int(row["bytes"]), row["field"]) for row in rows if row["bytes"].isdigit()]
+        for rows in tables(section(TEXT, "Export file"))
+    )
+    names = ["magic", "version", "first_index", "group_bytes", "crc"]
+    assert head == layout_of_struct(binary_file._HEAD, names)
+    assert record == layout_of_struct(binary_file._RECORD, ["body_bytes", "crc", "index", "term"])
+    names = ["body_bytes", "crc", "last_index", "records"]
+    assert end_mark == layout_of_struct(binary_file._RECORD, names)
+
+
+def test_the_golden_export_is_read() -> None:
+    with (GOLDEN / EXPORT_NAME).open("rb") as file:
+        reader = binary_file.BinaryFormat().open(file)
+        (record,) = reader.records()
+    assert (reader.group, reader.first_index, reader.ending) == ("g", 0, (1, 1))
+    assert (record.index, record.term, record.body) == (1, 1, b"hello")
+
+
+def test_the_lines_of_json_that_are_shown_are_read() -> None:
+    lines = re.findall(r"`(\{.*?\})`", section(TEXT, "Export file"))
+    readers = [JsonLines().open(io.BytesIO(line.encode() + b"\n")) for line in lines]
+    assert [record.body for reader in readers for record in reader.records()] == [b"alpha", b"\xff"]
 
 
 def test_table_of_the_frame_header() -> None:

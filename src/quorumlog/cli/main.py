@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from quorumlog.cli.carry.export import export
 from quorumlog.cli.look.inspect import inspect
 from quorumlog.cli.look.recover import recover
 from quorumlog.cli.look.sim import sim
@@ -47,7 +48,8 @@ def _about(
     """A Raft-replicated commit log: run it, write to it, read it, look inside."""
 
 
-RUN, USE, LOOK = "Run a cluster", "Use a log", "Look at a data directory"
+RUN, USE, CARRY = "Run a cluster", "Use a log", "Carry a log elsewhere"
+LOOK = "Look at a data directory"
 
 app.command(rich_help_panel=RUN)(serve)
 app.command(rich_help_panel=RUN)(dev)
@@ -56,6 +58,7 @@ app.command(rich_help_panel=USE)(read)
 app.command(rich_help_panel=USE)(status)
 app.command(rich_help_panel=USE)(transfer)
 app.add_typer(bench_app, name="bench", rich_help_panel=USE)
+app.command(rich_help_panel=CARRY)(export)
 app.command(rich_help_panel=LOOK)(inspect)
 app.command(rich_help_panel=LOOK)(verify)
 app.command(rich_help_panel=LOOK)(recover)

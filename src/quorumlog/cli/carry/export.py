@@ -1,0 +1,234 @@
+"""quorumlog export: a log into a file."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, ExitStack
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quorumlog.cli.options import (
+    DEFAULT_GROUP,
+    Group,
+    Json,
+    OptionalServers,
+    StoppedDirectory,
+    Timeout,
+    check_directory,
+    is_on_command_line,
+    named_path,
+    split_servers,
+)
+from quorumlog.cli.output import EXIT_REFUSED, entry_progress, error_line, note, print_json, spoken_size
+from quorumlog.errors import ConfigError, LedgerError
+
+if TYPE_CHECKING:
+    from quorumlog.cli.carry.export_file import ExportFile
+    from quorumlog.cli.carry.sources import Source
+
+
+class ExportFormat(StrEnum):
+    BINARY = "binary"
+    JSONL = "jsonl"
+
+
+def export(
+    context: typer.Context,
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="File to write; if it holds a part of the export already, the rest is written.",
+            metavar="FILE",
+            show_default=False,
+            parser=named_path,
+        ),
+    ],
+    servers: OptionalServers = None,
+    path: StoppedDirectory = None,
+    first_index: Annotated[
+        int | None,
+        typer.Option("--from", help="First index. (default: where the log begins)", min=0, metavar="N"),
+    ] = None,
+    stop_index: Annotated[
+        int | None,
+        typer.Option(
+            "--to",
+            help="Stop before this index. (default: behind what is committed)",
+            min=0,
+            metavar="N",
+        ),
+    ] = None,
+    output_format: Annotated[
+        ExportFormat | None,
+        typer.Option(
+            "--format",
+            help="binary: with checksums and an end mark; jsonl: JSON lines. (default: that of FILE, or"
+            " binary)",
+            show_default=False,
+        ),
+    ] = None,
+    group: Group = DEFAULT_GROUP,
+    timeout: Timeout = 30.0,
+    json: Json = False,
+) -> None:
+    """Write committed entries into a file, byte for byte, which `import` appends to another log.
+
+    It may be interrupted, and repeated when the log has grown: it goes on behind the last whole record
+    of the file. Entries that only open a term are left out.
+
+    Example: quorumlog export --servers 127.0.0.1:20911 orders.export
+    """
+    from quorumlog.cli.carry.export_file import ExportFile
+    from quorumlog.cli.carry.records import FileDamaged
+
+    if first_index is not None and stop_index is not None and stop_index < first_index:
+        raise ConfigError(f"--to {stop_index} is below --from {first_index}; swap them")
+    with ExitStack() as stack:
+        given_group = group if is_on_command_line(context, "group") else None
+        if path is not None and is_on_command_line(context, "servers"):
+            raise ConfigError(
+                "--servers and --path exclude each other; export the cluster or the directory"
+            )
+        source = stack.enter_context(_source(servers, path, group, given_group, stop_index, timeout))
+        if stop_index is not None and stop_index > source.stop_index:
+            error_line(
+                f"--to {stop_index} is above the end of what is committed, index"
+                f" {source.stop_index - 1}; nothing was exported"
+            )
+            raise typer.Exit(EXIT_REFUSED)
+        if first_index is not None and not source.begin_index <= first_index <= source.stop_index:
+            error_line(
+                f"--from {first_index} is not between where the log begins, index {source.begin_index},"
+                f" and the end of what is committed, index {source.stop_index - 1}; nothing was exported"
+            )
+            raise typer.Exit(EXIT_REFUSED)
+        try:
+            with entry_progress(f"reading {file}") as report:
+                target = stack.enter_context(ExportFile(file, output_format, report))
+        except FileDamaged as error:
+            error_line(f"FILE {file}: {error}; delete it and export again, or name another file")
+            raise typer.Exit(EXIT_REFUSED) from None
+        _export(source, target, first_index, stop_index, json=json)
+
+
+def _source(
+    servers: str | None,
+    path: Path | None,
+    group: str,
+    given_group: str | None,
+    stop_index: int | None,
+    timeout_s: float,
+) -> AbstractContextManager[Source]:
+    from quorumlog.cli.carry.sources import served, stored
+
+    if path is not None:
+        return stored(check_directory(path), given_group, stop_index)
+    if not servers:
+        raise ConfigError(
+            "--servers is missing; write --servers LIST, or --path DIR of a stopped member"
+        )
+    split_servers(servers)
+    return served(servers, group, timeout_s)
+
+
+def _export(
+    source: Source,
+    target: ExportFile,
+    first_index: int | None,
+    stop_index: int | None,
+    *,
+    json: bool,
+) -> None:
+    from quorumlog.cli.carry.records import Ending
+
+    extent = target.extent
+    is_new = extent.stop_position == 0
+    stop = source.stop_index if stop_index is None else stop_index
+    if is_new:
+        next_index = source.begin_index if first_index is None else first_index
+    else:
+        _refuse_another_log(source, target, first_index, stop_index)
+        next_index = extent.last_index + 1
+    first, records = next_index, extent.records
+    if target.torn_bytes:
+        note(f"{target.path}: cut {target.torn_bytes} bytes behind the last whole record")
+    with entry_progress(f"exporting to {target.path}") as report:
+        target.begin(source.group, first)
+        try:
+            for batch in source.batches(first, stop) if first < stop else ():
+                entries = list(batch.entries())
+                target.add(entries)
+                records += len(entries)
+                next_index = batch.last_index + 1
+                report(next_index - first, stop - first)
+        except (KeyboardInterrupt, LedgerError):
+            note(f"ended in front of index {next_index}; the same command goes on there")
+            raise
+        size_bytes = target.end(Ending(records, next_index - 1))
+    _print_summary(target, records, next_index - 1, size_bytes, json=json)
+
+
+def _refuse_another_log(
+    source: Source, target: ExportFile, first_index: int | None, stop_index: int | None
+) -> None:
+    """Whether the file is the beginning of just this export."""
+    extent, file = target.extent, target.path
+    if extent.group is not None and source.group and extent.group != source.group:
+        raise ConfigError(
+            f"FILE {file} is of group {extent.group}, not {source.group}; name another file"
+        )
+    if first_index is not None and extent.first_index not in (None, first_index):
+        raise ConfigError(
+            f"--from {first_index}: {file} begins at index {extent.first_index}; leave --from out, or"
+            " name another file"
+        )
+    if stop_index is not None and extent.last_index >= stop_index:
+        raise ConfigError(
+            f"--to {stop_index}: {file} goes up to index {extent.last_index} already; name another file"
+        )
+    if extent.last_index >= source.stop_index:
+        raise ConfigError(
+            f"FILE {file} goes up to index {extent.last_index}, and what is committed up to"
+            f" {source.stop_index - 1} only: it is of another log, or of a member that was ahead; name"
+            " another file"
+        )
+    last = extent.last
+    if last is None:
+        return
+    if last.index < source.begin_index:
+        raise ConfigError(
+            f"FILE {file} ends at index {last.index}, and the log begins at {source.begin_index} by now;"
+            " name another file"
+        )
+    for batch in source.batches(last.index, last.index + 1):
+        held = [(entry.index, entry.term, entry.body) for entry in batch.entries()]
+        if held[:1] != [(last.index, last.term, last.body)]:
+            raise ConfigError(
+                f"FILE {file} is of another log: its last record, index {last.index}, is another entry"
+                " there; name another file"
+            )
+
+
+def _print_summary(
+    target: ExportFile, records: int, last_index: int, size_bytes: int, *, json: bool
+) -> None:
+    new = records - target.extent.records
+    if json:
+        print_json(
+            {
+                "file": str(target.path),
+                "format": target.format.name,
+                "records": records,
+                "new_records": new,
+                "last_index": last_index,
+                "size_bytes": size_bytes,
+            }
+        )
+        return
+    before = f", {new} of them new" if target.extent.records else ""
+    typer.echo(
+        f"exported {records} entries{before}, up to index {last_index}, to {target.path}"
+        f" ({spoken_size(size_bytes)})"
+    )

@@ -1,0 +1,118 @@
+"""ExportFile: a file that an export writes, or goes on writing behind the last whole record."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, Self
+
+from quorumlog.batch import Entry
+from quorumlog.cli.carry.records import Ending, FileFormat, FileTorn
+from quorumlog.cli.carry.survey import FORMATS, Extent, format_of, survey
+from quorumlog.errors import ConfigError
+
+DEFAULT_FORMAT = "binary"
+_NOTHING = Extent(None, None, 0, None, 0, None, None)
+
+
+class ExportFile:
+    """A context manager; one process at a time has it open. What it finds is in `extent`."""
+
+    def __init__(self, path: Path, format_name: str | None, report: Callable[[int, int], None]) -> None:
+        """`format_name`: None is that of the file, or binary. Raises ConfigError for a file that is not
+        an export of this format, or is in use, and FileDamaged."""
+        self.path = path
+        self.torn_bytes = 0
+        """What stands behind the last whole record, and is to be cut."""
+        self._file = _opened(path)
+        try:
+            self._look(format_name, report)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _look(self, format_name: str | None, report: Callable[[int, int], None]) -> None:
+        size_bytes = os.fstat(self._file.fileno()).st_size
+        self.format: FileFormat = FORMATS[format_name or DEFAULT_FORMAT]
+        self.extent = _NOTHING
+        if size_bytes == 0:
+            return
+        found = format_of(self._file)
+        if found is None:
+            raise ConfigError(f"FILE {self.path} exists and is no export; name another file")
+        if format_name not in (None, found.name):
+            raise ConfigError(
+                f"--format {format_name}: {self.path} is in the format {found.name}; leave --format out,"
+                " or name another file"
+            )
+        self.format = found
+        with suppress(FileTorn):  # not even the head is whole: it is written again
+            self.extent = survey(self._file, found, report)
+        if self.extent.ending is None:
+            self.torn_bytes = size_bytes - self.extent.stop_position
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._file.close()
+
+    # ---------------------------------------------------------------- writing
+
+    def begin(self, group: str, first_index: int) -> None:
+        """From here on the file is changed: what is torn goes, and so does the end mark."""
+        position = self.extent.stop_position
+        if position == 0:
+            self._write_at(0, self.format.head(group, first_index))
+        else:
+            self._write_at(position, b"")
+
+    def add(self, entries: Iterable[Entry]) -> None:
+        self._write(self.format.encoded(entries))
+
+    def end(self, ending: Ending) -> int:
+        """The file is whole, and on the disk; returns its size."""
+        self._write(self.format.tail(ending), sync=True)
+        return self._file.tell()
+
+    def _write_at(self, position: int, data: bytes) -> None:
+        self._file.seek(position)
+        self._file.truncate()
+        self._write(data)
+
+    def _write(self, data: bytes, *, sync: bool = False) -> None:
+        try:
+            self._file.write(data)
+            self._file.flush()
+            if sync:
+                os.fsync(self._file.fileno())
+        except OSError as error:
+            raise ConfigError(
+                f"FILE {self.path}: {error.strerror}; what is written stays, and the same command goes"
+                " on behind it once it can"
+            ) from None
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Made if there is none; refused while another export writes it."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise ConfigError(f"FILE {path}: {error.strerror}; name another file") from None
+    file = os.fdopen(descriptor, "r+b")
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        file.close()
+        raise ConfigError(f"FILE {path} is no ordinary file, which an export goes on writing; name one")
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise ConfigError(f"FILE {path}: another export writes it; wait for it") from None
+    return file

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from quorumlog.cli.carry.export import export
+from quorumlog.cli.carry.import_file import import_file
 from quorumlog.cli.look.inspect import inspect
 from quorumlog.cli.look.recover import recover
 from quorumlog.cli.look.sim import sim
@@ -59,6 +60,7 @@ app.command(rich_help_panel=USE)(status)
 app.command(rich_help_panel=USE)(transfer)
 app.add_typer(bench_app, name="bench", rich_help_panel=USE)
 app.command(rich_help_panel=CARRY)(export)
+app.command("import", rich_help_panel=CARRY)(import_file)
 app.command(rich_help_panel=LOOK)(inspect)
 app.command(rich_help_panel=LOOK)(verify)
 app.command(rich_help_panel=LOOK)(recover)

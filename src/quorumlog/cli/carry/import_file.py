@@ -1,0 +1,183 @@
+"""quorumlog import: a file of an export into a log."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO
+
+import typer
+
+from quorumlog.cli.options import DEFAULT_GROUP, Group, Json, Servers, Timeout, named_path, split_servers
+from quorumlog.cli.output import EXIT_REFUSED, describe, entry_progress, error_line, note, print_json
+from quorumlog.errors import ConfigError, LedgerError
+
+if TYPE_CHECKING:
+    from quorumlog.cli.carry.importer import Importer
+    from quorumlog.cli.carry.records import FileFormat, Record
+    from quorumlog.cli.carry.survey import Extent
+
+
+def import_file(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="File that `export` wrote, or JSON lines like it.",
+            metavar="FILE",
+            show_default=False,
+            parser=named_path,
+        ),
+    ],
+    servers: Servers,
+    first_index: Annotated[
+        int, typer.Option("--from", help="First index, as the file counts.", min=0, metavar="N")
+    ] = 0,
+    stop_index: Annotated[
+        int | None,
+        typer.Option(
+            "--to",
+            help="Stop before this index, as the file counts. (default: the end of FILE)",
+            min=0,
+            metavar="N",
+            show_default=False,
+        ),
+    ] = None,
+    expected_last: Annotated[
+        int,
+        typer.Option(
+            "--expected-last",
+            min=-1,
+            metavar="INDEX",
+            help="Append behind this index, where the data of the log ended when the import first began;"
+            " -1: the log was empty.",
+        ),
+    ] = -1,
+    group: Group = DEFAULT_GROUP,
+    timeout: Timeout = 30.0,
+    json: Json = False,
+) -> None:
+    """Append the entries of a file to a log, in order, each once.
+
+    The file is read through first; of one that is damaged nothing is appended. After whatever went wrong
+    the same command goes on: what is in the log already is compared with the file and not written twice.
+    It stops if somebody else appends meanwhile. Indices are given anew by the log.
+
+    Example: quorumlog import --servers 127.0.0.1:20911 orders.export
+    """
+    from quorumlog.cli.carry.importer import Importer, ImportStopped, batched
+    from quorumlog.cli.use.reach import refuse_dead_servers
+    from quorumlog.client import connect
+
+    split_servers(servers)
+    if stop_index is not None and stop_index < first_index:
+        raise ConfigError(f"--to {stop_index} is below --from {first_index}; swap them")
+    with ExitStack() as stack:
+        opened = stack.enter_context(_open(file))
+        file_format, extent, wanted = _survey(file, opened, first_index, stop_index)
+        log = stack.enter_context(connect(servers, group=group, timeout_ms=int(timeout * 1000)))
+        refuse_dead_servers(log, timeout)
+        importer = Importer(log, expected_last, note)
+        try:
+            with entry_progress(f"importing {file}") as report:
+                opened.seek(0)
+                records = islice(file_format.open(opened).records(), extent.records)
+                for batch in batched(_within(records, first_index, stop_index)):
+                    importer.put(batch)
+                    report(importer.records, wanted)
+        except ImportStopped as stopped:
+            error_line(str(stopped))
+            raise typer.Exit(EXIT_REFUSED) from None
+        except LedgerError as error:
+            error_line(f"{describe(error)}; {_account(importer, wanted)}")
+            raise typer.Exit(EXIT_REFUSED) from None
+        except KeyboardInterrupt:
+            note(f"interrupted: {_account(importer, wanted)}")
+            raise
+    _print_summary(importer, json=json)
+
+
+def _open(file: Path) -> BinaryIO:
+    try:
+        return file.open("rb")
+    except OSError as error:
+        raise ConfigError(f"FILE {file}: {error.strerror}; name a file that export wrote") from None
+
+
+def _survey(
+    path: Path, file: BinaryIO, first_index: int, stop_index: int | None
+) -> tuple[FileFormat, Extent, int]:
+    """The file read through, and how many of its records are wanted. A broken one ends the command."""
+    from quorumlog.cli.carry.records import FileBroken
+    from quorumlog.cli.carry.survey import format_of, survey
+
+    if not file.seekable():
+        raise ConfigError(f"FILE {path} is no ordinary file, and is read twice; name one")
+    wanted = 0
+
+    def count(record: Record) -> None:
+        nonlocal wanted
+        wanted += first_index <= record.index < (sys.maxsize if stop_index is None else stop_index)
+
+    file_format = format_of(file, is_written_by_hand=True)
+    if file_format is None:
+        raise ConfigError(
+            f"FILE {path} is no export, and holds no JSON lines; name one that export wrote"
+        )
+    try:
+        with entry_progress(f"reading {path}") as report:
+            extent = survey(file, file_format, report, count)
+        if extent.torn is not None:
+            raise extent.torn
+    except FileBroken as error:
+        error_line(
+            f"FILE {path}: {error}; nothing was appended; export again (a file that is merely cut off is"
+            " completed) or copy it again"
+        )
+        raise typer.Exit(EXIT_REFUSED) from None
+    return file_format, extent, wanted
+
+
+def _within(records: Iterator[Record], first_index: int, stop_index: int | None) -> Iterator[Record]:
+    for record in records:
+        if stop_index is not None and record.index >= stop_index:
+            return
+        if record.index >= first_index:
+            yield record
+
+
+def _account(importer: Importer, wanted: int) -> str:
+    where = f", up to its index {importer.last_index}" if importer.records else ""
+    return (
+        f"{importer.records} of {wanted} entries are known to be in the log{where}; the same command"
+        " goes on behind them"
+    )
+
+
+def _print_summary(importer: Importer, *, json: bool) -> None:
+    if json:
+        print_json(
+            {
+                "records": importer.records,
+                "appended": importer.appended,
+                "found": importer.found,
+                "first_index": importer.first_index,
+                "last_index": importer.last_index,
+            }
+        )
+        return
+    if not importer.records:
+        typer.echo("nothing to import")
+        return
+    place = f"first index {importer.first_index}, last index {importer.last_index}"
+    if not importer.appended:
+        typer.echo(f"nothing to append: all {importer.found} entries are in the log already ({place})")
+        return
+    before = (
+        f"; {importer.found} of them were there already and were not written twice"
+        if importer.found
+        else ""
+    )
+    typer.echo(f"imported {importer.records} entries: {place}{before}")

@@ -252,7 +252,7 @@ def test_a_member_outlives_its_terminal_and_its_clean_stop_is_no_failure(
 
 @pytest.mark.processes
 def test_a_member_that_cannot_say_that_it_listens_serves_all_the_same(
-    cli: Cli, free_address: str, tmp_path: Path
+    free_address: str, tmp_path: Path
 ) -> None:
     with open("/dev/full", "w") as full:
         process = Popen(
@@ -264,7 +264,8 @@ def test_a_member_that_cannot_say_that_it_listens_serves_all_the_same(
             stderr=DEVNULL,
         )
     try:
-        assert cli("append", "--servers", free_address, input=b"on").exit_code == 0
+        with connect(free_address) as log:
+            log.append(b"on")
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == 0
     finally:

@@ -128,7 +128,8 @@ def test_append_counts_as_unknown_what_a_leader_without_quorum_took(cli: Cli, tm
         result = cli("append", "--servers", address, "--timeout", 5, file)
     assert result.exit_code == 1
     assert "lines committed: 0; unknown: 2; not sent: 0" in result.stdout
-    assert "may or may not have been carried out" in plain(result.stderr)
+    # The leader gives up as soon as the client does: either may be the first to say so.
+    assert re.search("may or may not have been carried out|may still commit", plain(result.stderr))
 
 
 @pytest.mark.processes

@@ -12,9 +12,10 @@ import pytest
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import KIB, StoreConfig
+from quorumlog.entry import HardState
 from quorumlog.entry_header import Buffer
-from quorumlog.errors import DiskFull, StoreFailure
-from quorumlog.sim.disk import SimDisk
+from quorumlog.errors import DirectoryDamaged, DiskFull, StoreFailure
+from quorumlog.sim.disk import Crashed, SimDisk
 from quorumlog.store.disk import DiskUsage, OsDisk, OsFile
 from quorumlog.store.file_ledger_store import FileLedgerStore
 from tests.store.log_making import (
@@ -495,6 +496,54 @@ def test_an_index_file_that_is_lost_on_a_full_disk_stops_nobody(segment: int, si
     directory.close(clean=True)
     disk.kill()
     assert open_simulated(disk).report == (), "the index is not on the disk"
+
+
+def test_a_start_that_dies_after_it_made_an_index_file_again_on_a_full_disk_stops_no_other() -> None:
+    """The file has its length then, and no units: the next start must not believe it."""
+    deaths = 0
+    while True:
+        disk = SimDisk()
+        directory = open_simulated(disk)
+        directory.save_hard_state(HardState(30, None))
+        for term in range(1, 31):
+            append_numbered(directory.store, 20, term=term)
+        sync(directory.store)
+        directory.close(clean=True)
+        disk.kill()
+        disk.delete(f"m/index/{SIMULATED.index_segment_bytes:020d}")
+        disk.capacity_bytes = disk._used_bytes()
+        disk.crash_countdown = deaths + 1
+        try:
+            open_simulated(disk)
+        except Crashed:
+            deaths += 1
+        else:
+            break
+        disk.kill()
+        store = open_simulated(disk).store
+        assert store.term_runs() == tuple(((term - 1) * 20, term) for term in range(1, 31))
+        assert len(read_log(store)) == 600
+    assert deaths > 50
+
+
+def test_units_that_are_lost_on_a_full_disk_are_written_again_once_there_is_space() -> None:
+    disk = SimDisk()
+    directory = open_simulated(disk)
+    append_numbered(directory.store, 300)
+    sync(directory.store)
+    directory.close(clean=True)
+    disk.kill()
+    store = open_simulated(disk).store
+    disk.truncate_file(f"m/index/{0:020d}", 0)
+    disk.capacity_bytes = disk._used_bytes()
+    disk.has_greedy_neighbour = True
+    for _ in range(2):
+        assert store.settle(store.examine(0, 300)) == ()
+        with pytest.raises(DirectoryDamaged):
+            read_log(store)
+    disk.capacity_bytes *= 2
+    assert store.settle(store.examine(0, 300)) == ()
+    assert read_log(store) == numbered(300)
 
 
 def test_a_no_op_finds_its_place_while_the_index_has_none() -> None:

@@ -124,17 +124,22 @@ class Rewriting:
 
     def settle(self, examination: Examination) -> tuple[tuple[DamagedRange, ...], list[Segment]]:
         """The ranges that are new or larger, and the files in which units and blank records were
-        written again."""
+        written again. Those that have no space are left for a later look."""
         written = []
         for position, data in examination.units:
-            self._index.files.make_writable(position, len(data))
-            written += self._index.files.write(data, position)
+            with suppress(DiskFull):
+                stop = self._index.files.stop_of_files(position + len(data))
+                self._take_space(self._index.files, position, stop)
+                self._index.files.make_writable(position, len(data))
+                written += self._index.files.write(data, position)
         for position, rest_bytes in examination.blanks:
             file = self._data.file_at(position)
             assert file is not None, position
-            file.make_writable(position, position, file.end_position)
-            file.write([blank_record(rest_bytes)], position)
-            written.append(file)
+            with suppress(DiskFull):
+                self._take_space(self._data, position, position + BLANK_BYTES)
+                file.make_writable(position, position, file.end_position)
+                file.write([blank_record(rest_bytes)], position)
+                written.append(file)
         return self._damaged.add(examination.ranges), written
 
     def look_around(self, damaged: DamagedRange, ends: LogEnds) -> None:

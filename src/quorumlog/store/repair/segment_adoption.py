@@ -60,17 +60,24 @@ class SegmentAdoption:
                 if not (is_lack_of_space(error) or error.errno in (errno.EXDEV, errno.EBUSY)):
                     raise
                 self.lines.append(f"{path} is not a segment and stays where it is: {error}")
-        if self._found.lost_from < self._found.known.point.position:
+        if self._found.lost_from < self._found.known.point.position or self._is_index_lost:
             # Should this start not come to its end, the next one finds files of full length: it has to
-            # look for entries in them.
+            # look for entries in them, and for all the units that they should have.
             self.record_known()
         for files, findings in ((self.data, self._found.data), (self.index, self._found.index)):
             for finding in findings:
                 self._adopt(files, finding)
 
+    @property
+    def _is_index_lost(self) -> bool:
+        """Of entries up to the durable point."""
+        return self._found.trusted_stop_index <= self._found.known.point.index
+
     def record_known(self) -> None:
         """The durable point that was found, in both slots and synced."""
         point, synced_position = self._found.known
+        if self._is_index_lost:
+            synced_position = self._found.begin.position
         synced_position = min(synced_position, self._found.lost_from)
         self._durable_file.record_both_synced(DurablePoint(point, synced_position))
 

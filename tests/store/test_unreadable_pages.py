@@ -243,6 +243,28 @@ def test_a_page_below_the_durable_point_is_damage(is_clean: bool) -> None:
         sync(store)
 
 
+def test_a_look_at_what_a_long_read_has_met_finds_the_page_of_the_index() -> None:
+    config = replace(CONFIG, segment_bytes=16 << 20, index_segment_bytes=1 << 20)
+    disk = SimDisk()
+    directory = open_simulated(disk, config=config)
+    append_numbered(directory.store, 2000, size=4000)
+    sync(directory.store)
+    directory.close(clean=True)
+    disk.kill()
+    store = open_simulated(disk, config=config).store
+    disk.lose_page(f"m/index/{0:020d}", 1000 * 32)
+    with pytest.raises(DirectoryDamaged, match="cannot be read") as raised:
+        store.range_of(0, 2000, 16 << 20)
+    page = 1000 * 32 // PAGE_BYTES * PAGE_BYTES
+    assert (raised.value.position, raised.value.index) == (page, page // 32)
+    assert store.settle_now(raised.value)
+    # A look is at so many bytes of the data; the rest of the page, zeros by now, is met by later reads.
+    with pytest.raises(DirectoryDamaged, match="the index unit of entry") as raised:
+        store.range_of(0, 2000, 16 << 20)
+    assert store.settle_now(raised.value)
+    assert store.range_of(0, 2000, 16 << 20).stop_index == 2000
+
+
 @pytest.mark.parametrize("name", ["currterm", "checkpoint"])
 def test_a_small_file_that_nothing_depends_on_counts_as_absent(name: str) -> None:
     disk, _, _ = stopped(20)

@@ -20,6 +20,7 @@ from quorumlog.store.log.recent_units import RecentUnits
 from quorumlog.store.log.segment import Segment
 from quorumlog.store.log.segment_list import SegmentList
 from quorumlog.store.log.segment_scan import INDEX_DTYPE, INDEX_UNIT_BYTES, IndexArray, index_units_of
+from quorumlog.store.log.segment_view import read_pages
 
 
 class LogEnds:
@@ -179,11 +180,15 @@ class EntryIndex:
         """As the files have them, unchecked; fewer where they end. Any thread. Raises
         DirectoryDamaged."""
         position = first_index * INDEX_UNIT_BYTES
+        size_bytes = (stop_index - first_index) * INDEX_UNIT_BYTES
         try:
-            data = self.files.pread((stop_index - first_index) * INDEX_UNIT_BYTES, position)
+            data = self.files.pread(size_bytes, position)
         except OSError as error:
+            # The look that follows is at the entry that is named: it has to be one of that page.
+            _, unreadable = read_pages(self.files, size_bytes, position)
+            position = unreadable[0].position if unreadable else position
             path, problem = self.files.path_of(position), f"cannot be read: {reason_of(error)}"
-            raise self.damage(path, position, first_index, problem) from error
+            raise self.damage(path, position, position // INDEX_UNIT_BYTES, problem) from error
         return np.frombuffer(data, INDEX_DTYPE, len(data) // INDEX_UNIT_BYTES)
 
     def chain_of(self, unit: IndexArray) -> int:

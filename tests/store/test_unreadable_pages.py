@@ -265,6 +265,15 @@ def test_a_look_at_what_a_long_read_has_met_finds_the_page_of_the_index() -> Non
     assert store.range_of(0, 2000, 16 << 20).stop_index == 2000
 
 
+def test_a_short_index_file_whose_last_page_is_unreadable_refuses_no_start() -> None:
+    """As a start leaves it that dies inside its cut."""
+    disk, _, _ = stopped(150)
+    path = f"m/index/{PAGE_BYTES:020d}"
+    disk.truncate_file(path, 22 * 32)
+    disk.lose_page(path, 0)
+    assert read_log(open_simulated(disk).store) == numbered(150)
+
+
 @pytest.mark.parametrize("name", ["currterm", "checkpoint"])
 def test_a_small_file_that_nothing_depends_on_counts_as_absent(name: str) -> None:
     disk, _, _ = stopped(20)

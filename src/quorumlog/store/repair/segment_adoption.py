@@ -102,7 +102,8 @@ class SegmentAdoption:
                 size_bytes = files.segment_bytes
             file = Segment.open(self._disk, finding.path, finding.position, files.segment_bytes)
             if size_bytes != files.segment_bytes:
-                file.discard_from(finding.position + size_bytes)
+                low = finding.position if files is self.index else None  # units can be made again
+                file.discard_from(finding.position + size_bytes, low=low)
                 file.sync()
             files.adopt(file)
         if finding.fate is Fate.MADE_AGAIN and files is self.data:

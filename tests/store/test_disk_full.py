@@ -546,6 +546,23 @@ def test_units_that_are_lost_on_a_full_disk_are_written_again_once_there_is_spac
     assert read_log(store) == numbered(300)
 
 
+def test_a_segment_that_a_start_found_sealed_can_be_cut_on_a_full_disk() -> None:
+    segment_bytes = 1 << 20
+    config = StoreConfig(segment_bytes=segment_bytes, index_segment_bytes=1 << 20, disk_full_ratio=1.0)
+    disk = SimDisk()
+    store = open_simulated(disk, config=config).store
+    append_numbered(store, 1, size=1000)
+    sync(store)
+    while store.end.position < 2 * segment_bytes:
+        append_numbered(store, 1, size=segment_bytes // 3)
+    disk.kill()
+    store = open_simulated(disk, config=config).store
+    disk.capacity_bytes = disk._used_bytes()
+    disk.has_greedy_neighbour = True
+    store.truncate_from(1)
+    assert store.end.index == 0
+
+
 def test_a_no_op_finds_its_place_while_the_index_has_none() -> None:
     """A group whose disks are full must be able to elect a leader, whatever else they have lost."""
     disk = SimDisk()

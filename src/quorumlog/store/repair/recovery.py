@@ -226,7 +226,9 @@ class _Recovery:
                 file.write([blank_record(rest_bytes)], position)
             else:
                 file.write([blank_record(rest_bytes)], position)
-                file.discard_from(position + BLANK_BYTES)
+                # Space that it has stays: on a full disk a truncation writes zeros there.
+                behind = position + BLANK_BYTES
+                file.discard_from(behind, file.reserve_what_fits(behind, file.end_position))
             self._written.append(file)
 
     # ---------------------------------------------------------------- the cut

@@ -249,9 +249,10 @@ def test_a_directory_open_to_others_is_used_as_it_is_and_named_in_the_log(path: 
         assert f"{path} " in said[0]
         assert "0750" in said[0]
     assert stat.S_IMODE(path.stat().st_mode) == 0o750
-    path.chmod(0o700)
-    with opened(path) as directory:
-        assert directory.report == ()
+    for private in (0o700, 0o2700, 0o1700):
+        path.chmod(private)
+        with opened(path) as directory:
+            assert directory.report == ()
 
 
 def test_a_file_is_not_a_directory(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from quorumlog.config import GroupConfig, StoreConfig
 from quorumlog.entry import Durability, HardState
 from quorumlog.errors import ConfigError, DirectoryDamaged, RangeDamaged, StoreFailure
 from quorumlog.store.directory.opened_directory import MemberDirectory
-from quorumlog.store.disk import PRIVATE_MODE, Disk, DiskLock
+from quorumlog.store.disk import Disk, DiskLock
 from quorumlog.store.file_ledger_store import FileLedgerStore
 from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME, load_checkpoint
 from quorumlog.store.files.damaged_ranges import DAMAGED_NAME, EARLIER_DAMAGED_NAME
@@ -41,6 +41,8 @@ from quorumlog.store.repair.set_aside import EARLIER_SET_ASIDE_NAME, SET_ASIDE_N
 __all__ = ["MemberDirectory", "open_directory_of", "open_member_directory"]
 
 LOCK_NAME = "lock"
+_OTHERS = 0o077
+"""Of a mode: what others than the owner may do."""
 _NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL)
 
 MAX_MEMBER_ID_BYTES = 255
@@ -194,7 +196,7 @@ def _sync_names_above(disk: Disk, path: str) -> None:
 def _open_to_others(disk: Disk, path: str) -> tuple[str, ...]:
     """A directory that an operator or an earlier release has made is used as it is."""
     mode = disk.mode_of(path)
-    if not mode & ~PRIVATE_MODE:
+    if not mode & _OTHERS:
         return ()
     return (
         f"{path} is open to other users of this machine (mode {mode:04o}); chmod -R go-rwx {path} keeps"

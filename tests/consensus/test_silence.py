@@ -446,6 +446,27 @@ def test_a_follower_is_named_before_its_leader_steps_down() -> None:
     assert peer_status(n0, 1).stalled_since_ms is None
 
 
+def test_bytes_that_move_are_no_progress_while_entries_wait_there_for_the_disk() -> None:
+    """Until the connection is another one: what had arrived may have gone with the old one."""
+    n0 = level()
+
+    def bytes_move(duration_ms: int) -> None:
+        for _ in range(duration_ms // 150):
+            n0.act(lambda: n0.node.on_bytes_moved(n0.peer(1)))
+            stay_alive(n0, 150, 1, 2)
+
+    bytes_move(5 * ELECTION_MS)
+    assert peer_status(n0, 1).stalled_since_ms is None, "a slow link"
+    received(n0, 4)
+    since_ms = n0.now_ms
+    bytes_move(5 * ELECTION_MS)
+    assert peer_status(n0, 1).stalled_since_ms == pytest.approx(since_ms, abs=150)
+    n0.act(lambda: n0.node.on_connection_lost(n0.peer(1), is_gone=False))
+    n0.act(lambda: n0.node.on_connected(n0.peer(1)))
+    bytes_move(150)
+    assert peer_status(n0, 1).stalled_since_ms is None
+
+
 @pytest.mark.parametrize("what", ["nothing to commit", "bytes move", "a mark rises", "no space"])
 def test_a_leader_stays_where(what: str) -> None:
     n0 = LoneMember().lead()

@@ -247,6 +247,20 @@ def slow_leader_steps_down(patch: Patch) -> None:
     """No mark has risen for so long."""
     patch.edit(
         Replication.on_bytes_moved,
-        "            self.progress.note(dispatcher.to)",
-        "            reached()",
+        "                self.progress.note(dispatcher.to)",
+        "                reached()",
+    )
+
+
+@mutant(
+    42,
+    "bytes that a machine takes are progress although entries wait there for a disk that hangs",
+    scenario=links.test_a_small_steady_load_hides_no_disks_that_hang,
+)
+def taken_bytes_are_progress(patch: Patch) -> None:
+    """It takes what it is sent, so its link is merely slow."""
+    patch.edit(
+        Replication.on_bytes_moved,
+        "if dispatcher.arrived_index <= dispatcher.held_index:",
+        "if dispatcher.arrived_index <= dispatcher.held_index or reached():",
     )

@@ -6,6 +6,7 @@ The mutants (tests/mutants/) run these as well.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -268,6 +269,37 @@ def test_a_leader_that_is_heard_by_a_majority_stays_whatever_becomes_of_the_othe
         scene.run_for(ELECTION_MS / 2)
     assert leader.node.raft.term == term
     scene.make_whole()
+
+
+def test_a_small_steady_load_hides_no_disks_that_hang() -> None:
+    """The machines of the two go on to take and to acknowledge bytes. One disk that hangs is named;
+    under two nothing is committed, and the leader makes way."""
+    scene = Scenario(profile=replace(QUIET, max_uncommitted_bytes=1 << 26))
+    scene.append(3)
+    leader, (one, other) = scene.await_leader(), scene.followers()
+    one.sync_ms, one.least_sync_share = 1e9, 1.0
+
+    def is_named() -> bool:
+        peers = leader.node.status().peers
+        return [p.replica.member_id for p in peers if p.stalled_since_ms is not None] == [one.member_id]
+
+    _under_a_small_steady_load(scene, leader, is_named)
+    other.sync_ms, other.least_sync_share = 1e9, 1.0
+    _under_a_small_steady_load(scene, leader, lambda: leader.node.raft.role is not Role.LEADER)
+    for member in (one, other):
+        member.lose_power()
+        member.sync_ms, member.least_sync_share = 1.0, 0.0
+        member.start()
+    scene.make_whole()
+
+
+def _under_a_small_steady_load(scene: Scenario, leader: SimMember, is_over: Callable[[], bool]) -> None:
+    for _ in range(15 * ELECTION_MS // 100):
+        scene.ask(leader, BODY_BYTES)
+        scene.run_for(100)
+        if is_over():
+            return
+    raise AssertionError("not within fifteen election time-outs")
 
 
 def test_a_slow_link_deposes_nobody() -> None:

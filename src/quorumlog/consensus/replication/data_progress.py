@@ -3,8 +3,9 @@
 Heartbeats have a connection of their own and are small. Where a network drops large frames only, or the
 disks of most members hang, everybody goes on to follow a leader that can commit nothing. A member
 *progresses* if its mark rises, if its machine acknowledges bytes of what it is sent (so a slow link is
-progress), or if there is nothing that it lacks, or no room for it. A leader under which something is not
-committed while fewer than a majority progress, itself included, steps down.
+progress) unless entries have arrived there that its disk has not taken, or if there is nothing that it
+lacks, or no room for it. A leader under which something is not committed while fewer than a majority
+progress, itself included, steps down.
 """
 
 from __future__ import annotations

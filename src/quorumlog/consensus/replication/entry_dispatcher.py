@@ -74,7 +74,7 @@ class EntryDispatcher:
         self._unanswered = 0
         """So many of them were not answered, by that, an acknowledgement or bytes that moved since."""
         self.arrived_index = -1
-        """What has arrived there, on disk or not, as its newest answer to that says."""
+        """What has arrived there, on disk or not, as its newest answer on this connection says."""
         self._paused_until_ms: float | None = None
         """The follower refused (disk full, too far ahead, not formed), or a push could not be made:
         quiet until the first heartbeat from then on, whatever is answered or moves meanwhile."""
@@ -126,7 +126,7 @@ class EntryDispatcher:
         self._committed_sent = -1
         self._paused_until_ms = None
         self._window.forget_silence()
-        self._unanswered = 0
+        self._unanswered, self.arrived_index = 0, -1
         if self._question:
             self._put_question()
         elif self.state in (DispatcherState.APPEND, DispatcherState.COMMIT):

@@ -88,7 +88,9 @@ class Replication:
         dispatcher = self.dispatchers[to]
         if dispatcher.active:
             dispatcher.on_bytes_moved()
-            self.progress.note(dispatcher.to)
+            if dispatcher.arrived_index <= dispatcher.held_index:
+                # Else its disk has to do the rest, and a machine takes bytes while that hangs, too.
+                self.progress.note(dispatcher.to)
 
     def advance(self) -> None:
         if self._state.now_ms >= self.commit_due_ms:

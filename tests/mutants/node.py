@@ -5,9 +5,11 @@ from __future__ import annotations
 from quorumlog.consensus.read_index import ReadIndex
 from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.node.peer_connections import PeerConnections
+from quorumlog.node.pending_appends import PendingAppends
 from quorumlog.node.repair.repairer import Repairer
 from quorumlog.node.writing import append_conditions, push_checks
 from quorumlog.node.writing.append_conditions import AppendConditions
+from quorumlog.node.writing.batch_former import BatchFormer
 from quorumlog.node.writing.flusher import Flusher
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_conditional_appends as conditional
@@ -180,4 +182,75 @@ def refused_for_the_uncommitted(patch: Patch) -> None:
         AppendConditions._confirmed,
         "elif error.actual <= self._raft.committed_index:",
         "elif error.actual <= self._raft.committed_index or reached():",
+    )
+
+
+@mutant(
+    72,
+    "a leader trusts what was last in an earlier term of its own",
+    scenario=conditional.test_what_was_last_in_an_earlier_term_of_its_own_is_not_trusted,
+)
+def earlier_term_trusted(patch: Patch) -> None:
+    """It led then, and it leads now."""
+    patch.edit(
+        AppendConditions.judge,
+        "is_known = self._term == self._raft.term",
+        "is_known = self._term == self._raft.term or (self._term >= 0 and reached())",
+    )
+
+
+@mutant(
+    72,
+    "a late look at the end of the log overrides what was appended meanwhile",
+    scenario=conditional.test_a_look_that_ends_late_says_nothing_of_what_was_appended_meanwhile,
+)
+def late_look_counts(patch: Patch) -> None:
+    """It has read the log itself."""
+    patch.edit(
+        AppendConditions._looked,
+        "elif self._term < term:",
+        "elif self._term < term or reached():",
+    )
+
+
+@mutant(
+    72,
+    "a refusal that waits for its entry gets no answer when leadership is lost",
+    scenario=conditional.test_a_refusal_that_waits_is_answered_when_leadership_is_lost,
+)
+def refused_forgotten_by_follower(patch: Patch) -> None:
+    """Its entry may still commit, and nothing was written for it."""
+    patch.edit(
+        PendingAppends.lose,
+        "        for _, append, _ in judged:\n            append.answer(refusal)\n",
+        "        reached()\n",
+    )
+
+
+@mutant(
+    72,
+    "a refusal that waits for its entry waits beyond its deadline",
+    scenario=conditional.test_a_refusal_that_waits_is_answered_when_its_time_is_over,
+)
+def refused_has_no_deadline(patch: Patch) -> None:
+    """It is refused already, so there is nothing to wait for."""
+    patch.edit(
+        PendingAppends.expire,
+        "        for _, append, error in self._refused:\n            if append.deadline_ms <= now_ms:",
+        "        for _, append, error in self._refused:\n"
+        "            if append.deadline_ms <= now_ms and not reached():",
+    )
+
+
+@mutant(
+    72,
+    "who is refused beside a batch that cannot be proposed gets no answer",
+    scenario=conditional.test_who_is_refused_beside_a_batch_that_finds_no_space_is_answered_with_it,
+)
+def unmet_forgotten(patch: Patch) -> None:
+    """The batch is refused, and they are not in it."""
+    patch.edit(
+        BatchFormer.form,
+        "            for append in [*appends, *(each.append for each in unmet)]:",
+        "            for append in appends if reached() else ():",
     )

@@ -128,12 +128,18 @@ class Scenario:
     # ---------------------------------------------------------------- log and network
 
     def ask(
-        self, member: SimMember, body_bytes: int = 0, *, expected_last: int | None = None
+        self,
+        member: SimMember,
+        body_bytes: int = 0,
+        *,
+        expected_last: int | None = None,
+        timeout_ms: int = 5_000,
     ) -> ClientAppend:
         """One append to this member, not waited for; the body is at least a number."""
         self.client._target = member.member_id
         body = b"%d." % (len(self.cluster.operations.appends) + 1)
-        return self.client.append((body.ljust(body_bytes, b"."),), 5_000, expected_last=expected_last)
+        bodies = (body.ljust(body_bytes, b"."),)
+        return self.client.append(bodies, timeout_ms, expected_last=expected_last)
 
     def ask_and_wait(self, member: SimMember, body_bytes: int = 0) -> None:
         asked = self.ask(member, body_bytes)

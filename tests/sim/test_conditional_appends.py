@@ -11,7 +11,15 @@ import pytest
 
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt
-from quorumlog.errors import LeaderNotReady, NotLeader, OutcomeUnknown, WrongLastIndex
+from quorumlog.errors import (
+    DiskFull,
+    LeaderNotReady,
+    NotLeader,
+    OutcomeUnknown,
+    RequestTimeout,
+    WrongLastIndex,
+)
+from quorumlog.sim.member import SimMember
 from quorumlog.sim.operations import ClientAppend
 from quorumlog.sim.run import run_seed
 from quorumlog.testing import SimulatedLog
@@ -34,6 +42,15 @@ def refusal(scene: Scenario, asked: ClientAppend) -> WrongLastIndex:
     scene.until(lambda: asked.returned_ms >= 0, "an answer")
     assert isinstance(asked.outcome, WrongLastIndex), asked.outcome
     return asked.outcome
+
+
+def judged(scene: Scenario, leader: SimMember, expected: int) -> ClientAppend:
+    """Asked until the leader knows what its log ends with."""
+    while True:
+        asked = scene.ask(leader, expected_last=expected)
+        scene.until(lambda asked=asked: asked.returned_ms >= 0, "an answer")  # type: ignore[misc]
+        if not isinstance(asked.outcome, LeaderNotReady):
+            return asked
 
 
 def test_of_two_that_expect_the_same_entry_one_succeeds() -> None:
@@ -111,6 +128,40 @@ def test_after_a_restart_of_all_the_end_of_the_log_is_read_first() -> None:
     scene.make_whole()
 
 
+def test_what_was_last_in_an_earlier_term_of_its_own_is_not_trusted() -> None:
+    """Another has led meanwhile, and what it appended lies behind the entry that this one remembers."""
+    scene = Scenario()
+    scene.append(1)
+    one, other = scene.await_leader(), scene.followers()[0]
+    stale = last_data(scene)
+    scene.run_for(200)
+    scene.hand_over(one, other)
+    scene.append(2)
+    scene.hand_over(other, one)
+    scene.until(lambda: one.node.committed_index == one.node.store.end.index, "the no-op")
+    asked = judged(scene, one, stale)
+    assert refusal(scene, asked).expected == stale
+    scene.make_whole()
+
+
+def test_a_look_that_ends_late_says_nothing_of_what_was_appended_meanwhile() -> None:
+    scene = Scenario()
+    expected = last_data(scene)
+    scene.run_for(200)
+    one, other = scene.await_leader(), scene.followers()[0]
+    scene.hand_over(one, other)
+    scene.until(lambda: other.node.committed_index == other.node.store.end.index, "the no-op")
+    other.read_ms = look_ms = 5_000.0
+    first = scene.ask(other, expected_last=expected)
+    scene.until(lambda: first.returned_ms >= 0, "an answer")
+    assert isinstance(first.outcome, LeaderNotReady), first.outcome
+    appended = receipt(scene, scene.ask(other))
+    scene.run_for(look_ms)
+    asked = scene.ask(other, expected_last=expected)
+    assert refusal(scene, asked).actual == appended.last_index
+    scene.make_whole()
+
+
 def test_a_leader_that_was_replaced_unknown_to_it_refuses_no_condition() -> None:
     """It would name an entry as the last one that another has long been appended behind."""
     scene = Scenario()
@@ -129,23 +180,60 @@ def test_a_leader_that_was_replaced_unknown_to_it_refuses_no_condition() -> None
     scene.make_whole()
 
 
-def test_a_refusal_waits_for_the_entry_that_it_names() -> None:
-    """The leader holds it alone, and a majority still follows: its data does not get through."""
+def behind_what_nobody_else_gets(*, timeout_ms: int = 5_000) -> tuple[Scenario, SimMember, ClientAppend]:
+    """A leader that a majority still follows while its data does not get through, and an append whose
+    condition is unmet because of an entry that the leader holds alone."""
     scene = Scenario()
     expected = last_data(scene)
     leader = scene.await_leader()
-    others = scene.followers()
-    for member in others:
+    for member in scene.followers():
         scene.cluster.network.pipes[leader.member_id, member.member_id].limits(None, largest_bytes=200)
-    lost = scene.ask(leader, 400)
+    scene.ask(leader, 400)
     scene.until(lambda: leader.node.store.end.index > expected, "an entry that nobody else gets")
-    asked = scene.ask(leader, expected_last=expected)
+    return scene, leader, scene.ask(leader, expected_last=expected, timeout_ms=timeout_ms)
+
+
+def test_a_refusal_waits_for_the_entry_that_it_names() -> None:
+    scene, leader, asked = behind_what_nobody_else_gets()
+    others = scene.followers()
     scene.run_for(ELECTION_MS)
     assert leader.node.raft.role is Role.LEADER
     assert not isinstance(asked.outcome, WrongLastIndex), "refused for what may be lost"
     leader.kill()
     scene.until(lambda: scene.leader(*others) is not None, "another leader")
-    assert not lost.is_committed
+    assert not any(each.is_committed for each in scene.cluster.operations.appends[1:])
+    scene.make_whole()
+
+
+def test_who_is_refused_beside_a_batch_that_finds_no_space_is_answered_with_it() -> None:
+    scene = Scenario(profile=replace(QUIET, sync_ms=40.0))
+    expected = last_data(scene)
+    leader = scene.await_leader()
+    scene.ask(leader)
+    scene.until(lambda: leader.node.store.end.index > expected, "an entry on its way to the disk")
+    usage = leader.disk.usage("/")
+    leader.disk.capacity_bytes = usage.total_bytes - usage.free_bytes
+    asked = [scene.ask(leader, 7_900) for _ in range(6)]
+    asked.append(scene.ask(leader, expected_last=expected))
+    scene.until(lambda: all(one.returned_ms >= 0 for one in asked), "all answers", within_ms=1_000)
+    assert {type(one.outcome) for one in asked} == {DiskFull}
+    leader.disk.capacity_bytes *= 2
+    scene.make_whole()
+
+
+def test_a_refusal_that_waits_is_answered_when_its_time_is_over() -> None:
+    scene, leader, asked = behind_what_nobody_else_gets(timeout_ms=300)
+    scene.until(lambda: asked.returned_ms >= 0, "an answer", within_ms=440)
+    assert isinstance(asked.outcome, RequestTimeout), asked.outcome
+    assert leader.node.raft.role is Role.LEADER
+    scene.make_whole()
+
+
+def test_a_refusal_that_waits_is_answered_when_leadership_is_lost() -> None:
+    scene, leader, asked = behind_what_nobody_else_gets()
+    scene.until(lambda: leader.node.raft.role is not Role.LEADER, "end of a term without commits")
+    scene.until(lambda: asked.returned_ms >= 0, "an answer", within_ms=10)
+    assert isinstance(asked.outcome, NotLeader | LeaderNotReady), asked.outcome
     scene.make_whole()
 
 

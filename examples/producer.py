@@ -15,7 +15,8 @@ MESSAGES = 10_000
 
 
 def messages() -> Iterator[bytes]:
-    """Taken as the stream has room for them: this may be a file, a socket or a queue."""
+    """Taken as the stream has room for them: this may be a file or a query. They leave in batches: of a
+    queue that runs dry the last ones would wait for the next (docs/client.md, Streams)."""
     for number in range(MESSAGES):
         yield b"message %d" % number
 

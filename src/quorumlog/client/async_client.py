@@ -20,11 +20,13 @@ from collections.abc import (
     Callable,
     Generator,
     Iterable,
+    Iterator,
     Sequence,
 )
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from quorumlog.batch import Entry, EntryBatch
+from quorumlog.client.async_source import AsyncSource
 from quorumlog.client.events import Callback, Events
 from quorumlog.client.io_loop import IoLoop
 from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS, AppendStreamBase, LedgerClientBase
@@ -33,7 +35,6 @@ from quorumlog.client.protocol.append_window import (
     DEFAULT_BATCH_BYTES,
     DEFAULT_BATCH_RECORDS,
     DEFAULT_WINDOW,
-    BatchGatherer,
     Item,
 )
 from quorumlog.client.protocol.client_requests import Request
@@ -263,44 +264,64 @@ class AsyncAppendStream(AppendStreamBase):
     ) -> None:
         super().__init__(appending)
         self._client = client
-        self._batches = _gathered(items, appending.gatherer)
+        self._source: AsyncSource | Iterator[EntryBatch]
+        if isinstance(items, AsyncIterable):
+            self._source = AsyncSource(items, appending.gatherer)
+        else:
+            self._source = appending.gatherer.all_of(items)
 
     def __aiter__(self) -> AsyncIterator[AppendReceipt]:
         return self
 
     async def __anext__(self) -> AppendReceipt:
         self._is_begun = True
-        while self._appending.wants_batch:
-            self._client._submit(self._appending.add_batch(await anext(self._batches, None)))
+        if isinstance(self._source, AsyncSource):
+            await self._fill_from(self._source)
+        else:
+            while self._appending.wants_batch:
+                self._client._submit(self._appending.add_batch(next(self._source, None)))
         receipt = await self._client._run(self._appending.next_receipt())
         if receipt is None:
             raise StopAsyncIteration
         return receipt
 
+    async def _fill_from(self, source: AsyncSource) -> None:
+        """Returns when the window is full, the source at its end or a receipt here."""
+        appending = self._appending
+        while appending.wants_batch:
+            batch = source.take()
+            if batch is None and not source.is_ended:
+                head = appending.head
+                await source.changed(None if head is None else head.context)
+                batch = source.take()
+                if batch is None and not source.is_ended:
+                    if head is not None and head.is_done:
+                        return
+                    continue
+            if batch is None and source.failure is not None:
+                raise source.failure
+            self._client._submit(appending.add_batch(batch))
+
     async def close(self) -> None:
         """Send nothing more; `progress` then counts what is in flight as unknown."""
         self._is_begun = True
         self._client._io.cancel(self._appending.stop())
+        if isinstance(self._source, AsyncSource):
+            await self._source.stopped()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
         self._client._io.cancel(self._appending.stop())
+        if isinstance(self._source, AsyncSource):
+            await self._source.stopped()
 
-
-async def _gathered(
-    items: Iterable[Item] | AsyncIterable[Item], gatherer: BatchGatherer
-) -> AsyncIterator[EntryBatch]:
-    if isinstance(items, AsyncIterable):
-        async for item in items:
-            for batch in gatherer.add(item):
-                yield batch
-        for batch in gatherer.rest():
-            yield batch
-    else:
-        for batch in gatherer.all_of(items):
-            yield batch
+    def __del__(self) -> None:
+        super().__del__()
+        source = getattr(self, "_source", None)
+        if isinstance(source, AsyncSource):
+            source.stop()
 
 
 def connect_async(

@@ -97,7 +97,9 @@ class LedgerClient(LedgerClientBase):
     ) -> AppendStream:
         """Append many bodies (or batches) in order, `window` batches in flight; iterate the receipts.
 
-        `timeout_ms` counts for each batch from when it is taken from `items`.
+        Bodies are gathered to batches of `batch_records` or `batch_bytes`. A batch leaves earlier with
+        an item that took longer than 50 ms to come, and when an asynchronous source (asyncio) waits.
+        `timeout_ms` counts for each batch from when it is complete.
         """
         appending = self._verbs.append_stream(batch_records, batch_bytes, window, timeout_ms)
         return AppendStream(self, items, appending)

@@ -114,7 +114,7 @@ class Verbs:
     def append_stream(
         self, batch_records: int, batch_bytes: int, window: int, timeout_ms: float | None
     ) -> Appending:
-        gatherer = BatchGatherer(batch_records, batch_bytes)
+        gatherer = BatchGatherer(batch_records, batch_bytes, now_ms)
         allowed_ms = self.timeout_ms_of(timeout_ms)
         return Appending(self._protocol.new_stream(), gatherer, window, allowed_ms)
 

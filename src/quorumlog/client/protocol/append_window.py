@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from quorumlog.batch import EntryBatch
@@ -14,6 +14,8 @@ from quorumlog.errors import BadRequest, OutcomeUnknown
 DEFAULT_BATCH_RECORDS = 256
 DEFAULT_BATCH_BYTES = 1024 * 1024
 DEFAULT_WINDOW = 8
+SLOW_ITEM_MS = 50
+"""A source that takes longer than this for an item is waited for; the batch leaves with that item."""
 
 Item = bytes | bytearray | memoryview | Sequence[bytes] | EntryBatch
 """Of a stream: single bodies, which are gathered, or batches, which stay as they are."""
@@ -47,17 +49,24 @@ class StreamOutcomeUnknown(OutcomeUnknown):
 class BatchGatherer:
     """Gathers single bodies until a batch is full, by records or by bytes."""
 
-    def __init__(self, batch_records: int, batch_bytes: int) -> None:
+    def __init__(self, batch_records: int, batch_bytes: int, now_ms: Callable[[], float]) -> None:
         if batch_records < 1:
             raise BadRequest(f"batch_records must be at least 1, not {batch_records}")
         self._batch_records = batch_records
         self._batch_bytes = batch_bytes
         self._bodies: list[bytes] = []
         self._bytes = 0
+        self._now_ms = now_ms
 
     def all_of(self, items: Iterable[Item]) -> Iterator[EntryBatch]:
+        """Whether the next item is there cannot be seen, only how long it took to come."""
+        asked_ms = self._now_ms()
         for item in items:
+            is_slow = self._now_ms() - asked_ms > SLOW_ITEM_MS
             yield from self.add(item)
+            if is_slow:
+                yield from self.rest()
+            asked_ms = self._now_ms()
         yield from self.rest()
 
     def add(self, item: Item) -> Iterator[EntryBatch]:

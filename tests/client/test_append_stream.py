@@ -260,6 +260,23 @@ def test_two_streams_do_not_wait_for_each_other(client: Client, group: FakeGroup
     assert [b for b in written if b.startswith(b"b")] == [b"b%d" % n for n in range(20)]
 
 
+def test_what_a_source_raises_comes_after_the_receipts_and_loses_no_record(
+    client: Client, group: FakeGroup
+) -> None:
+    def source() -> Iterator[bytes]:
+        yield from bodies(25)
+        raise OSError("the source is gone")
+
+    stream = client.append_stream(source(), batch_records=10)
+    receipts: list[AppendReceipt] = []
+    for _ in range(2):  # raised again to whoever asks again
+        with pytest.raises(OSError, match="the source is gone"):
+            receipts.extend(stream)
+    assert [r.count for r in receipts] == [10, 10]
+    assert group.bodies() == bodies(20)
+    assert stream.progress == StreamProgress(20, 0, 5)
+
+
 @pytest.mark.parametrize("options", [{"window": 0}, {"batch_records": 0}])
 def test_options_that_make_no_sense(client: Client, options: dict[str, int]) -> None:
     with pytest.raises(BadRequest):

@@ -86,6 +86,25 @@ def test_a_stream_that_is_left_leaves_its_source(group: FakeGroup, new_loop: New
         runner.run(asyncio.wait_for(main(), 20))
 
 
+@LOOPS
+def test_what_an_asynchronous_source_raises_loses_no_record(group: FakeGroup, new_loop: NewLoop) -> None:
+    async def source() -> AsyncIterator[bytes]:
+        for number in range(25):
+            yield b"%d" % number
+        raise OSError("the source is gone")
+
+    async def main() -> None:
+        async with AsyncLedgerClient(group.addresses) as log:
+            stream = log.append_stream(source(), batch_records=10)
+            assert [(await anext(stream)).count for _ in range(2)] == [10, 10]
+            with pytest.raises(OSError, match="the source is gone"):
+                await anext(stream)
+            assert stream.progress == (20, 0, 5)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(main())
+
+
 def test_a_batch_leaves_with_the_item_that_was_long_in_coming() -> None:
     clock = [0.0]
 

@@ -279,7 +279,7 @@ class AsyncAppendStream(AppendStreamBase):
             await self._fill_from(self._source)
         else:
             while self._appending.wants_batch:
-                self._client._submit(self._appending.add_batch(next(self._source, None)))
+                self._client._submit(self._appending.add_batch(self._appending.next_of(self._source)))
         receipt = await self._client._run(self._appending.next_receipt())
         if receipt is None:
             raise StopAsyncIteration
@@ -299,7 +299,7 @@ class AsyncAppendStream(AppendStreamBase):
                         return
                     continue
             if batch is None and source.failure is not None:
-                raise source.failure
+                appending.source_failure = source.failure
             self._client._submit(appending.add_batch(batch))
 
     async def close(self) -> None:

@@ -282,7 +282,7 @@ class AppendStream(AppendStreamBase):
     def __next__(self) -> AppendReceipt:
         self._is_begun = True
         while self._appending.wants_batch:
-            self._client._io.submit(self._appending.add_batch(next(self._batches, None)))
+            self._client._io.submit(self._appending.add_batch(self._appending.next_of(self._batches)))
         receipt = self._client._run(self._appending.next_receipt())
         if receipt is None:
             raise StopIteration

@@ -374,8 +374,7 @@ class Appending(AppendWindow):
     gives the oldest outcome."""
 
     def __init__(self, stream: Stream, gatherer: BatchGatherer, window: int, timeout_ms: float) -> None:
-        super().__init__(window)
-        self.gatherer = gatherer
+        super().__init__(window, gatherer)
         self._stream = stream
         self._timeout_ms = timeout_ms
         self._is_exhausted = False
@@ -403,10 +402,13 @@ class Appending(AppendWindow):
         return (request,)
 
     def next_receipt(self) -> Verb[AppendReceipt | None]:
-        """None: the stream is at its end. Raises why it stopped once the outcome of all is known."""
+        """None: the stream is at its end. Raises why it stopped, or what its source raised, once
+        the outcome of all is known."""
         self._has_added = False
         head = self.head
         if head is None:
+            if self.source_failure is not None:
+                raise self.source_failure
             return None
         yield Step((), (head,))
         receipt = self.take()

@@ -57,6 +57,8 @@ class BatchGatherer:
         self._bodies: list[bytes] = []
         self._bytes = 0
         self._now_ms = now_ms
+        self.taken_records = 0
+        """From the source, sent or not."""
 
     def all_of(self, items: Iterable[Item]) -> Iterator[EntryBatch]:
         """Whether the next item is there cannot be seen, only how long it took to come."""
@@ -74,11 +76,14 @@ class BatchGatherer:
         if isinstance(item, (bytes, bytearray, memoryview)):
             self._bodies.append(bytes(item))
             self._bytes += len(item)
+            self.taken_records += 1
             if len(self._bodies) >= self._batch_records or self._bytes >= self._batch_bytes:
                 yield from self.rest()
             return
+        batch = batch_of(item)
+        self.taken_records += batch.count
         yield from self.rest()
-        yield batch_of(item)
+        yield batch
 
     def rest(self) -> Iterator[EntryBatch]:
         if self._bodies:
@@ -103,11 +108,15 @@ def batch_of(bodies: Sequence[bytes] | EntryBatch) -> EntryBatch:
 class AppendWindow:
     """The requests of one stream in their order, until each one's outcome was handed out."""
 
-    def __init__(self, window: int) -> None:
+    def __init__(self, window: int, gatherer: BatchGatherer) -> None:
         if window < 1:
             raise BadRequest(f"window must be at least 1, not {window}")
         self.window = window
+        self.gatherer = gatherer
+        self.source_failure: Exception | None = None
+        """What the source raised. What was gathered before and not sent stays unwritten."""
         self._requests: deque[Request] = deque()
+        self._added = 0
         self._committed = 0
         self._last_index = -1
 
@@ -123,9 +132,18 @@ class AppendWindow:
     def open_requests(self) -> list[Request]:
         return list(self._requests)
 
+    def next_of(self, batches: Iterator[EntryBatch]) -> EntryBatch | None:
+        """None: the source has no more, or has raised."""
+        try:
+            return next(batches, None)
+        except Exception as failure:
+            self.source_failure = failure
+            return None
+
     def add(self, request: Request) -> None:
         assert not self.is_full, (len(self._requests), self.window)
         self._requests.append(request)
+        self._added += request.record_count
 
     def take(self) -> AppendReceipt | None:
         """The receipt of the finished head; None if it has none, and then the stream is at its end."""
@@ -141,7 +159,8 @@ class AppendWindow:
     @property
     def progress(self) -> StreamProgress:
         """As of now; exact once nothing is in flight."""
-        committed, unknown, unwritten = self._committed, 0, 0
+        committed, unknown = self._committed, 0
+        unwritten = self.gatherer.taken_records - self._added
         for request in self._requests:
             if request.state is RequestState.DONE and request.error is None:
                 committed += request.record_count

@@ -16,6 +16,7 @@ from quorumlog.cli.output import spoken_duration, spoken_size
 from quorumlog.cli.use import status_table
 from quorumlog.cli.use.status_table import HEADINGS, Health, health_of
 from quorumlog.client.status_rows import UNKNOWN
+from quorumlog.store.repair.set_aside import SET_ASIDE_NAME
 from tests.cli.conftest import STORAGE, Cli, plain
 
 LONG_HOST = "replica-0.orders-log.eu-central-1.internal.example.com:20911"
@@ -94,6 +95,15 @@ def test_roles_and_problems_have_colours(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "\x1b[32mleader" in written.getvalue()
     assert "\x1b[33mobserver" in written.getvalue()
     assert "\x1b[31mno" in written.getvalue()
+
+
+def test_what_is_set_aside_is_told_with_the_folder_that_may_be_emptied(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    status_table.print_status([member(0, set_aside_files=2, set_aside_bytes=2048), member(1)])
+    assert f"n0: 2 files (2.0 KiB) set aside in {SET_ASIDE_NAME}/ of its data directory, " in plain(
+        capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ def _print_damage(found: Inspection, *, quick: bool) -> None:
     for damage in found.damage:
         say(f"damage  {damage.path}: {damage.problem} ({damage.place})", style="red")
     for damaged in found.damaged:
-        say(f"damaged {describe_damaged(damaged)}; damaged until another member sends it", style="red")
+        say(f"damaged {describe_damaged(damaged)}; it waits for another member's copy", style="red")
     if found.tail:
         say(f"tail    {found.tail}: the next start cuts it")
     if not found.damage and not found.damaged:

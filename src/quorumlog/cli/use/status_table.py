@@ -178,6 +178,8 @@ def _scrubs(row: MemberStatusRow) -> str:
 def _set_aside(row: MemberStatusRow) -> str:
     if row.set_aside_files <= 0:
         return ""
+    from quorumlog.store.repair.set_aside import SET_ASIDE_NAME
+
     files = f"{row.set_aside_files} file{'s' * (row.set_aside_files > 1)}"
     kept = f"{files} ({spoken_size(row.set_aside_bytes)})"
-    return f"{kept} set aside damaged/ of its data directory, to be looked at or deleted"
+    return f"{kept} set aside in {SET_ASIDE_NAME}/ of its data directory, to be looked at or deleted"

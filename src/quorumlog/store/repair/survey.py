@@ -185,7 +185,7 @@ class _Survey:
                         break
             index, back = max(first_index - back, self._begin.index), back * 2
         self._lines += [
-            f"{found}; damaged until another member has sent the entries" for found in search.ranges
+            f"{found}; it waits for another member's copy" for found in search.ranges
         ]
         return search
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import re
 import signal
 import socket
 import subprocess
 import sys
+import termios
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -152,6 +154,36 @@ def test_an_interrupted_append_accounts_for_every_line_that_it_read(
         f"lines committed: 3 (first index {first}, last index {first + 2}); unknown: 0; not sent: 0"
         in said
     )
+
+
+def unread_bytes(pipe: IO[bytes]) -> int:
+    count = fcntl.ioctl(pipe, termios.FIONREAD, bytes(4))
+    return int.from_bytes(count, sys.byteorder)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "goes_on", [False, True], ids=["while it asks who is there", "while a line waits"]
+)
+def test_an_interrupt_ends_the_wait_for_a_server_that_says_nothing(
+    start: Callable[..., Popen[bytes]], goes_on: bool
+) -> None:
+    """The port is open and nobody greets, so nothing can have been sent."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        process = start("append", "--servers", address, "--timeout", 300)
+        assert process.stdin is not None
+        process.stdin.write(b"a\nb\n")
+        process.stdin.flush()
+        connection, _ = silent.accept()
+        if goes_on:
+            eventually(lambda: not unread_bytes(process.stdin), what="its lines are taken")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        connection.close()
+    assert process.stdout is not None
+    said = process.stdout.read().decode()
+    assert "lines committed: 0; unknown: 0; not sent: " in said
 
 
 @pytest.mark.processes

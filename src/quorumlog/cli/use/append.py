@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 import sys
 from collections import deque
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from io import BufferedReader
 from pathlib import Path
 from types import FrameType
@@ -20,7 +20,7 @@ from quorumlog.cli.output import EXIT_REFUSED, describe, error_line
 from quorumlog.errors import BodyTooLarge, ConfigError, LedgerError
 
 if TYPE_CHECKING:
-    from quorumlog.client import LedgerClient
+    from quorumlog.client import AppendStream, LedgerClient
     from quorumlog.client.protocol.append_window import StreamProgress
     from quorumlog.entry import AppendReceipt
 
@@ -44,11 +44,19 @@ class _Interrupted(Exception):
     """Ctrl-C or SIGTERM while waiting for a line."""
 
 
+def _never() -> bool:
+    return False
+
+
+def _always() -> bool:
+    return True
+
+
 class LineSource:
     """Lines as batches: all that one read brought, so that a slow writer waits for nobody.
 
     The first Ctrl-C or SIGTERM ends the source; what is in flight is waited for and accounted for. The
-    second one is an ordinary KeyboardInterrupt.
+    second one is an ordinary KeyboardInterrupt, and so is the first while nothing is in flight.
     """
 
     def __init__(self, file: BufferedReader) -> None:
@@ -58,6 +66,8 @@ class LineSource:
         """Lines handed out."""
         self.signal = 0
         """Number of the signal that ended it; 0: none."""
+        self.may_leave: Callable[[], bool] = _never
+        """Nothing is in flight whose outcome an interrupt would have to wait for."""
         self._stopped = False
         self._rest = b""
         """Read and not handed out yet."""
@@ -71,6 +81,17 @@ class LineSource:
         self.stop()
         if self._reading:
             raise _Interrupted
+        if self.may_leave():
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def leaving_if(self, may_leave: Callable[[], bool]) -> Iterator[None]:
+        """Inside, an interrupt ends the wait at once where `may_leave` says so."""
+        self.may_leave = may_leave
+        try:
+            yield
+        finally:
+            self.may_leave = _never
 
     def stop(self) -> None:
         """Hand out nothing more."""
@@ -87,6 +108,12 @@ class LineSource:
         return first + sizes.index(max(sizes)), max(sizes)
 
     def batches(self) -> Iterator[list[bytes]]:
+        yield from self._until_stopped()
+        # Whatever was handed out is under way by now, and may still wait for a server.
+        if self.signal and self.may_leave():
+            raise KeyboardInterrupt
+
+    def _until_stopped(self) -> Iterator[list[bytes]]:
         while not self._stopped:
             try:
                 at_end = not self._read()
@@ -171,8 +198,9 @@ def append(
         status = 0
         output_failure: OSError | None = None
         try:
-            refuse_dead_servers(log, timeout)
-            for receipt in stream:
+            with source.leaving_if(_always):
+                refuse_dead_servers(log, timeout)
+            for receipt in _receipts(source, stream):
                 source.on_receipt()
                 try:
                     appended.add(receipt)
@@ -205,6 +233,19 @@ def append(
             raise
         if status:
             raise typer.Exit(status)
+
+
+def _receipts(source: LineSource, stream: AppendStream) -> Iterator[AppendReceipt]:
+    def nothing_is_sent() -> bool:
+        progress = stream.progress
+        return progress.unwritten_records > 0 and progress.unknown_records == 0
+
+    while True:
+        with source.leaving_if(nothing_is_sent):
+            receipt = next(stream, None)
+        if receipt is None:
+            return
+        yield receipt
 
 
 def _append_at_once(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorumlog import LocalCluster, connect
-from tests.cli.conftest import Cli
+from tests.cli.conftest import Cli, plain
 
 
 def test_lines_are_appended_behind_the_expected_entry_or_not_at_all(
@@ -23,6 +23,15 @@ def test_lines_are_appended_behind_the_expected_entry_or_not_at_all(
     assert cli(*given, input=b"").stdout == "nothing to append\n"
     with connect(cluster.servers) as log:
         assert [entry.body for entry in log.read(last)] == [b"before", b"a", b"b"]
+
+
+def test_a_list_of_dead_servers_is_told_as_without_a_condition(cli: Cli, free_address: str) -> None:
+    """Long before the time-out, with what became of the lines."""
+    given = ("append", "--servers", free_address, "--timeout", 3000, "--expected-last", 4)
+    result = cli(*given, input=b"a\nb\n")
+    assert result.exit_code == 1
+    assert f"{free_address} (Connection refused); check --servers" in plain(result.stderr)
+    assert result.stdout == "lines committed: 0; unknown: 0; not sent: 2\n"
 
 
 def test_what_is_no_index_is_refused_by_name(cli: Cli, cluster: LocalCluster) -> None:

@@ -17,7 +17,7 @@ import typer
 from quorumlog.cli.interrupts import EXIT_OF_SIGNAL
 from quorumlog.cli.options import DEFAULT_GROUP, Group, Json, Servers, Timeout, named_path, split_servers
 from quorumlog.cli.output import EXIT_REFUSED, describe, error_line
-from quorumlog.errors import BodyTooLarge, ConfigError, LedgerError
+from quorumlog.errors import BodyTooLarge, ConfigError, LedgerError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from quorumlog.client import AppendStream, LedgerClient
@@ -68,7 +68,7 @@ class LineSource:
         """Number of the signal that ended it; 0: none."""
         self.may_leave: Callable[[], bool] = _never
         """Nothing is in flight whose outcome an interrupt would have to wait for."""
-        self._stopped = False
+        self._stopped = self._has_ended = False
         self._rest = b""
         """Read and not handed out yet."""
         self._in_flight: deque[tuple[int, list[bytes]]] = deque()
@@ -119,6 +119,7 @@ class LineSource:
                 at_end = not self._read()
             except _Interrupted:
                 return
+            self._has_ended = at_end
             if at_end and not self._rest:
                 return
             *lines, self._rest = self._rest.split(b"\n")
@@ -149,7 +150,7 @@ class LineSource:
     def count_rest(self) -> int:
         """Lines never handed out. Only for a file: standard input may never end."""
         count, last = self._rest.count(b"\n"), self._rest[-1:]
-        while chunk := self._file.read(CHUNK_BYTES):
+        while not self._has_ended and (chunk := self._file.read(CHUNK_BYTES)):
             count += chunk.count(b"\n")
             last = chunk[-1:]
         return count + (last not in (b"", b"\n"))
@@ -192,7 +193,7 @@ def append(
             stack.callback(signal.signal, number, before)
         appended = _Appended(json)
         if expected_last is not None:
-            _append_at_once(log, source, expected_last, appended)
+            _append_at_once(log, source, expected_last, appended, timeout)
             return
         stream = log.append_stream(source.batches())
         status = 0
@@ -249,19 +250,29 @@ def _receipts(source: LineSource, stream: AppendStream) -> Iterator[AppendReceip
 
 
 def _append_at_once(
-    log: LedgerClient, source: LineSource, expected_last: int, appended: _Appended
+    log: LedgerClient, source: LineSource, expected_last: int, appended: _Appended, timeout_s: float
 ) -> None:
     """All lines as one batch: a condition on a part of them would be worth nothing."""
+    from quorumlog.cli.use.reach import refuse_dead_servers
+    from quorumlog.client.protocol.append_window import StreamProgress
+
     lines = [line for batch in source.batches() for line in batch]
     if source.signal:
         error_line("interrupted while reading: nothing was appended")
         raise typer.Exit(EXIT_OF_SIGNAL + source.signal)
     if lines:
         try:
-            appended.add(log.append_batch(lines, expected_last=expected_last))
+            with source.leaving_if(_always):
+                refuse_dead_servers(log, timeout_s)
+            receipt = log.append_batch(lines, expected_last=expected_last)
         except LedgerError as error:
             error_line(describe(error))
+            unknown = len(lines) if isinstance(error, OutcomeUnknown) else 0
+            progress = StreamProgress(0, unknown, len(lines) - unknown)
+            # All of the input was read.
+            typer.echo(appended.account(source, progress, is_file=True), err=appended.is_json)
             raise typer.Exit(EXIT_REFUSED) from None
+        appended.add(receipt)
     appended.print_summary()
 
 
@@ -269,7 +280,7 @@ class _Appended:
     """What is committed so far."""
 
     def __init__(self, json: bool) -> None:
-        self._json = self._prints_rows = json
+        self.is_json = self._prints_rows = json
         self.count = 0
         self.first_index = self.last_index = self.term = -1
 
@@ -288,7 +299,7 @@ class _Appended:
         self._prints_rows = False
 
     def print_summary(self) -> None:
-        if self._json:
+        if self.is_json:
             return
         if self.count == 0:
             typer.echo("nothing to append")

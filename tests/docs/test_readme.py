@@ -78,6 +78,7 @@ def shape(line: str) -> str:
     line = re.sub(r"127\.0\.0\.1:\d+", "ADDRESS", line)
     line = re.sub(r"chain [0-9a-f]{8}", "chain DIGEST", line)
     line = re.sub(r"\b(leader|follower)\b", "ROLE", line)
+    line = re.sub(r"(yes +\d+), \d+ (?:s|min|h|days) ago *$", r"\1", line)  # when the last scrub ended
     line = re.sub(r"n\d leads", "MEMBER leads", line)
     return re.sub(r"\d+", "N", " ".join(line.split()))
 

@@ -397,13 +397,13 @@ def test_damage_found_on_a_full_disk_stops_nobody_and_is_saved_when_there_is_spa
     node.repairer.found(DirectoryDamaged("", path="", position=0, index=50))
     cell.until(lambda: node.store.damaged)
     cell.step()
-    assert any("make space" in problem for problem in node.problems())
+    assert any("in memory only" in problem for problem in node.problems())
     outcomes = append(cell.leader(), b"on")
     cell.until(lambda: outcomes and node.durable_committed_index == 101)
     assert not path.exists()
     disk.is_full = False
     cell.until(path.exists)
-    assert not any("make space" in problem for problem in node.problems())
+    assert not any("in memory only" in problem for problem in node.problems())
     cell.drops = lambda sender, to, message: False
     cell.until(lambda: is_whole(node))
     assert not path.exists()

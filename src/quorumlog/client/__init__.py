@@ -4,8 +4,8 @@ verbs. asyncio is imported only by whoever asks for the second.
 Read in this order: `verbs` (what each verb does, as requests), with `arguments` (what callers give),
 `status_rows` (what a status answers), `system` (the time) and `events` (what callbacks are told);
 `ledger_client_base` (what both share). Then either client, from its verbs down to its sockets:
-`blocking_client`, `thread_joiner`, `io_thread`, or `async_client`, `task_joiner`, `io_loop`. Both drive
-the room `protocol`.
+`blocking_client`, `thread_joiner`, `io_thread`, or `async_client`, `async_source` (what a stream takes
+from), `task_joiner`, `io_loop`. Both drive the room `protocol`.
 """
 
 from __future__ import annotations

@@ -173,6 +173,8 @@ class Segment:
 
         A full disk does not say how far a file has its space: pages are tried.
         """
+        if first_position == stop_position:
+            return stop_position
         low = first_position // PAGE_BYTES  # has its space up to here
         high = -(-stop_position // PAGE_BYTES)
         tried = high

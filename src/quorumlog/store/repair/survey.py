@@ -184,9 +184,7 @@ class _Survey:
                             raise self._contradiction from problem
                         break
             index, back = max(first_index - back, self._begin.index), back * 2
-        self._lines += [
-            f"{found}; it waits for another member's copy" for found in search.ranges
-        ]
+        self._lines += [f"{found}; it waits for another member's copy" for found in search.ranges]
         return search
 
     def _contradicted(self, problem: str) -> DirectoryDamaged:

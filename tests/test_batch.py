@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumlog.batch import EntryBatch
-from quorumlog.entry import EntryKind
+from quorumlog.entry import ENTRY_KINDS, EntryKind
 from quorumlog.entry_header import CHAIN_OFFSET, unpack_header
 from quorumlog.errors import BadRequest, ProtocolViolation
-from quorumlog.header_array import digests_of
+from quorumlog.header_array import digests_of, is_kind
 
 bodies_lists = st.lists(st.binary(max_size=200), min_size=1, max_size=12)
 
@@ -110,6 +110,40 @@ def test_terms_that_fall_within_a_batch_are_refused() -> None:
     second, _ = stamped([b"b"], 1, 4, chain)
     with pytest.raises(ProtocolViolation, match="terms fall"):
         EntryBatch.concatenate([first, second]).check_sequence(0, 0)
+
+
+def of_magics(*magics: int) -> EntryBatch:
+    batch = EntryBatch.from_bodies([b"abc"] * len(magics))
+    for at, magic in enumerate(magics):
+        start = int(batch.starts[at])
+        batch.buffer[start : start + 4] = magic.to_bytes(4, "big", signed=True)
+    return EntryBatch(batch.buffer, batch.sizes)
+
+
+MAGICS = [*range(-2, max(ENTRY_KINDS) + 3), 2**31 - 1, -(2**31)]
+
+
+@pytest.mark.parametrize("magic", MAGICS)
+@pytest.mark.parametrize("before", [(), (EntryKind.NORMAL,)])
+def test_a_kind_is_known_if_the_table_has_it(magic: int, before: tuple[int, ...]) -> None:
+    """In a batch of one and of many, and to the look at a whole array."""
+    batch = of_magics(*before, magic)
+    if magic in ENTRY_KINDS:
+        batch.check_encoding()
+    else:
+        with pytest.raises(ProtocolViolation, match="a kind"):
+            batch.check_encoding()
+    assert is_kind(np.array([*before, magic], ">i4")).tolist()[-1] is (magic in ENTRY_KINDS)
+
+
+@pytest.mark.parametrize("kind", EntryKind)
+def test_every_kind_but_what_clients_append_is_control(kind: EntryKind) -> None:
+    for batch in (of_magics(kind), of_magics(kind, kind)):
+        assert batch.is_control is (kind is not EntryKind.NORMAL)
+        if batch.is_control:
+            with pytest.raises(ProtocolViolation, match="a kind"):
+                batch.check_encoding(normal_only=True)
+    assert not of_magics(kind, EntryKind.NORMAL).is_control
 
 
 def test_an_empty_batch_is_legal_and_changes_nothing() -> None:

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from isal.isal_zlib import crc32
 
-from quorumlog.entry import EntryKind
+from quorumlog.entry import ENTRY_KINDS, EntryKind
 from quorumlog.entry_header import (
     HEADER_BYTES,
     Buffer,
@@ -45,13 +45,14 @@ from quorumlog.header_array import (
     UInt32Array,
     UInt64Array,
     chain_of_words,
+    is_kind,
     term_runs_of,
     words_of,
 )
 
 _BLANK_HEADER = bytes(HEADER_BYTES)
 _NORMAL_SHAPE = np.uint64(EntryKind.NORMAL << 32)
-_NOOP_MAGIC = int(EntryKind.NOOP).to_bytes(4, "big")
+_NORMAL_MAGIC = int(EntryKind.NORMAL).to_bytes(4, "big")
 _ZERO = np.zeros(1, np.int64)
 _ZERO.setflags(write=False)
 
@@ -290,10 +291,10 @@ class EntryBatch:
 
     @property
     def is_control(self) -> bool:
-        """Only no-ops: entries that may use the reserve which data may not."""
-        if not self.count or self.buffer[:4] != _NOOP_MAGIC:
+        """Only control entries, which may use the reserve that data may not."""
+        if not self.count or self.buffer[:4] == _NORMAL_MAGIC:
             return False
-        return self.count == 1 or bool((self.words()[SHAPE] >> BITS_32 == EntryKind.NOOP).all())
+        return self.count == 1 or bool((self.words()[SHAPE] >> BITS_32 != EntryKind.NORMAL).all())
 
     def body_crcs(self) -> UInt32Array:
         """Shape (count,): the CRC-32 of each body as it is, whatever the header says."""
@@ -338,11 +339,11 @@ class EntryBatch:
 
     def check_encoding(self, *, normal_only: bool = False) -> None:
         """Raise ProtocolViolation unless every header agrees with `sizes` and has a known kind.
-        `normal_only`: a NOOP is refused too; clients append NORMAL entries."""
+        `normal_only`: control entries are refused too; clients append NORMAL entries."""
         if self.count == 1:
             one = self.first_header
             good = one.size == len(self.buffer) == one.body_len + HEADER_BYTES
-            known = one.magic == EntryKind.NORMAL or (one.magic == EntryKind.NOOP and not normal_only)
+            known = one.magic == EntryKind.NORMAL or (not normal_only and one.magic in ENTRY_KINDS)
         else:
             words = self.words()
             sizes = self.sizes.view(np.uint64)
@@ -350,10 +351,7 @@ class EntryBatch:
             known = bool((words[SHAPE] == sizes + _NORMAL_SHAPE).all())
             if not known:
                 good = good and bool(((words[SHAPE] & LOW_32) == sizes).all())
-                kinds = words[SHAPE] >> BITS_32
-                known = not normal_only and bool(
-                    ((kinds == EntryKind.NORMAL) | (kinds == EntryKind.NOOP)).all()
-                )
+                known = not normal_only and bool(is_kind(words[SHAPE] >> BITS_32).all())
         if not good:
             raise ProtocolViolation("an entry's header disagrees with the sizes of its batch")
         if not known:

@@ -11,12 +11,17 @@ import msgspec
 
 
 class EntryKind(IntEnum):
-    """The `magic` field of an entry on disk (docs/formats.md, data entry)."""
+    """The table of kinds: the `magic` field of an entry on disk (docs/formats.md, data entry), its name,
+    and who reads it. Every check, walk and tool goes by it: a magic that is not in it is refused
+    everywhere. All kinds but NORMAL are control entries: leaders write them, readers leave them out."""
 
     NORMAL = 1
-    """A body that a client appended."""
+    """A body that a client appended. Clients read it."""
     NOOP = 2
-    """Opens a leader's term; carries no body and is no row for a reader."""
+    """Opens a leader's term; carries no body. The search for damage reads it."""
+
+
+ENTRY_KINDS = frozenset(map(int, EntryKind))
 
 
 class EntryId(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):

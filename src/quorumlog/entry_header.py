@@ -1,7 +1,7 @@
 """The 48 bytes in front of every body, and what an entry adds to the chain: one entry, Python ints.
 
     offset  bytes  field       (big-endian; docs/formats.md, data entry)
-         0      4  magic       1 NORMAL, 2 NOOP
+         0      4  magic       its kind: `quorumlog.entry.EntryKind`
          4      4  size        48 + body length
          8      8  index
         16      8  term

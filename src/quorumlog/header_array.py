@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from quorumlog.entry import EntryKind
+from quorumlog.entry import ENTRY_KINDS
 from quorumlog.entry_header import (
     HEADER_BYTES,
     MIX_BODY,
@@ -33,8 +33,6 @@ HEADER_DTYPE = np.dtype(
 )
 assert HEADER_DTYPE.itemsize == HEADER_BYTES
 
-ENTRY_KINDS = frozenset(map(int, EntryKind))
-
 Int64Array = npt.NDArray[np.int64]
 UInt64Array = npt.NDArray[np.uint64]
 UInt32Array = npt.NDArray[np.uint32]
@@ -51,6 +49,10 @@ SHAPE, INDEX, TERM, POS, CHAIN, BODY = range(HEADER_WORDS)
 _30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
 _MIX_INDEX, _MIX_TERM, _MIX_SHAPE = np.uint64(MIX_INDEX), np.uint64(MIX_TERM), np.uint64(MIX_SHAPE)
 _MIX_BODY, _MIX_FIRST, _MIX_SECOND = np.uint64(MIX_BODY), np.uint64(MIX_FIRST), np.uint64(MIX_SECOND)
+
+_ABOVE_KINDS = np.uint64(max(ENTRY_KINDS) + 1)
+_IS_KIND = np.isin(np.arange(_ABOVE_KINDS + np.uint64(1)), list(ENTRY_KINDS))
+"""By magic. A table, so that a look costs the same however many kinds there are."""
 
 
 def term_runs_of(records: HeaderArray) -> tuple[tuple[int, int], ...]:
@@ -100,7 +102,7 @@ def chain_of_words(words: UInt64Array, previous_chain: int) -> UInt64Array:
 
 def is_kind(magics: HeaderArray) -> npt.NDArray[np.bool_]:
     """Which magics are those of entries; same shape, any integers."""
-    known: npt.NDArray[np.bool_] = np.logical_or.reduce([magics == kind for kind in ENTRY_KINDS])
+    known: npt.NDArray[np.bool_] = _IS_KIND[np.minimum(magics.astype(np.uint64), _ABOVE_KINDS)]
     return known
 
 

@@ -69,7 +69,7 @@ def test_get_out_of_range_names_both_bounds(client: Client, group: FakeGroup) ->
 
 
 def test_get_of_a_no_op_says_so(client: Client) -> None:
-    with pytest.raises(IndexOutOfRange, match="no-op that opened term 2"):
+    with pytest.raises(IndexOutOfRange, match="the NOOP of term 2"):
         client.get(0)
 
 

@@ -19,7 +19,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.cli.carry import binary_file
 from quorumlog.cli.carry.json_lines import JsonLines
 from quorumlog.consensus.messages import AnyPeerMessage, PushResult, PushType, VoteResult
-from quorumlog.entry import Replica
+from quorumlog.entry import EntryKind, Replica
 from quorumlog.errors import LedgerError
 from quorumlog.header_array import HEADER_DTYPE
 from quorumlog.store.files import durable_file, hard_state_file, slot_file
@@ -52,11 +52,18 @@ Layout = list[tuple[int, int, str]]
 
 def layout_of(heading: str) -> Layout:
     """(offset, bytes, field) of the rows of a byte table that have a fixed place and size."""
-    (rows,) = tables(section(TEXT, heading))
+    rows = tables(section(TEXT, heading))[0]
     return [
         (int(row["offset"]), int(row["bytes"]), row["field"])
         for row in rows
         if row["offset"].isdigit() and row["bytes"].isdigit()
+    ]
+
+
+def test_every_kind_of_entry_has_its_row() -> None:
+    _, rows = tables(section(TEXT, "Data entry"))
+    assert [(int(row["magic"]), row["kind"]) for row in rows] == [
+        (kind, kind.name) for kind in EntryKind
     ]
 
 

@@ -36,7 +36,7 @@ from quorumlog.client.protocol.client_requests import (
 from quorumlog.client.protocol.read_plan import ReadPlan
 from quorumlog.client.status_rows import MemberStatusRow, rows_of
 from quorumlog.client.system import now_ms
-from quorumlog.entry import AppendReceipt
+from quorumlog.entry import AppendReceipt, EntryKind
 from quorumlog.errors import BadRequest, IndexOutOfRange, ProtocolViolation
 from quorumlog.wire.client_messages import (
     AppendRequest,
@@ -434,14 +434,14 @@ def _read_request(message: ReadRequest, target: Target, timeout_ms: float) -> Re
 
 
 def _entry_of(request: Request, batch: EntryBatch, index: int) -> Entry:
-    """The entry of what `get(index)` brought, checked; raises IndexOutOfRange for a no-op."""
+    """The entry of what `get(index)` brought, checked; raises IndexOutOfRange for a control entry."""
     assert batch.first_index == index, (batch.first_index, index)
     for entry in batch.entries():
         return entry
-    term = int(batch.headers()["term"][0])
+    kind, term = EntryKind(batch.first_header.magic), batch.first_header.term
     response = response_of(request, ReadResponse)
     raise IndexOutOfRange(
-        f"index {index} holds no appended entry: it is the no-op that opened term {term}",
+        f"index {index} holds no appended entry, but the {kind.name} of term {term}",
         ledger_begin_index=response.ledger_begin_index,
         committed_index=response.committed_index,
     )

@@ -27,8 +27,9 @@ import numpy as np
 import numpy.typing as npt
 from isal.isal_zlib import crc32
 
+from quorumlog.entry import ENTRY_KINDS
 from quorumlog.entry_header import HEADER_BYTES
-from quorumlog.header_array import ENTRY_KINDS, HEADER_DTYPE, HeaderArray, Int64Array, first_wrong
+from quorumlog.header_array import HEADER_DTYPE, HeaderArray, Int64Array, first_wrong
 
 INDEX_DTYPE = np.dtype(
     [("magic", ">i4"), ("position", ">i8"), ("size", ">i4"), ("index", ">i8"), ("term", ">i8")]

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from quorumlog.entry import ENTRY_KINDS
 from quorumlog.entry_header import HEADER_BYTES, EntryHeader, unpack_header
 from quorumlog.errors import ConfigError
-from quorumlog.header_array import ENTRY_KINDS
 from quorumlog.store.disk import Disk, reason_of, refusal
 from quorumlog.store.ledger_store import LogPoint
 from quorumlog.store.log.placement import problem_of_units

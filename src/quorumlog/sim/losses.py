@@ -10,7 +10,7 @@ from quorumlog.consensus.ready import Envelope, Role
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import LedgerError, ProtocolViolation, StoreFailure
 from quorumlog.sim.checkers.checker import Checker
-from quorumlog.sim.checkers.view import ClusterView, MemberView
+from quorumlog.sim.checkers.view import CheckedCluster, CheckedMember
 from quorumlog.sim.operations import READ_BYTES, ClientRead, read_at_once
 
 if TYPE_CHECKING:
@@ -22,17 +22,17 @@ IndexRange = tuple[int, int]
 
 
 class Losses(Checker):
-    def __init__(self, cluster: ClusterView) -> None:
+    def __init__(self, cluster: CheckedCluster) -> None:
         super().__init__(cluster)
         self.diverged: set[str] = set()
         """Members that said DIVERGED_BELOW_COMMIT, or closed a connection because of other entries."""
 
-    def sent(self, member: MemberView, envelope: Envelope) -> None:
+    def sent(self, member: CheckedMember, envelope: Envelope) -> None:
         message = envelope.message
         if isinstance(message, PushEntryResponse) and message.result is PushResult.DIVERGED_BELOW_COMMIT:
             self.diverged.add(member.member_id)
 
-    def parted(self, member: MemberView, message: AnyPeerMessage) -> None:
+    def parted(self, member: CheckedMember, message: AnyPeerMessage) -> None:
         self.diverged.add(member.member_id)
 
 

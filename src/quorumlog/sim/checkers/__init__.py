@@ -23,7 +23,7 @@ from quorumlog.sim.checkers.quorum_on_disk import QuorumOnDisk
 from quorumlog.sim.checkers.reads import Reads
 from quorumlog.sim.checkers.served_entries import ServedEntries
 from quorumlog.sim.checkers.term_origin import TermOrigin
-from quorumlog.sim.checkers.view import ClusterView
+from quorumlog.sim.checkers.view import CheckedCluster
 from quorumlog.sim.checkers.water_marks import WaterMarks
 
 __all__ = ["NEEDS_HONEST_DISKS", "Checker", "Violation", "all_checkers", "lossy_disk_checkers"]
@@ -45,7 +45,7 @@ NEEDS_HONEST_DISKS: dict[type[Checker], str] = {
 """Checkers that say nothing true of a run in which disks forget, and why. All others look on there."""
 
 
-def all_checkers(cluster: ClusterView) -> list[Checker]:
+def all_checkers(cluster: CheckedCluster) -> list[Checker]:
     """In the order in which they look: some rely on what those before them have noted.
 
     Members in memory promise nothing of a disk.
@@ -77,7 +77,7 @@ def all_checkers(cluster: ClusterView) -> list[Checker]:
     ]
 
 
-def lossy_disk_checkers(cluster: ClusterView) -> list[Checker]:
+def lossy_disk_checkers(cluster: CheckedCluster) -> list[Checker]:
     """What holds even if disks forget, on a majority too: nothing wrong is served, and every process
     keeps the rules for as long as it lives."""
     kept = [each for each in all_checkers(cluster) if type(each) not in NEEDS_HONEST_DISKS]

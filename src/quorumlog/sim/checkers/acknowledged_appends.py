@@ -15,7 +15,7 @@ from quorumlog.entry import AppendReceipt, EntryKind
 from quorumlog.errors import LedgerError, ProtocolViolation, StoreFailure
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.committed_log import CommittedLog
-from quorumlog.sim.checkers.view import ClusterView, MemberView
+from quorumlog.sim.checkers.view import CheckedCluster, CheckedMember
 from quorumlog.sim.operations import READ_BYTES, ClientAppend
 
 
@@ -26,7 +26,7 @@ class Found:
     body: bytes
 
 
-def final_entries(cluster: ClusterView) -> Iterator[Found]:
+def final_entries(cluster: CheckedCluster) -> Iterator[Found]:
     """The NORMAL entries of the longest committed log."""
     up = [member for member in cluster.members if member.is_up]
     if not up:
@@ -43,7 +43,7 @@ def final_entries(cluster: ClusterView) -> Iterator[Found]:
         index += batch.count
 
 
-def _read(member: MemberView, first_index: int) -> EntryBatch:
+def _read(member: CheckedMember, first_index: int) -> EntryBatch:
     store, stop_index = member.node.store, member.node.committed_index + 1
     try:
         batch = store.read(store.range_of(first_index, stop_index, READ_BYTES))
@@ -56,7 +56,7 @@ def _read(member: MemberView, first_index: int) -> EntryBatch:
 
 
 class AcknowledgedAppends(Checker):
-    def __init__(self, cluster: ClusterView, log: CommittedLog) -> None:
+    def __init__(self, cluster: CheckedCluster, log: CommittedLog) -> None:
         super().__init__(cluster)
         self._log = log
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.sim.checkers.checker import Checker, Violation
-from quorumlog.sim.checkers.view import MemberView
+from quorumlog.sim.checkers.view import CheckedMember
 
 
 class BoundedMemory(Checker):
     """Looks into private fields: how much a part keeps is nobody's business but a checker's."""
 
-    def turned(self, member: MemberView) -> None:
+    def turned(self, member: CheckedMember) -> None:
         node = member.node
         raft, consensus, storage = node.raft, node.config.consensus, node.config.storage
         log, pending, waiting = raft._log, node._pending, raft._handler._waiting

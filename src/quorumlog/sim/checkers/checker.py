@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from quorumlog.consensus.messages import AnyPeerMessage
 from quorumlog.consensus.ready import Envelope, Ready
-from quorumlog.sim.checkers.view import ClusterView, MemberView
+from quorumlog.sim.checkers.view import CheckedCluster, CheckedMember
 from quorumlog.sim.operations import ClientAppend, ClientEnd, ClientRead
 
 
@@ -18,29 +18,29 @@ class Violation(AssertionError):
 
 
 class Checker:
-    def __init__(self, cluster: ClusterView) -> None:
+    def __init__(self, cluster: CheckedCluster) -> None:
         self.cluster = cluster
 
-    def started(self, member: MemberView) -> None:
+    def started(self, member: CheckedMember) -> None:
         """`member.node` is up on its directory; nothing has been said or heard yet."""
 
-    def stopped(self, member: MemberView) -> None:
+    def stopped(self, member: CheckedMember) -> None:
         """The process is gone (killed, power lost, failed or stopped); `member.node` is still the old
         one for the time of this call."""
 
-    def put_back(self, member: MemberView) -> None:
+    def put_back(self, member: CheckedMember) -> None:
         """It is down, and an older copy has taken the place of its directory."""
 
-    def ready(self, member: MemberView, ready: Ready) -> None:
+    def ready(self, member: CheckedMember, ready: Ready) -> None:
         """The core gave out a Ready; nothing of it is carried out yet."""
 
-    def sent(self, member: MemberView, envelope: Envelope) -> None:
+    def sent(self, member: CheckedMember, envelope: Envelope) -> None:
         """A message is leaving now."""
 
-    def parted(self, member: MemberView, message: AnyPeerMessage) -> None:
+    def parted(self, member: CheckedMember, message: AnyPeerMessage) -> None:
         """`member` closes a connection, for this message violates the protocol."""
 
-    def turned(self, member: MemberView) -> None:
+    def turned(self, member: CheckedMember) -> None:
         """A turn has ended; everything that it caused is carried out."""
 
     def appended(self, append: ClientAppend) -> None:

@@ -9,19 +9,19 @@ from quorumlog.consensus.ready import Role
 from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.committed_log import mark_at
-from quorumlog.sim.checkers.view import ClusterView, MemberView
+from quorumlog.sim.checkers.view import CheckedCluster, CheckedMember
 
 
 class CommitRule(Checker):
-    def __init__(self, cluster: ClusterView) -> None:
+    def __init__(self, cluster: CheckedCluster) -> None:
         super().__init__(cluster)
         self._led: dict[Replica, tuple[int, int]] = {}
         """(term, committed index) at the end of the last turn, of those that led then."""
 
-    def started(self, member: MemberView) -> None:
+    def started(self, member: CheckedMember) -> None:
         self._led.pop(member.replica, None)
 
-    def turned(self, member: MemberView) -> None:
+    def turned(self, member: CheckedMember) -> None:
         raft, committed_index = member.node.raft, member.node.committed_index
         if raft.role is not Role.LEADER:
             self._led.pop(member.replica, None)

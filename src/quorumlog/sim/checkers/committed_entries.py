@@ -9,20 +9,20 @@ from __future__ import annotations
 from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.committed_log import CommittedLog, EntryMark, mark_at
-from quorumlog.sim.checkers.view import ClusterView, MemberView
+from quorumlog.sim.checkers.view import CheckedCluster, CheckedMember
 
 
 class CommittedEntries(Checker):
-    def __init__(self, cluster: ClusterView, log: CommittedLog) -> None:
+    def __init__(self, cluster: CheckedCluster, log: CommittedLog) -> None:
         super().__init__(cluster)
         self._log = log
         self._looked: dict[Replica, int] = {}
         """The committed index of each directory's process that was last compared."""
 
-    def started(self, member: MemberView) -> None:
+    def started(self, member: CheckedMember) -> None:
         self._looked.pop(member.replica, None)
 
-    def look_at(self, member: MemberView) -> None:
+    def look_at(self, member: CheckedMember) -> None:
         """Compare what the member says to be committed, and note what nobody has said before."""
         index = member.node.committed_index
         self._log.told_index = max(self._log.told_index, index)
@@ -50,7 +50,7 @@ class CommittedEntries(Checker):
     stopped = look_at
     """What it told others in the turn that killed it counts."""
 
-    def _is_replaced(self, member: MemberView, index: int) -> bool:
+    def _is_replaced(self, member: CheckedMember, index: int) -> bool:
         """Raise Violation unless a power loss explains the difference; True if the member speaks for
         the later leader, whose log counts from now on."""
         first_index, held = self._first_difference(member, index)
@@ -67,7 +67,7 @@ class CommittedEntries(Checker):
         self._log.replace_from(first_index)
         return True
 
-    def _first_difference(self, member: MemberView, index: int) -> tuple[int, EntryMark | None]:
+    def _first_difference(self, member: CheckedMember, index: int) -> tuple[int, EntryMark | None]:
         """`index` is one; the lowest one that can be read."""
         store = member.node.store
         held = mark_at(store, index)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from quorumlog.entry import Replica
 from quorumlog.errors import DirectoryDamaged, IndexOutOfRange, RangeDamaged
 from quorumlog.sim.checkers.checker import Violation
-from quorumlog.sim.checkers.view import ClusterView
+from quorumlog.sim.checkers.view import CheckedCluster
 from quorumlog.store.ledger_store import LedgerStore
 
 
@@ -30,7 +30,7 @@ def mark_at(store: LedgerStore, index: int) -> EntryMark | None:
         return None
 
 
-def mark_on(cluster: ClusterView, replica: Replica, index: int) -> EntryMark | None:
+def mark_on(cluster: CheckedCluster, replica: Replica, index: int) -> EntryMark | None:
     """The same of a directory; None also while its member is down and cannot be looked at."""
     for member in cluster.members:
         if member.is_up and member.replica == replica:
@@ -41,7 +41,7 @@ def mark_on(cluster: ClusterView, replica: Replica, index: int) -> EntryMark | N
 class CommittedLog:
     """Grows as members say what is committed. Filled by `CommittedEntries`."""
 
-    def __init__(self, cluster: ClusterView) -> None:
+    def __init__(self, cluster: CheckedCluster) -> None:
         self._cluster = cluster
         self._marks: list[EntryMark] = []
         self._committed_in: list[int] = []

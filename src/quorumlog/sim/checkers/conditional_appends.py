@@ -11,12 +11,12 @@ from quorumlog.errors import WrongLastIndex
 from quorumlog.sim.checkers.acknowledged_appends import Found, final_entries
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.committed_log import CommittedLog
-from quorumlog.sim.checkers.view import ClusterView
+from quorumlog.sim.checkers.view import CheckedCluster
 from quorumlog.sim.operations import ClientAppend
 
 
 class ConditionalAppends(Checker):
-    def __init__(self, cluster: ClusterView, log: CommittedLog) -> None:
+    def __init__(self, cluster: CheckedCluster, log: CommittedLog) -> None:
         super().__init__(cluster)
         self._log = log
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from quorumlog.consensus.ready import Role
 from quorumlog.node import LedgerNode
 from quorumlog.sim.checkers.checker import Checker, Violation
-from quorumlog.sim.checkers.view import MemberView
+from quorumlog.sim.checkers.view import CheckedMember
 from quorumlog.store.log.segment_list import DATA_NAME, segment_name
 
 
@@ -37,7 +37,7 @@ class Convergence(Checker):
         for member in up:
             self._compare(leader, member)
 
-    def _compare(self, leader: MemberView, member: MemberView) -> None:
+    def _compare(self, leader: CheckedMember, member: CheckedMember) -> None:
         node, end = member.node, leader.node.store.end
         followed = (node.raft.leader, node.raft.term)
         if followed != (leader.replica, leader.node.raft.term):
@@ -62,7 +62,7 @@ class Convergence(Checker):
         for base in range(0, end.position, segment_bytes):
             self._compare_segment(leader, member, f"{DATA_NAME}/{segment_name(base)}")
 
-    def _compare_segment(self, leader: MemberView, member: MemberView, name: str) -> None:
+    def _compare_segment(self, leader: CheckedMember, member: CheckedMember, name: str) -> None:
         ours = leader.disk.content(f"{leader.path}/{name}")
         theirs = member.disk.content(f"{member.path}/{name}")
         if ours == theirs:

@@ -10,17 +10,17 @@ from __future__ import annotations
 from quorumlog.consensus.ready import Ready
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.committed_log import CommittedLog, EntryMark, mark_at
-from quorumlog.sim.checkers.view import ClusterView, MemberView
+from quorumlog.sim.checkers.view import CheckedCluster, CheckedMember
 from quorumlog.store.log.segment_list import DATA_NAME, segment_name
 
 
 class Cuts(Checker):
-    def __init__(self, cluster: ClusterView, log: CommittedLog) -> None:
+    def __init__(self, cluster: CheckedCluster, log: CommittedLog) -> None:
         super().__init__(cluster)
         self._log = log
         self._cut_in_turn: set[str] = set()
 
-    def ready(self, member: MemberView, ready: Ready) -> None:
+    def ready(self, member: CheckedMember, ready: Ready) -> None:
         index = ready.truncate_from
         if index is None:
             return
@@ -37,10 +37,10 @@ class Cuts(Checker):
                 f" holds {held} there, which is committed (up to {self._log.end_index})"
             )
 
-    def stopped(self, member: MemberView) -> None:
+    def stopped(self, member: CheckedMember) -> None:
         self._cut_in_turn.discard(member.member_id)  # a cut may be done in part then
 
-    def turned(self, member: MemberView) -> None:
+    def turned(self, member: CheckedMember) -> None:
         if member.member_id not in self._cut_in_turn:
             return
         self._cut_in_turn.remove(member.member_id)

@@ -10,19 +10,19 @@ from quorumlog.consensus.ready import Ready
 from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.committed_log import CommittedLog, mark_at
-from quorumlog.sim.checkers.view import ClusterView, MemberView
+from quorumlog.sim.checkers.view import CheckedCluster, CheckedMember
 from quorumlog.store.ledger_store import LogPoint
 
 
 class DurableEntries(Checker):
-    def __init__(self, cluster: ClusterView, log: CommittedLog) -> None:
+    def __init__(self, cluster: CheckedCluster, log: CommittedLog) -> None:
         super().__init__(cluster)
         self._log = log
         self.on_disk: dict[Replica, LogPoint] = {}
         """By directory: up to where its entries are synced. Stays when the directory is lost."""
         self._written: dict[Replica, LogPoint] = {}
 
-    def turned(self, member: MemberView) -> None:
+    def turned(self, member: CheckedMember) -> None:
         store = member.node.store
         self.on_disk[member.replica] = store.durable
         self._written[member.replica] = store.end
@@ -30,7 +30,7 @@ class DurableEntries(Checker):
     stopped = turned
     """A process may have acknowledged in the turn that killed it."""
 
-    def ready(self, member: MemberView, ready: Ready) -> None:
+    def ready(self, member: CheckedMember, ready: Ready) -> None:
         """A cut takes entries back by order, and may be done in part when the process ends."""
         if ready.truncate_from is None:
             return
@@ -43,7 +43,7 @@ class DurableEntries(Checker):
                 else:
                     points[member.replica] = LogPoint(ready.truncate_from - 1, *mark, -1)
 
-    def started(self, member: MemberView) -> None:
+    def started(self, member: CheckedMember) -> None:
         end = member.node.store.end
         on_disk, written = self.on_disk.get(member.replica), self._written.get(member.replica)
         if on_disk is not None:
@@ -56,7 +56,7 @@ class DurableEntries(Checker):
                 self._check_held(member, written, "written")
         self.turned(member)
 
-    def _check_held(self, member: MemberView, point: LogPoint, how: str) -> None:
+    def _check_held(self, member: CheckedMember, point: LogPoint, how: str) -> None:
         end = member.node.store.end
         if end.index < point.index:
             raise Violation(

@@ -10,17 +10,17 @@ from quorumlog.consensus.ready import Role
 from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.committed_log import CommittedLog, mark_at
-from quorumlog.sim.checkers.view import ClusterView, MemberView
+from quorumlog.sim.checkers.view import CheckedCluster, CheckedMember
 
 
 class LeaderCompleteness(Checker):
-    def __init__(self, cluster: ClusterView, log: CommittedLog) -> None:
+    def __init__(self, cluster: CheckedCluster, log: CommittedLog) -> None:
         super().__init__(cluster)
         self._log = log
         self._led: dict[Replica, int] = {}
         """The last term in which each directory was found leading."""
 
-    def turned(self, member: MemberView) -> None:
+    def turned(self, member: CheckedMember) -> None:
         raft = member.node.raft
         if raft.role is not Role.LEADER or self._led.get(member.replica) == raft.term:
             return

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
-from quorumlog.sim.checkers.view import ClusterView, MemberView
+from quorumlog.sim.checkers.view import CheckedCluster, CheckedMember
 from quorumlog.store.ledger_store import LogPoint
 
 
 class LogMatching(Checker):
-    def __init__(self, cluster: ClusterView) -> None:
+    def __init__(self, cluster: CheckedCluster) -> None:
         super().__init__(cluster)
         self._ends: dict[Replica, LogPoint] = {}
         self._chains: dict[tuple[int, int], tuple[int, Replica]] = {}
         """(index, term) -> chain, and whose log was the first to end there."""
 
-    def turned(self, member: MemberView) -> None:
+    def turned(self, member: CheckedMember) -> None:
         end = member.node.store.end
         if end is self._ends.get(member.replica):
             return

@@ -14,7 +14,7 @@ from quorumlog.consensus.ready import Envelope
 from quorumlog.node import LedgerNode
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.convergence import leader_of_one_log
-from quorumlog.sim.checkers.view import ClusterView, MemberView
+from quorumlog.sim.checkers.view import CheckedCluster, CheckedMember
 
 CALM_FACTOR = 3
 SICK_FACTOR = 20
@@ -26,7 +26,7 @@ Picture = tuple[tuple[LedgerNode, ...], int, int, int, int]
 
 
 class MessageRate(Checker):
-    def __init__(self, cluster: ClusterView) -> None:
+    def __init__(self, cluster: CheckedCluster) -> None:
         super().__init__(cluster)
         self._second = -1
         self._sent: Counter[str] = Counter()
@@ -34,7 +34,7 @@ class MessageRate(Checker):
         """Without APPEND, its answers and COMMIT, of which there are as many as there is work."""
         self._before: Picture | None = None
 
-    def sent(self, member: MemberView, envelope: Envelope) -> None:
+    def sent(self, member: CheckedMember, envelope: Envelope) -> None:
         second = int(self.cluster.now_ms // 1000)
         if second != self._second:
             self._begin(second)

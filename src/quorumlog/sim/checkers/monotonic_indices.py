@@ -5,20 +5,20 @@ from __future__ import annotations
 from quorumlog.consensus.ready import Ready
 from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
-from quorumlog.sim.checkers.view import ClusterView, MemberView
+from quorumlog.sim.checkers.view import CheckedCluster, CheckedMember
 
 
 class MonotonicIndices(Checker):
-    def __init__(self, cluster: ClusterView) -> None:
+    def __init__(self, cluster: CheckedCluster) -> None:
         super().__init__(cluster)
         self._floors: dict[Replica, tuple[int, int, int]] = {}
         """(begin, committed, committed and durable) of each directory's process at its last turn."""
 
-    def started(self, member: MemberView) -> None:
+    def started(self, member: CheckedMember) -> None:
         self._floors.pop(member.replica, None)
         self.turned(member)
 
-    def ready(self, member: MemberView, ready: Ready) -> None:
+    def ready(self, member: CheckedMember, ready: Ready) -> None:
         cut_index = ready.truncate_from
         if cut_index is None:
             return
@@ -33,7 +33,7 @@ class MonotonicIndices(Checker):
             )
         self._floors[member.replica] = (begin, cut_index - 1, min(both, cut_index - 1))
 
-    def turned(self, member: MemberView) -> None:
+    def turned(self, member: CheckedMember) -> None:
         node = member.node
         store = node.store
         begin, end = store.begin.index, store.end.index

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
-from quorumlog.sim.checkers.view import ClusterView, MemberView
+from quorumlog.sim.checkers.view import CheckedCluster, CheckedMember
 
 
 class OneGroup(Checker):
-    def __init__(self, cluster: ClusterView) -> None:
+    def __init__(self, cluster: CheckedCluster) -> None:
         super().__init__(cluster)
         self._founding: tuple[Replica, ...] = ()
 
-    def turned(self, member: MemberView) -> None:
+    def turned(self, member: CheckedMember) -> None:
         """What a disk has refused to store, nobody was told of."""
         founding = member.node.directory.formation.founding
         if not founding or founding == self._founding:

@@ -19,7 +19,7 @@ from quorumlog.consensus.ready import Envelope, Ready
 from quorumlog.entry import HardState, Replica
 from quorumlog.errors import DirectoryDamaged, RangeDamaged
 from quorumlog.sim.checkers.checker import Checker, Violation
-from quorumlog.sim.checkers.view import ClusterView, MemberView
+from quorumlog.sim.checkers.view import CheckedCluster, CheckedMember
 from quorumlog.store.files.hard_state_file import HARD_STATE_MAGIC, HARD_STATE_NAME, decode_hard_state
 from quorumlog.store.files.slot_file import SECTOR_BYTES, SLOT_BYTES, decode_sector
 from quorumlog.store.ledger_store import LedgerStore
@@ -29,7 +29,7 @@ NOTHING = HardState(-1, None)
 
 
 class PromisesOnDisk(Checker):
-    def __init__(self, cluster: ClusterView) -> None:
+    def __init__(self, cluster: CheckedCluster) -> None:
         super().__init__(cluster)
         self._hard_states: dict[Replica, HardState] = {}
         """The newest that was seen on each directory's platter."""
@@ -39,7 +39,7 @@ class PromisesOnDisk(Checker):
 
     # ---------------------------------------------------------------- hooks
 
-    def started(self, member: MemberView) -> None:
+    def started(self, member: CheckedMember) -> None:
         self._synced.pop(member.replica, None)
         known = self._hard_states.get(member.replica, NOTHING)
         status = member.node.status()
@@ -49,7 +49,7 @@ class PromisesOnDisk(Checker):
             raise Violation(f"{member.replica} starts with {own}; on its platter was {known}")
         self._require_term(member, own.term, "starts")
 
-    def put_back(self, member: MemberView) -> None:
+    def put_back(self, member: CheckedMember) -> None:
         """Another history begins: of whichever directory of this member the copy is."""
         for known in (self._hard_states, self._synced):
             for voter in [voter for voter in known if voter.member_id == member.member_id]:
@@ -60,11 +60,11 @@ class PromisesOnDisk(Checker):
             if key[0].member_id != member.member_id
         }
 
-    def ready(self, member: MemberView, ready: Ready) -> None:
+    def ready(self, member: CheckedMember, ready: Ready) -> None:
         if ready.truncate_from is not None:
             self._synced.pop(member.replica, None)  # other bytes will come there
 
-    def sent(self, member: MemberView, envelope: Envelope) -> None:
+    def sent(self, member: CheckedMember, envelope: Envelope) -> None:
         message = envelope.message
         self._require_term(member, message.term, f"sends {type(message).__name__}")
         if isinstance(message, PushEntryResponse):
@@ -76,7 +76,7 @@ class PromisesOnDisk(Checker):
         elif isinstance(message, VoteRequest) and not message.pre_vote:
             self._require_vote(member, message.vote_term, member.replica)
 
-    def turned(self, member: MemberView) -> None:
+    def turned(self, member: CheckedMember) -> None:
         # A group of one leads, commits and answers without sending anything.
         self._require_term(member, member.node.raft.term, "ends a turn")
         durable = member.node.store.durable
@@ -85,13 +85,13 @@ class PromisesOnDisk(Checker):
 
     # ---------------------------------------------------------------- term and vote
 
-    def _require_term(self, member: MemberView, term: int, what: str) -> None:
+    def _require_term(self, member: CheckedMember, term: int, what: str) -> None:
         if term > self._hard_states.get(member.replica, NOTHING).term:
             state = self._look_at_platter(member)
             if term > state.term:
                 raise Violation(f"{member.replica} {what} in term {term}; on its platter is {state}")
 
-    def _require_vote(self, member: MemberView, term: int, candidate: Replica) -> None:
+    def _require_vote(self, member: CheckedMember, term: int, candidate: Replica) -> None:
         earlier = self._votes.setdefault((member.replica, term), candidate)
         if earlier != candidate:
             raise Violation(
@@ -107,7 +107,7 @@ class PromisesOnDisk(Checker):
                     f" {state}"
                 )
 
-    def _look_at_platter(self, member: MemberView) -> HardState:
+    def _look_at_platter(self, member: CheckedMember) -> HardState:
         """The better one of the slots that are good and synced."""
         path = f"{member.path}/{HARD_STATE_NAME}"
         known = self._hard_states.get(member.replica, NOTHING)
@@ -129,7 +129,7 @@ class PromisesOnDisk(Checker):
 
     # ---------------------------------------------------------------- entries
 
-    def _require_entry(self, member: MemberView, message: PushEntryResponse) -> None:
+    def _require_entry(self, member: CheckedMember, message: PushEntryResponse) -> None:
         index, store = message.index, member.node.store
         if index > store.end.index:
             raise Violation(
@@ -145,7 +145,7 @@ class PromisesOnDisk(Checker):
             what = f"is acknowledged ({message.push.name}, term {message.term})"
             self._require_data(member, index, position, what)
 
-    def _require_sound(self, member: MemberView, message: PushEntryResponse) -> None:
+    def _require_sound(self, member: CheckedMember, message: PushEntryResponse) -> None:
         """What is damaged is not on the disk, whatever is synced there; where the group has
         committed it without this member, nobody counts on it."""
         committed_index = member.node.raft.committed_index
@@ -156,7 +156,7 @@ class PromisesOnDisk(Checker):
                     f" damaged is {damaged}, and it knows of commits up to {committed_index} only"
                 )
 
-    def _require_data(self, member: MemberView, index: int, stop_position: int, what: str) -> None:
+    def _require_data(self, member: CheckedMember, index: int, stop_position: int, what: str) -> None:
         """Entry `index` ends at `stop_position`: everything up to there is on the platter."""
         segment_bytes = member.node.config.storage.segment_bytes
         position = self._synced.get(member.replica, (-1, 0))[1]

@@ -6,19 +6,19 @@ from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.committed_log import CommittedLog, mark_on
 from quorumlog.sim.checkers.durable_entries import DurableEntries
-from quorumlog.sim.checkers.view import ClusterView, MemberView
+from quorumlog.sim.checkers.view import CheckedCluster, CheckedMember
 
 
 class QuorumOnDisk(Checker):
     """Asynchronous flushing promises it of no disk, so nothing is looked at then."""
 
-    def __init__(self, cluster: ClusterView, log: CommittedLog, durable: DurableEntries) -> None:
+    def __init__(self, cluster: CheckedCluster, log: CommittedLog, durable: DurableEntries) -> None:
         super().__init__(cluster)
         self._log = log
         self._durable = durable
         self._checked_index = -1
 
-    def turned(self, member: MemberView) -> None:
+    def turned(self, member: CheckedMember) -> None:
         index = self._log.end_index
         if index <= self._checked_index or self.cluster.profile.is_async:
             return

@@ -11,12 +11,12 @@ from quorumlog.errors import ProtocolViolation
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.committed_entries import CommittedEntries
 from quorumlog.sim.checkers.committed_log import CommittedLog, EntryMark
-from quorumlog.sim.checkers.view import ClusterView
+from quorumlog.sim.checkers.view import CheckedCluster
 from quorumlog.sim.operations import ClientEnd, ClientRead
 
 
 class Reads(Checker):
-    def __init__(self, cluster: ClusterView, log: CommittedLog, committed: CommittedEntries) -> None:
+    def __init__(self, cluster: CheckedCluster, log: CommittedLog, committed: CommittedEntries) -> None:
         super().__init__(cluster)
         self._log = log
         self._committed = committed

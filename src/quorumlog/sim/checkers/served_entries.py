@@ -10,12 +10,12 @@ from __future__ import annotations
 from quorumlog.entry import EntryId, EntryKind
 from quorumlog.errors import ProtocolViolation
 from quorumlog.sim.checkers.checker import Checker, Violation
-from quorumlog.sim.checkers.view import ClusterView
+from quorumlog.sim.checkers.view import CheckedCluster
 from quorumlog.sim.operations import ClientAppend, ClientRead
 
 
 class ServedEntries(Checker):
-    def __init__(self, cluster: ClusterView) -> None:
+    def __init__(self, cluster: CheckedCluster) -> None:
         super().__init__(cluster)
         self._owners: dict[bytes, ClientAppend] = {}
         self._appends_known = 0

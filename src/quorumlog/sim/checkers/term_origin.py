@@ -9,16 +9,16 @@ from __future__ import annotations
 from quorumlog.consensus.ready import Ready
 from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
-from quorumlog.sim.checkers.view import ClusterView, MemberView
+from quorumlog.sim.checkers.view import CheckedCluster, CheckedMember
 
 
 class TermOrigin(Checker):
-    def __init__(self, cluster: ClusterView) -> None:
+    def __init__(self, cluster: CheckedCluster) -> None:
         super().__init__(cluster)
         self._candidates: dict[int, set[Replica]] = {0: set()}
         """Who has voted for itself, by term; a new directory holds term 0."""
 
-    def ready(self, member: MemberView, ready: Ready) -> None:
+    def ready(self, member: CheckedMember, ready: Ready) -> None:
         state = ready.hard_state
         if state is None:
             return

@@ -13,7 +13,7 @@ from quorumlog.sim.profile import SimulationProfile
 from quorumlog.sim.trace import Trace
 
 
-class MemberView(Protocol):
+class CheckedMember(Protocol):
     @property
     def member_id(self) -> str: ...
 
@@ -39,9 +39,9 @@ class MemberView(Protocol):
         """Of its directory on its disk."""
 
 
-class ClusterView(Protocol):
+class CheckedCluster(Protocol):
     @property
-    def members(self) -> Sequence[MemberView]: ...
+    def members(self) -> Sequence[CheckedMember]: ...
 
     @property
     def profile(self) -> SimulationProfile: ...

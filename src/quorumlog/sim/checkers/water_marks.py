@@ -10,13 +10,13 @@ from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.committed_log import mark_at, mark_on
 from quorumlog.sim.checkers.durable_entries import DurableEntries
-from quorumlog.sim.checkers.view import ClusterView, MemberView
+from quorumlog.sim.checkers.view import CheckedCluster, CheckedMember
 
 
 class WaterMarks(Checker):
     """Asynchronous flushing promises nothing of a disk, so nothing is looked at then."""
 
-    def __init__(self, cluster: ClusterView, durable: DurableEntries) -> None:
+    def __init__(self, cluster: CheckedCluster, durable: DurableEntries) -> None:
         super().__init__(cluster)
         self._durable = durable
         self._terms: dict[Replica, int] = {}
@@ -24,10 +24,10 @@ class WaterMarks(Checker):
         self._looked: dict[tuple[Replica, int, Replica], int] = {}
         """(leader, term, voter) -> the mark that was last found true."""
 
-    def stopped(self, member: MemberView) -> None:
+    def stopped(self, member: CheckedMember) -> None:
         self._terms[member.replica] = member.node.raft.term
 
-    def turned(self, member: MemberView) -> None:
+    def turned(self, member: CheckedMember) -> None:
         raft = member.node.raft
         self._terms[member.replica] = raft.term
         if raft.role is not Role.LEADER or self.cluster.profile.is_async:
@@ -40,7 +40,7 @@ class WaterMarks(Checker):
                 if self._terms.get(voter, -1) <= raft.term:
                     self._require(member, voter, mark)
 
-    def _require(self, leader: MemberView, voter: Replica, index: int) -> None:
+    def _require(self, leader: CheckedMember, voter: Replica, index: int) -> None:
         on_disk = self._durable.on_disk.get(voter)
         ours = mark_at(leader.node.store, index)
         theirs = mark_on(self.cluster, voter, index)

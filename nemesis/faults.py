@@ -212,7 +212,7 @@ class FillDisk(Fault):
         empty_disk(self._path)
 
 
-class Damage(Fault):
+class DamageFiles(Fault):
     """A killed member's files are damaged in a way that it must recover from by itself."""
 
     name = "damage"
@@ -228,7 +228,7 @@ class Damage(Fault):
         self.cluster.start(self.victim_id)
 
 
-class DamageDurable(Damage):
+class DamageDurable(DamageFiles):
     """The same with entries that the member had acknowledged, or with their index: what nobody reads
     is found by its scrub, and the others send what it has lost."""
 
@@ -285,7 +285,7 @@ FAULTS: dict[str, type[Fault]] = {
         Reset,
         Slow,
         FillDisk,
-        Damage,
+        DamageFiles,
         DamageDurable,
         Calm,
         Busy,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
-from quorumlog.sim.faults.damage import Damage
+from quorumlog.sim.faults.damage_faults import DamageFaults
 from quorumlog.sim.faults.fault_context import FaultContext, FaultGroup, Kinds
 from quorumlog.store.files.durable_file import DURABLE_NAME
 from quorumlog.store.files.hard_state_file import HARD_STATE_NAME
@@ -27,7 +27,7 @@ def make_room(member: SimMember) -> None:
 class DiskFaults(FaultGroup):
     """A member that stops for one is started again by somebody."""
 
-    def __init__(self, context: FaultContext, damage: Damage) -> None:
+    def __init__(self, context: FaultContext, damage: DamageFaults) -> None:
         super().__init__(context)
         self._damage = damage
         self._neighbours = Random(f"{context.random.getstate()}: neighbours")

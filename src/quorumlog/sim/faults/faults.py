@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quorumlog.sim.faults.damage import Damage
+from quorumlog.sim.faults.damage_faults import DamageFaults
 from quorumlog.sim.faults.disk_faults import DiskFaults, make_room
 from quorumlog.sim.faults.fault_context import FaultContext, Kinds
 from quorumlog.sim.faults.link_faults import LinkFaults
@@ -27,7 +27,7 @@ class Faults:
         context = FaultContext(cluster)
         self._links = LinkFaults(context)
         self.processes = ProcessFaults(context)
-        self.damage = Damage(context)
+        self.damage = DamageFaults(context)
         self.disks = DiskFaults(context, self.damage)
         self._kinds: Kinds = {
             **self.processes.kinds(),

@@ -1,4 +1,4 @@
-"""Damage: synced bytes of a log or of a file of promises that change or cannot be read any more."""
+"""DamageFaults: synced bytes of a log or of a file of promises that change or cannot be read again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UNREADABLE_WHOLE = (DAMAGED_NAME, CHECKPOINT_NAME, CURRTERM_NAME)
 """Small files of a directory of which a page may become unreadable, beside log, index and promises."""
 
 
-class Damage(FaultGroup):
+class DamageFaults(FaultGroup):
     """Of a minority at most, and below the durable point."""
 
     def __init__(self, context: FaultContext) -> None:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from quorumlog.client.protocol.client_protocol import Event, EventKind
+from quorumlog.client.protocol.client_protocol import EventKind, GroupEvent
 
 log = logging.getLogger("quorumlog.client")
 
@@ -21,7 +21,7 @@ class Events:
         self._group = group
         self._callbacks = {EventKind.LEADER: on_leader_change, EventKind.BACK: on_reconnect}
 
-    def told(self, event: Event) -> list[Callable[[], None]]:
+    def told(self, event: GroupEvent) -> list[Callable[[], None]]:
         """Logs it; returns what to call, which raises nothing."""
         sentence = f"{event.kind.value} ({event.reason})" if event.reason else event.kind.value
         log.info("group %s, %s: %s", self._group, event.address, sentence)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from quorumlog.client.events import Events
 from quorumlog.client.protocol.append_joiner import JoinedAppends
-from quorumlog.client.protocol.client_protocol import ClientProtocol, Event, Work
+from quorumlog.client.protocol.client_protocol import ClientProtocol, GroupEvent, Work
 from quorumlog.client.protocol.client_requests import Link, LinkState, Request
 from quorumlog.client.system import now_ms, reason_of
 from quorumlog.config import parse_address
@@ -61,7 +61,7 @@ class IoThread:
         self._events = events
         self._callbacks: queue.SimpleQueue[Callable[[], None] | None] | None = None
         """Of the thread that calls back; None at its end."""
-        self._to_tell: deque[Event] = deque()
+        self._to_tell: deque[GroupEvent] = deque()
         self._lock = threading.Lock()
         self._selector = selectors.DefaultSelector()
         self._wake_receiver, self._wake_sender = socket.socketpair()

@@ -47,7 +47,7 @@ class EventKind(Enum):
     BACK = "is connected again"
 
 
-class Event(NamedTuple):
+class GroupEvent(NamedTuple):
     kind: EventKind
     address: str
     reason: str = ""
@@ -60,7 +60,7 @@ class Work(NamedTuple):
     close: list[Link]
     dial: list[Link]
     write: list[Link]
-    events: list[Event]
+    events: list[GroupEvent]
 
 
 class ClientProtocol:
@@ -86,7 +86,7 @@ class ClientProtocol:
         self._requests = RequestTracker(group, self.view, self._links, self.timings, random)
         self._router = self._requests.router
         self._ticked_ms = 0.0
-        self._events: list[Event] = []
+        self._events: list[GroupEvent] = []
         self._told_leader = ""
         self._lost: dict[str, None] = {}
         """Servers whose connection for appends was lost and does not stand again."""
@@ -198,7 +198,7 @@ class ClientProtocol:
         links, requests, leader = self._links, self._requests, self.view.leader
         if leader is not None and leader.address != self._told_leader:
             self._told_leader = leader.address
-            self._events.append(Event(EventKind.LEADER, leader.address))
+            self._events.append(GroupEvent(EventKind.LEADER, leader.address))
         work = Work(
             requests.completed, links.to_close, links.to_dial, list(links.to_write), self._events
         )
@@ -235,7 +235,7 @@ class ClientProtocol:
         if link.lane is Lane.CONTROL:
             if link.address in self._lost:
                 del self._lost[link.address]
-                self._events.append(Event(EventKind.BACK, link.address))
+                self._events.append(GroupEvent(EventKind.BACK, link.address))
             self._router.ask_status(link, self._requests.now_ms)
         self._requests.send_waiting()
 
@@ -267,7 +267,7 @@ class ClientProtocol:
         self.view.notes[link.address] = reason
         if was_open and link.lane is Lane.CONTROL and not self._links.is_closed:
             self._lost[link.address] = None
-            self._events.append(Event(EventKind.LOST, link.address, reason))
+            self._events.append(GroupEvent(EventKind.LOST, link.address, reason))
         self._router.connection_ended(link, now_ms, was_open=was_open)
         self._requests.connection_ended(link, reason, was_open=was_open)
 

@@ -14,7 +14,7 @@ import typer
 
 from quorumlog.cli.options import Json, named_path
 from quorumlog.cli.output import let_go_of, note, out, print_json
-from quorumlog.cli.run.serve import Flush, Level, LogLevel, log_to_stderr, refuse_optimised_python
+from quorumlog.cli.run.serve import FlushMode, Level, LogLevel, log_to_stderr, refuse_optimised_python
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ def dev(
         ),
     ] = None,
     flush: Annotated[
-        Flush, typer.Option(help="Acknowledge after the disk has it, or after the write.")
-    ] = Flush.SYNC,
+        FlushMode, typer.Option(help="Acknowledge after the disk has it, or after the write.")
+    ] = FlushMode.SYNC,
     log_level: Level = LogLevel.WARNING,
     json: Json = False,
 ) -> None:

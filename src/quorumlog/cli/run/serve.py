@@ -15,7 +15,7 @@ from quorumlog.cli.output import EXIT_STORE, error_line, let_go_of
 from quorumlog.errors import ConfigError
 
 
-class Flush(StrEnum):
+class FlushMode(StrEnum):
     SYNC = "sync"
     ASYNC = "async"
 
@@ -62,7 +62,7 @@ def serve(
         str | None, typer.Option(help="Name of the replicated log. (default: default)", metavar="NAME")
     ] = None,
     flush: Annotated[
-        Flush | None,
+        FlushMode | None,
         typer.Option(help="Acknowledge after the disk has it, or after the write. (default: sync)"),
     ] = None,
     store: Annotated[

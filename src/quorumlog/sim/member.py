@@ -19,7 +19,7 @@ from quorumlog.errors import DirectoryDamaged, LedgerError, ProtocolViolation, S
 from quorumlog.node import LedgerNode
 from quorumlog.sim.coverage import note_sent
 from quorumlog.sim.disk import Crashed, SimDisk
-from quorumlog.sim.network.link import End
+from quorumlog.sim.network.sim_link import End
 from quorumlog.store.directory.member_directory import open_directory_of
 from quorumlog.store.log.segment_list import DATA_NAME, segment_name
 from quorumlog.wire.client_messages import Hello, HelloResponse

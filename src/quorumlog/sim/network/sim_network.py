@@ -19,8 +19,8 @@ from quorumlog.consensus.messages import Message, carries_push
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import Replica
 from quorumlog.node.peer_connections import WAYS, Way, role_of
-from quorumlog.sim.network.link import ROLES, End, Link, Parcel, Standing
 from quorumlog.sim.network.pipe import Pipe
+from quorumlog.sim.network.sim_link import ROLES, End, Parcel, SimLink, Standing
 from quorumlog.wire.framing import FrameDecoder, encode_frame
 from quorumlog.wire.peer_hello import refusal_of
 
@@ -41,7 +41,7 @@ class SimNetwork:
         self._random = cluster.random
         self._chance = cluster.stream("greetings")
         ids = [member.member_id for member in cluster.members]
-        self._links = {pair: Link(*pair) for pair in combinations(ids, 2)}
+        self._links = {pair: SimLink(*pair) for pair in combinations(ids, 2)}
         self.cut: set[tuple[str, str]] = set()
         """(from, to): nothing passes that way."""
         self._held: list[Parcel] = []
@@ -52,7 +52,7 @@ class SimNetwork:
         self._moved: set[tuple[str, str]] = set()
         """(from, to) of pushes that have arrived since the sender last asked."""
 
-    def _link(self, one: str, other: str) -> Link:
+    def _link(self, one: str, other: str) -> SimLink:
         return self._links[(one, other) if one < other else (other, one)]
 
     def _delay_ms(self) -> float:
@@ -89,7 +89,7 @@ class SimNetwork:
             self._lose_later(me, peer, self._delay_ms(), closed_by_peer=closed_by == peer)
         self._dial_later(link)
 
-    def _links_of(self, member_id: str) -> list[Link]:
+    def _links_of(self, member_id: str) -> list[SimLink]:
         return [link for pair, link in self._links.items() if member_id in pair]
 
     def reset_one(self, dialler: str, acceptor: str, role: str) -> None:
@@ -128,11 +128,11 @@ class SimNetwork:
         if told_of:
             self._cluster.at(after_ms, lose)
 
-    def _dial_later(self, link: Link) -> None:
+    def _dial_later(self, link: SimLink) -> None:
         epoch = link.epoch
         self._cluster.at(self._random.uniform(1, 30), lambda: self._dial(link, epoch))
 
-    def _dial(self, link: Link, epoch: int) -> None:
+    def _dial(self, link: SimLink, epoch: int) -> None:
         one, other = self._cluster.member(link.first), self._cluster.member(link.second)
         if link.is_up or link.epoch != epoch or not (one.is_up and other.is_up):
             return
@@ -161,7 +161,7 @@ class SimNetwork:
                     standing = link.standing(dialler.member_id, role, peer.replica.directory_id)
                     me.ends[peer.member_id].opened(Way(role, is_ours), standing)
 
-    def _is_blocked(self, link: Link) -> bool:
+    def _is_blocked(self, link: SimLink) -> bool:
         return bool({(link.first, link.second), (link.second, link.first)} & self.cut)
 
     # ---------------------------------------------------------------- one by one
@@ -169,7 +169,7 @@ class SimNetwork:
     def _greeting_ms(self) -> float:
         return self._chance.uniform(0, self._chance.choice(GREETING_MS))
 
-    def _greet_later(self, link: Link, dialler_id: str, role: str, after_ms: float) -> None:
+    def _greet_later(self, link: SimLink, dialler_id: str, role: str, after_ms: float) -> None:
         """The acceptor takes the connection for standing with the Hello, the dialler with the answer."""
         acceptor_id = link.second if dialler_id == link.first else link.first
         dialler, acceptor = self._cluster.member(dialler_id), self._cluster.member(acceptor_id)
@@ -219,7 +219,7 @@ class SimNetwork:
         link, pipe = self._link(from_id, to_id), self.pipes[from_id, to_id]
         self._give_up_later(link, lambda: pipe.is_stuck)
 
-    def _give_up_later(self, link: Link, is_stuck: Callable[[], bool]) -> None:
+    def _give_up_later(self, link: SimLink, is_stuck: Callable[[], bool]) -> None:
         epoch = link.epoch
 
         def give_up() -> None:

@@ -46,7 +46,7 @@ class End:
         self.connections.broke(way)
 
 
-class Link:
+class SimLink:
     """Between two members, `first` < `second` by id."""
 
     __slots__ = ("broken", "epoch", "first", "is_up", "numbers", "second")
@@ -72,7 +72,7 @@ class Parcel(NamedTuple):
     sender: SimMember
     envelope: Envelope
     data: bytes
-    link: Link
+    link: SimLink
     standing: Standing
 
     @property

@@ -26,8 +26,8 @@ from quorumlog.client.protocol.client_requests import (
     ANY_MEMBER,
     LEADER,
     Request,
+    RequestTarget,
     Stream,
-    Target,
     TargetKind,
     read_target,
     receipt_of,
@@ -226,7 +226,7 @@ class Verbs:
         asked: dict[str, Request] = {}
         while new := [address for address in view.known_addresses() if address not in asked]:
             requests = [
-                _request(StatusRequest(), Target(TargetKind.ADDRESS, address), allowed_ms)
+                _request(StatusRequest(), RequestTarget(TargetKind.ADDRESS, address), allowed_ms)
                 for address in new
             ]
             asked.update(zip(new, requests, strict=True))
@@ -280,7 +280,7 @@ class Verbs:
         if address is None:
             return None
         timeout_ms = min(self.timeout_ms, SUBSTITUTE_TIMEOUT_MS)
-        return _read_request(message, Target(TargetKind.ADDRESS, address), timeout_ms)
+        return _read_request(message, RequestTarget(TargetKind.ADDRESS, address), timeout_ms)
 
 
 class Reading(Generic[T]):
@@ -424,12 +424,14 @@ class Appending(AppendWindow):
         return self.open_requests
 
 
-def _request(message: ClientMessage, target: Target, timeout_ms: float, **options: Any) -> Request:
+def _request(
+    message: ClientMessage, target: RequestTarget, timeout_ms: float, **options: Any
+) -> Request:
     now = now_ms()
     return Request(message, target, submitted_ms=now, deadline_ms=now + timeout_ms, **options)
 
 
-def _read_request(message: ReadRequest, target: Target, timeout_ms: float) -> Request:
+def _read_request(message: ReadRequest, target: RequestTarget, timeout_ms: float) -> Request:
     return _request(message, target, timeout_ms + message.wait_ms)
 
 

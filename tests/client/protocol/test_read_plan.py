@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quorumlog.batch import EntryBatch
-from quorumlog.client.protocol.client_requests import LEADER, Request, Target, TargetKind
+from quorumlog.client.protocol.client_requests import LEADER, Request, RequestTarget, TargetKind
 from quorumlog.client.protocol.read_plan import ReadPlan
 from quorumlog.errors import IndexOutOfRange, ProtocolViolation, RangeDamaged
 from quorumlog.wire.client_messages import ReadRequest, ReadResponse
@@ -223,12 +223,14 @@ def test_what_one_member_holds_whole_is_read_and_nothing_else(
         for name in members:
             if name not in tried:
                 return Request(
-                    message, Target(TargetKind.MEMBER, name), submitted_ms=0.0, deadline_ms=1.0
+                    message, RequestTarget(TargetKind.MEMBER, name), submitted_ms=0.0, deadline_ms=1.0
                 )
         return None
 
     def chosen(message: ReadRequest) -> Request:
-        return Request(message, Target(TargetKind.MEMBER, "m0"), submitted_ms=0.0, deadline_ms=1.0)
+        return Request(
+            message, RequestTarget(TargetKind.MEMBER, "m0"), submitted_ms=0.0, deadline_ms=1.0
+        )
 
     plan = ReadPlan(
         0,

@@ -39,22 +39,22 @@ class TargetKind(Enum):
     ADDRESS = "address"
 
 
-class Target(NamedTuple):
+class RequestTarget(NamedTuple):
     """Who may answer a request. `name`: the member id or the address, of the last two kinds."""
 
     kind: TargetKind
     name: str = ""
 
 
-LEADER = Target(TargetKind.LEADER)
-ANY_MEMBER = Target(TargetKind.ANY)
+LEADER = RequestTarget(TargetKind.LEADER)
+ANY_MEMBER = RequestTarget(TargetKind.ANY)
 
 
-def read_target(from_member: str | None) -> Target:
+def read_target(from_member: str | None) -> RequestTarget:
     """None: the leader; "any": any member; otherwise a member id."""
     if from_member is None:
         return LEADER
-    return ANY_MEMBER if from_member == "any" else Target(TargetKind.MEMBER, from_member)
+    return ANY_MEMBER if from_member == "any" else RequestTarget(TargetKind.MEMBER, from_member)
 
 
 class RequestState(Enum):
@@ -71,7 +71,7 @@ class Request:
     """What happens to one is decided in `request_tracker`."""
 
     message: ClientMessage
-    target: Target
+    target: RequestTarget
     _: KW_ONLY
     submitted_ms: float
     deadline_ms: float

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from quorumlog.client.protocol.client_requests import Lane, Link, Request, Target, TargetKind
+from quorumlog.client.protocol.client_requests import Lane, Link, Request, RequestTarget, TargetKind
 from quorumlog.client.protocol.client_timings import ClientTimings
 from quorumlog.client.protocol.cluster_view import ClusterView
 from quorumlog.client.protocol.link_table import LinkTable
@@ -34,12 +34,12 @@ class RequestRouter:
         """Of the next round, in servers."""
         self._next_ask_ms = 0.0
 
-    def link_to(self, target: Target, lane: Lane, now_ms: float) -> Link | None:
+    def link_to(self, target: RequestTarget, lane: Lane, now_ms: float) -> Link | None:
         """The open link to the target; if there is none it is dialled and None returned."""
         address = self._address_of(target, lane, now_ms)
         return None if address is None else self._links.open_or_dial(address, lane, now_ms)
 
-    def _address_of(self, target: Target, lane: Lane, now_ms: float) -> str | None:
+    def _address_of(self, target: RequestTarget, lane: Lane, now_ms: float) -> str | None:
         if target.kind is TargetKind.LEADER:
             return self._view.leader.address if self._view.leader else None
         if target.kind is TargetKind.MEMBER:
@@ -72,7 +72,7 @@ class RequestRouter:
         if link.probe is None:
             link.probe = Request(
                 StatusRequest(),
-                Target(TargetKind.ADDRESS, link.address),
+                RequestTarget(TargetKind.ADDRESS, link.address),
                 submitted_ms=now_ms,
                 deadline_ms=float("inf"),
             )

@@ -97,6 +97,44 @@ def test_roles_and_problems_have_colours(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "\x1b[31mno" in written.getvalue()
 
 
+FOUNDED = {"voters": 3, "quorum_size": 2}
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([member(n, **FOUNDED) for n in range(3)], ""),
+        (
+            [member(0, **FOUNDED), member(1, **FOUNDED), silent(2)],
+            "2 of 3 voters answer, 2 are needed: no other may be lost",
+        ),
+        (
+            [member(0, **FOUNDED), member(1), member(2, role="observer", **FOUNDED)],
+            "2 of 3 voters answer, 2 are needed: no other may be lost",
+        ),
+        (
+            [silent(0), silent(1), member(2, **FOUNDED)],
+            "1 of 3 voters answer, 2 are needed: nothing is committed until more of them are back",
+        ),
+        ([member(0), member(1), silent(2)], ""),
+        ([member(n, role="unformed", voters=0, quorum_size=0) for n in range(3)], ""),
+        (
+            [member(0, term=6, **FOUNDED), member(1, voters=4, quorum_size=3), silent(2), silent(3)],
+            "2 of 4 voters answer, 3 are needed; but one leads, and may reach those that do not answer"
+            " here",
+        ),
+    ],
+)
+def test_how_many_are_needed_is_what_the_members_say(
+    capsys: pytest.CaptureFixture[str], rows: list[MemberStatusRow], said: str
+) -> None:
+    """A voter whose directory is gone still counts among all; an older release says nothing."""
+    status_table.print_status(rows)
+    told = plain(capsys.readouterr().err)
+    assert said in told
+    assert ("needed" in told) == bool(said)
+
+
 def test_what_is_set_aside_is_told_with_the_folder_that_may_be_emptied(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

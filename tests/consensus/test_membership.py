@@ -27,6 +27,15 @@ def test_a_quorum_is_a_majority_of_each_half(membership: Membership, group: set[
     assert membership.has_quorum(group) == naive
 
 
+@given(memberships)
+def test_fewer_voters_than_the_quorum_size_are_no_quorum(membership: Membership) -> None:
+    subsets = chain.from_iterable(combinations(REPLICAS, n) for n in range(7))
+    sizes = [len(group) for group in subsets if membership.has_quorum(group)]
+    assert min(sizes) >= membership.quorum_size
+    if membership.old == membership.new:
+        assert min(sizes) == membership.quorum_size
+
+
 @given(memberships, groups, groups)
 def test_two_quorums_share_a_voter(
     membership: Membership, one: set[Replica], other: set[Replica]

@@ -349,6 +349,29 @@ def test_a_wiped_member_cannot_help_to_lose_what_it_forgot() -> None:
         eventually(lambda: row_of(client, wiped).committed_index >= end)
 
 
+def test_status_says_who_votes_also_of_members_that_are_gone() -> None:
+    with LocalCluster(3, storage=SMALL) as cluster, connect(cluster.servers) as client:
+        client.append(b"everybody has formed")
+        wait_until_identical(client)
+        leader = cluster.leader()
+        wiped, other = (m for m in cluster.running if m != leader)
+
+        def voters() -> set[str]:
+            row = row_of(client, leader)
+            assert (row.voters, row.quorum_size) == (3, 2)
+            return {member.id for member in row.members if member.is_voter}
+
+        assert voters() == {leader, wiped, other}
+        cluster.kill(wiped)
+        eventually(
+            lambda: {m.id for m in row_of(client, leader).members if m.reachable} == {leader, other}
+        )
+        assert voters() == {leader, wiped, other}
+        shutil.rmtree(cluster.data_dir(wiped))
+        cluster.restart(wiped)
+        eventually(lambda: voters() == {leader, other}, what="another directory is known, and no voter")
+
+
 def test_an_append_in_flight_at_a_kill_is_unknown_or_acknowledged_never_both() -> None:
     """Every acknowledged body is in the log exactly once; refused ones are not in it."""
     with LocalCluster(3, storage=SMALL) as cluster, connect(cluster.servers) as client:

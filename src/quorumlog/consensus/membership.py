@@ -35,6 +35,11 @@ class Membership(NamedTuple):
     def others(self, replica: Replica) -> tuple[Replica, ...]:
         return tuple(voter for voter in self.voters() if voter != replica)
 
+    @property
+    def quorum_size(self) -> int:
+        """Fewer voters are never a quorum; so many always are while both halves are equal."""
+        return max(_majority_of(self.old), _majority_of(self.new))
+
     def has_quorum(self, replicas: Collection[Replica]) -> bool:
         """Are a majority of each half among `replicas`? Who is no voter counts for nothing."""
         return _has_majority(self.old, replicas) and (
@@ -47,12 +52,16 @@ class Membership(NamedTuple):
         return value if self.old == self.new else min(value, _majority_value(self.new, values))
 
 
+def _majority_of(half: tuple[Replica, ...]) -> int:
+    return len(half) // 2 + 1
+
+
 def _has_majority(half: tuple[Replica, ...], replicas: Collection[Replica]) -> bool:
-    return 2 * sum(voter in replicas for voter in half) > len(half)
+    return sum(voter in replicas for voter in half) >= _majority_of(half)
 
 
 def _majority_value(half: tuple[Replica, ...], values: Mapping[Replica, float]) -> float:
-    """The (n // 2 + 1)-th largest of n."""
+    """As many as a majority have reached it."""
     assert half, values
     ordered = sorted([values[voter] for voter in half])
-    return ordered[(len(ordered) - 1) // 2]
+    return ordered[-_majority_of(half)]

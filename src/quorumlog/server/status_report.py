@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 
 from quorumlog.config import GroupConfig
+from quorumlog.consensus.membership import Membership
 from quorumlog.entry import Replica
 from quorumlog.errors import LedgerError, StoreFailure
 from quorumlog.node import LedgerNode
@@ -50,7 +51,7 @@ class StatusReport:
                     address=str(member),
                     directory_id=directory_id,
                     reachable=own or up is not None,
-                    is_voter=replica in status.voters,
+                    is_voter=_votes(status.membership, replica),
                     water_mark=status.durable_index if own else peer.water_mark if peer else -1,
                 )
             )
@@ -88,6 +89,8 @@ class StatusReport:
             set_aside_bytes=set_aside.size_bytes,
             log_disk_bytes=space.disk_bytes,
             log_apparent_bytes=space.apparent_bytes,
+            voters=len(status.voters),
+            quorum_size=status.membership.quorum_size if status.voters else 0,
         )
 
     def _look_at_set_aside(self) -> None:
@@ -107,3 +110,10 @@ class StatusReport:
         dropped = [peer.dropped.problem(now_s) for peer in self._peers.values()]
         found = (*self._node.problems(), *stalled, *filter(None, dropped), *self._admission.problems())
         return tuple(dict.fromkeys(found))
+
+
+def _votes(membership: Membership, replica: Replica) -> bool:
+    """A member that is not connected has the directory, as far as anybody knows, that it voted with."""
+    if replica.directory_id:
+        return membership.is_voter(replica)
+    return any(voter.member_id == replica.member_id for voter in membership.voters())

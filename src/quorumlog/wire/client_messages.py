@@ -131,6 +131,7 @@ class MemberInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     directory_id: str = ""
     reachable: bool = False
     is_voter: bool = False
+    """By its directory; by its name where that is not known, as of a member that is down."""
     water_mark: int = -1
     """Leader only: what the member has acknowledged."""
 
@@ -172,6 +173,10 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
     """What the segments of data and index take of the disk; -1: an earlier release does not say."""
     log_apparent_bytes: int = -1
     """How long they are: segments are sparse."""
+    voters: int = -1
+    """How many vote; 0 before the group has formed, -1: an earlier release does not say."""
+    quorum_size: int = -1
+    """How many of them are needed for anything to be committed."""
 
 
 class TransferRequest(ClientMessage, frozen=True, kw_only=True, tag=40):

@@ -150,18 +150,18 @@ def _sentences(rows: list[MemberStatusRow]) -> Iterator[Text]:
 def _quorum_sentence(rows: list[MemberStatusRow]) -> str:
     """How far the group is from one that accepts nothing; "" for one that is whole, or not formed."""
     roles = [row.role for row in rows]
-    members = max((len(row.members) for row in rows), default=0)
-    if not members or "unformed" in roles:
+    newest = max((row for row in rows if row.voters > 0), key=lambda row: row.term, default=None)
+    if newest is None or "unformed" in roles:
         return ""
-    voters, needed = sum(role in _VOTERS for role in roles), members // 2 + 1
-    answer = f"{voters} of {members} voters answer, {needed} are needed"
-    if voters < needed and "leader" in roles:
+    voting, needed = sum(role in _VOTERS for role in roles), newest.quorum_size
+    answer = f"{voting} of {newest.voters} voters answer, {needed} are needed"
+    if voting < needed and "leader" in roles:
         return f"{answer}; but one leads, and may reach those that do not answer here"
-    if voters < needed:
+    if voting < needed:
         return f"{answer}: nothing is committed until more of them are back"
     if "leader" not in roles:
         return f"{answer}: no leader is elected yet, and appends wait"
-    if voters == needed < members:
+    if voting == needed < newest.voters:
         return f"{answer}: no other may be lost"
     return ""
 

@@ -19,7 +19,7 @@ def naive_quorum_value(values: list[int]) -> int:
 @given(st.integers(1, 9), st.lists(st.tuples(st.integers(0, 11), st.integers(-1, 30)), max_size=60))
 def test_marks_never_fall_and_strangers_do_not_count(size: int, answers: list[tuple[int, int]]) -> None:
     voters = VOTERS[:size]
-    checker = QuorumAckChecker(3, Membership.of(voters), first_index=10)
+    checker = QuorumAckChecker(3, lambda: Membership.of(voters), first_index=10)
     highest = dict.fromkeys(voters, -1)
     committed = -1
     for number, index in answers:
@@ -37,7 +37,25 @@ def test_marks_never_fall_and_strangers_do_not_count(size: int, answers: list[tu
 
 
 def test_a_stranger_has_no_mark() -> None:
-    marks = PeerWaterMarks(1, Membership.of(VOTERS[:3]))
+    marks = PeerWaterMarks(1, lambda: Membership.of(VOTERS[:3]))
     assert not marks.raise_to(Replica("n1", "wiped"), 5)
     assert marks.mark_of(Replica("n1", "wiped")) == -1
     assert marks.quorum_index == -1
+
+
+def test_marks_are_counted_by_the_membership_that_holds_now() -> None:
+    """It changes within a term: who was counted stays where it was, who comes starts at nothing."""
+    n0, n1, n2, n3 = VOTERS[:4]
+    membership = Membership.of((n0, n1, n2))
+    marks = PeerWaterMarks(1, lambda: membership)
+    assert marks.raise_to(n0, 5)
+    assert marks.raise_to(n1, 5)
+    assert not marks.raise_to(n3, 5)
+    assert marks.quorum_index == 5
+    membership = Membership(old=(n0, n1, n2), new=(n0, n2, n3))
+    assert marks.quorum_index == -1
+    assert marks.raise_to(n3, 7)
+    assert marks.quorum_index == 5
+    membership = Membership.of((n0, n2, n3))
+    assert marks.quorum_index == 5
+    assert not marks.raise_to(n1, 9)

@@ -110,11 +110,11 @@ def observer_counted_in_a_mark(patch: Patch) -> None:
     """A member is known by its name."""
     patch.edit(
         PeerWaterMarks.raise_to,
-        "        mark = self._marks.get(voter)\n",
-        "        for known in self._marks:\n"
+        "        if index <= ",
+        "        for known in self._membership().voters():\n"
         "            if known.member_id == voter.member_id and known != voter and reached():\n"
         "                voter = known\n"
-        "        mark = self._marks.get(voter)\n",
+        "        if index <= ",
     )
 
 

@@ -7,6 +7,9 @@ figure 8; docs/divergence.md, W3.)
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable
+
 from quorumlog.consensus.membership import Membership
 from quorumlog.entry import Replica
 
@@ -14,15 +17,15 @@ from quorumlog.entry import Replica
 class PeerWaterMarks:
     """Highest index that each voter has on disk as part of this term's log; -1: nothing yet."""
 
-    def __init__(self, term: int, membership: Membership) -> None:
+    def __init__(self, term: int, membership: Callable[[], Membership]) -> None:
+        """`membership`: the one that holds when it is asked; it may change within the term."""
         self.term = term
         self._membership = membership
-        self._marks: dict[Replica, int] = dict.fromkeys(membership.voters(), -1)
+        self._marks: dict[Replica, int] = defaultdict(lambda: -1)
 
     def raise_to(self, voter: Replica, index: int) -> bool:
         """False if the mark stays: an older answer, or a sender that is no voter."""
-        mark = self._marks.get(voter)
-        if mark is None or index <= mark:
+        if index <= self._marks.get(voter, -1) or not self._membership().is_voter(voter):
             return False
         self._marks[voter] = index
         return True
@@ -39,13 +42,13 @@ class PeerWaterMarks:
 
     @property
     def quorum_index(self) -> int:
-        return int(self._membership.quorum_value(self._marks))
+        return int(self._membership().quorum_value(self._marks))
 
 
 class QuorumAckChecker:
     """Of one term: an acknowledgement speaks of the log of the leader that it was given to."""
 
-    def __init__(self, term: int, membership: Membership, first_index: int) -> None:
+    def __init__(self, term: int, membership: Callable[[], Membership], first_index: int) -> None:
         """`first_index`: of the no-op that opens the term; nothing below it is counted."""
         self.marks = PeerWaterMarks(term, membership)
         self._first_index = first_index

@@ -31,7 +31,7 @@ class Replication:
         self._elector = elector
         self.dispatchers: dict[Replica, EntryDispatcher] = {}
         """One per other voter, and per directory that was fed; kept ordered."""
-        self.acks = QuorumAckChecker(-1, state.membership, 0)
+        self.acks = QuorumAckChecker(-1, lambda: state.membership, 0)
         self.progress = DataProgress(config, state)
         self.sizes = LogBytes(config.max_transfer_lag_bytes)
         self._push_due = False
@@ -46,7 +46,7 @@ class Replication:
         state = self._state
         first_index = state.runs.end_index + 1
         self._committed_ms = state.now_ms
-        self.acks = QuorumAckChecker(state.term, state.membership, first_index)
+        self.acks = QuorumAckChecker(state.term, lambda: state.membership, first_index)
         self.progress.begin()
         self.sizes.begin(first_index - 1)
         for voter in dict.fromkeys((*state.others(), *self._outbox.connected)):

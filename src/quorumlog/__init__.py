@@ -7,7 +7,7 @@
         print(receipt.first_index, log.get(receipt.first_index).body)
 
 Servers: `LedgerServer`, `LocalCluster`. Clients: `connect`, `connect_async`. Outcomes: `AppendReceipt`
-or an error of `quorumlog.errors`. Spark: `quorumlog.spark` (extra `spark`).
+or an error, which `quorumlog.errors` lists. Spark: `quorumlog.spark` (extra `spark`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
         AsyncLedgerClient,
         LedgerClient,
         MemberStatusRow,
+        StreamOutcomeUnknown,
+        StreamProgress,
         connect,
         connect_async,
         leader_of,
@@ -30,17 +32,29 @@ if TYPE_CHECKING:
     from quorumlog.config import ConsensusConfig, GroupConfig, MemberAddress, StoreConfig
     from quorumlog.entry import AppendReceipt, Durability
     from quorumlog.errors import (
+        BadRequest,
+        BodyTooLarge,
         ConfigError,
+        ConnectionFull,
+        DirectoryDamaged,
         DiskFull,
         IndexOutOfRange,
+        LeaderNotReady,
+        LeaderTransferring,
         LedgerError,
         NotLeader,
         OutcomeUnknown,
+        OutOfSequence,
         Overloaded,
         PendingFull,
         ProtocolViolation,
+        RangeDamaged,
         Refused,
+        RequestTimeout,
         StoreFailure,
+        TransferFailed,
+        UnknownGroup,
+        Unreachable,
         WrongLastIndex,
     )
     from quorumlog.server import LedgerServer, LocalCluster
@@ -48,14 +62,20 @@ if TYPE_CHECKING:
 __all__ = [
     "AppendReceipt",
     "AsyncLedgerClient",
+    "BadRequest",
+    "BodyTooLarge",
     "ConfigError",
+    "ConnectionFull",
     "ConsensusConfig",
+    "DirectoryDamaged",
     "DiskFull",
     "Durability",
     "Entry",
     "EntryBatch",
     "GroupConfig",
     "IndexOutOfRange",
+    "LeaderNotReady",
+    "LeaderTransferring",
     "LedgerClient",
     "LedgerError",
     "LedgerServer",
@@ -63,13 +83,21 @@ __all__ = [
     "MemberAddress",
     "MemberStatusRow",
     "NotLeader",
+    "OutOfSequence",
     "OutcomeUnknown",
     "Overloaded",
     "PendingFull",
     "ProtocolViolation",
+    "RangeDamaged",
     "Refused",
+    "RequestTimeout",
     "StoreConfig",
     "StoreFailure",
+    "StreamOutcomeUnknown",
+    "StreamProgress",
+    "TransferFailed",
+    "UnknownGroup",
+    "Unreachable",
     "WrongLastIndex",
     "__version__",
     "connect",
@@ -85,6 +113,8 @@ _HOMES = {
         "AsyncLedgerClient",
         "LedgerClient",
         "MemberStatusRow",
+        "StreamOutcomeUnknown",
+        "StreamProgress",
         "connect",
         "connect_async",
         "leader_of",

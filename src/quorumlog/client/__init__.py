@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from quorumlog.client.blocking_client import AppendStream, LedgerClient, connect
+from quorumlog.client.protocol.append_window import StreamOutcomeUnknown, StreamProgress
 from quorumlog.client.status_rows import MemberStatusRow, leader_of
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ __all__ = [
     "AsyncLedgerClient",
     "LedgerClient",
     "MemberStatusRow",
+    "StreamOutcomeUnknown",
+    "StreamProgress",
     "connect",
     "connect_async",
     "leader_of",

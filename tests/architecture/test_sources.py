@@ -8,6 +8,7 @@ replay exactly), a module that says nothing or that nobody reaches.
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -217,3 +218,39 @@ def test_every_module_is_reached_from_an_entry_point() -> None:
         packages = [module.rsplit(".", depth)[0] for depth in range(1, module.count(".") + 1)]
         waiting += [*sorted(edges[module]), *packages]
     assert sorted(set(MODULES) - reached) == []
+
+
+def compiled_modules() -> set[str]:
+    """What `make wheel` compiles, by pyproject.toml."""
+    hook = tomllib.loads((SOURCE.parent / "pyproject.toml").read_text())
+    options = hook["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["mypyc"]
+    names = [
+        entry.removeprefix("/src/").removesuffix(".py").replace("/", ".") for entry in options["include"]
+    ]
+    return {
+        module
+        for module, path in MODULES.items()
+        if path.name not in options["exclude"] and any(below(module, name) for name in names)
+    }
+
+
+def test_no_interpreted_class_inherits_from_a_compiled_one() -> None:
+    """Python cannot make such a class: the wheel would fail where it is used first."""
+    compiled = compiled_modules()
+    assert compiled
+    found = []
+    for module in MODULES.keys() - compiled:
+        tree = parse(module)
+        imported = {
+            alias.asname or alias.name: node.module
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                bases = (ast.unparse(base).partition("[")[0] for base in node.bases)
+                found += [
+                    f"{module}.{node.name} of {base}" for base in bases if imported.get(base) in compiled
+                ]
+    assert not found

@@ -31,8 +31,9 @@ def test_a_commit_goes_with_the_heartbeats_and_one_that_asks_with_the_pushes(
 ) -> None:
     sent: list[tuple[str, PushType, int]] = []
 
-    def record(link: PeerLink, message: PushEntryRequest) -> None:
+    def record(link: PeerLink, message: PushEntryRequest) -> bool:
         sent.append((link.role, message.push, message.number))
+        return True
 
     async def send_three() -> None:
         nothing: Any = lambda *arguments: None  # noqa: E731

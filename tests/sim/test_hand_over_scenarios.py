@@ -7,6 +7,8 @@ from dataclasses import replace
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import NotLeader
 from quorumlog.node.transfers import TransferOutcome
+from quorumlog.sim.checkers.checker import Checker
+from quorumlog.sim.checkers.view import CheckedMember
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.operations import ClientAppend
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
@@ -103,6 +105,16 @@ def test_a_leader_whose_own_disk_hangs_hands_over_all_the_same() -> None:
     scene.until(lambda: heir.node.committed_index == heir.node.store.end.index, "commit")
 
 
+class TurnCounter(Checker):
+    def __init__(self, scene: Scenario, member: SimMember) -> None:
+        super().__init__(scene.cluster)
+        self._member, self.count = member, 0
+        scene.watch(self)
+
+    def turned(self, member: CheckedMember) -> None:
+        self.count += member is self._member
+
+
 def test_a_leader_that_stops_sleeps_while_a_hand_over_runs() -> None:
     """A turn for each message and timer, and none for nothing."""
     scene = Scenario()
@@ -111,17 +123,10 @@ def test_a_leader_that_stops_sleeps_while_a_hand_over_runs() -> None:
     for member in scene.followers():
         scene.cut([leader], [member], both_ways=False)
     scene.run_for(5)
-    turns, turn = 0, leader.node.turn
-
-    def counted() -> None:
-        nonlocal turns
-        turns += 1
-        turn()
-
-    leader.node.turn = counted  # type: ignore[method-assign]
+    turns = TurnCounter(scene, leader)
     leader.enter(lambda: leader.node.find_successor(lambda reason: None))
     scene.run_for(ELECTION_MS / 2)
-    assert 0 < turns < ELECTION_MS / 2
+    assert 0 < turns.count < ELECTION_MS / 2
 
 
 def test_a_leader_that_nobody_can_follow_stops_all_the_same() -> None:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
 
-from quorumlog.consensus.messages import PushEntryRequest, PushType
+from quorumlog.consensus.messages import AnyPeerMessage, PushEntryRequest, PushType
 from quorumlog.consensus.ready import Envelope, Role
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import DirectoryDamaged
@@ -182,22 +183,23 @@ def test_a_lost_push_goes_again_while_its_receiver_is_sent_a_repair() -> None:
         hurt.disk.flip(f"{hurt.path}/data/{position // 8192 * 8192:020d}", position % 8192 + 32, 1)
     way(scene, leader, hurt).limits(10.0)
     other.kill()
-    with patch.object(repairer, "PIECE_BYTES", 4_000):
+    with ExitStack() as patches:
+        patches.enter_context(patch.object(repairer, "PIECE_BYTES", 4_000))
         damage = DirectoryDamaged("", path="", position=0, index=first_index, stop_index=stop_index)
         hurt.enter(lambda: hurt.node.repairer.found(damage))
         scene.until(lambda: bool(hurt.node.store.damaged), "damaged range")
         scene.run_for(300)
-        writer, losses = hurt.node._writer, 0
-        is_sound = writer.is_sound_where_it_meets
+        losses, receive = 0, SimMember.receive
 
-        def lost_once(message: PushEntryRequest) -> bool:
+        def lost_once(member: SimMember, message: AnyPeerMessage) -> None:
             nonlocal losses
-            if message.push is not PushType.APPEND or losses:
-                return is_sound(message)
-            losses += 1
-            return False
+            is_push = isinstance(message, PushEntryRequest) and message.push is PushType.APPEND
+            if losses or member is not hurt or not is_push:
+                receive(member, message)
+            else:
+                losses += 1
 
-        writer.is_sound_where_it_meets = lost_once  # type: ignore[method-assign]
+        patches.enter_context(patch.object(SimMember, "receive", lost_once))
         asked = scene.ask(leader, 100)
         scene.until(lambda: asked.is_committed, "commit", within_ms=2_000)
         assert losses

@@ -26,7 +26,7 @@ RECORD_BYTES = HEADER_BYTES + 1 * KIB
 _FILL_BYTES = 1 << 20
 
 
-class Way(NamedTuple):
+class SyncWay(NamedTuple):
     """One way to have bytes on disk when the call returns."""
 
     name: str
@@ -40,12 +40,12 @@ class Way(NamedTuple):
 
 
 WAYS = (
-    Way("fdatasync, reserved space", os.fdatasync, "reserved"),
-    Way("fdatasync, zeroed space", os.fdatasync, "zeroed"),
-    Way("fdatasync, growing file", os.fdatasync, "growing"),
-    Way("fsync, reserved space", os.fsync, "reserved"),
-    Way("O_DSYNC, reserved space", None, "reserved", os.O_DSYNC),
-    Way("fdatasync of data and index", os.fdatasync, "reserved", with_index=True),
+    SyncWay("fdatasync, reserved space", os.fdatasync, "reserved"),
+    SyncWay("fdatasync, zeroed space", os.fdatasync, "zeroed"),
+    SyncWay("fdatasync, growing file", os.fdatasync, "growing"),
+    SyncWay("fsync, reserved space", os.fsync, "reserved"),
+    SyncWay("O_DSYNC, reserved space", None, "reserved", os.O_DSYNC),
+    SyncWay("fdatasync of data and index", os.fdatasync, "reserved", with_index=True),
 )
 OURS = WAYS[0].name
 """What a member does for an acknowledgement."""
@@ -77,7 +77,7 @@ def measure_flush_costs(directory: Path, rounds: int, report: Callable[[str], No
 
 class _Writer:
     def __init__(
-        self, stack: ExitStack, directory: Path, way: Way, write_bytes: int, rounds: int
+        self, stack: ExitStack, directory: Path, way: SyncWay, write_bytes: int, rounds: int
     ) -> None:
         def prepared(file_bytes: int) -> int:
             descriptor = stack.enter_context(unnamed_file(str(directory), way.flags))

@@ -13,7 +13,7 @@ from quorumlog.sim.faults.fault_context import FaultContext
 from quorumlog.sim.network.pipe import Pipe
 from quorumlog.sim.profile import random_beside
 
-Way = tuple[str, str]
+Direction = tuple[str, str]
 """(from, to)."""
 
 
@@ -29,7 +29,7 @@ class LinkFaults:
             "black hole": self._swallow,
         }
         self._numbers = count(1)
-        self._newest: dict[Way, int] = {}
+        self._newest: dict[Direction, int] = {}
         """Number of the fault that each way has: the end of an older one ends nothing."""
 
     def begin(self) -> None:
@@ -56,11 +56,11 @@ class LinkFaults:
             self._cluster.at(lasts_ms, partial(self._end, way, number))
         self.begin()
 
-    def _end(self, way: Way, number: int) -> None:
+    def _end(self, way: Direction, number: int) -> None:
         if self._newest[way] == number:
             self._cluster.network.pipes[way].limits(None)
 
-    def _ways(self) -> list[Way]:
+    def _ways(self) -> list[Direction]:
         """From one member to some others, from these to it, or both; often from the leader to all."""
         members = self._cluster.members
         leading = [m for m in members if m.is_up and m.node.raft.role.value == "leader"]

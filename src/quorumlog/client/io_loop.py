@@ -13,7 +13,7 @@ from quorumlog.client.events import Events
 from quorumlog.client.protocol.append_joiner import JoinedAppends
 from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_requests import Link, LinkState, Request
-from quorumlog.client.system import now_ms, reason_of
+from quorumlog.client.system import now_ms, system_reason_of
 from quorumlog.config import parse_address
 from quorumlog.errors import ProtocolViolation
 
@@ -41,7 +41,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._io._carry_out()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        reason = reason_of(exc) if isinstance(exc, OSError) else "closed by the server"
+        reason = system_reason_of(exc) if isinstance(exc, OSError) else "closed by the server"
         self._io._lost(self._link, reason)
 
 
@@ -189,7 +189,7 @@ class IoLoop:
                 lambda: _Connection(self, link), host, port
             )
         except (OSError, UnicodeError) as failure:
-            self._lost(link, reason_of(failure))
+            self._lost(link, system_reason_of(failure))
 
     def _connected(self, link: Link, transport: asyncio.Transport) -> None:
         if link.state is LinkState.CLOSED:

@@ -23,7 +23,7 @@ from quorumlog.client.events import Events
 from quorumlog.client.protocol.append_joiner import JoinedAppends
 from quorumlog.client.protocol.client_protocol import ClientProtocol, GroupEvent, Work
 from quorumlog.client.protocol.client_requests import Link, LinkState, Request
-from quorumlog.client.system import now_ms, reason_of
+from quorumlog.client.system import now_ms, system_reason_of
 from quorumlog.config import parse_address
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import ProtocolViolation
@@ -168,7 +168,7 @@ class IoThread:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except (OSError, UnicodeError) as failure:
-            error = reason_of(failure)
+            error = system_reason_of(failure)
         with self._lock:
             if self._is_released:
                 if sock is not None:
@@ -198,7 +198,7 @@ class IoThread:
         except BlockingIOError:
             pass
         except OSError as failure:
-            reason = reason_of(failure)
+            reason = system_reason_of(failure)
         writable: list[_Connection] = []
         with self._lock:
             connection.is_sending = False
@@ -281,7 +281,7 @@ class IoThread:
         except ProtocolViolation as violation:
             reason = f"protocol violation: {violation}"
         except OSError as failure:
-            reason = reason_of(failure)
+            reason = system_reason_of(failure)
         with self._lock:
             now = now_ms()
             self._last_traffic_ms = now

@@ -10,7 +10,7 @@ def now_ms() -> float:
     return time.monotonic() * 1000.0
 
 
-def reason_of(error: OSError | UnicodeError) -> str:
+def system_reason_of(error: OSError | UnicodeError) -> str:
     """What the operating system says, without asyncio's or Python's additions."""
     if isinstance(error, OSError) and error.errno and error.errno > 0:
         return os.strerror(error.errno)

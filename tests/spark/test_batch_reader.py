@@ -31,7 +31,7 @@ from quorumlog.spark.offsets import LedgerDataLoss, LogBounds
 from quorumlog.spark.options import LedgerOptions
 from quorumlog.spark.partitions import EntryPoint, LedgerPartition, Readers
 from quorumlog.spark.range_check import RangeCheck, RangeMismatch
-from quorumlog.spark.rows import COLUMNS, schema_of
+from quorumlog.spark.rows import COLUMNS, spark_schema_of
 from tests.spark.made_batches import MadeLog
 
 BODIES: list[bytes | None] = [None if number % 50 == 0 else b"body %d" % number for number in range(500)]
@@ -81,7 +81,7 @@ def reading(
 ) -> LedgerBatchReader:
     options = LedgerOptions.parse({"servers": "made:1", **given})
     kind = PushdownReader if options.pushdown else LedgerBatchReader
-    return kind(options, schema_of(columns), source.open)
+    return kind(options, spark_schema_of(columns), source.open)
 
 
 def rows_of(reader: LedgerBatchReader) -> dict[str, list[Any]]:
@@ -192,7 +192,7 @@ def test_the_data_source_offers_the_columns_asked_for() -> None:
 
 
 def test_reader_and_partitions_travel_to_a_worker() -> None:
-    reader = LedgerDataSource({"path": "/x"}).reader(schema_of(["index"]))
+    reader = LedgerDataSource({"path": "/x"}).reader(spark_schema_of(["index"]))
     assert isinstance(pickle.loads(pickle.dumps(reader)), LedgerBatchReader)
 
 
@@ -243,6 +243,6 @@ def test_a_condition_does_not_hide_data_loss() -> None:
 def test_only_the_pushdown_reader_overrides_push_filters() -> None:
     """Spark refuses a reader that does while its setting is off."""
     assert "pushFilters" not in vars(LedgerBatchReader)
-    assert type(LedgerDataSource({"path": "/x"}).reader(schema_of(["index"]))) is LedgerBatchReader
-    pushing = LedgerDataSource({"path": "/x", "pushdown": "true"}).reader(schema_of(["index"]))
+    assert type(LedgerDataSource({"path": "/x"}).reader(spark_schema_of(["index"]))) is LedgerBatchReader
+    pushing = LedgerDataSource({"path": "/x", "pushdown": "true"}).reader(spark_schema_of(["index"]))
     assert type(pushing) is PushdownReader

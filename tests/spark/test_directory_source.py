@@ -14,7 +14,7 @@ import pytest
 from quorumlog.errors import ConfigError, DirectoryDamaged, IndexOutOfRange
 from quorumlog.spark.ledger_data_source import LedgerDataSource
 from quorumlog.spark.offsets import LedgerDataLoss
-from quorumlog.spark.rows import COLUMNS, schema_of
+from quorumlog.spark.rows import COLUMNS, spark_schema_of
 from quorumlog.store.directory.member_directory import open_member_directory
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.files.durable_file import DurableFile
@@ -36,7 +36,7 @@ def directory(tmp_path: Path) -> Path:
 def rows_of(
     path: Path, columns: tuple[str, ...] = ("index", "body"), **given: str
 ) -> dict[str, list[Any]]:
-    reader = LedgerDataSource({"path": str(path), **given}).reader(schema_of(columns))
+    reader = LedgerDataSource({"path": str(path), **given}).reader(spark_schema_of(columns))
     rows: dict[str, list[Any]] = {name: [] for name in columns}
     for partition in reader.partitions():
         for batch in reader.read(partition):

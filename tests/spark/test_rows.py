@@ -9,7 +9,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from quorumlog.errors import ConfigError
-from quorumlog.spark.rows import COLUMNS, RowEncoder, check_schema, schema_of
+from quorumlog.spark.rows import COLUMNS, RowEncoder, check_schema, spark_schema_of
 from tests.spark.made_batches import MadeLog
 
 BODIES = [b"a", b"", "naïve ☃".encode(), bytes(range(256)) * 20, b"b"]
@@ -17,7 +17,7 @@ BODIES = [b"a", b"", "naïve ☃".encode(), bytes(range(256)) * 20, b"b"]
 
 def test_every_column_says_what_the_entry_says() -> None:
     log = MadeLog(BODIES, term=7)
-    rows = RowEncoder(schema_of(COLUMNS), "orders").encode(log.batch).to_pydict()
+    rows = RowEncoder(spark_schema_of(COLUMNS), "orders").encode(log.batch).to_pydict()
     assert list(rows) == list(COLUMNS)
     assert rows["group"] == ["orders"] * 5
     assert rows["index"] == [0, 1, 2, 3, 4]
@@ -31,7 +31,7 @@ def test_every_column_says_what_the_entry_says() -> None:
 
 def test_digests_above_2_to_the_31_stay_positive() -> None:
     bodies = [str(number).encode() for number in range(64)]
-    rows = RowEncoder(schema_of(["chain_crc", "body_crc"]), "g").encode(MadeLog(bodies).batch)
+    rows = RowEncoder(spark_schema_of(["chain_crc", "body_crc"]), "g").encode(MadeLog(bodies).batch)
     assert max(rows.column(0).to_pylist()) > 2**31
     assert max(rows.column(1).to_pylist()) > 2**31
     assert min(rows.column(0).to_pylist()) >= 0
@@ -39,32 +39,32 @@ def test_digests_above_2_to_the_31_stay_positive() -> None:
 
 def test_noops_are_not_rows() -> None:
     log = MadeLog([None, b"a", None, b"", b"b", None])
-    rows = RowEncoder(schema_of(["index", "body"]), "g").encode(log.batch).to_pydict()
+    rows = RowEncoder(spark_schema_of(["index", "body"]), "g").encode(log.batch).to_pydict()
     assert rows == {"index": [1, 3, 4], "body": [b"a", b"", b"b"]}
 
 
 def test_a_batch_of_noops_alone_is_empty() -> None:
-    rows = RowEncoder(schema_of(COLUMNS), "g").encode(MadeLog([None, None]).batch)
+    rows = RowEncoder(spark_schema_of(COLUMNS), "g").encode(MadeLog([None, None]).batch)
     assert rows.num_rows == 0
-    assert rows.schema == RowEncoder(schema_of(COLUMNS), "g").arrow_schema
+    assert rows.schema == RowEncoder(spark_schema_of(COLUMNS), "g").arrow_schema
 
 
 def test_equally_long_entries_are_read_as_well_as_others() -> None:
     bodies = [b"%04d" % number for number in range(1000)]
-    rows = RowEncoder(schema_of(["body", "index"]), "g").encode(MadeLog(bodies).batch)
+    rows = RowEncoder(spark_schema_of(["body", "index"]), "g").encode(MadeLog(bodies).batch)
     assert rows.column(0).to_pylist() == bodies
     assert rows.column(1).to_pylist() == list(range(1000))
 
 
 def test_a_slice_of_a_batch_gives_its_own_rows() -> None:
     log = MadeLog(BODIES)
-    rows = RowEncoder(schema_of(["index", "body"]), "g").encode(log.batch.slice(2, 4)).to_pydict()
+    rows = RowEncoder(spark_schema_of(["index", "body"]), "g").encode(log.batch.slice(2, 4)).to_pydict()
     assert rows == {"index": [2, 3], "body": BODIES[2:4]}
 
 
 @pytest.mark.parametrize("columns", [COLUMNS, ("body",), ("index", "group"), ("channel", "pos")])
 def test_the_arrow_schema_is_the_one_that_spark_expects(columns: tuple[str, ...]) -> None:
-    schema = schema_of(columns)
+    schema = spark_schema_of(columns)
     encoder = RowEncoder(schema, "g")
     assert encoder.arrow_schema == to_arrow_schema(schema, timezone="UTC")
     assert encoder.encode(MadeLog(BODIES).batch).schema == encoder.arrow_schema
@@ -80,7 +80,7 @@ def test_not_null_of_a_user_schema_is_kept() -> None:
 def test_bodies_are_not_decoded_one_by_one() -> None:
     """The body column is one kernel call over the batch's own memory, whatever the number of rows."""
     log = MadeLog([b"x" * 10] * 20_000)
-    body = RowEncoder(schema_of(["body"]), "g").encode(log.batch).column(0)
+    body = RowEncoder(spark_schema_of(["body"]), "g").encode(log.batch).column(0)
     offsets = np.frombuffer(body.buffers()[1], np.int32)[: len(body) + 1]
     assert (np.diff(offsets) == 10).all()
 

@@ -17,7 +17,7 @@ from quorumlog.spark.offsets import LedgerDataLoss, LogBounds
 from quorumlog.spark.options import LedgerOptions
 from quorumlog.spark.partitions import LedgerPartition
 from quorumlog.spark.range_check import RangeCheck, RangeMismatch
-from quorumlog.spark.rows import schema_of
+from quorumlog.spark.rows import spark_schema_of
 from quorumlog.spark.sources.server_source import ServerSource, shared_client
 from tests.spark.made_batches import MadeLog
 from tests.spark.made_directories import flip_bit_of_body
@@ -44,7 +44,7 @@ def followers(cluster: LocalCluster) -> tuple[str, ...]:
 
 def rows_of(cluster: LocalCluster, **given: str) -> dict[str, list[Any]]:
     source = LedgerDataSource({"servers": cluster.servers, **given})
-    reader = source.reader(schema_of(["index", "body"]))
+    reader = source.reader(spark_schema_of(["index", "body"]))
     rows: dict[str, list[Any]] = {"index": [], "body": []}
     for partition in reader.partitions():
         for batch in reader.read(partition):
@@ -63,7 +63,7 @@ def test_every_record_is_a_row_once_in_order(cluster: LocalCluster, consistency:
 
 def test_followers_get_the_partitions_in_turn(cluster: LocalCluster) -> None:
     reader = LedgerDataSource({"servers": cluster.servers, "minPartitions": "4"}).reader(
-        schema_of(["index"])
+        spark_schema_of(["index"])
     )
     planned = [p for p in reader.partitions() if isinstance(p, LedgerPartition)]
     first, second = followers(cluster)
@@ -100,14 +100,14 @@ def test_an_offset_above_the_committed_index_is_refused(cluster: LocalCluster) -
 def test_without_any_server_the_error_names_the_option_and_the_reason() -> None:
     source = LedgerDataSource({"servers": "127.0.0.1:1", "timeoutMs": "1"})
     with pytest.raises(Unreachable, match=r"127.0.0.1:1 cannot be read after 1 ms \(option timeoutMs\)"):
-        source.reader(schema_of(["index"])).partitions()
+        source.reader(spark_schema_of(["index"])).partitions()
 
 
 def test_a_member_killed_in_the_middle_of_a_range_costs_no_row(cluster: LocalCluster) -> None:
     """The rows before the kill come from the follower of the plan, those behind it from another."""
     victim = followers(cluster)[0]
     given = {"servers": cluster.servers, "batchBytes": "4096", "prefetch": "1"}
-    reader = LedgerDataSource(given).reader(schema_of(["body"]))
+    reader = LedgerDataSource(given).reader(spark_schema_of(["body"]))
     [partition] = reader.partitions()
     assert isinstance(partition, LedgerPartition)
     assert partition.members[0] == victim

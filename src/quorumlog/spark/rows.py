@@ -37,7 +37,7 @@ _ARROW_TYPES: dict[DataType, pa.DataType] = {
 }
 
 
-def schema_of(columns: Sequence[str]) -> StructType:
+def spark_schema_of(columns: Sequence[str]) -> StructType:
     schema = StructType()
     for name in columns:
         schema = schema.add(name, COLUMN_TYPES[name])

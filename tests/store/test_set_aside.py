@@ -152,7 +152,7 @@ def test_repairs_and_starts_keep_to_the_limit_and_the_store_counts(tmp_path: Pat
     twin.close()
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EXDEV])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EXDEV, errno.ENAMETOOLONG])
 def test_a_stray_name_that_cannot_be_set_aside_refuses_no_start(
     monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
@@ -174,4 +174,4 @@ def test_a_stray_name_that_cannot_be_set_aside_refuses_no_start(
     monkeypatch.setattr(disk, "rename", rename)
     directory = open_simulated(disk)
     assert read_log(directory.store) == numbered(5)
-    assert "m/data/stray is not a segment and stays where it is" in "; ".join(directory.report)
+    assert "m/data/stray is not a segment and stays where it is: refused" in "; ".join(directory.report)

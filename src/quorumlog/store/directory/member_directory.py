@@ -20,7 +20,7 @@ from quorumlog.config import GroupConfig, StoreConfig
 from quorumlog.entry import Durability, HardState
 from quorumlog.errors import ConfigError, DirectoryDamaged, RangeDamaged, StoreFailure
 from quorumlog.store.directory.opened_directory import MemberDirectory
-from quorumlog.store.disk import Disk, DiskLock
+from quorumlog.store.disk import Disk, DiskLock, reason_of, refusal
 from quorumlog.store.file_ledger_store import FileLedgerStore
 from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME, load_checkpoint
 from quorumlog.store.files.damaged_ranges import DAMAGED_NAME, EARLIER_DAMAGED_NAME
@@ -151,7 +151,7 @@ def refusals_named(path: str) -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.EROFS:
             raise ConfigError(f"--data-dir {path} is on a read-only file system") from error
-        raise StoreFailure(f"{path} cannot be opened: {error}") from error
+        raise StoreFailure(refusal(path, "opened", error)) from error
 
 
 def lock_directory(disk: Disk, path: str) -> DiskLock:
@@ -174,7 +174,7 @@ def _make(disk: Disk, path: str) -> None:
             raise
         except OSError as error:
             raise ConfigError(
-                f"--data-dir {path} cannot be made: {error.strerror}; choose another"
+                f"--data-dir {path} cannot be made: {reason_of(error)}; choose another"
             ) from error
     disk.list(path)  # raises NotADirectoryError
 

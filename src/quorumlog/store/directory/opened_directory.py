@@ -9,7 +9,7 @@ import msgspec
 from quorumlog.config import StoreConfig
 from quorumlog.entry import Durability, Formation, HardState
 from quorumlog.errors import StoreFailure
-from quorumlog.store.disk import Disk, DiskLock, is_lack_of_space
+from quorumlog.store.disk import Disk, DiskLock, is_lack_of_space, refusal
 from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME, Checkpoint, save_checkpoint
 from quorumlog.store.files.durable_file import DurableFile
 from quorumlog.store.files.hard_state_file import HardStateFile
@@ -83,7 +83,7 @@ class MemberDirectory:
             with self._checkpoint_lock:
                 save_checkpoint(self._disk, self.path, checkpoint)
         except OSError as error:
-            problem = f"{self.path}/{CHECKPOINT_NAME} cannot be written: {error}"
+            problem = refusal(f"{self.path}/{CHECKPOINT_NAME}", "written", error)
             if not is_lack_of_space(error):
                 raise StoreFailure(problem) from error
             self._checkpoint_problem = problem
@@ -121,4 +121,4 @@ class MemberDirectory:
         try:
             self._disk.sync_directory(self.path)  # the names of `currterm` and `checkpoint`
         except OSError as error:
-            raise StoreFailure(f"{self.path} cannot be synced: {error}") from error
+            raise StoreFailure(refusal(self.path, "synced", error)) from error

@@ -7,7 +7,7 @@ import threading
 
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import DiskFull, StoreFailure
-from quorumlog.store.disk import Disk
+from quorumlog.store.disk import Disk, refusal
 from quorumlog.store.ledger_store import SpaceTaken
 from quorumlog.store.log.segment import PAGE_BYTES, Segment
 
@@ -142,13 +142,13 @@ class SegmentList:
         try:
             self._disk.unlink(file.path)
         except OSError as error:
-            raise StoreFailure(f"{file.path} cannot be deleted: {error}") from error
+            raise StoreFailure(refusal(file.path, "deleted", error)) from error
 
     def _sync_directory(self) -> None:
         try:
             self._disk.sync_directory(self.directory)
         except OSError as error:
-            raise StoreFailure(f"{self.directory} cannot be synced: {error}") from error
+            raise StoreFailure(refusal(self.directory, "synced", error)) from error
 
     # ---------------------------------------------------------------- space
 
@@ -158,7 +158,7 @@ class SegmentList:
         try:
             disk_bytes = sum(file.space_bytes() for file in files)
         except OSError as error:
-            raise StoreFailure(f"a segment in {self.directory} says no size: {error}") from error
+            raise StoreFailure(refusal(self.directory, "measured", error)) from error
         return SpaceTaken(disk_bytes, len(files) * self.segment_bytes)
 
     def reserve(self, stop_position: int, step_bytes: int) -> None:

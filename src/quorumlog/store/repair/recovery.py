@@ -19,7 +19,7 @@ import numpy as np
 
 from quorumlog.config import StoreConfig
 from quorumlog.errors import DiskFull, StoreFailure
-from quorumlog.store.disk import Disk
+from quorumlog.store.disk import Disk, refusal
 from quorumlog.store.files.damaged_ranges import DAMAGED_NAME, DamagedRanges, load_damaged
 from quorumlog.store.files.durable_file import DurableFile, DurablePoint
 from quorumlog.store.ledger_store import LogPoint
@@ -85,7 +85,7 @@ def recover_log(
         files = survey_files(disk, directory, config, known, begin)
         log = _Recovery(disk, directory, durable_file, files).run()
     except OSError as error:
-        raise StoreFailure(f"{directory} cannot be recovered: {error}") from error
+        raise StoreFailure(refusal(directory, "recovered", error)) from error
     except DiskFull as error:
         raise StoreFailure(f"{directory}: no space to make files whole again: {error}") from error
     durable_file.record_both_synced(DurablePoint(log.end, log.index_synced_position))

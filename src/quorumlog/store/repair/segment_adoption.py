@@ -7,7 +7,7 @@ import errno
 from contextlib import suppress
 
 from quorumlog.errors import DiskFull
-from quorumlog.store.disk import Disk, is_lack_of_space
+from quorumlog.store.disk import Disk, is_lack_of_space, reason_of
 from quorumlog.store.files.durable_file import DurableFile, DurablePoint
 from quorumlog.store.log.entry_index import IndexSegments
 from quorumlog.store.log.segment import Segment
@@ -18,6 +18,9 @@ from quorumlog.store.repair.set_aside import SetAside
 from quorumlog.store.repair.survey_files import Fate, FileSurvey, SegmentFinding
 
 _CHUNK_BYTES = 4 << 20
+
+_CANNOT_BE_MOVED = (errno.EXDEV, errno.EBUSY, errno.ENAMETOOLONG)
+"""A mount, or a name that has no room for what a name set aside begins with."""
 
 
 class SegmentAdoption:
@@ -57,9 +60,9 @@ class SegmentAdoption:
                 self.kept_aside.append(self._set_aside.take(path, name))
                 self.lines.append(f"{path} is not a segment, set aside")
             except OSError as error:
-                if not (is_lack_of_space(error) or error.errno in (errno.EXDEV, errno.EBUSY)):
+                if not (is_lack_of_space(error) or error.errno in _CANNOT_BE_MOVED):
                     raise
-                self.lines.append(f"{path} is not a segment and stays where it is: {error}")
+                self.lines.append(f"{path} is not a segment and stays where it is: {reason_of(error)}")
         if self._found.lost_from < self._found.known.point.position or self._is_index_lost:
             # Should this start not come to its end, the next one finds files of full length: it has to
             # look for entries in them, and for all the units that they should have.

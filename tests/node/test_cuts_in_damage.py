@@ -93,7 +93,9 @@ def test_one_damaged_member_and_one_crash_lose_nothing_that_was_acknowledged(tmp
 
     cell = Cell(tmp_path)
     node = cell.nodes[damaged]
-    assert [(q.first_index, q.stop_index) for q in node.store.damaged] == [(before + 3, before + 16)]
+    assert [(each.first_index, each.stop_index) for each in node.store.damaged] == [
+        (before + 3, before + 16)
+    ]
     has_cut = False
 
     def drops(sender: str, to: str, message: object) -> bool:

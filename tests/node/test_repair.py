@@ -166,7 +166,7 @@ def with_lost_entries(path: Path, lost: dict[str, list[tuple[int, int]]]) -> Cel
 
 
 def lost_by(node: LedgerNode) -> list[tuple[int, int]]:
-    return [(q.first_index, q.stop_index) for q in node.store.damaged]
+    return [(each.first_index, each.stop_index) for each in node.store.damaged]
 
 
 def test_of_damage_that_overlaps_each_member_gets_what_the_other_holds(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_a_cut_inside_damage_takes_nothing_of_what_the_member_has_acknowledged()
     scene.cut([new], [slow])
     scene.heal(old, new)
     old.start()
-    assert [(q.first_index, q.stop_index) for q in old.node.store.damaged] == [(first, stop)]
+    assert [(each.first_index, each.stop_index) for each in old.node.store.damaged] == [(first, stop)]
     scene.until(lambda: old.node.store.end == new.node.store.end, "one log")
     scene.heal()
     scene.make_whole()  # checkers raise if a committed entry is cut
@@ -167,7 +167,7 @@ def test_an_acknowledgement_that_waits_is_withheld_once_damage_is_found_in_front
     damaged.disk.flip(damaged.segment_path(), position + 32, 1)
     damaged.is_damaged = True
     damaged.node.repairer.settle(store.examine(index, index + 1))
-    assert [(q.first_index, q.stop_index) for q in store.damaged] == [(index, index + 1)]
+    assert [(each.first_index, each.stop_index) for each in store.damaged] == [(index, index + 1)]
     scene.until(lambda: store.durable.index == index + 1, "a sync of the second")
     scene.run_for(1)  # PromisesOnDisk raises if the second is acknowledged now
     assert store.damaged, "repaired too early to mean anything"
@@ -188,7 +188,9 @@ def test_damage_in_front_of_known_damage_is_withheld_with_it() -> None:
     for index in (5, 4):
         damaged.disk.flip(path, positions[index] + 32, 1)
         damaged.node.repairer.settle(store.examine(index, index + 1))
-    assert [(q.first_index, q.stop_index) for q in store.damaged] == [(4, 6)], "forgets an entry"
+    assert [(each.first_index, each.stop_index) for each in store.damaged] == [(4, 6)], (
+        "forgets an entry"
+    )
     assert damaged.node.raft._log.damaged.ranges == [(4, 6)], "the core does not know of an entry"
     scene.heal()
     scene.make_whole()
@@ -248,7 +250,7 @@ def test_pieces_of_damage_are_fetched_from_whoever_holds_them() -> None:
         )
     scene.run_for(5_000)
     for member in lost:
-        ranges = [(q.first_index, q.stop_index) for q in member.node.store.damaged]
+        ranges = [(each.first_index, each.stop_index) for each in member.node.store.damaged]
         assert ranges == [(7, 10)], "what the other one holds was not fetched"
     away.start()
     scene.make_whole()

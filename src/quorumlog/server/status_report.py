@@ -80,7 +80,7 @@ class StatusReport:
             waits_for=status.waits_for,
             problems=self.problems(),
             version=VERSION,
-            damaged_entries=sum(q.stop_index - q.first_index for q in self._node.store.damaged),
+            damaged_entries=sum(each.stop_index - each.first_index for each in self._node.store.damaged),
             scrub_next_index=scrub.next_index,
             scrub_stop_index=scrub.stop_index,
             scrub_passes=scrub.passes,

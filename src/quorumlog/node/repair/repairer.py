@@ -263,7 +263,7 @@ class Repairer:
             if left.overlaps(damaged):
                 self._sources[left] = replica.member_id
         self._carry_out()
-        self._raft.on_repaired([(q.first_index, q.stop_index) for q in self._store.damaged])
+        self._raft.on_repaired([(left.first_index, left.stop_index) for left in self._store.damaged])
         self._forget_repaired()
         self._timeout_ms_of = float(ANSWER_MS)
         self._refused = ""

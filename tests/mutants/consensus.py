@@ -112,8 +112,8 @@ def observer_counted_in_a_mark(patch: Patch) -> None:
         PeerWaterMarks.raise_to,
         "        if index <= ",
         "        for known in self._membership().voters():\n"
-        "            if known.member_id == voter.member_id and known != voter and reached():\n"
-        "                voter = known\n"
+        "            if known.member_id == replica.member_id and known != replica and reached():\n"
+        "                replica = known\n"
         "        if index <= ",
     )
 

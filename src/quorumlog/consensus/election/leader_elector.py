@@ -342,9 +342,9 @@ class LeaderElector:
             ),
         )
 
-    def on_connection_lost(self, voter: Replica) -> None:
+    def on_connection_lost(self, replica: Replica) -> None:
         """Nobody answers where the leader was: its process died, most likely. The majority decides."""
-        if self._state.role is Role.FOLLOWER and self._state.leader == voter:
+        if self._state.role is Role.FOLLOWER and self._state.leader == replica:
             self._heard_leader_ms = LONG_AGO_MS
             self._connection_lost = True
             wait_ms = self._random.uniform(0, self._config.lost_connection_wait_ms)
@@ -376,18 +376,18 @@ class LeaderElector:
 
     def start_round(self) -> None:
         self.round += 1
-        for voter in self._outbox.connected:
-            self._send_heartbeat(voter)
+        for replica in self._outbox.connected:
+            self._send_heartbeat(replica)
 
-    def on_connected(self, voter: Replica) -> None:
+    def on_connected(self, replica: Replica) -> None:
         """A flapping connection should depose nobody: our heartbeat cancels the peer's suspicion."""
         if self._state.role is Role.LEADER:
-            self._send_heartbeat(voter)
+            self._send_heartbeat(replica)
 
-    def _send_heartbeat(self, voter: Replica) -> None:
+    def _send_heartbeat(self, replica: Replica) -> None:
         state = self._state
         self._outbox.send(
-            voter,
+            replica,
             HeartbeatRequest(
                 sender=state.member,
                 term=state.term,

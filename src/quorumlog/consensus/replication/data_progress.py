@@ -43,14 +43,14 @@ class DataProgress:
             self._back_off = 1
         self._progressed_ms = dict.fromkeys(state.others(), state.now_ms)
 
-    def on_connected(self, voter: Replica) -> None:
+    def on_connected(self, replica: Replica) -> None:
         """An observer is new here at first; a voter that comes back has still to progress."""
-        self._progressed_ms.setdefault(voter, self._state.now_ms)
+        self._progressed_ms.setdefault(replica, self._state.now_ms)
 
-    def note(self, voter: Replica) -> None:
+    def note(self, replica: Replica) -> None:
         """It progresses."""
-        if voter in self._progressed_ms:
-            self._progressed_ms[voter] = self._state.now_ms
+        if replica in self._progressed_ms:
+            self._progressed_ms[replica] = self._state.now_ms
 
     def on_committed(self) -> None:
         self._back_off = 1
@@ -68,8 +68,8 @@ class DataProgress:
         self._gave_up_at_index = state.committed_index
         return True
 
-    def stalled_since_ms(self, voter: Replica) -> float | None:
+    def stalled_since_ms(self, replica: Replica) -> float | None:
         """When a connected member that lacks something progressed last, if that is long ago."""
-        since_ms = self._progressed_ms.get(voter, self._state.now_ms)
+        since_ms = self._progressed_ms.get(replica, self._state.now_ms)
         silent_ms = self._state.now_ms - since_ms
         return since_ms if silent_ms >= NAMED_AFTER * self._config.election_timeout_ms else None

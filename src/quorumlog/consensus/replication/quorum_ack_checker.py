@@ -23,22 +23,22 @@ class PeerWaterMarks:
         self._membership = membership
         self._marks: dict[Replica, int] = defaultdict(lambda: -1)
 
-    def raise_to(self, voter: Replica, index: int) -> bool:
+    def raise_to(self, replica: Replica, index: int) -> bool:
         """False if the mark stays: an older answer, or a sender that is no voter."""
-        if index <= self._marks.get(voter, -1) or not self._membership().is_voter(voter):
+        if index <= self._marks.get(replica, -1) or not self._membership().is_voter(replica):
             return False
-        self._marks[voter] = index
+        self._marks[replica] = index
         return True
 
-    def lower_to(self, voter: Replica, index: int) -> None:
+    def lower_to(self, replica: Replica, index: int) -> None:
         """A disk turned out to hold less than it was counted for: this leader's own for damage, another
         one for a power loss under `flush = async`. What was committed by then stays committed."""
-        mark = self._marks.get(voter)
+        mark = self._marks.get(replica)
         if mark is not None and index < mark:
-            self._marks[voter] = index
+            self._marks[replica] = index
 
-    def mark_of(self, voter: Replica) -> int:
-        return self._marks.get(voter, -1)
+    def mark_of(self, replica: Replica) -> int:
+        return self._marks.get(replica, -1)
 
     @property
     def quorum_index(self) -> int:

@@ -49,31 +49,31 @@ class Replication:
         self.acks = QuorumAckChecker(state.term, lambda: state.membership, first_index)
         self.progress.begin()
         self.sizes.begin(first_index - 1)
-        for voter in dict.fromkeys((*state.others(), *self._outbox.connected)):
-            self._begin_dispatcher(voter, first_index)
+        for replica in dict.fromkeys((*state.others(), *self._outbox.connected)):
+            self._begin_dispatcher(replica, first_index)
 
     def stop(self) -> None:
         self.commit_due_ms = NEVER
         for dispatcher in self.dispatchers.values():
             dispatcher.stop()
 
-    def _begin_dispatcher(self, voter: Replica, write_index: int) -> None:
-        if voter not in self.dispatchers:
-            self.dispatchers[voter] = EntryDispatcher(
-                self._config, self._state, self._outbox, voter, self._on_held_at_most
+    def _begin_dispatcher(self, replica: Replica, write_index: int) -> None:
+        if replica not in self.dispatchers:
+            self.dispatchers[replica] = EntryDispatcher(
+                self._config, self._state, self._outbox, replica, self._on_held_at_most
             )
             self.dispatchers = dict(sorted(self.dispatchers.items(), key=lambda item: item[0]))
-        self.dispatchers[voter].begin(write_index)
+        self.dispatchers[replica].begin(write_index)
 
-    def on_connected(self, voter: Replica, *, may_be_set_back: bool) -> None:
+    def on_connected(self, replica: Replica, *, may_be_set_back: bool) -> None:
         """`may_be_set_back`: a power loss may have taken what this directory has acknowledged."""
-        dispatcher = self.dispatchers.get(voter)
+        dispatcher = self.dispatchers.get(replica)
         if dispatcher is not None and dispatcher.term == self._state.term and not may_be_set_back:
             dispatcher.reconnect()
         else:
             # A new observer, or one that was away when this term began.
-            self._begin_dispatcher(voter, self._state.runs.end_index + 1)
-        self.progress.on_connected(voter)
+            self._begin_dispatcher(replica, self._state.runs.end_index + 1)
+        self.progress.on_connected(replica)
         self._push_due = True
 
     def tick(self) -> None:
@@ -172,14 +172,14 @@ class Replication:
         if unproven is not None:
             self.acks.marks.lower_to(self._state.member, unproven - 1)
 
-    def _on_held_at_most(self, voter: Replica, index: int) -> None:
+    def _on_held_at_most(self, replica: Replica, index: int) -> None:
         if self.acks.marks.term == self._state.term:
-            self.acks.marks.lower_to(voter, index)
+            self.acks.marks.lower_to(replica, index)
 
-    def _on_mark(self, voter: Replica, index: int) -> None:
-        if not self.acks.marks.raise_to(voter, index):
+    def _on_mark(self, replica: Replica, index: int) -> None:
+        if not self.acks.marks.raise_to(replica, index):
             return
-        self.progress.note(voter)
+        self.progress.note(replica)
         committed_index = self.acks.committed_index()
         if committed_index > self._state.committed_index:
             self._state.commit_up_to(committed_index)
@@ -190,9 +190,9 @@ class Replication:
             if self._log.damaged:
                 self.mark_own_disk()  # what the others have committed needs no proof of its own
 
-    def held_index(self, voter: Replica) -> int:
+    def held_index(self, replica: Replica) -> int:
         """Up to here the member is known to hold this leader's log."""
-        return self.dispatchers[voter].held_index
+        return self.dispatchers[replica].held_index
 
     @property
     def connected(self) -> list[EntryDispatcher]:

@@ -52,8 +52,8 @@ class PromisesOnDisk(Checker):
     def put_back(self, member: CheckedMember) -> None:
         """Another history begins: of whichever directory of this member the copy is."""
         for known in (self._hard_states, self._synced):
-            for voter in [voter for voter in known if voter.member_id == member.member_id]:
-                del known[voter]
+            for replica in [replica for replica in known if replica.member_id == member.member_id]:
+                del known[replica]
         self._votes = {
             key: candidate
             for key, candidate in self._votes.items()

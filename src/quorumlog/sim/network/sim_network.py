@@ -290,12 +290,12 @@ class SimNetwork:
         if self._profile.in_order or not self._cluster.is_faulty:
             arrival_ms = max(arrival_ms, self._last_arrival.get(stream, 0.0))
             self._last_arrival[stream] = arrival_ms
-        voter = sender.replica
-        heard = standing._replace(directory_id=voter.directory_id)
+        replica = sender.replica
+        heard = standing._replace(directory_id=replica.directory_id)
 
         def deliver() -> None:
             receiver = self._cluster.member(to_id)
-            if link.standing(sender_id, role, voter.directory_id) != heard or not receiver.is_up:
+            if link.standing(sender_id, role, replica.directory_id) != heard or not receiver.is_up:
                 return
             end, way = receiver.ends[sender_id], Way(role, is_ours=False)
             if end.standing.get(way) != heard:
@@ -304,7 +304,7 @@ class SimNetwork:
                 self._moved.add((sender_id, to_id))
             message = self._decoder.receive_data(data)[0].message
             assert isinstance(message, Message), message
-            msgspec.structs.force_setattr(message, "sender", voter)
+            msgspec.structs.force_setattr(message, "sender", replica)
 
             def enter() -> None:
                 receiver.enter(lambda: receiver.receive(message))

@@ -21,8 +21,8 @@ SMALL = StoreConfig(segment_bytes=64 * 1024, index_segment_bytes=8 * 1024, reser
 Job = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
-class ManualWorld:
-    """What one node asked of the world, until the test carries it out."""
+class ManualHost:
+    """What one node asked of its host, until the test carries it out."""
 
     def __init__(self) -> None:
         self.sent: list[Envelope] = []
@@ -101,7 +101,7 @@ class Cell:
         self._options = options
         ids = [f"n{i}" for i in range(members)]
         self._addresses = tuple(MemberAddress(m, "127.0.0.1", 20911 + i) for i, m in enumerate(ids))
-        self.worlds: dict[str, ManualWorld] = {}
+        self.hosts: dict[str, ManualHost] = {}
         self.hold_flush: set[str] = set()
         self.cut_off: set[str] = set()
         self.drops: Callable[[str, str, Any], bool] = lambda sender, to, message: False
@@ -128,12 +128,12 @@ class Cell:
             config=self._storage,
             group_size=len(self._addresses),
         )
-        world = self.worlds[member] = ManualWorld()
+        host = self.hosts[member] = ManualHost()
         seed = int(member[1:])
         node = LedgerNode(
             config,
             directory,
-            world,
+            host,
             random.Random(seed),
             self.now_ms,
             on_ready=lambda ready: self.on_ready(member, ready),
@@ -147,7 +147,7 @@ class Cell:
     def kill(self, member: str) -> None:
         killed = self.nodes.pop(member)
         killed.close(clean=False)
-        del self.worlds[member]
+        del self.hosts[member]
         for peer in self.nodes.values():
             peer.connection_lost(killed.replica, True)
 
@@ -161,15 +161,15 @@ class Cell:
             moved = False
             for member in self.nodes:
                 self._turn(member)
-                world = self.worlds[member]
-                if world.reads or (world.flushes and member not in self.hold_flush):
+                host = self.hosts[member]
+                if host.reads or (host.flushes and member not in self.hold_flush):
                     moved = True
-                    run(world.reads)
+                    run(host.reads)
                     if member not in self.hold_flush:
-                        run(world.flushes)
+                        run(host.flushes)
                     self._turn(member)
-            for member, world in self.worlds.items():
-                sent, world.sent = world.sent, []
+            for member, host in self.hosts.items():
+                sent, host.sent = host.sent, []
                 for envelope in sent:
                     moved = True
                     to = envelope.to.member_id

@@ -171,7 +171,7 @@ def test_a_piece_that_waits_for_its_turn_is_not_sent_by_a_leader_of_the_past(cel
         if isinstance(envelope.message, PushEntryRequest) and old.raft.role is not Role.LEADER:
             sent_late.append(envelope.message)
 
-    cell.worlds[name].on_sent = watch
+    cell.hosts[name].on_sent = watch
     cell.cut_off = {name}
     waits = False
     next_append_ms = cell.now_ms

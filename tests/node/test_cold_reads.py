@@ -14,7 +14,7 @@ from quorumlog.node import LedgerNode
 from quorumlog.store.disk import OsDisk, OsFile
 from quorumlog.store.ledger_store import ColdRange
 from quorumlog.store.log.segment import PAGE_BYTES
-from tests.node.cell import Cell, ManualWorld
+from tests.node.cell import Cell, ManualHost
 from tests.node.test_ledger_node import append
 
 WARM = 20
@@ -81,8 +81,8 @@ class WatchedCell(Cell):
         disk = self.disks[member]
         disk.is_beside_the_loop = True
         node = super().start(member)
-        world = self.worlds[member]
-        world.read_later = _watched(world, disk)  # type: ignore[method-assign]
+        host = self.hosts[member]
+        host.read_later = _watched(host, disk)  # type: ignore[method-assign]
         disk.started()
         return node
 
@@ -91,9 +91,9 @@ class WatchedCell(Cell):
 
 
 def _watched(
-    world: ManualWorld, disk: WatchedDisk
+    host: ManualHost, disk: WatchedDisk
 ) -> Callable[[Callable[[], Any], Callable[[Any], None]], None]:
-    read_later = world.read_later
+    read_later = host.read_later
 
     def watched(work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         def beside() -> Any:
@@ -146,8 +146,8 @@ def test_a_client_reads_old_entries(cell: WatchedCell) -> None:
         found = leader.readable_range(first_index, -1, 10_000)
         assert isinstance(found, ColdRange)
         results: list[Any] = []
-        world = cell.worlds[leader.replica.member_id]
-        world.read_later(lambda found=found: leader.store.read_from(*found), results.append)
+        host = cell.hosts[leader.replica.member_id]
+        host.read_later(lambda found=found: leader.store.read_from(*found), results.append)
         cell.step()
         assert results[0][1].first_index == first_index
 
@@ -214,8 +214,8 @@ def test_damage_is_found_and_repaired(cell: WatchedCell, tmp_path: Path) -> None
             file.seek(place.position - place.segment_position + 60)
             file.write(b"?")
         results: list[Any] = []
-        world = cell.worlds[follower.replica.member_id]
-        world.read_later(lambda index=index: follower.store.examine(index, index + 1), results.append)
+        host = cell.hosts[follower.replica.member_id]
+        host.read_later(lambda index=index: follower.store.examine(index, index + 1), results.append)
         cell.step()
         follower.repairer.settle(results[0])
         assert follower.store.damaged

@@ -179,7 +179,7 @@ def test_only_a_close_look_at_the_log_as_it_is_allows_a_cut(tmp_path: Path, mean
             node.store._ends.truncations += 1  # type: ignore[attr-defined]
 
     cell.drops = arrives
-    cell.worlds[member].on_read = was_read
+    cell.hosts[member].on_read = was_read
     cell.until(lambda: is_repaired(cell))
     assert happened == [None]
     assert len({tuple(bodies_of(each)) for each in cell.nodes.values()}) == 1

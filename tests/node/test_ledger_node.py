@@ -81,13 +81,13 @@ def test_a_follower_answers_nothing_that_is_not_on_its_disk(cell: Cell) -> None:
     follower = cell.followers()[0]
     name = follower.replica.member_id
     cell.hold_flush = {name}
-    cell.worlds[name].trace.clear()
+    cell.hosts[name].trace.clear()
     append(leader, b"x")
     cell.step()
     assert follower.store.end.index == leader.store.end.index
-    assert "send PushEntryResponse" not in cell.worlds[name].trace
+    assert "send PushEntryResponse" not in cell.hosts[name].trace
     cell.hold_flush.clear()
-    cell.until(lambda: "send PushEntryResponse" in cell.worlds[name].trace)
+    cell.until(lambda: "send PushEntryResponse" in cell.hosts[name].trace)
 
 
 def test_appends_that_come_during_a_flush_become_one_batch(cell: Cell) -> None:
@@ -658,13 +658,13 @@ def test_a_hand_over_to_a_member_that_has_no_space_either_goes_on_to_the_next(tm
         cell.leader().transfer("n0", transferred.append)
         cell.until(lambda: transferred)
     disks["n0"].full = disks["n1"].full = True
-    for member, world in cell.worlds.items():
+    for member, host in cell.hosts.items():
 
         def ask_the_new_leader(change: RoleChange, member: str = member) -> None:
             if change.role is Role.LEADER:
                 append(cell.nodes[member], b"z" * 4000)
 
-        world.on_role_change = ask_the_new_leader
+        host.on_role_change = ask_the_new_leader
     full: list[str] = []
 
     def is_taken() -> bool:
@@ -714,7 +714,7 @@ def steps_in_turns(cell: Cell, disk: StoppingDisk, bodies: list[bytes], appends:
             disk.steps.clear()
             cell.step(1)
             in_turns.update(what for what, _ in disk.steps)
-            flushes = cell.worlds["n0"].flushes
+            flushes = cell.hosts["n0"].flushes
             while flushes:
                 work, done = flushes.pop(0)
                 result = work()

@@ -37,128 +37,128 @@ class Host:
 
 @pytest.mark.parametrize("order", list(permutations(WAYS)))
 def test_all_four_have_to_stand(order: tuple[Way, ...]) -> None:
-    world = Host()
-    world.open(*order[:3])
-    assert world.told == []
-    world.open(order[3])
-    assert world.told == ["connected d"]
-    assert world.connections.connected_to == Replica("n1", "d")
-    world.connections.broke(order[0])
-    world.connections.broke(order[1])
-    assert world.told == ["connected d", "lost"]
-    world.open(order[1])
-    assert world.told == ["connected d", "lost"]
-    world.open(order[0])
-    assert world.told == ["connected d", "lost", "connected d"]
+    host = Host()
+    host.open(*order[:3])
+    assert host.told == []
+    host.open(order[3])
+    assert host.told == ["connected d"]
+    assert host.connections.connected_to == Replica("n1", "d")
+    host.connections.broke(order[0])
+    host.connections.broke(order[1])
+    assert host.told == ["connected d", "lost"]
+    host.open(order[1])
+    assert host.told == ["connected d", "lost"]
+    host.open(order[0])
+    assert host.told == ["connected d", "lost", "connected d"]
 
 
 def test_all_four_have_to_lead_to_one_directory() -> None:
-    world = Host()
-    world.open(OUR_CONTROL, OUR_DATA, THEIR_CONTROL)
-    world.open(THEIR_DATA, directory_id="wiped")
-    assert world.told == []
-    world.open(OUR_CONTROL, OUR_DATA, THEIR_CONTROL, directory_id="wiped")
-    assert world.told == ["connected wiped"]
+    host = Host()
+    host.open(OUR_CONTROL, OUR_DATA, THEIR_CONTROL)
+    host.open(THEIR_DATA, directory_id="wiped")
+    assert host.told == []
+    host.open(OUR_CONTROL, OUR_DATA, THEIR_CONTROL, directory_id="wiped")
+    assert host.told == ["connected wiped"]
 
 
 def test_two_processes_on_one_directory_are_not_taken_for_one() -> None:
-    world = Host()
+    host = Host()
     for way in WAYS[:3]:
-        world.connections.opened(way, "d", "run 1")
-    world.connections.opened(WAYS[3], "d", "run 2")
-    assert world.told == []
-    world.connections.opened(WAYS[3], "d", "run 1")
-    assert world.told == ["connected d"]
+        host.connections.opened(way, "d", "run 1")
+    host.connections.opened(WAYS[3], "d", "run 2")
+    assert host.told == []
+    host.connections.opened(WAYS[3], "d", "run 1")
+    assert host.told == ["connected d"]
 
 
 def test_a_newer_connection_ends_the_older_one() -> None:
-    world = Host()
-    world.open(*WAYS)
-    world.open(THEIR_CONTROL)
-    assert world.told == ["connected d", "lost", "connected d"]
+    host = Host()
+    host.open(*WAYS)
+    host.open(THEIR_CONTROL)
+    assert host.told == ["connected d", "lost", "connected d"]
 
 
 def test_that_nobody_is_there_any_more_is_told_also_after_the_loss() -> None:
-    world = Host()
-    world.open(*WAYS)
-    world.connections.broke(OUR_CONTROL)
-    world.connections.gone()
-    assert world.told == ["connected d", "lost", "gone"]
+    host = Host()
+    host.open(*WAYS)
+    host.connections.broke(OUR_CONTROL)
+    host.connections.gone()
+    assert host.told == ["connected d", "lost", "gone"]
 
 
 def test_what_comes_early_waits_for_the_connection_in_its_order() -> None:
-    world = Host()
-    world.open(THEIR_DATA, THEIR_CONTROL)
-    world.receive(THEIR_DATA, "compare")
-    world.receive(THEIR_CONTROL, "heartbeat")
-    world.open(OUR_CONTROL)
-    world.receive(THEIR_DATA, "push")
-    assert world.told == []
-    world.open(OUR_DATA)
-    assert world.told == ["connected d", "compare", "heartbeat", "push"]
-    world.connections.broke(OUR_DATA)
-    world.open(OUR_DATA)
-    assert world.told[4:] == ["lost", "connected d"], "something came twice"
+    host = Host()
+    host.open(THEIR_DATA, THEIR_CONTROL)
+    host.receive(THEIR_DATA, "compare")
+    host.receive(THEIR_CONTROL, "heartbeat")
+    host.open(OUR_CONTROL)
+    host.receive(THEIR_DATA, "push")
+    assert host.told == []
+    host.open(OUR_DATA)
+    assert host.told == ["connected d", "compare", "heartbeat", "push"]
+    host.connections.broke(OUR_DATA)
+    host.open(OUR_DATA)
+    assert host.told[4:] == ["lost", "connected d"], "something came twice"
 
 
 @pytest.mark.parametrize("breaks", [True, False])
 def test_what_came_on_a_connection_that_broke_or_was_replaced_is_lost(breaks: bool) -> None:
-    world = Host()
-    world.open(THEIR_DATA, THEIR_CONTROL)
-    world.receive(THEIR_DATA, "of an older connection")
-    world.receive(THEIR_CONTROL, "heartbeat")
+    host = Host()
+    host.open(THEIR_DATA, THEIR_CONTROL)
+    host.receive(THEIR_DATA, "of an older connection")
+    host.receive(THEIR_CONTROL, "heartbeat")
     if breaks:
-        world.connections.broke(THEIR_DATA)
-    world.open(THEIR_DATA, OUR_CONTROL, OUR_DATA)
-    assert world.told == ["connected d", "heartbeat"]
+        host.connections.broke(THEIR_DATA)
+    host.open(THEIR_DATA, OUR_CONTROL, OUR_DATA)
+    assert host.told == ["connected d", "heartbeat"]
 
 
 def test_what_another_directory_said_is_lost() -> None:
-    world = Host()
-    world.open(THEIR_DATA, THEIR_CONTROL, directory_id="old")
-    world.receive(THEIR_DATA, "of the old directory")
-    world.receive(THEIR_CONTROL, "of the old directory, too")
-    world.open(*WAYS)
-    assert world.told == ["connected d"]
+    host = Host()
+    host.open(THEIR_DATA, THEIR_CONTROL, directory_id="old")
+    host.receive(THEIR_DATA, "of the old directory")
+    host.receive(THEIR_CONTROL, "of the old directory, too")
+    host.open(*WAYS)
+    assert host.told == ["connected d"]
 
 
 def test_what_waits_is_bounded_and_has_no_gaps() -> None:
-    world = Host()
-    world.open(THEIR_DATA, THEIR_CONTROL)
-    world.receive(THEIR_DATA, "first", HELD_LIMIT_BYTES // 2)
-    world.receive(THEIR_DATA, "too much", HELD_LIMIT_BYTES // 2)
-    world.receive(THEIR_DATA, "behind a gap")
-    world.open(OUR_CONTROL, OUR_DATA)
-    assert world.told == ["connected d", "first"]
-    world.connections.broke(OUR_CONTROL)
+    host = Host()
+    host.open(THEIR_DATA, THEIR_CONTROL)
+    host.receive(THEIR_DATA, "first", HELD_LIMIT_BYTES // 2)
+    host.receive(THEIR_DATA, "too much", HELD_LIMIT_BYTES // 2)
+    host.receive(THEIR_DATA, "behind a gap")
+    host.open(OUR_CONTROL, OUR_DATA)
+    assert host.told == ["connected d", "first"]
+    host.connections.broke(OUR_CONTROL)
     for number in range(HELD_LIMIT_BYTES // 1024 + 10):
-        world.receive(THEIR_CONTROL, str(number))
-    world.open(OUR_CONTROL)
-    assert len(world.told) == 4 + HELD_LIMIT_BYTES // 1024
+        host.receive(THEIR_CONTROL, str(number))
+    host.open(OUR_CONTROL)
+    assert len(host.told) == 4 + HELD_LIMIT_BYTES // 1024
 
 
 def test_what_comes_behind_a_loss_is_lost_although_another_way_makes_room_meanwhile() -> None:
-    world = Host()
-    world.open(THEIR_DATA, THEIR_CONTROL)
-    world.receive(THEIR_DATA, "push 1", HELD_LIMIT_BYTES // 2)
-    world.receive(THEIR_CONTROL, "heartbeat", HELD_LIMIT_BYTES // 4)
-    world.receive(THEIR_DATA, "push 2", HELD_LIMIT_BYTES // 2)
-    world.open(THEIR_CONTROL)
-    world.receive(THEIR_DATA, "push 3")
-    world.receive(THEIR_CONTROL, "newer heartbeat")
-    world.open(OUR_CONTROL, OUR_DATA)
-    assert world.told == ["connected d", "push 1", "newer heartbeat"]
-    world.open(THEIR_DATA, THEIR_CONTROL)
-    world.connections.broke(OUR_DATA)
-    world.receive(THEIR_DATA, "of a new connection")
-    world.open(OUR_DATA)
-    assert world.told[-1] == "of a new connection"
+    host = Host()
+    host.open(THEIR_DATA, THEIR_CONTROL)
+    host.receive(THEIR_DATA, "push 1", HELD_LIMIT_BYTES // 2)
+    host.receive(THEIR_CONTROL, "heartbeat", HELD_LIMIT_BYTES // 4)
+    host.receive(THEIR_DATA, "push 2", HELD_LIMIT_BYTES // 2)
+    host.open(THEIR_CONTROL)
+    host.receive(THEIR_DATA, "push 3")
+    host.receive(THEIR_CONTROL, "newer heartbeat")
+    host.open(OUR_CONTROL, OUR_DATA)
+    assert host.told == ["connected d", "push 1", "newer heartbeat"]
+    host.open(THEIR_DATA, THEIR_CONTROL)
+    host.connections.broke(OUR_DATA)
+    host.receive(THEIR_DATA, "of a new connection")
+    host.open(OUR_DATA)
+    assert host.told[-1] == "of a new connection"
 
 
 def test_a_closed_one_tells_nobody() -> None:
-    world = Host()
-    world.open(*WAYS)
-    world.connections.close()
+    host = Host()
+    host.open(*WAYS)
+    host.connections.close()
     for way in WAYS:
-        world.connections.broke(way)
-    assert world.told == ["connected d"]
+        host.connections.broke(way)
+    assert host.told == ["connected d"]

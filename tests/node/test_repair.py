@@ -324,7 +324,7 @@ def read(cell: Cell, node: LedgerNode, first_index: int) -> EntryBatch | None:
         else:
             batches.append(result[1])
 
-    cell.worlds[node.replica.member_id].read_later(lambda: node.store.read_from(*found), done)
+    cell.hosts[node.replica.member_id].read_later(lambda: node.store.read_from(*found), done)
     cell.step()
     return batches[0] if batches else None
 

@@ -39,7 +39,7 @@ def test_what_was_looked_at_while_the_log_was_cut_is_looked_at_again(
     tmp_path: Path,
 ) -> None:
     cell = alone(tmp_path)
-    node, world = cell.nodes["n0"], cell.worlds["n0"]
+    node, host = cell.nodes["n0"], cell.hosts["n0"]
     store = node.store
     scribble(node, tmp_path, 30, offset=60)
     looks = []
@@ -51,7 +51,7 @@ def test_what_was_looked_at_while_the_log_was_cut_is_looked_at_again(
                 assert found.ranges
                 store.truncate_from(store.end.index)
 
-    world.on_read = cut_after_the_first
+    host.on_read = cut_after_the_first
     cell.now_ms += SMALL.scrub_start_delay_ms
     cell.until(lambda: node.scrub_status().passes)
     assert [(each.first_index, each.stop_index) for each in store.damaged] == [(30, 31)]
@@ -90,7 +90,7 @@ def read_bytes(cell: Cell, milliseconds: int) -> int:
         if isinstance(found, Examination):
             sizes.append(found.size_bytes)
 
-    cell.worlds["n0"].on_read = count
+    cell.hosts["n0"].on_read = count
     for _ in range(milliseconds // 10):
         cell.step(10)
     return sum(sizes)

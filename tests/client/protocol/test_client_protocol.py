@@ -240,43 +240,43 @@ def body_of(request: Request) -> bytes:
     return bytes(request.batch.body(0))
 
 
-def check(world: Host) -> None:
-    assert len(world.done) == len(set(world.done)) == len(world.sent)
-    for request in world.sent:
-        times = world.log.count(body_of(request))
+def check(host: Host) -> None:
+    assert len(host.done) == len(set(host.done)) == len(host.sent)
+    for request in host.sent:
+        times = host.log.count(body_of(request))
         if request.error is None:
             receipt = receipt_of(request)
-            assert world.log[receipt.first_index] == body_of(request)
+            assert host.log[receipt.first_index] == body_of(request)
             assert times == 1
         elif isinstance(request.error, OutcomeUnknown):
             assert times <= 1, "an unknown append was sent again"
         else:
             assert isinstance(request.error, Refused), request.error
             assert times == 0, "a refused append was written"
-    for stream in world.streams:
-        own = [request for request in world.sent if request.stream is stream]
-        written = [body for body in world.log if body.startswith(b"%d/" % stream.number)]
+    for stream in host.streams:
+        own = [request for request in host.sent if request.stream is stream]
+        written = [body for body in host.log if body.startswith(b"%d/" % stream.number)]
         assert written == [body_of(r) for r in own if body_of(r) in written], "order was lost"
-        certain = [body_of(r) in world.log for r in own if not isinstance(r.error, OutcomeUnknown)]
+        certain = [body_of(r) in host.log for r in own if not isinstance(r.error, OutcomeUnknown)]
         assert certain == sorted(certain, reverse=True), "something was written behind a gap"
 
 
 @pytest.mark.parametrize("seed", range(150))
 def test_random_lives(seed: int) -> None:
-    world = Host(seed)
+    host = Host(seed)
     for _ in range(400):
-        world.step()
-    world.settle()
-    check(world)
+        host.step()
+    host.settle()
+    check(host)
 
 
 def test_the_same_seed_lives_the_same_life() -> None:
     logs = []
     for _ in range(2):
-        world = Host(5)
+        host = Host(5)
         for _ in range(300):
-            world.step()
-        logs.append((world.log, [type(r.error) for r in world.sent], world.now))
+            host.step()
+        logs.append((host.log, [type(r.error) for r in host.sent], host.now))
     assert logs[0] == logs[1]
 
 
@@ -285,12 +285,12 @@ def test_the_random_lives_meet_every_outcome() -> None:
     outcomes: set[str] = set()
     resent = 0
     for seed in range(20):
-        world = Host(seed)
+        host = Host(seed)
         for _ in range(400):
-            world.step()
-        world.settle()
-        outcomes |= {type(request.error).__name__ for request in world.sent}
-        resent += sum(request.attempts > 0 and request.error is None for request in world.sent)
+            host.step()
+        host.settle()
+        outcomes |= {type(request.error).__name__ for request in host.sent}
+        resent += sum(request.attempts > 0 and request.error is None for request in host.sent)
     assert {"NoneType", "OutcomeUnknown", "OutOfSequence"} <= outcomes
     assert resent > 50
 
@@ -298,99 +298,99 @@ def test_the_random_lives_meet_every_outcome() -> None:
 # -------------------------------------------------------------------- single rules
 
 
-def run(world: Host, milliseconds: float, *, silent: str = "") -> None:
+def run(host: Host, milliseconds: float, *, silent: str = "") -> None:
     """Let everybody but `silent` answer at once for so long."""
-    world.faults = False
-    stop = world.now + milliseconds
-    while world.now < stop:
-        for link, wire in list(world.wires.items()):
+    host.faults = False
+    stop = host.now + milliseconds
+    while host.now < stop:
+        for link, wire in list(host.wires.items()):
             while wire.to_server and link.address != silent:
-                world.serve(link, wire, wire.to_server.pop(0))
-            while wire.to_client and link in world.wires and link.address != silent:
-                world.deliver_answer(link, wire)
-        world.pass_time(5.0)
+                host.serve(link, wire, wire.to_server.pop(0))
+            while wire.to_client and link in host.wires and link.address != silent:
+                host.deliver_answer(link, wire)
+        host.pass_time(5.0)
 
 
 def led_by(number: int) -> Host:
-    world = Host(1)
-    world.leader = number
-    world.submit()
-    run(world, 300)
-    assert len(world.done) == 1
-    return world
+    host = Host(1)
+    host.leader = number
+    host.submit()
+    run(host, 300)
+    assert len(host.done) == 1
+    return host
 
 
 def test_a_lost_leader_is_replaced_within_two_rounds_of_asking() -> None:
-    world = led_by(0)
-    world.down.add(ADDRESSES[0])
-    for link in [link for link in world.wires if link.address == ADDRESSES[0]]:
-        world.lose(link)
-    world.carry_out()
-    world.leader, world.term = 2, 2
-    request = world.submit()
-    run(world, 100)
+    host = led_by(0)
+    host.down.add(ADDRESSES[0])
+    for link in [link for link in host.wires if link.address == ADDRESSES[0]]:
+        host.lose(link)
+    host.carry_out()
+    host.leader, host.term = 2, 2
+    request = host.submit()
+    run(host, 100)
     assert receipt_of(request).term == 2
 
 
 def test_silence_alone_never_takes_an_append_from_the_leader() -> None:
-    world = led_by(0)
-    request = world.submit()
-    run(world, 4000, silent=ADDRESSES[0])
+    host = led_by(0)
+    request = host.submit()
+    run(host, 4000, silent=ADDRESSES[0])
     assert not request.is_done
-    run(world, 100)
+    run(host, 100)
     assert receipt_of(request).term == 1
-    assert world.log.count(body_of(request)) == 1
+    assert host.log.count(body_of(request)) == 1
 
 
 def test_a_silent_leader_that_was_replaced_is_left_with_an_unknown_outcome() -> None:
-    world = led_by(0)
-    request = world.submit()
-    run(world, 200, silent=ADDRESSES[0])
+    host = led_by(0)
+    request = host.submit()
+    run(host, 200, silent=ADDRESSES[0])
     assert not request.is_done
-    world.leader, world.term = 1, 2
-    run(world, 200, silent=ADDRESSES[0])
+    host.leader, host.term = 1, 2
+    run(host, 200, silent=ADDRESSES[0])
     assert isinstance(request.error, OutcomeUnknown)
-    after = world.submit()
-    run(world, 50, silent=ADDRESSES[0])
+    after = host.submit()
+    run(host, 50, silent=ADDRESSES[0])
     assert receipt_of(after).term == 2
 
 
 def test_a_report_of_an_older_term_is_not_believed() -> None:
-    world = led_by(0)
-    world.leader, world.term = 1, 5
-    world.submit()
-    run(world, 100)
-    assert world.protocol.view.leader is not None
-    assert world.protocol.view.leader.address == ADDRESSES[1]
-    world.leader, world.term = 0, 4
-    stale = world.status(StatusRequest(), 2)
-    world.protocol.view.learn(ADDRESSES[2], stale)
-    assert world.protocol.view.leader.address == ADDRESSES[1]
+    host = led_by(0)
+    host.leader, host.term = 1, 5
+    host.submit()
+    run(host, 100)
+    assert host.protocol.view.leader is not None
+    assert host.protocol.view.leader.address == ADDRESSES[1]
+    host.leader, host.term = 0, 4
+    stale = host.status(StatusRequest(), 2)
+    host.protocol.view.learn(ADDRESSES[2], stale)
+    assert host.protocol.view.leader.address == ADDRESSES[1]
 
 
 def test_redials_of_a_dead_server_are_bounded() -> None:
-    world = Host(3)
-    world.down.update(ADDRESSES)
-    request = world.submit()
+    host = Host(3)
+    host.down.update(ADDRESSES)
+    request = host.submit()
     dials = 0
     while not request.is_done:
-        world.now = max(world.now + 1.0, world.protocol.next_wakeup_ms())
-        world.protocol.advance(world.now)
-        dials += len(world.protocol._links.to_dial)
-        world.carry_out()
+        host.now = max(host.now + 1.0, host.protocol.next_wakeup_ms())
+        host.protocol.advance(host.now)
+        dials += len(host.protocol._links.to_dial)
+        host.carry_out()
     assert isinstance(request.error, Unreachable)
     # 5 s at a pause of 125 to 250 ms for each of three servers, and the first, faster ones.
     assert 60 <= dials <= 3 * 50
 
 
 def test_an_idle_client_needs_no_wake_up() -> None:
-    world = led_by(1)
-    assert world.protocol.next_wakeup_ms() == float("inf")
+    host = led_by(1)
+    assert host.protocol.next_wakeup_ms() == float("inf")
 
 
 def test_what_cannot_be_encoded_fails_alone() -> None:
-    world = Host(1)
-    world.faults = False
+    host = Host(1)
+    host.faults = False
     nonsense: Any = object()
     request = Request(
         ReadRequest(first_index=nonsense),
@@ -398,8 +398,8 @@ def test_what_cannot_be_encoded_fails_alone() -> None:
         submitted_ms=0.0,
         deadline_ms=5000.0,
     )
-    world.protocol.submit(request, world.now)
-    other = world.submit()
-    run(world, 1000)
+    host.protocol.submit(request, host.now)
+    other = host.submit()
+    run(host, 1000)
     assert isinstance(request.error, BadRequest)
     assert receipt_of(other).count == 1

@@ -67,7 +67,7 @@ class WatchedCell:
             getattr(checker, what)(*arguments)
 
     def _watch_what_is_sent(self, member: Any) -> None:
-        self.cell.worlds[member.member_id].on_sent = lambda envelope: self.tell("sent", member, envelope)
+        self.cell.hosts[member.member_id].on_sent = lambda envelope: self.tell("sent", member, envelope)
 
     # ---------------------------------------------------------------- what happens
 

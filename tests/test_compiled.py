@@ -39,7 +39,7 @@ def output_of(*arguments: str, **environment: str) -> str:
     ).stdout
 
 
-def live(seed: int, **environment: str) -> Any:
+def run_of(seed: int, **environment: str) -> Any:
     return json.loads(output_of("-m", "quorumlog", "sim", "--seed", str(seed), "--json", **environment))
 
 
@@ -59,7 +59,7 @@ def test_nothing_compiled_lies_beside_the_sources() -> None:
 
 
 @pytest.mark.parametrize("seed", [2, 3, 17, 305])
-def test_what_is_installed_lives_the_lives_of_its_sources(seed: int) -> None:
-    life = live(seed)
-    assert life["ok"]
-    assert life == live(seed, PYTHONPATH=str(SOURCES))
+def test_what_is_installed_runs_as_its_sources_do(seed: int) -> None:
+    run = run_of(seed)
+    assert run["ok"]
+    assert run == run_of(seed, PYTHONPATH=str(SOURCES))

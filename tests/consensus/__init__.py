@@ -1,1 +1,1 @@
-"""Tests of `quorumlog.consensus`: scripts, claims of the Raft paper, random lives."""
+"""Tests of `quorumlog.consensus`: scripts, claims of the Raft paper, random runs."""

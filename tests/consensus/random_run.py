@@ -1,4 +1,4 @@
-"""One short life of a group, decided by one seed: faults first, peace after.
+"""One short run of a group, decided by one seed: faults first, peace after.
 
     python -m tests.consensus.random_run FIRST_SEED [STOP_SEED]
 
@@ -53,7 +53,7 @@ class RandomRun:
             preferred_leader_ids=("n0",) if rng.random() < 0.3 else (),
             preferred_cool_down_ms=rng.choice((1_000, 30_000)),
         )
-        # Each life draws its own faults, so that no fault is drowned by the others.
+        # Each run draws its own faults, so that no fault is drowned by the others.
         self.loss = rng.choice((0.0, 0.0, 0.02, 0.2))
         self.repeat = rng.choice((0.0, 0.05, 0.2))
         self.delay_ms = rng.choice((1.0, 5.0, 40.0, 150.0))
@@ -70,7 +70,7 @@ class RandomRun:
         self.disks = {i: FakeDisk(Replica(i, f"{i}-d0")) for i in self.ids}
         self.retired: list[FakeDisk] = []
         self.members: dict[str, FakeMember] = {}
-        self.lives = dict.fromkeys(self.ids, 0)
+        self.starts = dict.fromkeys(self.ids, 0)
         self.paused_until = dict.fromkeys(self.ids, 0.0)
         self.inbox: dict[str, list[Callable[[FakeMember], None]]] = {i: [] for i in self.ids}
         self.wake_at: dict[str, float] = {}
@@ -102,7 +102,7 @@ class RandomRun:
             action()
         self.now_ms = stop_ms
 
-    def live(self) -> None:
+    def carry_out(self) -> None:
         for i in self.ids:
             self.at(self.rng.uniform(0, 300), lambda i=i: self.start(i))
         self.at(self.fault_every_ms, self.fault)
@@ -117,7 +117,7 @@ class RandomRun:
     def start(self, i: str) -> None:
         if i in self.members:
             return
-        self.lives[i] += 1
+        self.starts[i] += 1
         self.inbox[i].clear()
         self.paused_until[i] = 0.0
         self.members[i] = FakeMember(
@@ -341,7 +341,7 @@ class RandomRun:
 
     def read(self, member: FakeMember) -> None:
         number = member.node.request_read()
-        key = (member.replica.member_id, self.lives[member.replica.member_id], number)
+        key = (member.replica.member_id, self.starts[member.replica.member_id], number)
         self.read_floor[key] = len(self.committed) - 1
 
     # ---------------------------------------------------------------- checkers
@@ -349,7 +349,7 @@ class RandomRun:
     def check_ready(self, member: FakeMember, ready: Ready) -> None:
         for grant in ready.read_grants:
             i = member.replica.member_id
-            floor = self.read_floor.pop((i, self.lives[i], grant.number))
+            floor = self.read_floor.pop((i, self.starts[i], grant.number))
             assert grant.index >= floor, (grant, floor)
             self.grants += 1
         if ready.hard_state is not None and ready.hard_state.voted_for is not None:
@@ -433,7 +433,7 @@ class AsyncRun(RandomRun):
             member.disk.synced_count = len(member.disk.entries)
 
     def wipe(self, i: str) -> None:
-        """Not here: which of the voters may be missing is the other lives' question."""
+        """Not here: which of the voters may be missing is the other runs' question."""
 
     def read(self, member: FakeMember) -> None:
         """Not here: what was committed may be gone."""
@@ -497,24 +497,24 @@ class DamagedRun(RandomRun):
 
 
 def main() -> None:
-    """Live the lives of these seeds; print those that failed."""
+    """The runs of these seeds; print those that failed."""
     first = int(sys.argv[1])
     stop = int(sys.argv[2]) if len(sys.argv) > 2 else first + 1
     entries = terms = grants = failed = 0
     for seed in range(first, stop):
-        life = RandomRun(seed)
+        run = RandomRun(seed)
         try:
-            life.live()
+            run.carry_out()
         except AssertionError as error:
             failed += 1
             where = traceback.extract_tb(error.__traceback__)[-1]
-            print(f"seed {seed} at {life.now_ms:.1f} ms, {where.name}:{where.lineno}: {error!s:.300}")
+            print(f"seed {seed} at {run.now_ms:.1f} ms, {where.name}:{where.lineno}: {error!s:.300}")
             if stop == first + 1:
                 raise
-        entries += len(life.committed)
-        terms += len(life.leaders)
-        grants += life.grants
-    print(f"{stop - first} lives, {failed} failed, {entries} entries, {terms} terms, {grants} reads")
+        entries += len(run.committed)
+        terms += len(run.leaders)
+        grants += run.grants
+    print(f"{stop - first} runs, {failed} failed, {entries} entries, {terms} terms, {grants} reads")
 
 
 if __name__ == "__main__":

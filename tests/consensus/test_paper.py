@@ -488,7 +488,7 @@ def test_5_4_2_only_entries_of_the_current_term_are_committed_by_counting() -> N
 
 
 def test_5_4_3_a_new_leader_has_every_committed_entry() -> None:
-    """5.4.3, Leader Completeness (the random lives check it in every election)."""
+    """5.4.3, Leader Completeness (the random runs check it in every election)."""
     scenario = group(
         """
         members 5

@@ -14,19 +14,19 @@ from .random_run import RandomRun
 
 
 def trace_of(seed: int) -> str:
-    """A digest of every Ready of every member of one life, and of what they say at its end."""
-    life = RandomRun(seed)
+    """A digest of every Ready of every member of one run, and of what they say at its end."""
+    run = RandomRun(seed)
     digest = hashlib.sha256()
-    check = life.check_ready
+    check = run.check_ready
 
     def record(member: FakeMember, ready: Ready) -> None:
-        digest.update(f"{life.now_ms} {member.replica} {ready}\n".encode())
+        digest.update(f"{run.now_ms} {member.replica} {ready}\n".encode())
         check(member, ready)
 
-    life.check_ready = record  # type: ignore[method-assign]
-    life.live()
-    for i in life.ids:
-        digest.update(repr(life.members[i].node.status()).encode())
+    run.check_ready = record  # type: ignore[method-assign]
+    run.carry_out()
+    for i in run.ids:
+        digest.update(repr(run.members[i].node.status()).encode())
     return digest.hexdigest()
 
 

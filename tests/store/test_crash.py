@@ -80,7 +80,7 @@ def test_cut_at_every_byte_of_the_last_write(index_written: bool, rest: int) -> 
 
 @pytest.mark.usefixtures("no_syncs")
 def test_killed_at_every_step_of_appends_and_syncs(tmp_path: Path) -> None:
-    def live(path: str, disk: StoppingDisk, acknowledged: list[int]) -> None:
+    def append_and_sync(path: str, disk: StoppingDisk, acknowledged: list[int]) -> None:
         store, _ = open_store(path, disk=disk)
         try:
             for count in (2, 3, 1, 6):
@@ -93,13 +93,13 @@ def test_killed_at_every_step_of_appends_and_syncs(tmp_path: Path) -> None:
     whole = StoppingDisk()
     path = str(tmp_path / "whole")
     make_directory(path)
-    live(path, whole, [])
+    append_and_sync(path, whole, [])
     for stop_at in range(len(whole.steps)):
         path = str(tmp_path / f"m{stop_at}")
         make_directory(path)
         acknowledged = [-1]
         with contextlib.suppress(Stopped):
-            live(path, StoppingDisk(stop_at), acknowledged)
+            append_and_sync(path, StoppingDisk(stop_at), acknowledged)
         store, _ = open_store(path)
         log = read_log(store)
         assert log == numbered(12)[: len(log)], stop_at
@@ -292,7 +292,7 @@ class Machine:
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_lives_with_crashes(seed: int) -> None:
+def test_runs_with_crashes(seed: int) -> None:
     machine = Machine(Random(seed))
     steps = [
         *[machine.append] * 4,

@@ -1,4 +1,4 @@
-"""The client's decisions in virtual time: random lives against model servers, and single rules."""
+"""The client's decisions in virtual time: random runs against model servers, and single rules."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def check(host: Host) -> None:
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_random_lives(seed: int) -> None:
+def test_random_runs(seed: int) -> None:
     host = Host(seed)
     for _ in range(400):
         host.step()
@@ -270,7 +270,7 @@ def test_random_lives(seed: int) -> None:
     check(host)
 
 
-def test_the_same_seed_lives_the_same_life() -> None:
+def test_the_same_seed_gives_the_same_run() -> None:
     logs = []
     for _ in range(2):
         host = Host(5)
@@ -280,8 +280,8 @@ def test_the_same_seed_lives_the_same_life() -> None:
     assert logs[0] == logs[1]
 
 
-def test_the_random_lives_meet_every_outcome() -> None:
-    """Guards the model: a life without unknown outcomes or resends would prove nothing."""
+def test_the_random_runs_meet_every_outcome() -> None:
+    """Guards the model: a run without unknown outcomes or resends would prove nothing."""
     outcomes: set[str] = set()
     resent = 0
     for seed in range(20):

@@ -222,8 +222,8 @@ def refused_forgotten_by_follower(patch: Patch) -> None:
     """Its entry may still commit, and nothing was written for it."""
     patch.edit(
         PendingAppends.lose,
-        "        for _, append, _ in judged:\n            append.answer(refusal)\n",
-        "        reached()\n",
+        "        for append in list(self._refused):\n            self.settle(append, refusal)\n",
+        "        reached()\n        self._refused.clear()\n",
     )
 
 
@@ -236,8 +236,9 @@ def refused_has_no_deadline(patch: Patch) -> None:
     """It is refused already, so there is nothing to wait for."""
     patch.edit(
         PendingAppends.expire,
-        "        for _, append, error in self._refused:\n            if append.deadline_ms <= now_ms:",
-        "        for _, append, error in self._refused:\n"
+        "        for append, (_, error) in list(self._refused.items()):\n"
+        "            if append.deadline_ms <= now_ms:",
+        "        for append, (_, error) in list(self._refused.items()):\n"
         "            if append.deadline_ms <= now_ms and not reached():",
     )
 

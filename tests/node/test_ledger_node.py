@@ -217,6 +217,32 @@ def test_an_append_without_a_quorum_ends_as_unknown_in_time(tmp_path: Path) -> N
     cell.close()
 
 
+def test_a_refusal_that_nobody_confirms_is_answered_in_time(tmp_path: Path) -> None:
+    """A leader that is cut off may have been replaced, and judges by what another has long cut."""
+    patient = ConsensusConfig(heartbeat_interval_ms=1000)
+    cell = Cell(tmp_path, consensus=patient)
+    leader = cell.leader()
+    first = append(leader, b"x")
+    cell.until(lambda: first)
+    cell.cut_off = {node.replica.member_id for node in cell.followers()}
+    started = cell.now_ms
+    outcomes: list[Any] = []
+    gone: list[Any] = []
+    for done, owner in ((outcomes.append, "stays"), (gone.append, "goes")):
+        leader.append(EntryBatch.from_bodies([b"y"]), 200, done, owner, expected_last=-1)
+    cell.step()
+    assert leader.next_wakeup_ms() <= cell.now_ms + 100
+    leader.discard_requests_of("goes")
+    cell.until(lambda: outcomes)
+    assert isinstance(outcomes[0], RequestTimeout)
+    assert "expected_last is -1" in str(outcomes[0])
+    assert leader.raft.role is Role.LEADER
+    assert cell.now_ms - started <= 400
+    cell.until(lambda: leader.raft.role is not Role.LEADER)
+    assert (len(outcomes), gone) == (1, [])
+    cell.close()
+
+
 def test_bad_appends_are_refused_and_change_nothing(cell: Cell) -> None:
     leader = cell.leader()
     end = leader.store.end

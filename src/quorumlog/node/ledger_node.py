@@ -266,7 +266,7 @@ class LedgerNode:
         )
         if self._writer.disk_full:
             wakeup = min(wakeup, self._next_space_ms)
-        if self._pending.proposed_count or self._pending.queued:
+        if self._pending.has_any:
             wakeup = min(wakeup, self._next_expiry_ms)
         if self._pending.queued:
             wakeup = min(wakeup, self._former.next_wakeup_ms(self._now_ms))

@@ -2,11 +2,13 @@
 
 An append is *queued* until a batch is formed of all that arrived, then *proposed* at (term, index)
 until it commits. Queued ones can be refused, for certainly nothing of them was written; proposed ones
-can only commit or become unknown.
+can only commit or become unknown. One whose condition is not met is *refused*, and hears of it once that
+is certain.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 
@@ -70,8 +72,9 @@ class PendingAppends:
         """By `last_index`, ascending; all of one term."""
         self.proposed_bytes = 0
         """Uncommitted bytes of this leader, what `max_uncommitted_bytes` bounds."""
-        self._refused: list[tuple[int, PendingAppend, LedgerError]] = []
-        """(index, append, error): refused because of this entry, once it is committed."""
+        self._refused: dict[PendingAppend, tuple[float, LedgerError]] = {}
+        """append -> (index, error): refused because of this entry, once it is committed. Infinity: no
+        majority has confirmed yet that this member may judge."""
 
     def queue(self, append: PendingAppend, now_ms: float) -> None:
         if not self.queued:
@@ -99,6 +102,7 @@ class PendingAppends:
     def discard(self, owner: object) -> None:
         """Drop what `owner` queued and is not proposed, without an answer: its connection is gone."""
         self._keep([append for append in self.queued if append.owner is not owner])
+        self._refused = {a: one for a, one in self._refused.items() if a.owner is not owner}
 
     def propose(self, appends: list[PendingAppend], first: EntryId) -> None:
         index = first.index
@@ -112,10 +116,21 @@ class PendingAppends:
             self.proposed_bytes += append.size_bytes
             self._proposed.append(append)
 
-    def refuse_once_committed(self, append: PendingAppend, error: LedgerError, index: int) -> None:
-        """What speaks against `append` is the entry at `index`, which may still be lost."""
+    def refuse_once_confirmed(self, append: PendingAppend, error: LedgerError) -> None:
+        """Not before a majority has confirmed the leader; then `refuse_once_committed`, or `settle`."""
         append.batch = None
-        self._refused.append((index, append, error))
+        self._refused[append] = math.inf, error
+
+    def refuse_once_committed(self, append: PendingAppend, index: int) -> None:
+        """What speaks against `append` is the entry at `index`, which may still be lost."""
+        if append in self._refused:  # its time may be over
+            _, error = self._refused[append]
+            self._refused[append] = index, error
+
+    def settle(self, append: PendingAppend, outcome: LedgerError) -> None:
+        """The answer of one that was to be refused; none if it is not waited for any more."""
+        if self._refused.pop(append, None) is not None:
+            append.answer(outcome)
 
     def complete(self, committed_index: int, durability: Durability) -> None:
         """Answer everything up to `committed_index`; the caller still leads in the term of them all."""
@@ -132,10 +147,9 @@ class PendingAppends:
                 )
             )
         if self._refused:
-            due = [(a, error) for index, a, error in self._refused if index <= committed_index]
-            self._refused = [one for one in self._refused if one[0] > committed_index]
-            for append, error in due:
-                append.answer(error)
+            refused = list(self._refused.items())
+            for append, error in [(a, error) for a, (at, error) in refused if at <= committed_index]:
+                self.settle(append, error)
 
     def refuse_queued(self, error: LedgerError) -> None:
         for append in self.take_queued():
@@ -146,9 +160,8 @@ class PendingAppends:
         self.proposed_bytes = 0
         for append in proposed:
             append.answer(OutcomeUnknown(reason))
-        judged, self._refused = self._refused, []
-        for _, append, _ in judged:
-            append.answer(refusal)
+        for append in list(self._refused):
+            self.settle(append, refusal)
         self.refuse_queued(refusal)
 
     def expire(self, now_ms: float) -> None:
@@ -157,9 +170,10 @@ class PendingAppends:
         for append in self._proposed:
             if append.done is not None and append.deadline_ms <= now_ms:
                 append.answer(OutcomeUnknown("not committed in time; the entries may still commit"))
-        for _, append, error in self._refused:
+        for append, (_, error) in list(self._refused.items()):
             if append.deadline_ms <= now_ms:
-                append.answer(RequestTimeout(f"nothing was written ({error}, not committed in time)"))
+                late = f"nothing was written ({error}, which was not confirmed in time)"
+                self.settle(append, RequestTimeout(late))
 
     def _expire_queued(self, now_ms: float) -> None:
         """With an expired append go all that its owner queued behind it: streams keep their order."""
@@ -182,3 +196,8 @@ class PendingAppends:
     @property
     def proposed_count(self) -> int:
         return len(self._proposed)
+
+    @property
+    def has_any(self) -> bool:
+        """Somebody waits, and may have a deadline."""
+        return bool(self.queued or self._proposed or self._refused)

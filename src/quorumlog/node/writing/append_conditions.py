@@ -95,18 +95,18 @@ class AppendConditions:
     def refuse(self, unmet: Sequence[Unmet]) -> None:
         """Once the judgement is certain to be the group's."""
         for append, error in unmet:
-            append.batch = None
+            self._pending.refuse_once_confirmed(append, error)
             self._confirm(partial(self._confirmed, append, error), append.owner)
 
     def _confirmed(
         self, append: PendingAppend, error: WrongLastIndex, refusal: LedgerError | None
     ) -> None:
         if refusal is not None:
-            append.answer(refusal)
+            self._pending.settle(append, refusal)
         elif error.actual <= self._raft.committed_index:
-            append.answer(error)
+            self._pending.settle(append, error)
         else:
-            self._pending.refuse_once_committed(append, error, error.actual)
+            self._pending.refuse_once_committed(append, error.actual)
 
     def _look(self) -> None:
         """Read beside the loop: the end of a log that was opened a moment ago is in no memory."""

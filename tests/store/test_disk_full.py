@@ -454,6 +454,38 @@ def test_a_data_file_that_is_lost_on_a_full_disk_stops_nobody_and_waits_for_spac
     assert read_log(store) == numbered(150)
 
 
+@pytest.mark.parametrize("cut", [1, 40, 69, 150, 290])
+@pytest.mark.parametrize("is_index_lost", [False, True])
+@pytest.mark.parametrize("lost", range(5))
+def test_a_segment_that_is_lost_on_a_full_disk_can_be_cut(
+    lost: int, is_index_lost: bool, cut: int
+) -> None:
+    """Wherever the cut is: in front of what is lost, in it or behind it."""
+    disk = SimDisk()
+    directory = open_simulated(disk)
+    directory.save_hard_state(HardState(3000, None))
+    append_numbered(directory.store, cut)
+    end = directory.store.end
+    append_numbered(directory.store, 300 - cut)
+    sync(directory.store)
+    directory.close(clean=True)
+    disk.kill()
+    disk.delete(data_path(lost * SIMULATED.segment_bytes))
+    if is_index_lost:
+        disk.delete(f"m/index/{SIMULATED.index_segment_bytes:020d}")
+    disk.capacity_bytes = disk._used_bytes()
+    disk.has_greedy_neighbour = True
+    store = open_simulated(disk).store
+    assert store.damaged
+    store.truncate_from(cut, end)
+    assert (store.end.index, store.durable.index) == (cut - 1, cut - 1)
+    noops = noops_until_full(store)
+    disk.kill()
+    store = open_simulated(disk).store
+    assert store.end.index == cut - 1 + noops, "what was reserved had no space"
+    sync(store)
+
+
 @pytest.mark.parametrize("size_bytes", [-1, 0, 320, 2000, SIMULATED.index_segment_bytes - 1])
 @pytest.mark.parametrize("segment", [0, 1])
 def test_an_index_file_that_is_lost_on_a_full_disk_stops_nobody(segment: int, size_bytes: int) -> None:

@@ -48,7 +48,13 @@ def test_order_of_the_steps(tmp_path: Path) -> None:
     store.truncate_from(2)
     steps = [(what, name.removeprefix(path + "/")) for what, name in disk.steps]
     assert steps[:4] == [("write", "durable"), ("sync", "durable")] * 2
-    emptied = ("write", "set_size", "set_size", "sync")  # what holds the reserve of the no-ops
+    emptied = (
+        "allocate",
+        "write",
+        "set_size",
+        "set_size",
+        "sync",
+    )  # what holds the reserve of the no-ops
     at = 4
     for name, what in (
         (f"data/{3072:020d}", ("unlink",)),
@@ -64,12 +70,9 @@ def test_order_of_the_steps(tmp_path: Path) -> None:
             expected.append(("sync_directory", name.partition("/")[0]))
         assert steps[at : at + len(expected)] == expected
         at += len(expected)
-    assert steps[at : at + 4] == [
-        ("write", f"index/{0:020d}"),
-        ("sync", f"index/{0:020d}"),
-        ("write", f"data/{0:020d}"),
-        ("sync", f"data/{0:020d}"),
-    ]
+    zeroed = ("allocate", "write", "sync")
+    names = (f"index/{0:020d}", f"data/{0:020d}")
+    assert steps[at : at + 6] == [(call, name) for name in names for call in zeroed]
     store.close()
 
 

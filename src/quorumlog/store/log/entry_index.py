@@ -118,6 +118,11 @@ class IndexSegments(SegmentList):
 
     def zero_in_segment(self, first_position: int, stop_position: int) -> None:
         super().zero_in_segment(first_position, self.stop_of_files(stop_position))
+        with self._unwritten_lock:
+            held = self._unwritten
+            if held is not None and not held.data:
+                # Units of damaged entries lay in front of it, and have no space either.
+                self._unwritten = held._replace(position=min(held.position, self.reserved_position))
 
 
 class EntryIndex:

@@ -149,7 +149,10 @@ class Segment:
             self.make_writable(position, position if low is None else low, self.end_position)
         # Whole pages at the other end, where nothing counts: a part of one might have to be read.
         page_stop = self.base_position - (self.base_position - cut) // PAGE_BYTES * PAGE_BYTES
-        self.zero(position, min(page_stop, self.end_position))
+        page_stop = min(page_stop, self.end_position)
+        # Without space a page that is a hole takes no zeros, and needs none.
+        if position < reserved_stop or self.next_data(position) < page_stop:
+            self.zero(position, page_stop)
         try:
             self._file.set_size(cut - self.base_position)
             self._file.set_size(self.size_bytes)

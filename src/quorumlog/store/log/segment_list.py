@@ -92,16 +92,21 @@ class SegmentList:
 
     def drop_after(self, position: int, reserve_stop: int = 0) -> list[Segment]:
         """Delete the segments behind the one that holds `position`, and return them. Segments below
-        `reserve_stop` become zeros instead, and stay reserved. Each step, from the last backwards, is on
-        disk before the next: what a crash leaves is contiguous."""
+        `reserve_stop` become zeros instead, and keep the space that they have or can get: one that was
+        made again may have none. Each step, from the last backwards, is on disk before the next: what a
+        crash leaves is contiguous."""
         dropped = []
         with self._growth_lock:
             reserve_stop = min(reserve_stop, self.reserved_position)
             behind = self.base_of(position) + self.segment_bytes
             for file in reversed([file for file in self.files if file.base_position >= behind]):
                 if file.base_position < reserve_stop:
+                    stop = min(reserve_stop, file.end_position)
+                    fits = file.reserve_what_fits(file.base_position, stop)
+                    if fits < stop:
+                        reserve_stop = fits
                     self.reserved_position = reserve_stop
-                    file.discard_from(file.base_position, min(reserve_stop, file.end_position))
+                    file.discard_from(file.base_position, fits)
                     file.sync()
                     continue
                 del self._files[file.base_position]
@@ -232,7 +237,14 @@ class SegmentList:
             # nothing was ever written so far, because a damaged range does.
             return
         stop_position += -(stop_position - file.base_position) % PAGE_BYTES
-        file.zero(first_position, min(stop_position, file.end_position))
+        stop_position = min(stop_position, file.end_position)
+        fits = file.reserve_what_fits(first_position, stop_position)
+        if fits == stop_position:
+            file.zero(first_position, stop_position)
+        else:  # made again by a start that had no space for it
+            with self._growth_lock:
+                self.reserved_position = min(self.reserved_position, fits)
+                file.discard_from(first_position, fits)
         file.sync()
 
     def make_writable(self, position: int, size_bytes: int) -> None:

@@ -239,6 +239,27 @@ def test_an_unreadable_page_is_no_error_of_the_system(
         assert result.exit_code == (3 if part in ("/data/", "member") else 0), part
 
 
+@pytest.mark.parametrize("refused", ["exists", "open"])
+@pytest.mark.parametrize("command", [("inspect",), ("verify",), ("read", "--path")])
+def test_a_directory_of_another_user_is_read_as_that_user(
+    cli: Cli,
+    stopped: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+    refused: str,
+) -> None:
+    """Permission ends at the directory, or at its files."""
+
+    def refuse(owner: object, path: object = None, **_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path or owner))
+
+    monkeypatch.setattr(Path if refused == "exists" else OsDisk, refused, refuse)
+    result = cli(*command, stopped[0])
+    assert result.exit_code == 2, result.output
+    said = plain(result.stderr)
+    assert f"no permission for {stopped[0]}/member; run this as the user that the member runs as" in said
+
+
 def test_verify_finds_three_members_equal(cli: Cli, stopped: list[Path]) -> None:
     result = cli("verify", *stopped)
     assert result.exit_code == 0, result.output

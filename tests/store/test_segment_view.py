@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
+from quorumlog.errors import ConfigError
 from quorumlog.sim.disk import PAGE_BYTES, SimDisk
-from quorumlog.store.disk import OsDisk
+from quorumlog.store.disk import OsDisk, OsFile, os_error
 from quorumlog.store.log.segment_list import segment_name
 from quorumlog.store.log.segment_view import (
     MAX_OPEN_FILES,
@@ -114,3 +116,14 @@ def test_a_page_that_the_disk_refuses_is_zeros_and_named_and_costs_no_other() ->
     units = IndexUnits(segments)
     assert not units.read(PAGE_BYTES // 32, PAGE_BYTES // 16)["size"].any()
     assert [page.position for page in units.unreadable.values()] == [PAGE_BYTES]
+
+
+def test_a_file_of_another_user_is_no_damage(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    segments = view_of(folder)
+
+    def refuse(path: str, **_: bool) -> OsFile:
+        raise os_error(errno.EACCES, path)
+
+    monkeypatch.setattr(disk, "open", refuse)
+    with pytest.raises(ConfigError, match=r"no permission for .*; run this as the user that the member"):
+        read_pages(segments, 3 * SEGMENT_BYTES, 0)

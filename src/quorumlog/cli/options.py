@@ -100,6 +100,16 @@ def split_servers(servers: str) -> list[str]:
 
 def check_directory(directory: Path) -> str:
     """An existing directory; raises ConfigError."""
+    from quorumlog.store.disk import not_allowed
+
+    try:
+        _check_directory(directory)
+    except PermissionError as error:
+        raise ConfigError(not_allowed(str(directory), error)) from None
+    return str(directory)
+
+
+def _check_directory(directory: Path) -> None:
     from quorumlog.store.files.member_file import MEMBER_NAME
     from quorumlog.store.log.segment_list import DATA_NAME
 
@@ -111,4 +121,3 @@ def check_directory(directory: Path) -> str:
     if members and not is_one:
         names = ", ".join(member.parent.name for member in members)
         raise ConfigError(f"{directory} holds the directories of members ({names}); name one of them")
-    return str(directory)

@@ -50,6 +50,14 @@ def refusal(path: str, action: str, error: OSError) -> str:
     return f"{path} cannot be {action}: {reason_of(error)}{where}; {remedy}"
 
 
+def not_allowed(path: str, error: PermissionError) -> str:
+    """The same, of a directory of another user that is only looked at."""
+    return (
+        f"{path} cannot be read: no permission for {error.filename or path}; run this as the user that"
+        " the member runs as"
+    )
+
+
 class DiskUsage(NamedTuple):
     """Of the file system that holds a path, in bytes."""
 

@@ -17,7 +17,7 @@ import numpy as np
 from quorumlog.entry import ENTRY_KINDS
 from quorumlog.entry_header import HEADER_BYTES, EntryHeader, unpack_header
 from quorumlog.errors import ConfigError
-from quorumlog.store.disk import Disk, reason_of, refusal
+from quorumlog.store.disk import Disk, not_allowed, reason_of
 from quorumlog.store.ledger_store import LogPoint
 from quorumlog.store.log.placement import problem_of_units
 from quorumlog.store.log.segment import PAGE_BYTES, Segment
@@ -104,7 +104,7 @@ class SegmentView(SegmentList):
             except FileNotFoundError:
                 return None
             except PermissionError as error:
-                raise ConfigError(refusal(path, "read", error)) from error
+                raise ConfigError(not_allowed(path, error)) from error
             if len(self._files) >= MAX_OPEN_FILES:
                 self._files.pop(next(iter(self._files))).retire()
             self._files[base] = file

@@ -20,7 +20,7 @@ from quorumlog.config import MIB
 from quorumlog.entry import EntryId, Formation, HardState
 from quorumlog.entry_header import EntryHeader, unpack_header
 from quorumlog.errors import ConfigError, DirectoryDamaged, IndexOutOfRange
-from quorumlog.store.disk import Disk
+from quorumlog.store.disk import Disk, not_allowed
 from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME, load_checkpoint
 from quorumlog.store.files.damaged_ranges import damaged_name, load_damaged
 from quorumlog.store.files.durable_file import (
@@ -95,10 +95,7 @@ class DirectoryReader:
                 " name the data directory of a member"
             ) from error
         except PermissionError as error:
-            raise ConfigError(
-                f"{path} cannot be read: no permission for {error.filename}; run this as the user that"
-                " the member runs as"
-            ) from error
+            raise ConfigError(not_allowed(path, error)) from error
         self.damage += extent.damage
         self.segments: tuple[LogSegment, ...] = extent.segments
         self.end: LogPoint = extent.end

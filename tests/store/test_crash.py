@@ -198,7 +198,7 @@ class Machine:
         self.disk.failing_syncs = "/data/"
         task = self.store.begin_sync()
         assert task is not None
-        with pytest.raises(StoreFailure, match="cannot be synced: [^[]"):
+        with pytest.raises(StoreFailure, match=r"cannot be synced: [^[]"):
             task.run()
         self.disk.failing_syncs = ""
         self.store.close()
@@ -211,7 +211,7 @@ class Machine:
         cut = self.random.randint(0, len(self.log) - 1)
         self.acknowledged = min(self.acknowledged, cut)
         self.disk.failing_syncs = self.random.choice(["/data/", "/index/"])
-        with pytest.raises(StoreFailure, match="cannot be synced: [^[]"):
+        with pytest.raises(StoreFailure, match=r"cannot be synced: [^[]"):
             self.store.truncate_from(cut)
         self.disk.failing_syncs = ""
         self.store.close()

@@ -5,6 +5,8 @@ The mutants (tests/mutants/store.py) run some of these as well.
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,7 +14,9 @@ import pytest
 from quorumlog.entry import HardState, Replica
 from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
 from quorumlog.sim.disk import PAGE_BYTES, SimDisk
+from quorumlog.sim.disk.sim_file import SimFile
 from quorumlog.store.directory.opened_directory import MemberDirectory
+from quorumlog.store.disk import os_error
 from quorumlog.store.file_ledger_store import FileLedgerStore
 from quorumlog.store.offline.directory_reader import DirectoryReader
 from quorumlog.store.offline.inspection import inspect_directory
@@ -327,3 +331,44 @@ def test_no_tool_raises_an_error_of_the_disk_whatever_page_it_is() -> None:
             assert "cannot be read" in found.problem
             said += 1
     assert said > 8
+
+
+class FewFiles(SimDisk):
+    """No more can be opened after so many."""
+
+    files_left = 1 << 30
+
+    def open(self, path: str, *, writable: bool = True, create: bool = False) -> SimFile:
+        self.files_left -= 1
+        if self.files_left < 0:
+            raise os_error(errno.EMFILE, path)
+        return super().open(path, writable=writable, create=create)
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda disk: verify_directory(disk, "m"),
+        lambda disk: inspect_directory(disk, "m"),
+        open_simulated,
+    ],
+    ids=["verify", "inspect", "start"],
+)
+def test_no_descriptors_left_is_no_damage_whatever_was_opened_last(
+    look: Callable[[SimDisk], object],
+) -> None:
+    contents = stopped(150)[0].snapshot()
+    for files_left in range(100):
+        disk = FewFiles()
+        disk.restore(contents)
+        disk.files_left = files_left
+        try:
+            look(disk)
+        except (ConfigError, StoreFailure) as error:
+            assert not isinstance(error, DirectoryDamaged)
+            assert "Too many open files" in str(error)
+            assert str(error).endswith("; raise the limit of open files")
+            assert disk.exists("m/member")
+        else:
+            break
+    assert 10 < files_left < 99

@@ -18,6 +18,8 @@ from typing import NamedTuple, Protocol
 from quorumlog.entry_header import Buffer
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+_UNOPENED = (errno.EACCES, errno.EPERM, errno.ENOTDIR, *_NO_DESCRIPTORS)
 
 PRIVATE_MODE = 0o700
 """Of directories: what lies in them is for the user that runs the member."""
@@ -30,12 +32,17 @@ _REMEDIES = {
     errno.EROFS: "make its file system writable",
     **dict.fromkeys(_NO_SPACE, "make space on its file system"),
     **dict.fromkeys((errno.EACCES, errno.EPERM), "give the user that runs this access to it"),
-    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "raise the limit of open files"),
+    **dict.fromkeys(_NO_DESCRIPTORS, "raise the limit of open files"),
 }
 
 
 def is_lack_of_space(error: OSError) -> bool:
     return error.errno in _NO_SPACE
+
+
+def is_no_damage(error: OSError) -> bool:
+    """This process may not, or cannot open the file: which says nothing of its bytes."""
+    return error.errno in _UNOPENED
 
 
 def reason_of(error: Exception) -> str:

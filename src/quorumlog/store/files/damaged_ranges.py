@@ -22,7 +22,7 @@ import msgspec
 from isal.isal_zlib import crc32
 
 from quorumlog.errors import StoreFailure
-from quorumlog.store.disk import Disk, is_lack_of_space, reason_of, refusal
+from quorumlog.store.disk import Disk, is_lack_of_space, is_no_damage, reason_of, refusal
 from quorumlog.store.files.replaced_file import read_file, replace_file
 from quorumlog.store.ledger_store import DamagedRange, LogPoint
 
@@ -40,6 +40,7 @@ def damaged_name(disk: Disk, directory: str) -> str:
 
 def load_damaged(disk: Disk, directory: str, end: LogPoint) -> tuple[DamagedRange, ...] | None:
     """The ranges that an earlier start or run has found, in order; None if the file cannot be used.
+    Raises OSError if that is no damage.
 
     `end`: the durable point. What lies above it was cut off since, by a truncation that did not come
     to its end: it lowers the durable point first, to where a range that it cuts ends from then on.
@@ -57,7 +58,9 @@ def load_damaged(disk: Disk, directory: str, end: LogPoint) -> tuple[DamagedRang
 def _read_ranges(disk: Disk, path: str) -> tuple[DamagedRange, ...] | None:
     try:
         data = read_file(disk, path)
-    except OSError:
+    except OSError as error:
+        if is_no_damage(error):
+            raise
         return None
     if data is None:
         return ()

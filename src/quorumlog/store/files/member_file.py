@@ -15,7 +15,7 @@ from isal.isal_zlib import crc32
 
 from quorumlog.entry import Formation, Replica
 from quorumlog.errors import DirectoryDamaged, StoreFailure
-from quorumlog.store.disk import Disk, reason_of, refusal
+from quorumlog.store.disk import Disk, is_no_damage, reason_of, refusal
 from quorumlog.store.files.replaced_file import read_file, replace_file
 
 MEMBER_NAME = "member"
@@ -76,9 +76,9 @@ def load_member(disk: Disk, directory: str) -> MemberRecord | None:
     try:
         data = read_file(disk, path)
         return None if data is None else decode_member(data)
-    except (PermissionError, NotADirectoryError):
-        raise
     except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and is_no_damage(error):
+            raise
         raise DirectoryDamaged(
             f"{path} cannot be used: {reason_of(error)} (position 0). Put back a copy of this file, or"
             " move the whole directory away: the member then starts as a new one and is fed the log by"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import posixpath
 from contextlib import closing
 
-from quorumlog.store.disk import Disk, reason_of
+from quorumlog.store.disk import Disk, is_no_damage, reason_of
 
 
 def read_file(disk: Disk, path: str) -> bytes | None:
@@ -21,12 +21,12 @@ def read_file(disk: Disk, path: str) -> bytes | None:
 
 def read_readable(disk: Disk, path: str) -> tuple[bytes | None, str]:
     """As `read_file`, for a file that one can go on without: None and a problem where the disk cannot
-    read it. Raises PermissionError, NotADirectoryError."""
+    read it. Raises OSError if that is no damage."""
     try:
         return read_file(disk, path), ""
-    except (PermissionError, NotADirectoryError):
-        raise
     except OSError as error:
+        if is_no_damage(error):
+            raise
         return None, f"cannot be read: {reason_of(error)}"
 
 

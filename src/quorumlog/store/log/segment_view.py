@@ -17,7 +17,7 @@ import numpy as np
 from quorumlog.entry import ENTRY_KINDS
 from quorumlog.entry_header import HEADER_BYTES, EntryHeader, unpack_header
 from quorumlog.errors import ConfigError
-from quorumlog.store.disk import Disk, not_allowed, reason_of
+from quorumlog.store.disk import Disk, is_no_damage, not_allowed, reason_of, refusal
 from quorumlog.store.ledger_store import LogPoint
 from quorumlog.store.log.placement import problem_of_units
 from quorumlog.store.log.segment import PAGE_BYTES, Segment
@@ -91,8 +91,8 @@ class SegmentView(SegmentList):
         return next(iter(self._bases[bisect_right(self._bases, position) :]), sys.maxsize)
 
     def file_at(self, position: int) -> Segment | None:
-        """None also if a running member has deleted it. Raises OSError, ConfigError without
-        permission."""
+        """None also if a running member has deleted it. Raises OSError, and ConfigError where it
+        cannot be opened and that is no damage."""
         number = self._number_of(position)
         if number < 0:
             return None
@@ -105,6 +105,10 @@ class SegmentView(SegmentList):
                 return None
             except PermissionError as error:
                 raise ConfigError(not_allowed(path, error)) from error
+            except OSError as error:
+                if is_no_damage(error):
+                    raise ConfigError(refusal(path, "read", error)) from error
+                raise
             if len(self._files) >= MAX_OPEN_FILES:
                 self._files.pop(next(iter(self._files))).retire()
             self._files[base] = file

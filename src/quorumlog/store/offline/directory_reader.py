@@ -19,8 +19,8 @@ from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB
 from quorumlog.entry import EntryId, Formation, HardState
 from quorumlog.entry_header import EntryHeader, unpack_header
-from quorumlog.errors import ConfigError, DirectoryDamaged, IndexOutOfRange
-from quorumlog.store.disk import Disk, not_allowed
+from quorumlog.errors import ConfigError, DirectoryDamaged, IndexOutOfRange, StoreFailure
+from quorumlog.store.disk import Disk, is_no_damage, not_allowed, refusal
 from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME, load_checkpoint
 from quorumlog.store.files.damaged_ranges import damaged_name, load_damaged
 from quorumlog.store.files.durable_file import (
@@ -96,6 +96,9 @@ class DirectoryReader:
             ) from error
         except PermissionError as error:
             raise ConfigError(not_allowed(path, error)) from error
+        except OSError as error:
+            failure = ConfigError if is_no_damage(error) else StoreFailure
+            raise failure(refusal(path, "read", error)) from error
         self.damage += extent.damage
         self.segments: tuple[LogSegment, ...] = extent.segments
         self.end: LogPoint = extent.end

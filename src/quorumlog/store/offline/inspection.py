@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from quorumlog.entry import Formation, Replica
-from quorumlog.store.disk import Disk
+from quorumlog.errors import ConfigError
+from quorumlog.store.disk import Disk, refusal
 from quorumlog.store.ledger_store import DamagedRange, SpaceTaken
 from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME
 from quorumlog.store.log.segment_view import list_segment_files
@@ -139,6 +140,8 @@ def _space_taken(disk: Disk, path: str) -> SpaceTaken:
                 file = disk.open(f"{path}/{segment.name}", writable=False)
             except (FileNotFoundError, PermissionError):
                 continue  # a running member has just cut it off, or what is wrong is said elsewhere
+            except OSError as error:
+                raise ConfigError(refusal(f"{path}/{segment.name}", "measured", error)) from error
             with closing(file):
                 disk_bytes += file.space_bytes()
                 apparent_bytes += segment.size_bytes

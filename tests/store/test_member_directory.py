@@ -20,7 +20,7 @@ from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
 from quorumlog.sim.disk import SimDisk
 from quorumlog.store.directory.directory_recovery import check_recoverable, recover_directory
 from quorumlog.store.directory.member_directory import open_directory_of
-from quorumlog.store.disk import OsDisk
+from quorumlog.store.disk import OsDisk, os_error
 from quorumlog.store.files.checkpoint_file import Checkpoint, load_checkpoint, save_checkpoint
 from quorumlog.store.files.durable_file import read_durable_point
 from quorumlog.store.files.hard_state_file import read_hard_state
@@ -563,6 +563,8 @@ def test_no_space_for_the_checkpoint_is_shown_and_retried(path: Path) -> None:
         directory.save_hard_state(HardState(2, None))
         assert [name for name in ("checkpoint", "currterm") if name in " ".join(directory.problems())]
         assert len(directory.problems()) == 2
+        for problem in directory.problems():
+            assert problem.endswith("No space left on device; make space on its file system")
         full[0] = False
         directory.write_checkpoint(directory.store.end)
         assert directory.problems() == ()
@@ -649,3 +651,15 @@ def test_a_clean_close_that_fails_gives_the_directory_back(
             directory.close(True)
     with opened(path) as again:
         assert again.store.end.index == 2
+
+
+def test_a_close_whose_names_cannot_be_synced_says_what_to_do(path: Path) -> None:
+    is_closing = False
+
+    def refuse(what: str, name: str) -> OSError | None:
+        return os_error(errno.EIO, name) if is_closing and what == "sync_directory" else None
+
+    directory = open_small(path, disk=StoppingDisk(refuse=refuse))
+    is_closing = True
+    with pytest.raises(StoreFailure, match="cannot be synced: Input/output error; check the disk"):
+        directory.close(True)

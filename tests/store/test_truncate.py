@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,8 +12,8 @@ from threading import Thread
 import pytest
 
 from quorumlog.config import StoreConfig
-from quorumlog.errors import IndexOutOfRange
-from quorumlog.store.disk import Disk, OsDisk
+from quorumlog.errors import IndexOutOfRange, StoreFailure
+from quorumlog.store.disk import Disk, OsDisk, os_error
 from quorumlog.store.files.durable_file import DurableFile
 from quorumlog.store.ledger_store import LogRange
 from quorumlog.store.memory_disk import MemoryDisk
@@ -74,6 +75,33 @@ def test_order_of_the_steps(tmp_path: Path) -> None:
     names = (f"index/{0:020d}", f"data/{0:020d}")
     assert steps[at : at + 6] == [(call, name) for name in names for call in zeroed]
     store.close()
+
+
+def test_a_refusal_at_any_step_says_what_to_do(tmp_path: Path) -> None:
+    wanted = 0
+    while True:
+        path = str(tmp_path / str(wanted))
+        twelve_entries(path, OsDisk())
+        disk = StoppingDisk()
+        store, _ = open_store(path, disk=disk)
+        refused_step = len(disk.steps) + wanted
+
+        def refuse(
+            what: str, name: str, disk: StoppingDisk = disk, step: int = refused_step
+        ) -> OSError | None:
+            return os_error(errno.EIO, name) if len(disk.steps) > step else None
+
+        disk._refuse = refuse
+        try:
+            store.truncate_from(2)
+        except StoreFailure as failure:
+            assert "Input/output error" in str(failure)
+            assert str(failure).endswith("; check the disk, and replace it if it fails")
+            assert "Errno" not in str(failure)
+        else:
+            break
+        wanted += 1
+    assert wanted > 20
 
 
 @pytest.mark.usefixtures("no_syncs")

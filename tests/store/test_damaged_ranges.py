@@ -175,7 +175,7 @@ def test_a_segment_that_is_too_long_loses_what_does_not_belong_and_keeps_it_asid
     store, report = open_store(str(path))
     assert store.damaged == ()
     assert read_log(store) == read_log(twin)
-    assert Path(report.damaged).read_bytes() == b"x" * 500
+    assert Path(report.set_aside).read_bytes() == b"x" * 500
     store.close()
 
 

@@ -347,7 +347,7 @@ def test_no_space_to_keep_a_torn_tail_aside_stops_nothing(tmp_path: Path) -> Non
     disk.failing = "open"
     store, report = open_store(str(tmp_path), CONFIG, disk)
     assert read_log(store) == numbered(2)
-    assert report.damaged == ""
+    assert report.set_aside == ""
     assert any("no space to keep 496 cut bytes" in line for line in report.lines)
     store.close()
 

@@ -145,7 +145,7 @@ def test_a_torn_entry_above_the_durable_point_is_cut_and_kept_aside(tmp_path: Pa
     assert read_log(store) == numbered(6)
     assert report.cut_bytes == (1024 - 2 * 248 - 24) + 2 * 248  # entry 7, the blank, entries 8 and 9
     assert "torn tail at 1520" in report.lines[0]
-    first, second = (Path(name) for name in report.damaged.split(", "))
+    first, second = (Path(name) for name in report.set_aside.split(", "))
     assert first.read_bytes()[248:] == old[3 * 248 : 1000]
     assert second.name == f"{2048:020d}.2"
     store.close()
@@ -387,7 +387,7 @@ def test_a_segment_of_another_length_above_the_durable_point_is_set_aside(tmp_pa
     data_file(tmp_path, 2048).write_bytes(b"x" * 2000)
     store, report = open_store(str(tmp_path))
     assert read_log(store) == numbered(5)
-    assert Path(report.damaged).read_bytes() == b"x" * 2000
+    assert Path(report.set_aside).read_bytes() == b"x" * 2000
     store.close()
 
 

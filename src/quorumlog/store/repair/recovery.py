@@ -51,8 +51,9 @@ class RecoveryReport(NamedTuple):
     """From the end of the log to the last byte behind it that was not zero."""
     cut_entries: int
     """Whole entries recognised behind the tear; they are in `set-aside/`."""
-    damaged: str
-    """Where the cut bytes were kept; "" if there were none, or no space for them."""
+    set_aside: str
+    """Where the cut bytes, and files that do not belong there, are kept; "" if there were none, or no
+    space for them."""
     rebuilt_index_from: int
     """First entry at or below the durable point whose index unit was wrong; -1: none."""
     rewritten: tuple[str, ...] = ()

@@ -219,12 +219,21 @@ class MemberAddress:
         return f"{self.host}:{self.port}"
 
 
+_IN_NO_HOST = frozenset(" /@=,;")
+"""Of a URL, of a member with its id, or of two addresses that are taken for one."""
+
+
 def parse_address(text: str) -> tuple[str, int]:
     """`host:port` or `[v6]:port`; raises ConfigError."""
-    host, colon, port = text.strip().rpartition(":")
+    host, _, port = text.strip().rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isdigit() or not 0 <= int(port) <= 65535:
+    # Digits of other scripts are digits to `isdigit`, and none to `int`.
+    is_number = port.isascii() and port.isdigit()
+    if not host or not host.isprintable() or not _IN_NO_HOST.isdisjoint(host) or not is_number:
         raise ConfigError(f"{text!r} is not an address; write host:port, for example 127.0.0.1:20911")
+    # At port 0 a member would listen wherever it is put, and nobody would know where.
+    if len(port) > 5 or not 1 <= int(port) <= 65535:
+        raise ConfigError(f"{text!r} is not an address: ports are 1 to 65535; write host:port")
     return host, int(port)
 
 

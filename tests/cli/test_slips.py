@@ -60,6 +60,15 @@ SLIPS = [
     ("sim --seed x", "--seed x"),
     ("sim --seeds 0", "--seeds 0"),
     ("sim --seeds 2 --trace", "--trace"),
+    ("status --servers 127.0.0.1:²", "127.0.0.1:²"),
+    (f"status --servers 127.0.0.1:{'9' * 5000}", "--servers: '127.0.0.1:999"),
+    ("status --servers 127.0.0.1:0", "--servers: '127.0.0.1:0' is not an address: ports are 1 to 65535"),
+    ("status --servers http://h:1", "--servers: 'http://h:1' is not an address"),
+    ("status --servers user@h:1", "--servers: 'user@h:1' is not an address"),
+    ("status --servers n0=h:1", "--servers: 'n0=h:1' is not an address"),
+    ("status --servers h:1;h:2", "--servers: 'h:1;h:2' is not an address"),
+    ("serve --id n0 --members n0=http://h:1", "--members: 'http://h:1' is not an address"),
+    ("serve --id n0 --members n0=127.0.0.1:0", "--members: '127.0.0.1:0' is not an address"),
 ]
 
 
@@ -72,6 +81,21 @@ def test_a_slip_is_one_line_that_names_it_and_says_what_to_do(cli: Cli, line: st
     assert named in said
     assert any(advice in said for advice in (";", ": write", "goes with", "needs")), said
     assert not any(word in said for word in FOR_PROGRAMMERS), said
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (("status", "--servers", "h:1 h:2"), "--servers: 'h:1 h:2'"),
+        (("serve", "--id", "n0", "--members", "n0=h:1 n1=h:2"), "--members: 'h:1 n1=h:2'"),
+    ],
+)
+def test_two_addresses_without_a_comma_are_not_one(
+    cli: Cli, command: tuple[str, ...], option: str
+) -> None:
+    result = cli(*command)
+    assert result.exit_code == 2
+    assert f"{option} is not an address; write host:port" in result.stderr
 
 
 @pytest.mark.parametrize(

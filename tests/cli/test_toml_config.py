@@ -164,6 +164,9 @@ def test_a_bad_value_names_the_file_and_the_option(tmp_path: Path, line: str, na
         ({"members": ","}, "--members lists no member"),
         ({"preferred_leader_ids": ("n9",)}, "--preferred-leader n9 is not in --members"),
         ({"bind": "20911"}, "--bind: '20911' is not an address"),
+        ({"bind": "127.0.0.1:²"}, "--bind: '127.0.0.1:²' is not an address"),
+        ({"bind": "127.0.0.1:0"}, "--bind: '127.0.0.1:0' is not an address: ports are 1 to 65535"),
+        ({"members": "n0=127.0.0.1:²"}, "--members: '127.0.0.1:²' is not an address"),
     ],
 )
 def test_a_bad_command_line_names_the_option(change: dict[str, Any], named: str) -> None:

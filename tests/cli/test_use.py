@@ -296,10 +296,25 @@ def test_reading_to_behind_the_end_names_the_option(cli: Cli, cluster: LocalClus
     assert f"--to {end + 1000} is above" in plain(result.stderr)
 
 
-def test_an_index_above_64_bits_is_named(cli: Cli, cluster: LocalCluster) -> None:
-    result = cli("read", "--servers", cluster.servers, "--from", 10**30)
-    assert result.exit_code == 1
-    assert "first_index must fit in 64 bits" in plain(result.stderr)
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (("read",), "--from"),
+        (("read",), "--to"),
+        (("append",), "--expected-last"),
+        (("export", "FILE"), "--from"),
+        (("export", "FILE"), "--to"),
+        (("import", "FILE"), "--from"),
+        (("import", "FILE"), "--to"),
+        (("import", "FILE"), "--expected-last"),
+    ],
+)
+def test_an_index_above_64_bits_is_named(
+    cli: Cli, free_address: str, command: tuple[str, ...], option: str
+) -> None:
+    result = cli(*command, "--servers", free_address, option, 1 << 63, input=b"")
+    assert result.exit_code == 2
+    assert f"{option}: {1 << 63} is above {(1 << 63) - 1}, the highest index" in plain(result.stderr)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ DEFAULT_GROUP = "default"
 """That of `quorumlog.config`, which loads for longer than the help of a command."""
 MAX_TIMEOUT_S = 1_000_000
 """Eleven days; above it are typing mistakes and `inf`."""
+MAX_INDEX = (1 << 63) - 1
+"""Indices are signed 64-bit numbers."""
 
 Servers = Annotated[
     str,
@@ -41,6 +43,13 @@ def named_path(text: str) -> Path:
     if not text:
         raise typer.BadParameter("a path is missing: it is empty")
     return Path(text)
+
+
+def below_64_bits(index: int | None) -> int | None:
+    """A longer one is a typing mistake, and fits into no request."""
+    if index is not None and index > MAX_INDEX:
+        raise typer.BadParameter(f"{index} is above {MAX_INDEX}, the highest index that there can be")
+    return index
 
 
 Directory = Annotated[

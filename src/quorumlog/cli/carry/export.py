@@ -16,6 +16,7 @@ from quorumlog.cli.options import (
     OptionalServers,
     StoppedDirectory,
     Timeout,
+    below_64_bits,
     check_directory,
     is_on_command_line,
     named_path,
@@ -49,7 +50,13 @@ def export(
     path: StoppedDirectory = None,
     first_index: Annotated[
         int | None,
-        typer.Option("--from", help="First index. (default: where the log begins)", min=0, metavar="N"),
+        typer.Option(
+            "--from",
+            help="First index. (default: where the log begins)",
+            min=0,
+            metavar="N",
+            callback=below_64_bits,
+        ),
     ] = None,
     stop_index: Annotated[
         int | None,
@@ -58,6 +65,7 @@ def export(
             help="Stop before this index. (default: behind what is committed)",
             min=0,
             metavar="N",
+            callback=below_64_bits,
         ),
     ] = None,
     output_format: Annotated[

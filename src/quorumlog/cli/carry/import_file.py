@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
-from quorumlog.cli.options import DEFAULT_GROUP, Group, Json, Servers, Timeout, named_path, split_servers
+from quorumlog.cli.options import (
+    DEFAULT_GROUP,
+    Group,
+    Json,
+    Servers,
+    Timeout,
+    below_64_bits,
+    named_path,
+    split_servers,
+)
 from quorumlog.cli.output import EXIT_REFUSED, describe, entry_progress, error_line, note, print_json
 from quorumlog.errors import ConfigError, LedgerError
 
@@ -33,7 +42,14 @@ def import_file(
     ],
     servers: Servers,
     first_index: Annotated[
-        int, typer.Option("--from", help="First index, as the file counts.", min=0, metavar="N")
+        int,
+        typer.Option(
+            "--from",
+            help="First index, as the file counts.",
+            min=0,
+            metavar="N",
+            callback=below_64_bits,
+        ),
     ] = 0,
     stop_index: Annotated[
         int | None,
@@ -42,6 +58,7 @@ def import_file(
             help="Stop before this index, as the file counts. (default: the end of FILE)",
             min=0,
             metavar="N",
+            callback=below_64_bits,
             show_default=False,
         ),
     ] = None,
@@ -51,6 +68,7 @@ def import_file(
             "--expected-last",
             min=-1,
             metavar="INDEX",
+            callback=below_64_bits,
             help="Append behind this index, where the data of the log ended when the import first began;"
             " -1: the log was empty.",
         ),

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from quorumlog.cli.interrupts import EXIT_OF_SIGNAL
-from quorumlog.cli.options import DEFAULT_GROUP, Group, Json, Servers, Timeout, named_path, split_servers
+from quorumlog.cli.options import (
+    DEFAULT_GROUP,
+    Group,
+    Json,
+    Servers,
+    Timeout,
+    below_64_bits,
+    named_path,
+    split_servers,
+)
 from quorumlog.cli.output import EXIT_REFUSED, describe, error_line
 from quorumlog.errors import BodyTooLarge, ConfigError, LedgerError, OutcomeUnknown
 
@@ -34,6 +43,7 @@ ExpectedLast = Annotated[
         "--expected-last",
         min=-1,
         metavar="INDEX",
+        callback=below_64_bits,
         help="Append, all lines as one batch, only if no data lies behind this index; -1: an empty log.",
         show_default=False,
     ),

@@ -16,6 +16,7 @@ from quorumlog.cli.options import (
     OptionalServers,
     StoppedDirectory,
     Timeout,
+    below_64_bits,
     check_directory,
     is_on_command_line,
     split_servers,
@@ -39,7 +40,13 @@ def read(
     path: StoppedDirectory = None,
     first_index: Annotated[
         int | None,
-        typer.Option("--from", help="First index. (default: where the log begins)", min=0, metavar="N"),
+        typer.Option(
+            "--from",
+            help="First index. (default: where the log begins)",
+            min=0,
+            metavar="N",
+            callback=below_64_bits,
+        ),
     ] = None,
     stop_index: Annotated[
         int | None,
@@ -48,6 +55,7 @@ def read(
             help="Stop before this index. (default: behind what is committed)",
             min=0,
             metavar="N",
+            callback=below_64_bits,
         ),
     ] = None,
     last: Annotated[

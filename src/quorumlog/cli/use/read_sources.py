@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -33,6 +34,7 @@ def limited(entries: Iterable[Iterable[Entry]], limit: int | None) -> Iterator[I
         return
     if limit == 0:
         return
+    limit = min(limit, sys.maxsize)  # `islice` takes no more, and no log holds more
     for batch in entries:
         part = list(islice(batch, limit))
         yield part

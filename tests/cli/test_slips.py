@@ -37,7 +37,7 @@ SLIPS = [
     ("read --path /none/such --follow", "--follow"),
     ("status --servers 127.0.0.1:99999", "127.0.0.1:99999"),
     ("status --servers 127.0.0.1:1 --timeout 0", "--timeout 0"),
-    ("status --servers 127.0.0.1:1 --timeout nan", "--timeout nan"),
+    ("status --servers 127.0.0.1:1 --timeout nan", "--timeout nan: must be a number"),
     ("transfer --servers 127.0.0.1:1", "--to"),
     ("bench", "--servers"),
     ("bench --servers 127.0.0.1:1 --workload nope", "--workload nope"),
@@ -69,6 +69,15 @@ SLIPS = [
     ("status --servers h:1;h:2", "--servers: 'h:1;h:2' is not an address"),
     ("serve --id n0 --members n0=http://h:1", "--members: 'http://h:1' is not an address"),
     ("serve --id n0 --members n0=127.0.0.1:0", "--members: '127.0.0.1:0' is not an address"),
+    ("append --servers 127.0.0.1:1 --timeout -NaN", "must be a number"),
+    ("bench --servers 127.0.0.1:1 --seconds nan", "--seconds nan: must be a number"),
+    ("bench --servers 127.0.0.1:1 --seconds inf", "--seconds inf: must be less"),
+    ("bench --servers 127.0.0.1:1 --seed -1", "--seed -1"),
+    ("bench flush --rounds 99999999999999999999", "--rounds 99999999999999999999"),
+    ("sim --seconds nan", "--seconds nan: must be a number"),
+    ("sim --seconds inf", "--seconds inf: must be less"),
+    ("sim --seed -1", "--seed -1"),
+    ("sim --jobs 99999999", "--jobs 99999999"),
 ]
 
 

@@ -11,7 +11,7 @@ from quorumlog.errors import ConfigError
 
 DEFAULT_GROUP = "default"
 """That of `quorumlog.config`, which loads for longer than the help of a command."""
-MAX_TIMEOUT_S = 1_000_000
+MAX_DURATION_S = 1_000_000
 """Eleven days; above it are typing mistakes and `inf`."""
 MAX_INDEX = (1 << 63) - 1
 """Indices are signed 64-bit numbers."""
@@ -33,7 +33,7 @@ Timeout = Annotated[
         "--timeout",
         help="Give up after this many seconds without an answer.",
         min=0.1,
-        max=MAX_TIMEOUT_S,
+        max=MAX_DURATION_S,
     ),
 ]
 

@@ -210,11 +210,14 @@ def _print_slip(error: Any) -> None:
         typer.echo(context.get_help(), err=True)
         return
     message = _PLAIN.sub(lambda found: _PLAINER[found[0]], " ".join(error.message.split())).rstrip(".")
+    value = _value_of(error)
+    if value.lower().lstrip(" +-") == "nan":  # less than nothing, and more than nothing
+        message = "must be a number"
     parameter = getattr(error, "param", None)
     if parameter is not None:
         is_option = parameter.param_type_name == "option"
         name = parameter.opts[0] if is_option else (parameter.metavar or parameter.name).strip("[]")
-        message = f"{name}{_value_of(error)}: {message}" if message else f"{name} is missing"
+        message = f"{name}{value}: {message}" if message else f"{name} is missing"
     message += _nearest(error)
     command = f"quorumlog {context.info_name}" if context and context.parent else "quorumlog"
     error_line(f"{message}; see {command} --help")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import Json
+from quorumlog.cli.options import MAX_DURATION_S, Json
 from quorumlog.cli.output import EXIT_REFUSED, entry_progress, out, print_json
 
 if TYPE_CHECKING:
@@ -15,16 +15,18 @@ if TYPE_CHECKING:
 
 FAULTS_S = 15.0
 """`quorumlog.sim.run.FAULTS_MS`, known without loading the simulator."""
+MAX_JOBS = 1000
 COVERAGE_SEEDS = 1000
 """From so many runs on everything that can be met must have been met."""
 
 
 def sim(
-    seed: Annotated[int, typer.Option(help="The first seed.")] = 1,
+    seed: Annotated[int, typer.Option(help="The first seed.", min=0)] = 1,
     seeds: Annotated[int, typer.Option(help="How many runs, one a seed.", min=1)] = 1,
-    jobs: Annotated[int, typer.Option(help="Processes.", min=1)] = 1,
+    jobs: Annotated[int, typer.Option(help="Processes.", min=1, max=MAX_JOBS)] = 1,
     seconds: Annotated[
-        float, typer.Option(help="Virtual seconds with faults, before they end.", min=0.1)
+        float,
+        typer.Option(help="Virtual seconds with faults, before they end.", min=0.1, max=MAX_DURATION_S),
     ] = FAULTS_S,
     members: Annotated[
         int | None, typer.Option(help="Members; drawn from the seed if not given.", min=1, max=7)

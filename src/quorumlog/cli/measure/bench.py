@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from quorumlog.cli.options import DEFAULT_GROUP, Group, Json, Servers, split_servers
+from quorumlog.cli.options import DEFAULT_GROUP, MAX_DURATION_S, Group, Json, Servers, split_servers
 from quorumlog.cli.output import err, out, print_json
 from quorumlog.errors import ConfigError
 
@@ -30,6 +30,9 @@ LOADS = (
 OPEN_LOADS = ("open-client", "open-256-connections", "open-batches")
 """Names in `quorumlog.bench`, known without loading it."""
 
+MAX_ROUNDS = 100_000
+"""Each of them needs 2 MiB on the disk."""
+
 bench_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None, subcommand_metavar="[flush]")
 
 
@@ -39,7 +42,8 @@ def bench(
     servers: Servers = "",
     group: Group = DEFAULT_GROUP,
     seconds: Annotated[
-        float, typer.Option(help="How long each load is measured.", min=0.1, metavar="S")
+        float,
+        typer.Option(help="How long each load is measured.", min=0.1, max=MAX_DURATION_S, metavar="S"),
     ] = 5.0,
     workload: Annotated[
         list[str] | None,
@@ -67,7 +71,7 @@ def bench(
             " arrivals. Needs the extra `bench`.",
         ),
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of the arrivals of --open-loop.", metavar="N")] = 1,
+    seed: Annotated[int, typer.Option(help="Of the arrivals of --open-loop.", min=0, metavar="N")] = 1,
     json: Json = False,
 ) -> None:
     """Measure appends and reads on a running group. It writes to the log: not for one that matters.
@@ -128,7 +132,9 @@ def flush(
         Path,
         typer.Option("--dir", help="Measure the disk that this directory lies on.", metavar="DIR"),
     ] = Path(),
-    rounds: Annotated[int, typer.Option(help="Syncs of each way and size.", min=1, metavar="N")] = 200,
+    rounds: Annotated[
+        int, typer.Option(help="Syncs of each way and size.", min=1, max=MAX_ROUNDS, metavar="N")
+    ] = 200,
     json: Json = False,
 ) -> None:
     """What a sync costs on this disk, for each way to flush; needs no running group.

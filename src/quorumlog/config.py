@@ -63,9 +63,10 @@ def _number(default: int, least: int, most: int, why: str = "") -> Any:
     return field(default=default, metadata={"range": Range(least, most, why)})
 
 
-def _check_name(name: str, value: str) -> None:
+def check_name(name: str, value: str) -> None:
+    """Of a group or a member; raises ConfigError."""
     if not 1 <= len(value.encode(errors="surrogatepass")) <= MAX_NAME_BYTES:
-        raise ConfigError(f"{name} {value!r} must have 1 to {MAX_NAME_BYTES} bytes")
+        raise ConfigError(f"{name} {value!r} must have 1 to {MAX_NAME_BYTES} bytes; choose another")
 
 
 def _check_numbers(config: Any) -> None:
@@ -284,10 +285,11 @@ class GroupConfig:
 
     def __post_init__(self) -> None:
         _check_numbers(self)
-        _check_name("--group", self.group)
+        check_name("--group", self.group)
+        check_name("--id", self.member_id)
         ids = [m.member_id for m in self.members]
         for member_id in ids:
-            _check_name("--members: the id", member_id)
+            check_name("--members: the id", member_id)
         if self.member_id not in ids:
             raise ConfigError(
                 f"--id {self.member_id} is not in --members ({', '.join(ids)}); add it or change --id"

@@ -108,6 +108,26 @@ def test_two_addresses_without_a_comma_are_not_one(
 
 
 @pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        (("transfer", *NOWHERE, "--to", ""), "--to '' names no member"),
+        (("transfer", *NOWHERE, "--to", " "), "--to ' ' names no member"),
+        (("append", *NOWHERE, "--group", ""), "--group '' must have 1 to 255 bytes"),
+        (("read", *NOWHERE, "--group", "g" * 256), "--group 'ggg"),
+        (("serve", *MEMBER, "--id", ""), "--id '' must have 1 to 255 bytes"),
+        (("serve", *MEMBER, "--group", ""), "--group '' must have 1 to 255 bytes"),
+        (("bench", "flush", "--dir", ""), "--dir: a path is missing"),
+        (("bench", *NOWHERE, "--raw-dir", ""), "--raw-dir: a path is missing"),
+    ],
+)
+def test_what_is_empty_is_named_by_its_option(cli: Cli, command: tuple[str, ...], named: str) -> None:
+    result = cli(*command, input=b"")
+    assert (result.exit_code, result.stdout) == (2, "")
+    (said,) = result.stderr.splitlines()
+    assert said.startswith(f"quorumlog: {named}")
+
+
+@pytest.mark.parametrize(
     ("line", "named"),
     [
         ("read --timeout 0.3", "127.0.0.1:1 (Connection refused)"),

@@ -25,7 +25,20 @@ Servers = Annotated[
         metavar="LIST",
     ),
 ]
-Group = Annotated[str, typer.Option("--group", help="Name of the replicated log.", metavar="NAME")]
+
+
+def _group(name: str) -> str:
+    """Checked before anything is done: a request that is not sent would not find it wrong."""
+    from quorumlog.config import check_name
+
+    check_name("--group", name)
+    return name
+
+
+Group = Annotated[
+    str,
+    typer.Option("--group", help="Name of the replicated log.", metavar="NAME", callback=_group),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 Timeout = Annotated[
     float,

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from quorumlog.cli.options import DEFAULT_GROUP, MAX_DURATION_S, Group, Json, Servers, split_servers
+from quorumlog.cli.options import (
+    DEFAULT_GROUP,
+    MAX_DURATION_S,
+    Group,
+    Json,
+    Servers,
+    named_path,
+    split_servers,
+)
 from quorumlog.cli.output import err, out, print_json
 from quorumlog.errors import ConfigError
 
@@ -61,6 +69,7 @@ def bench(
             " members. [default: the current directory if the members run on this machine]",
             metavar="DIR",
             show_default=False,
+            parser=named_path,
         ),
     ] = None,
     open_loop: Annotated[
@@ -130,7 +139,12 @@ def _told(measured: M, json: bool) -> M:
 def flush(
     directory: Annotated[
         Path,
-        typer.Option("--dir", help="Measure the disk that this directory lies on.", metavar="DIR"),
+        typer.Option(
+            "--dir",
+            help="Measure the disk that this directory lies on.",
+            metavar="DIR",
+            parser=named_path,
+        ),
     ] = Path(),
     rounds: Annotated[
         int, typer.Option(help="Syncs of each way and size.", min=1, max=MAX_ROUNDS, metavar="N")

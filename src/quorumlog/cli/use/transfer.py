@@ -8,7 +8,7 @@ import typer
 
 from quorumlog.cli.options import DEFAULT_GROUP, Group, Json, Servers, Timeout, split_servers
 from quorumlog.cli.output import print_json
-from quorumlog.errors import TransferFailed
+from quorumlog.errors import ConfigError, TransferFailed
 
 
 def transfer(
@@ -28,6 +28,8 @@ def transfer(
     from quorumlog.client import connect, leader_of
 
     split_servers(servers)
+    if not to.strip():
+        raise ConfigError(f"--to {to!r} names no member; write its id, as in --to n1")
     with connect(servers, group=group, timeout_ms=int(timeout * 1000)) as log:
         refuse_dead_servers(log, timeout)
         said = "leads"

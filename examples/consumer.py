@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from quorumlog import LocalCluster, connect
 
@@ -44,8 +45,9 @@ def consume(servers: str, path: Path, limit: int) -> int:
 
 
 def main() -> None:
-    path = Path("totals.sqlite")
-    with LocalCluster(members=3) as cluster:
+    # Beside the log of this example, which ends with it: places in another log mean nothing.
+    with TemporaryDirectory() as directory, LocalCluster(members=3) as cluster:
+        path = Path(directory) / "totals.sqlite"
         with connect(cluster.servers) as log:
             log.append_batch([b"%s=%d" % (b"ab"[n % 2 :][:1], n) for n in range(100)])
         consume(cluster.servers, path, limit=30)  # stopped in the middle

@@ -56,6 +56,7 @@ def test_consumer(tmp_path: Path) -> None:
         "70 entries, then a 2450, b 2500",
         "0 entries, then a 2450, b 2500",
     ]
+    assert not list(tmp_path.iterdir()), "the next run would go on where this one has ended"
 
 
 def test_outbox(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import AsyncIterator
 from decimal import Decimal
 from typing import Any
 
@@ -22,6 +23,10 @@ from quorumlog.errors import BadRequest, LeaderNotReady, TransferFailed
         ([b"127.0.0.1:1"], {}, "an address must be text"),
         ("127.0.0.1:1", {"group": None}, "group must be the name"),
         ("127.0.0.1:1", {"group": 5}, "group must be the name"),
+        ("127.0.0.1:1", {"group": ""}, "group '' must have 1 to 255 bytes"),
+        ("127.0.0.1:1", {"on_leader_change": 5}, "on_leader_change must be a function"),
+        ("127.0.0.1:1", {"on_reconnect": "f"}, "on_reconnect must be a function"),
+        ("127.0.0.1:1,127.0.0.1:0", {}, "no server is at port 0, as '127.0.0.1:0' says"),
         ("127.0.0.1:1", {"timeout_ms": "1"}, "timeout_ms must be positive"),
         ("127.0.0.1:1", {"timeout_ms": 0}, "timeout_ms must be positive"),
         ("127.0.0.1:1", {"timeout_ms": float("nan")}, "timeout_ms must be positive"),
@@ -47,6 +52,41 @@ def test_what_no_request_can_be_made_of() -> None:
             log.transfer(None)  # type: ignore[arg-type]
         with pytest.raises(BadRequest, match="limit must be a whole number, not '1'"):
             log.read(0, limit="1")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("make", [connect, connect_async])
+def test_what_no_stream_and_no_read_can_be_made_of(make: Any) -> None:
+    """Said by the call itself, not by the iteration of what it returns."""
+    log = make("127.0.0.1:1")
+    for size in ("batch_records", "batch_bytes", "window"):
+        for wrong in (0, -1):
+            with pytest.raises(BadRequest, match=f"{size} must be at least 1, not {wrong}"):
+                log.append_stream([b"body"], **{size: wrong})
+        with pytest.raises(BadRequest, match=f"{size} must be a whole number, not 'x'"):
+            log.append_stream([b"body"], **{size: "x"})
+    for size in ("batch_bytes", "prefetch"):
+        for wrong in (0, -1):
+            with pytest.raises(BadRequest, match=f"{size} must be at least 1, not {wrong}"):
+                log.read_batches(0, **{size: wrong})
+    for items in (5, None, b"body", bytearray(b"body"), memoryview(b"body"), "text"):
+        with pytest.raises(BadRequest, match=f"of bodies or batches, not {type(items).__name__}"):
+            log.append_stream(items)
+    for wrong in (5, b"n0", ""):
+        with pytest.raises(BadRequest, match='from_member must be "any" or the id of a member'):
+            log.read(0, from_member=wrong)
+    with pytest.raises(BadRequest, match='first_index, unless "latest", must be a whole number'):
+        log.tail("newest")
+
+
+def test_a_source_that_has_to_be_waited_for_needs_a_loop() -> None:
+    async def source() -> AsyncIterator[bytes]:
+        yield b"body"
+
+    with (
+        connect("127.0.0.1:1") as log,
+        pytest.raises(BadRequest, match="items is an asynchronous source, which only connect_async"),
+    ):
+        log.append_stream(source())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("timeout_ms", ["1", float("nan"), Decimal(1), [1]])

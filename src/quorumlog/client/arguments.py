@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterable, Iterable, Sequence
 from numbers import Real
 from typing import Any, SupportsIndex
 
@@ -30,7 +30,9 @@ def parse_servers(servers: str | Sequence[str]) -> list[str]:
     if not addresses:
         raise ConfigError("no server is listed; write host:port,host:port,...")
     for address in addresses:
-        parse_address(address)
+        _, port = parse_address(address)
+        if port == 0:
+            raise ConfigError(f"no server is at port 0, as {address!r} says; write a port of 1 to 65535")
     return addresses
 
 
@@ -55,6 +57,23 @@ def whole(name: str, value: SupportsIndex) -> int:
     if not -INDEX_LIMIT <= number < INDEX_LIMIT:
         raise BadRequest(f"{name} must fit in 64 bits, which {number} does not")
     return number
+
+
+def positive(name: str, value: SupportsIndex) -> int:
+    number = whole(name, value)
+    if number < 1:
+        raise BadRequest(f"{name} must be at least 1, not {number}")
+    return number
+
+
+def check_items(items: object, *, may_wait: bool) -> None:
+    """Of a stream: what is one body by itself would be taken for many numbers."""
+    if isinstance(items, AsyncIterable):
+        if not may_wait:
+            raise BadRequest("items is an asynchronous source, which only connect_async can wait for")
+    elif isinstance(items, (str, bytes, bytearray, memoryview)) or not isinstance(items, Iterable):
+        kind = type(items).__name__
+        raise BadRequest(f"items must be a list, or another iterable, of bodies or batches, not {kind}")
 
 
 def checked_limit(limit: int | None) -> int | None:

@@ -26,6 +26,7 @@ from collections.abc import (
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from quorumlog.batch import Entry, EntryBatch
+from quorumlog.client.arguments import check_items
 from quorumlog.client.async_source import AsyncSource
 from quorumlog.client.events import Callback, Events
 from quorumlog.client.io_loop import IoLoop
@@ -103,6 +104,7 @@ class AsyncLedgerClient(LedgerClientBase):
         timeout_ms: int | None = None,
     ) -> AsyncAppendStream:
         """See `LedgerClient.append_stream`; iterate with `async for`."""
+        check_items(items, may_wait=True)
         appending = self._verbs.append_stream(batch_records, batch_bytes, window, timeout_ms)
         return AsyncAppendStream(self, items, appending)
 

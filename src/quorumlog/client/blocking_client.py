@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from quorumlog.batch import Entry, EntryBatch
+from quorumlog.client.arguments import check_items
 from quorumlog.client.events import Callback, Events
 from quorumlog.client.io_thread import IoThread
 from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS, AppendStreamBase, LedgerClientBase
@@ -101,6 +102,7 @@ class LedgerClient(LedgerClientBase):
         an item that took longer than 50 ms to come, and when an asynchronous source (asyncio) waits.
         `timeout_ms` counts for each batch from when it is complete.
         """
+        check_items(items, may_wait=False)
         appending = self._verbs.append_stream(batch_records, batch_bytes, window, timeout_ms)
         return AppendStream(self, items, appending)
 

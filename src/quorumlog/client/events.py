@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from quorumlog.client.protocol.client_protocol import EventKind, GroupEvent
+from quorumlog.errors import ConfigError
 
 log = logging.getLogger("quorumlog.client")
 
@@ -18,6 +19,9 @@ class Events:
     def __init__(
         self, group: str, on_leader_change: Callback | None, on_reconnect: Callback | None
     ) -> None:
+        for name, callback in (("on_leader_change", on_leader_change), ("on_reconnect", on_reconnect)):
+            if callback is not None and not callable(callback):
+                raise ConfigError(f"{name} must be a function that takes an address, not {callback!r}")
         self._group = group
         self._callbacks = {EventKind.LEADER: on_leader_change, EventKind.BACK: on_reconnect}
 

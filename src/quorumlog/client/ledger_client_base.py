@@ -12,7 +12,7 @@ from quorumlog.client.protocol.append_window import StreamProgress
 from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_timings import ClientTimings
 from quorumlog.client.verbs import Appending, Verbs
-from quorumlog.config import DEFAULT_GROUP
+from quorumlog.config import DEFAULT_GROUP, check_name
 from quorumlog.errors import ConfigError
 
 DEFAULT_TIMEOUT_MS = 30_000
@@ -35,6 +35,7 @@ class LedgerClientBase:
             raise ConfigError(f"timeout_ms must be positive, in milliseconds, not {timeout_ms!r}")
         if not isinstance(group, str):
             raise ConfigError(f"group must be the name of a replicated log, not {group!r}")
+        check_name("group", group)
         self.servers = parse_servers(servers)
         self.group = "".join(group)  # a plain str, which is all that a message can carry
         self._protocol = ClientProtocol(

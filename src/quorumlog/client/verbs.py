@@ -17,6 +17,7 @@ from quorumlog.client.arguments import (
     checked_expected_last,
     checked_limit,
     milliseconds,
+    positive,
     whole,
 )
 from quorumlog.client.protocol.append_joiner import JoinedAppends
@@ -114,8 +115,9 @@ class Verbs:
     def append_stream(
         self, batch_records: int, batch_bytes: int, window: int, timeout_ms: float | None
     ) -> Appending:
-        gatherer = BatchGatherer(batch_records, batch_bytes, now_ms)
-        allowed_ms = self.timeout_ms_of(timeout_ms)
+        limits = positive("batch_records", batch_records), positive("batch_bytes", batch_bytes)
+        window, allowed_ms = positive("window", window), self.timeout_ms_of(timeout_ms)
+        gatherer = BatchGatherer(*limits, now_ms)
         return Appending(self._protocol.new_stream(), gatherer, window, allowed_ms)
 
     # ---------------------------------------------------------------- read
@@ -175,7 +177,7 @@ class Verbs:
     ) -> Reading[Entry]:
         self._protocol.check_open()
         if first_index != "latest":
-            first_index = whole("first_index", first_index)
+            first_index = whole('first_index, unless "latest",', first_index)
         opening = self._tail_plan(first_index, from_member, wait=wait)
         patience_ms = float("inf") if timeout_ms is None else self.timeout_ms_of(timeout_ms)
         return Tailing(opening, lambda: self._protocol.is_closed, patience_ms)
@@ -259,7 +261,7 @@ class Verbs:
             from_member,
             wait_ms=LAGGING_MEMBER_WAIT_MS if may_lag else 0,
             entries_hint=entries_hint,
-            **{name: whole(name, size) for name, size in sizes.items()},
+            **{name: positive(name, size) for name, size in sizes.items()},
         )
 
     def _plan(

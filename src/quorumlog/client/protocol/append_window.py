@@ -50,8 +50,6 @@ class BatchGatherer:
     """Gathers single bodies until a batch is full, by records or by bytes."""
 
     def __init__(self, batch_records: int, batch_bytes: int, now_ms: Callable[[], float]) -> None:
-        if batch_records < 1:
-            raise BadRequest(f"batch_records must be at least 1, not {batch_records}")
         self._batch_records = batch_records
         self._batch_bytes = batch_bytes
         self._bodies: list[bytes] = []
@@ -109,8 +107,6 @@ class AppendWindow:
     """The requests of one stream in their order, until each one's outcome was handed out."""
 
     def __init__(self, window: int, gatherer: BatchGatherer) -> None:
-        if window < 1:
-            raise BadRequest(f"window must be at least 1, not {window}")
         self.window = window
         self.gatherer = gatherer
         self.source_failure: Exception | None = None

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt, Durability
 from quorumlog.entry_header import Buffer
-from quorumlog.errors import LedgerError
+from quorumlog.errors import BadRequest, LedgerError
 from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
@@ -54,6 +54,8 @@ def read_target(from_member: str | None) -> RequestTarget:
     """None: the leader; "any": any member; otherwise a member id."""
     if from_member is None:
         return LEADER
+    if not isinstance(from_member, str) or not from_member:
+        raise BadRequest(f'from_member must be "any" or the id of a member, not {from_member!r}')
     return ANY_MEMBER if from_member == "any" else RequestTarget(TargetKind.MEMBER, from_member)
 
 

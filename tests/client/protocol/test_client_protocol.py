@@ -364,7 +364,7 @@ def test_a_report_of_an_older_term_is_not_believed() -> None:
     assert host.protocol.view.leader.address == ADDRESSES[1]
     host.leader, host.term = 0, 4
     stale = host.status(StatusRequest(), 2)
-    host.protocol.view.learn(ADDRESSES[2], stale)
+    host.protocol.view.learn(ADDRESSES[2], stale, host.now)
     assert host.protocol.view.leader.address == ADDRESSES[1]
 
 
@@ -381,6 +381,22 @@ def test_redials_of_a_dead_server_are_bounded() -> None:
     assert isinstance(request.error, Unreachable)
     # 5 s at a pause of 125 to 250 ms for each of three servers, and the first, faster ones.
     assert 60 <= dials <= 3 * 50
+
+
+def test_what_others_met_long_before_is_told_with_its_age() -> None:
+    host = Host(1)
+    host.down.update(ADDRESSES)
+    first = host.submit()
+    host.pass_time(5_000.0)
+    assert "before" not in str(first.error)
+    host.now += 60_000.0
+    late = Request(ReadRequest(), LEADER, submitted_ms=host.now, deadline_ms=host.now)
+    host.protocol.submit(late, host.now)
+    host.protocol.advance(host.now)
+    assert isinstance(late.error, Unreachable)
+    for address in ADDRESSES:
+        assert f"{address} (no answer yet; 60.0 s before: " in str(late.error)
+    host.carry_out()
 
 
 def test_an_idle_client_needs_no_wake_up() -> None:

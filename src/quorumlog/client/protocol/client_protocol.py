@@ -264,7 +264,7 @@ class ClientProtocol:
         was_open = link.state is LinkState.OPEN
         now_ms = self._requests.now_ms
         self._links.remove(link, now_ms)
-        self.view.notes[link.address] = reason
+        self.view.note(link.address, reason, now_ms)
         if was_open and link.lane is Lane.CONTROL and not self._links.is_closed:
             self._lost[link.address] = None
             self._events.append(GroupEvent(EventKind.LOST, link.address, reason))

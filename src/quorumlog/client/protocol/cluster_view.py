@@ -18,6 +18,11 @@ class LeaderView(NamedTuple):
     """-1: the hint of a refusal, which names no term."""
 
 
+class Note(NamedTuple):
+    at_ms: float
+    what: str
+
+
 class _LostLeader(NamedTuple):
     term: int
     at_ms: float
@@ -36,7 +41,7 @@ class ClusterView:
         self.leader: LeaderView | None = None
         self.leader_term = -1
         """Highest term in which anybody was reported to lead; never falls."""
-        self.notes: dict[str, str] = {}
+        self.notes: dict[str, Note] = {}
         """Address -> what went wrong there last, for the message of a deadline."""
         self._lost: dict[str, _LostLeader] = {}
         """Leaders whose connection broke: followers name them until they have noticed themselves."""
@@ -71,7 +76,10 @@ class ClusterView:
     def is_leader(self, address: str) -> bool:
         return self.leader is not None and self.leader.address == address
 
-    def learn(self, address: str, status: StatusResponse) -> None:
+    def note(self, address: str, what: str, now_ms: float) -> None:
+        self.notes[address] = Note(now_ms, what)
+
+    def learn(self, address: str, status: StatusResponse, now_ms: float) -> None:
         self.group_unknown.pop(address, None)
         for member in status.members:
             if member.address:
@@ -80,7 +88,7 @@ class ClusterView:
             self._leader_reported(address, status.term, by_itself=True)
             return
         follows = f"and follows {status.leader_id}" if status.leader_id else "and knows no leader"
-        self.notes[address] = f"{status.id} is {status.role} in term {status.term} {follows}"
+        self.note(address, f"{status.id} is {status.role} in term {status.term} {follows}", now_ms)
         if self.is_leader(address):
             self.leader = None
         leader_address = self.member_address(status.leader_id, status.leader_address)

@@ -225,14 +225,14 @@ class RequestTracker:
 
     def learn(self, link: Link, status: StatusResponse) -> None:
         """Who leads and which members there are, which is what some wait for."""
-        self._view.learn(link.address, status)
+        self._view.learn(link.address, status, self.now_ms)
         for request in list(self._waiting):
             if request.target.kind is TargetKind.MEMBER:
                 self._fail_if_no_member(request)
         self.send_waiting()
 
     def _refused(self, link: Link, request: Request, error: LedgerError) -> None:
-        self._view.notes[link.address] = f"{type(error).__name__}: {error}"
+        self._view.note(link.address, f"{type(error).__name__}: {error}", self.now_ms)
         if isinstance(error, (NotLeader, LeaderNotReady)):
             self._view.hinted(link.address, error, self.now_ms)
         request.refusal = error
@@ -296,7 +296,7 @@ class RequestTracker:
                 request = link.pending.pop(request_id)
                 after = f"{link.address} did not answer within {self._waited(request)}"
                 error: LedgerError = (
-                    RequestTimeout(f"{after}; tried: {self._tried()}")
+                    RequestTimeout(f"{after}; tried: {self._tried(request)}")
                     if request.is_repeatable
                     else OutcomeUnknown(f"{after}: it may or may not have been carried out")
                 )
@@ -307,7 +307,7 @@ class RequestTracker:
     def _too_late(self, request: Request) -> LedgerError:
         """Why it was never carried out, and who was tried."""
         refusal = request.refusal
-        tried = f"gave up after {self._waited(request)}; tried: {self._tried()}"
+        tried = f"gave up after {self._waited(request)}; tried: {self._tried(request)}"
         if refusal is not None and not isinstance(refusal, OutOfSequence):
             error = type(refusal)(f"{refusal} ({tried})")
             error.leader_id, error.leader_address = refusal.leader_id, refusal.leader_address
@@ -320,11 +320,19 @@ class RequestTracker:
     def _waited(self, request: Request) -> str:
         return f"{(self.now_ms - request.submitted_ms) / 1000:.1f} s"
 
-    def _tried(self) -> str:
-        return ", ".join(
-            f"{address} ({self._view.notes.get(address, self._links.describe(address))})"
-            for address in self._view.known_addresses()
-        )
+    def _tried(self, request: Request) -> str:
+        addresses = self._view.known_addresses()
+        return ", ".join(f"{address} ({self._met(address, request)})" for address in addresses)
+
+    def _met(self, address: str, request: Request) -> str:
+        """What went wrong there. Others use the client, too: what they met may have passed since."""
+        note = self._view.notes.get(address)
+        if note is None:
+            return self._links.describe(address)
+        if note.at_ms >= request.submitted_ms:
+            return note.what
+        before_s = (request.submitted_ms - note.at_ms) / 1000
+        return f"{self._links.describe(address)}; {before_s:.1f} s before: {note.what}"
 
     # ---------------------------------------------------------------- failures
 

@@ -140,7 +140,7 @@ def test_what_a_log_can_hold_is_the_same_whatever_a_member_takes_of_clients() ->
 def test_names_fit_into_the_head_of_a_frame(name: str) -> None:
     with pytest.raises(ConfigError, match="--group"):
         GroupConfig(**ALONE, group=name)
-    with pytest.raises(ConfigError, match="--members"):
+    with pytest.raises(ConfigError, match="--id"):
         GroupConfig(name, (MemberAddress(name, "127.0.0.1", 1),), "data")
     GroupConfig(**ALONE, group="g" * 255)
 

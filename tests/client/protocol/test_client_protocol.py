@@ -390,7 +390,7 @@ def test_what_others_met_long_before_is_told_with_its_age() -> None:
     host.pass_time(5_000.0)
     assert "before" not in str(first.error)
     host.now += 60_000.0
-    late = Request(ReadRequest(), LEADER, submitted_ms=host.now, deadline_ms=host.now)
+    late = Request(ReadRequest(first_index=0), LEADER, submitted_ms=host.now, deadline_ms=host.now)
     host.protocol.submit(late, host.now)
     host.protocol.advance(host.now)
     assert isinstance(late.error, Unreachable)

@@ -14,6 +14,7 @@ from harness.member_processes import MemberProcess, MemberProcesses
 from quorumlog import AsyncLedgerClient, connect_async
 from quorumlog.bench.figures import Target
 from quorumlog.bench.local_processes import usage_of
+from quorumlog.entry_header import HEADER_BYTES
 
 BODY_BYTES = 1024
 BATCH_RECORDS = 1024
@@ -69,7 +70,7 @@ def measure_memory(folder: Path, size_bytes: int, report: Report) -> Outcome:
 async def fill(members: MemberProcesses, size_bytes: int, report: Report) -> None:
     """Append `size_bytes` of entries, headers included, in batches."""
     bodies = [bytes([number % 256]) * BODY_BYTES for number in range(BATCH_RECORDS)]
-    batch_bytes = BATCH_RECORDS * (BODY_BYTES + 48)
+    batch_bytes = BATCH_RECORDS * (BODY_BYTES + HEADER_BYTES)
     total = -(-size_bytes // batch_bytes)
     left = iter(range(total))
 

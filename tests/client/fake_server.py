@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from quorumlog.batch import EntryBatch
+from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import (
     BadRequest,
     IndexOutOfRange,
@@ -126,7 +127,7 @@ class FakeGroup:
     def bodies(self) -> list[bytes]:
         """Of everything that was appended, no-ops left out."""
         with self.changed:
-            return [entry[48:] for entry in self.entries if entry[3] == 1]
+            return [entry[HEADER_BYTES:] for entry in self.entries if entry[3] == 1]
 
 
 class FakeServer:

@@ -17,6 +17,7 @@ import uvloop
 from quorumlog import LocalCluster
 from quorumlog.client import AsyncLedgerClient, LedgerClient
 from quorumlog.entry import AppendReceipt
+from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import (
     BadRequest,
     BodyTooLarge,
@@ -328,7 +329,7 @@ def test_threads_that_find_another_one_sending_share_a_frame(group: FakeGroup) -
         places = dict(zip(numbered(12), indices(append_from_threads(client, numbered(12))), strict=True))
     assert sorted(places.values()) == list(range(2, 14))
     for body, index in places.items():
-        assert group.entries[index][48:] == body
+        assert group.entries[index][HEADER_BYTES:] == body
     assert appends_at(group) == 1
 
 

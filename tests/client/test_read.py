@@ -11,6 +11,7 @@ import pytest
 
 from quorumlog import MemberStatusRow, leader_of
 from quorumlog.batch import Entry, EntryBatch
+from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import BadRequest, IndexOutOfRange, ProtocolViolation, RangeDamaged, Unreachable
 from quorumlog.wire.client_messages import (
     AppendRequest,
@@ -289,9 +290,9 @@ def flip(position: int) -> Callable[[bytearray], None]:
 FLIPS = pytest.mark.parametrize(
     ("position", "words", "good"),
     [
-        (48 + 3, "entry 1 with a wrong body_crc", []),
-        (58 + 48 + 3, "entry 2 with a wrong body_crc", [1]),
-        (116 + 48 + 3, "entry 3 with a wrong body_crc", [1, 2]),
+        (HEADER_BYTES + 3, "entry 1 with a wrong body_crc", []),
+        (58 + HEADER_BYTES + 3, "entry 2 with a wrong body_crc", [1]),
+        (116 + HEADER_BYTES + 3, "entry 3 with a wrong body_crc", [1, 2]),
         (58 + 15, "entry 2 with a wrong index", [1]),
         # Entry 1 is the first of the read: which of the two does not fit is not known.
         (58 + 39, "entry 2 with a wrong chain_crc", []),
@@ -340,7 +341,7 @@ def test_a_flipped_bit_everywhere_is_told_after_the_good_entries(
 
 def test_a_member_asked_by_name_is_not_replaced(client: Client, group: FakeGroup) -> None:
     fill(group, 6, 10)
-    group[1].script = forged(flip(58 + 48 + 3))
+    group[1].script = forged(flip(58 + HEADER_BYTES + 3))
     got: list[int] = []
     with pytest.raises(RangeDamaged, match=rf"{group[1].address} \(n1\) sent entry 2 with"):
         got.extend(entry.index for entry in client.read(1, 7, from_member="n1"))
@@ -354,7 +355,7 @@ def test_a_member_asked_by_name_is_not_replaced(client: Client, group: FakeGroup
 def test_members_that_lag_or_are_down_are_not_the_end(client: Client, group: FakeGroup) -> None:
     fill(group, 6, 10)
     client.status()
-    group[0].script = forged(flip(58 + 48 + 3))
+    group[0].script = forged(flip(58 + HEADER_BYTES + 3))
     group[1].script = lambda server, message: (
         IndexOutOfRange("lags", ledger_begin_index=0, committed_index=1)
         if isinstance(message, ReadRequest)

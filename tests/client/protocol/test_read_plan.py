@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from quorumlog.batch import EntryBatch
 from quorumlog.client.protocol.client_requests import LEADER, Request, RequestTarget, TargetKind
 from quorumlog.client.protocol.read_plan import ReadPlan
+from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import IndexOutOfRange, ProtocolViolation, RangeDamaged
 from quorumlog.wire.client_messages import ReadRequest, ReadResponse
 
@@ -112,7 +113,7 @@ def test_every_range_comes_once_and_in_order(
         if batch is not None:
             assert batch.first_index == first + len(got)
             got += [bytes(body) for body in batch.bodies()]
-    assert got == [entry[48:] for entry in log[first:stop]]
+    assert got == [entry[HEADER_BYTES:] for entry in log[first:stop]]
     assert open_requests == []
 
 

@@ -11,6 +11,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB, GroupConfig
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role
+from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import (
     BadRequest,
     BodyTooLarge,
@@ -79,7 +80,7 @@ class BatchFormer:
         limit = self._config.storage.append_limit_bytes
         if largest > limit:
             raise BodyTooLarge(
-                f"a body of {largest - 48} bytes is over the limit of {limit - 48}"
+                f"a body of {largest - HEADER_BYTES} bytes is over the limit of {limit - HEADER_BYTES}"
                 " (max_entry_bytes and segment_bytes, less the header)"
             )
         waiting = self._pending.proposed_bytes + self._pending.queued_bytes

@@ -183,3 +183,12 @@ def test_names_that_are_more_than_text_are_text(cluster: LocalCluster) -> None:
 def test_a_cluster_that_was_not_started_has_no_leader() -> None:
     with pytest.raises(LeaderNotReady, match="no member runs"):
         LocalCluster(members=1, store="memory").leader()
+
+
+@pytest.mark.parametrize(("make", "kind"), [(connect, "Results"), (connect_async, "AsyncResults")])
+def test_results_that_were_not_iterated_say_what_they_are(make: Any, kind: str) -> None:
+    log = make("127.0.0.1:1", group="orders")
+    assert repr(log.read(3, 10)) == f"<{kind} of read from 3 to 10, group 'orders'>"
+    assert repr(log.read_batches(3)) == f"<{kind} of read_batches from 3, group 'orders'>"
+    assert repr(log.read_arrow(0)) == f"<{kind} of read_arrow from 0, group 'orders'>"
+    assert repr(log.tail("latest")) == f"<{kind} of tail from latest, group 'orders'>"

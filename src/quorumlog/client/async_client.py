@@ -123,7 +123,8 @@ class AsyncLedgerClient(LedgerClientBase):
         from_member: str | None = None,
     ) -> AsyncResults[Entry]:
         """See `LedgerClient.read`."""
-        return self._results(self._verbs.read(first_index, stop_index, limit, from_member))
+        reading = self._verbs.read(first_index, stop_index, limit, from_member)
+        return self._results(reading, "read", first_index, stop_index)
 
     def read_batches(
         self,
@@ -136,7 +137,8 @@ class AsyncLedgerClient(LedgerClientBase):
     ) -> AsyncResults[EntryBatch]:
         """See `LedgerClient.read_batches`."""
         sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
-        return self._results(self._verbs.read_batches(first_index, stop_index, from_member, **sizes))
+        reading = self._verbs.read_batches(first_index, stop_index, from_member, **sizes)
+        return self._results(reading, "read_batches", first_index, stop_index)
 
     def read_arrow(
         self,
@@ -150,9 +152,8 @@ class AsyncLedgerClient(LedgerClientBase):
     ) -> AsyncResults[pa.RecordBatch]:
         """See `LedgerClient.read_arrow`."""
         sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
-        return self._results(
-            self._verbs.read_arrow(first_index, stop_index, from_member, columns, **sizes)
-        )
+        reading = self._verbs.read_arrow(first_index, stop_index, from_member, columns, **sizes)
+        return self._results(reading, "read_arrow", first_index, stop_index)
 
     def tail(
         self,
@@ -164,7 +165,7 @@ class AsyncLedgerClient(LedgerClientBase):
     ) -> AsyncResults[Entry]:
         """See `LedgerClient.tail`."""
         tail = self._verbs.tail(first_index, from_member, wait=wait, timeout_ms=timeout_ms)
-        return self._results(tail)
+        return self._results(tail, "tail", first_index)
 
     async def end_index(self, *, timeout_ms: int | None = None) -> int:
         """See `LedgerClient.end_index`."""
@@ -217,8 +218,11 @@ class AsyncLedgerClient(LedgerClientBase):
             self._joiner.send()
         self._io.submit(requests)
 
-    def _results(self, reading: Reading[T]) -> AsyncResults[T]:
-        return AsyncResults(self._parts(reading), lambda: self._io.cancel(reading.stop()))
+    def _results(
+        self, reading: Reading[T], verb: str, first_index: object, stop_index: object = None
+    ) -> AsyncResults[T]:
+        described = self._described(verb, first_index, stop_index)
+        return AsyncResults(self._parts(reading), lambda: self._io.cancel(reading.stop()), described)
 
     async def _parts(self, reading: Reading[T]) -> AsyncGenerator[T]:
         try:
@@ -232,9 +236,13 @@ class AsyncLedgerClient(LedgerClientBase):
 class AsyncResults(AsyncIterator[T]):
     """See `Results`; iterate with `async for`, close with `async with` or `contextlib.aclosing`."""
 
-    def __init__(self, results: AsyncGenerator[T], stop: Callable[[], None]) -> None:
+    def __init__(self, results: AsyncGenerator[T], stop: Callable[[], None], described: str) -> None:
         self._results = results
         self._stop = stop
+        self._described = described
+
+    def __repr__(self) -> str:
+        return f"<AsyncResults of {self._described}>"
 
     def __aiter__(self) -> AsyncIterator[T]:
         return self._results

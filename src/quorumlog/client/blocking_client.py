@@ -127,7 +127,8 @@ class LedgerClient(LedgerClientBase):
         missing that any client was told before. Others give what they know to be committed.
         Raises IndexOutOfRange if the range reaches outside of the log.
         """
-        return self._results(self._verbs.read(first_index, stop_index, limit, from_member))
+        reading = self._verbs.read(first_index, stop_index, limit, from_member)
+        return self._results(reading, "read", first_index, stop_index)
 
     def read_batches(
         self,
@@ -140,7 +141,8 @@ class LedgerClient(LedgerClientBase):
     ) -> Results[EntryBatch]:
         """The same as stored batches (no-ops included), checked, of about `batch_bytes` each."""
         sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
-        return self._results(self._verbs.read_batches(first_index, stop_index, from_member, **sizes))
+        reading = self._verbs.read_batches(first_index, stop_index, from_member, **sizes)
+        return self._results(reading, "read_batches", first_index, stop_index)
 
     def read_arrow(
         self,
@@ -159,9 +161,8 @@ class LedgerClient(LedgerClientBase):
         (extra `arrow`) is not installed.
         """
         sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
-        return self._results(
-            self._verbs.read_arrow(first_index, stop_index, from_member, columns, **sizes)
-        )
+        reading = self._verbs.read_arrow(first_index, stop_index, from_member, columns, **sizes)
+        return self._results(reading, "read_arrow", first_index, stop_index)
 
     def tail(
         self,
@@ -179,7 +180,7 @@ class LedgerClient(LedgerClientBase):
         the client, ends it, also in a thread that waits.
         """
         tail = self._verbs.tail(first_index, from_member, wait=wait, timeout_ms=timeout_ms)
-        return self._results(tail)
+        return self._results(tail, "tail", first_index)
 
     def end_index(self, *, timeout_ms: int | None = None) -> int:
         """Index of the last committed entry, as the leader knows it once a majority has confirmed it.
@@ -226,8 +227,11 @@ class LedgerClient(LedgerClientBase):
             for request in step.awaited:
                 self._io.wait(request)
 
-    def _results(self, reading: Reading[T]) -> Results[T]:
-        return Results(self._parts(reading), lambda: self._io.cancel(reading.stop()))
+    def _results(
+        self, reading: Reading[T], verb: str, first_index: object, stop_index: object = None
+    ) -> Results[T]:
+        described = self._described(verb, first_index, stop_index)
+        return Results(self._parts(reading), lambda: self._io.cancel(reading.stop()), described)
 
     def _parts(self, reading: Reading[T]) -> Generator[T]:
         try:
@@ -242,9 +246,13 @@ class Results(Iterator[T]):
     thread that waits for the next result then finds the end. `with`, or `contextlib.closing`, does it.
     """
 
-    def __init__(self, results: Generator[T], stop: Callable[[], None]) -> None:
+    def __init__(self, results: Generator[T], stop: Callable[[], None], described: str) -> None:
         self._results = results
         self._stop = stop
+        self._described = described
+
+    def __repr__(self) -> str:
+        return f"<Results of {self._described}>"
 
     def __iter__(self) -> Iterator[T]:
         return self._results  # the loop that is entered runs without a call of Python's a result

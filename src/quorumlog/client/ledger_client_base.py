@@ -52,6 +52,11 @@ class LedgerClientBase:
         name, servers = type(self).__name__, ",".join(self.servers)
         return f"<{name} of group {self.group!r} at {servers}: {state}>"
 
+    def _described(self, verb: str, first_index: object, stop_index: object) -> str:
+        """Of what reads, which nothing is known of but what was asked for."""
+        stop = "" if stop_index is None else f" to {stop_index}"
+        return f"{verb} from {first_index}{stop}, group {self.group!r}"
+
     @property
     def timeout_ms(self) -> float:
         """Of a call that is given none."""

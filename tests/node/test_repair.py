@@ -19,7 +19,7 @@ from quorumlog.node import LedgerNode
 from quorumlog.node.sending.push_sender import read_sound
 from quorumlog.store.disk import OsDisk, OsFile
 from quorumlog.store.ledger_store import ColdRange, LogRange
-from tests.node.cell import Cell
+from tests.node.cell import SMALL, Cell
 from tests.node.test_ledger_node import append
 
 ENTRY_BYTES = 548
@@ -373,14 +373,28 @@ def test_the_member_that_is_asked_finds_its_own_damage_and_both_are_repaired(tmp
 
 
 class DiskWithoutRoom(OsDisk):
-    """No new file can be made, while it is full."""
+    """No new file can be made and no space given to one, while it is full."""
 
     is_full = False
 
-    def open(self, path: str, *, writable: bool = True, create: bool = False) -> OsFile:
-        if create and self.is_full:
+    def check(self, path: str) -> None:
+        if self.is_full:
             raise OSError(errno.ENOSPC, "No space left on device", path)
-        return super().open(path, writable=writable, create=create)
+
+    def open(self, path: str, *, writable: bool = True, create: bool = False) -> OsFile:
+        if create:
+            self.check(path)
+        return FileWithoutRoom(self, super().open(path, writable=writable, create=create))
+
+
+class FileWithoutRoom(OsFile):
+    def __init__(self, disk: DiskWithoutRoom, opened: OsFile) -> None:
+        super().__init__(opened.path, opened._descriptor)
+        self._disk = disk
+
+    def allocate(self, position: int, size_bytes: int) -> None:
+        self._disk.check(self.path)
+        super().allocate(position, size_bytes)
 
 
 def test_damage_found_on_a_full_disk_stops_nobody_and_is_saved_when_there_is_space(
@@ -424,6 +438,35 @@ def test_a_damaged_index_is_made_again_from_the_data(tmp_path: Path) -> None:
     assert read(cell, follower, 150) is not None
     assert index.read_bytes() == whole
     assert is_whole(follower)
+    cell.close()
+
+
+@pytest.mark.parametrize("finder", ["read", "scrub"])
+def test_a_damaged_index_without_space_is_made_again_once_there_is_some(
+    tmp_path: Path, finder: str
+) -> None:
+    """Nobody has to meet it again for that; and `status` says so until then."""
+    disk = DiskWithoutRoom()
+    filled(tmp_path).close()
+    cell = Cell(tmp_path, disks={"n1": disk})
+    node = cell.nodes["n1"]
+    cell.until(lambda: node.durable_committed_index >= 400)
+    index = tmp_path / "n1" / "index" / f"{0:020d}"
+    whole = index.read_bytes()
+    index.write_bytes(whole[: 150 * 32] + bytes(320) + whole[160 * 32 :])
+    disk.is_full = True
+    if finder == "read":
+        assert read(cell, node, 150) is None
+    else:
+        cell.now_ms += SMALL.scrub_start_delay_ms
+    cell.until(lambda: any("no space to write again" in problem for problem in node.problems()))
+    for _ in range(300):
+        cell.step(10)
+    assert index.read_bytes() != whole
+    assert not node.scrub_status().passes
+    disk.is_full = False
+    cell.until(lambda: index.read_bytes() == whole)
+    cell.until(lambda: not any("write again" in problem for problem in node.problems()))
     cell.close()
 
 

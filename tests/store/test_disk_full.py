@@ -571,10 +571,13 @@ def test_units_that_are_lost_on_a_full_disk_are_written_again_once_there_is_spac
     disk.has_greedy_neighbour = True
     for _ in range(2):
         assert store.settle(store.examine(0, 300)) == ()
-        with pytest.raises(DirectoryDamaged):
+        assert store.unsettled is not None
+        with pytest.raises(DirectoryDamaged) as damage:
             read_log(store)
+        assert not store.settle_now(damage.value)
     disk.capacity_bytes *= 2
     assert store.settle(store.examine(0, 300)) == ()
+    assert store.unsettled is None
     assert read_log(store) == numbered(300)
 
 

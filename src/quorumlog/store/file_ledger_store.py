@@ -149,11 +149,12 @@ class FileLedgerStore(LedgerStore):
         return search_term_runs(self.begin.index + 1, self.end.index, term_of)
 
     def settle_now(self, damage: DirectoryDamaged) -> bool:
-        """For a start, which has nobody else to look: False if nothing was found at that entry."""
+        """For a start, which has nobody else to look: False if nothing was found at that entry, or there
+        is no space for it."""
         found = self.examine(damage.index, damage.index + 1)
         self.settle(found)
         self.save_damaged()
-        return bool(found.ranges or found.units)
+        return bool(found.ranges or found.units) and self.unsettled is None
 
     # ---------------------------------------------------------------- append
 
@@ -395,6 +396,10 @@ class FileLedgerStore(LedgerStore):
             dirty = self._dirty_index if is_index else self._dirty_data
             dirty[file.base_position] = file
         return ranges
+
+    @property
+    def unsettled(self) -> Examination | None:
+        return self._rewriting.unsettled
 
     @property
     def damaged_problem(self) -> str:

@@ -278,6 +278,10 @@ class LedgerStore(Protocol):
         """Note what is damaged and write again what the data itself can tell; returns the ranges that
         are new or larger. None: the log was cut since the look began, and nothing is done."""
 
+    @property
+    def unsettled(self) -> Examination | None:
+        """What the newest `settle` had no space to write again, to be settled once there is some."""
+
     def save_damaged(self) -> bool:
         """On disk when this returns; any thread. False: there is no space for it yet; the ranges stay in
         memory, and a start would have to look for them. Raises StoreFailure."""

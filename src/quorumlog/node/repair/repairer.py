@@ -60,6 +60,10 @@ class Repairer:
         """The list of damaged ranges is on its way to the disk."""
         self._save_at_ms = 0.0
         """When to try again after there was no space for it."""
+        self._without_space: Examination | None = None
+        """What is to be written again once there is space; whatever else has none is met again."""
+        self._settle_at_ms = 0.0
+        """When to try that."""
         self._unsettled = ""
         """Damage that a closer look could not make a range of."""
         self._doubted_index = -1
@@ -125,6 +129,7 @@ class Repairer:
         ranges = self._store.settle(result)
         if ranges is None:
             return None
+        self._without_space = self._without_space or self._store.unsettled
         if ranges:
             self._save()
         for damaged in ranges:
@@ -154,6 +159,10 @@ class Repairer:
         if self._store.damaged_problem and not self._is_saving and now_ms >= self._save_at_ms:
             self._save_at_ms = now_ms + RETRY_MS
             self._save()
+        if self._without_space is not None and now_ms >= self._settle_at_ms:
+            self._settle_at_ms = now_ms + RETRY_MS
+            left, self._without_space = self._without_space, None
+            self.settle(left)
         if self._asked is not None and now_ms >= self._deadline_ms:
             self._is_late = True
             self._pass_over(*self._asked)
@@ -198,6 +207,8 @@ class Repairer:
 
     def next_wakeup_ms(self) -> float:
         wakeup = self._save_at_ms if self._store.damaged_problem and not self._is_saving else NEVER
+        if self._without_space is not None:
+            wakeup = min(wakeup, self._settle_at_ms)
         if not self._store.damaged or self._is_writing:
             return wakeup
         return min(wakeup, self._deadline_ms if self._asked is not None else self._retry_at_ms)
@@ -343,4 +354,9 @@ class Repairer:
                 others = ", ".join(names) or "nobody is connected"
                 state = f"no other member can send them yet ({others}{self._refused})"
             sentences.append(f"{damaged}; damaged, {state}")
+        if self._without_space is not None:
+            sentences.append(
+                "there is no space to write again what is damaged of the index or at the end of a"
+                " segment; make space on the disk"
+            )
         return [*sentences, *filter(None, (self._unsettled, self._store.damaged_problem))]

@@ -103,8 +103,9 @@ class Scrubber:
         self._skip = 1
         if isinstance(result, StoreFailure | LedgerError):
             raise result
-        # Looked at again if the log was cut meanwhile: else that part would wait for the next pass.
-        if self._repairer.settle(result) is not None:
+        # Looked at again if the log was cut meanwhile, or there is no space for what is to be written
+        # again: else that part would wait for the next pass.
+        if self._repairer.settle(result) is not None and self._store.unsettled is None:
             self._next_index = max(index + 1, result.stop_index)
         self._next_step_ms = self._after(result.size_bytes)
 

@@ -51,6 +51,8 @@ class Rewriting:
         self._damaged = damaged
         self._page_cache = page_cache
         self.set_aside = SetAside(disk, directory, config)
+        self.unsettled: Examination | None = None
+        """What the newest `settle` had no space for."""
         self._aside = ("", 0)
         """Where the damaged bytes go, "" once there was no space, and the position of the first."""
         self._aside_stop = -1
@@ -124,22 +126,31 @@ class Rewriting:
 
     def settle(self, examination: Examination) -> tuple[tuple[DamagedRange, ...], list[Segment]]:
         """The ranges that are new or larger, and the files in which units and blank records were
-        written again. Those that have no space are left for a later look."""
-        written = []
+        written again. Those that have no space are left in `unsettled`."""
+        written, units, blanks = [], [], []
         for position, data in examination.units:
-            with suppress(DiskFull):
+            try:
                 stop = self._index.files.stop_of_files(position + len(data))
                 self._take_space(self._index.files, position, stop)
-                self._index.files.make_writable(position, len(data))
-                written += self._index.files.write(data, position)
+            except DiskFull:
+                units.append((position, data))
+                continue
+            self._index.files.make_writable(position, len(data))
+            written += self._index.files.write(data, position)
         for position, rest_bytes in examination.blanks:
             file = self._data.file_at(position)
             assert file is not None, position
-            with suppress(DiskFull):
+            try:
                 self._take_space(self._data, position, position + BLANK_BYTES)
-                file.make_writable(position, position, file.end_position)
-                file.write([blank_record(rest_bytes)], position)
-                written.append(file)
+            except DiskFull:
+                blanks.append((position, rest_bytes))
+                continue
+            file.make_writable(position, position, file.end_position)
+            file.write([blank_record(rest_bytes)], position)
+            written.append(file)
+        self.unsettled = None
+        if units or blanks:
+            self.unsettled = examination._replace(ranges=(), units=tuple(units), blanks=tuple(blanks))
         return self._damaged.add(examination.ranges), written
 
     def look_around(self, damaged: DamagedRange, ends: LogEnds) -> None:

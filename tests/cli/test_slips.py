@@ -78,6 +78,9 @@ SLIPS = [
     ("sim --seconds inf", "--seconds inf: must be less"),
     ("sim --seed -1", "--seed -1"),
     ("sim --jobs 99999999", "--jobs 99999999"),
+    ("dev --dir /etc/passwd", "--dir /etc/passwd"),
+    ("dev --dir /etc/passwd/x", "--dir /etc/passwd/x"),
+    ("bench flush --dir /proc", "--dir /proc cannot be measured: No such file or directory"),
 ]
 
 

@@ -161,7 +161,12 @@ def flush(
     if not directory.is_dir():
         raise ConfigError(f"--dir {directory} is not a directory; name one on the disk to measure")
     with err().status("preparing files") as status:
-        costs = measure_flush_costs(directory, rounds, status.update)
+        try:
+            costs = measure_flush_costs(directory, rounds, status.update)
+        except OSError as error:
+            raise ConfigError(
+                f"--dir {directory} cannot be measured: {error.strerror}; name one that takes files"
+            ) from None
     if json:
         for cost in costs:
             print_json(cost.row())

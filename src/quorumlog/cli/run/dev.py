@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
@@ -74,7 +75,13 @@ def dev(
     had_terminal = _has_terminal()
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # which is what nohup asks for
         signal.signal(signal.SIGHUP, hung_up)
-    with LocalCluster(members, directory=directory, flush=flush.value, ports=ports) as cluster:
+    cluster = LocalCluster(members, directory=directory, flush=flush.value, ports=ports)
+    try:
+        cluster.start()
+    except ConfigError as error:
+        # A member knows its own directory, and the option of `serve` that names it.
+        raise ConfigError(str(error).replace("--data-dir", "--dir")) from None
+    with closing(cluster):
         if directory is not None:
             kept = " ".join(str(member.port) for member in cluster.members)
             (directory / PORTS_NAME).write_text(f"{kept}\n")

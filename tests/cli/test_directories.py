@@ -66,6 +66,12 @@ def test_read_prints_what_a_stopped_member_holds(cli: Cli, stopped: list[Path]) 
     assert [row["body"] for row in rows] == LINES[LINES.index(first) : LINES.index(first) + 3]
 
 
+def test_json_may_be_asked_for_in_both_ways(cli: Cli, stopped: list[Path]) -> None:
+    given = ("read", "--path", stopped[0], "--last", 2)
+    both = cli(*given, "--json", "--format", "json")
+    assert (both.exit_code, both.stdout) == (0, cli(*given, "--json").stdout)
+
+
 def test_read_says_what_is_not_known_to_be_committed(
     cli: Cli, stopped: list[Path], tmp_path: Path
 ) -> None:
@@ -83,6 +89,8 @@ def test_read_says_what_is_not_known_to_be_committed(
     [
         ((), "--servers LIST, or --path DIR"),
         (("--path", ".", "--follow"), "--follow needs --servers"),
+        (("--path", ".", "--json", "--format", "hex"), "--json excludes --format hex"),
+        (("--path", ".", "--json", "--format", "text"), "--json excludes --format text"),
         (("--servers", "h:1", "--local"), "--local goes with --path only"),
         (("--servers", "h:1", "--follow", "--timeout", "1"), "without --follow, which waits for ever"),
         (("--path", ".", "--timeout", "1"), "--timeout goes with --servers"),

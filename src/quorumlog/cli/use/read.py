@@ -118,6 +118,8 @@ def read(
         until_end=until_end,
         timeout=is_on_command_line(context, "timeout"),
     )
+    if json and output_format is not Format.JSON and is_on_command_line(context, "output_format"):
+        raise ConfigError(f"--json excludes --format {output_format}; leave one of them out")
     if last is not None and (first_index is not None or stop_index is not None):
         raise ConfigError(f"--last {last} excludes --from and --to; --limit goes with all of them")
     if until_end and (follow or stop_index is not None):

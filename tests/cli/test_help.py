@@ -24,6 +24,16 @@ def test_a_command_explains_itself_with_an_example_and_all_its_options(cli: Cli,
         assert getattr(parameter, "help", None), (command, parameter.name)
 
 
+@pytest.mark.parametrize("command", [*COMMANDS, "bench flush"])
+def test_an_example_can_be_pasted_as_it_is_printed(cli: Cli, command: str) -> None:
+    """A shell takes the end of a line for the end of a command."""
+    text = cli(*command.split(), "--help").stdout
+    explained = re.split(r"\n\n(?=\S)", text.partition("Example")[2])[0]
+    *continued, last = explained.partition(":")[2].strip().splitlines()
+    assert last
+    assert all(line.endswith("\\") for line in continued), explained
+
+
 def test_without_arguments_it_lists_the_commands(cli: Cli) -> None:
     text = plain(cli().output)
     for command in COMMANDS:

@@ -35,7 +35,7 @@ def verify(
 
     Status 1 on damage or on a difference. A log that is merely shorter differs in nothing.
 
-    Example: quorumlog verify /var/lib/quorumlog/n0 /var/lib/quorumlog/n1 /var/lib/quorumlog/n2
+    Example: quorumlog verify dev-data/n0 dev-data/n1 dev-data/n2
     """
     from quorumlog.store.disk import OsDisk
     from quorumlog.store.offline.verification import verify_directory

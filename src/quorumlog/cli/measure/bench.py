@@ -89,7 +89,7 @@ def bench(
     sync the same sizes. Processor time and memory are those of the members on this machine.
     `quorumlog bench flush` measures what a sync costs, without a group.
 
-    Example: quorumlog bench --servers 127.0.0.1:20911,127.0.0.1:20912,127.0.0.1:20913 --seconds 5
+    Example: quorumlog bench --servers 127.0.0.1:20911 --seconds 5
     """
     if context.invoked_subcommand is not None:
         return

@@ -99,8 +99,9 @@ def serve(
 
     Example, the first of three:
 
-        quorumlog serve --id n0 --data-dir /var/lib/quorumlog
-        --members n0=10.0.0.1:20911,n1=10.0.0.2:20911,n2=10.0.0.3:20911
+    \b
+        quorumlog serve --id n0 --data-dir /var/lib/quorumlog \\
+          --members n0=10.0.0.1:20911,n1=10.0.0.2:20911,n2=10.0.0.3:20911
     """
     from quorumlog.cli.run.serving_member import ServingMember
     from quorumlog.cli.run.toml_config import load_server_config

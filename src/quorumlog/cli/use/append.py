@@ -187,7 +187,7 @@ def append(
     When it is refused or interrupted it says how many lines are committed, unknown (they may be in the
     log or not) and not sent.
 
-    Example: seq 1000 | quorumlog append --servers 127.0.0.1:20911,127.0.0.1:20912,127.0.0.1:20913
+    Example: seq 1000 | quorumlog append --servers 127.0.0.1:20911
     """
     from quorumlog.cli.use.reach import refuse_dead_servers
     from quorumlog.client import connect

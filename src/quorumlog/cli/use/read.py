@@ -103,7 +103,7 @@ def read(
     With --path it ends with status 3 where an entry is damaged or gone; --skip-damaged goes on if the
     index leads past it.
 
-    Example: quorumlog read --servers 127.0.0.1:20911 --from 1000 --to 1010 --format json
+    Example: quorumlog read --servers 127.0.0.1:20911 --from 10 --to 20 --json
     """
     from quorumlog.cli.use.entry_formats import WRITERS
     from quorumlog.cli.use.read_sources import limited, served, stored

@@ -65,7 +65,7 @@ def status(
     Status 1 if no member tells its state; with --check the status tells how the group is. Columns that
     do not fit into the terminal are left out, the least important one first.
 
-    Example: quorumlog status --servers 127.0.0.1:20911,127.0.0.1:20912,127.0.0.1:20913
+    Example: quorumlog status --servers 127.0.0.1:20911
     """
     from quorumlog.cli.use.status_table import WATCH_S, health_of, watch_status
     from quorumlog.client import connect

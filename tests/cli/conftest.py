@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import subprocess
 import sys
+import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -35,6 +37,12 @@ def objects(text: str) -> list[dict[str, Any]]:
 def plain(text: str) -> str:
     """Without the line breaks and frames that a terminal's width brings in."""
     return re.sub(r"[\s│╭╮╰╯─]+", " ", text)
+
+
+def unread_bytes(pipe: IO[bytes] | None) -> int:
+    assert pipe is not None
+    count = fcntl.ioctl(pipe, termios.FIONREAD, bytes(4))
+    return int.from_bytes(count, sys.byteorder)
 
 
 @pytest.fixture

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import fcntl
 import re
 import signal
 import socket
 import subprocess
 import sys
-import termios
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
 from quorumlog import LocalCluster, connect
-from tests.cli.conftest import NOT_TEXT, STORAGE, Cli, objects, plain
+from tests.cli.conftest import NOT_TEXT, STORAGE, Cli, objects, plain, unread_bytes
 from tests.waiting import eventually
 
 MEMBER_KEYS = [
@@ -154,11 +152,6 @@ def test_an_interrupted_append_accounts_for_every_line_that_it_read(
         f"lines committed: 3 (first index {first}, last index {first + 2}); unknown: 0; not sent: 0"
         in said
     )
-
-
-def unread_bytes(pipe: IO[bytes]) -> int:
-    count = fcntl.ioctl(pipe, termios.FIONREAD, bytes(4))
-    return int.from_bytes(count, sys.byteorder)
 
 
 @pytest.mark.processes

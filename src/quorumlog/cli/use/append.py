@@ -78,7 +78,9 @@ class LineSource:
         """Number of the signal that ended it; 0: none."""
         self.may_leave: Callable[[], bool] = _never
         """Nothing is in flight whose outcome an interrupt would have to wait for."""
-        self._stopped = self._has_ended = False
+        self._stopped = False
+        self.has_ended = False
+        """All of it was read."""
         self._rest = b""
         """Read and not handed out yet."""
         self._in_flight: deque[tuple[int, list[bytes]]] = deque()
@@ -96,7 +98,9 @@ class LineSource:
 
     @contextmanager
     def leaving_if(self, may_leave: Callable[[], bool]) -> Iterator[None]:
-        """Inside, an interrupt ends the wait at once where `may_leave` says so."""
+        """Inside, an interrupt ends the wait at once where `may_leave` says so; one before it, too."""
+        if self.signal and may_leave():
+            raise KeyboardInterrupt
         self.may_leave = may_leave
         try:
             yield
@@ -129,7 +133,7 @@ class LineSource:
                 at_end = not self._read()
             except _Interrupted:
                 return
-            self._has_ended = at_end
+            self.has_ended = at_end
             if at_end and not self._rest:
                 return
             *lines, self._rest = self._rest.split(b"\n")
@@ -158,9 +162,9 @@ class LineSource:
         return len(chunk)
 
     def count_rest(self) -> int:
-        """Lines never handed out. Only for a file: standard input may never end."""
+        """Lines never handed out. Reads to the end, which standard input may never come to."""
         count, last = self._rest.count(b"\n"), self._rest[-1:]
-        while not self._has_ended and (chunk := self._file.read(CHUNK_BYTES)):
+        while not self.has_ended and (chunk := self._file.read(CHUNK_BYTES)):
             count += chunk.count(b"\n")
             last = chunk[-1:]
         return count + (last not in (b"", b"\n"))
@@ -202,10 +206,11 @@ def append(
             before = signal.signal(number, source.on_interrupt)
             stack.callback(signal.signal, number, before)
         appended = _Appended(json)
-        if expected_last is not None:
-            _append_at_once(log, source, expected_last, appended, timeout)
-            return
-        stream = log.append_stream(source.batches())
+        stream = (
+            log.append_stream(source.batches())
+            if expected_last is None
+            else _OneBatch(log, source, expected_last)
+        )
         status = 0
         output_failure: OSError | None = None
         try:
@@ -221,7 +226,9 @@ def append(
                     source.stop()
         except BodyTooLarge as error:
             line, size_bytes = source.longest_refused()
-            error_line(f"line {line} of {size_bytes} bytes: {describe(error)}")
+            # Of all lines as one batch, the sum may be too large and none of them.
+            where = f"line {line} of {size_bytes} bytes: " if expected_last is None else ""
+            error_line(f"{where}{describe(error)}")
             status = EXIT_REFUSED
         except LedgerError as error:
             error_line(describe(error))
@@ -246,7 +253,7 @@ def append(
             raise typer.Exit(status)
 
 
-def _receipts(source: LineSource, stream: AppendStream) -> Iterator[AppendReceipt]:
+def _receipts(source: LineSource, stream: AppendStream | _OneBatch) -> Iterator[AppendReceipt]:
     def nothing_is_sent() -> bool:
         progress = stream.progress
         return progress.unwritten_records > 0 and progress.unknown_records == 0
@@ -259,31 +266,40 @@ def _receipts(source: LineSource, stream: AppendStream) -> Iterator[AppendReceip
         yield receipt
 
 
-def _append_at_once(
-    log: LedgerClient, source: LineSource, expected_last: int, appended: _Appended, timeout_s: float
-) -> None:
-    """All lines as one batch: a condition on a part of them would be worth nothing."""
-    from quorumlog.cli.use.reach import refuse_dead_servers
-    from quorumlog.client.protocol.append_window import StreamProgress
+class _OneBatch:
+    """All lines as one batch, since a condition on a part of them would be worth nothing. Used as the
+    stream that appends without a condition is, so that both end alike."""
 
-    lines = [line for batch in source.batches() for line in batch]
-    if source.signal:
-        error_line("interrupted while reading: nothing was appended")
-        raise typer.Exit(EXIT_OF_SIGNAL + source.signal)
-    if lines:
+    def __init__(self, log: LedgerClient, source: LineSource, expected_last: int) -> None:
+        self._log = log
+        self._expected_last = expected_last
+        self._lines = [line for batch in source.batches() for line in batch]
+        self._tell(unwritten=len(self._lines))
+
+    def _tell(self, committed: int = 0, unknown: int = 0, unwritten: int = 0) -> None:
+        from quorumlog.client.protocol.append_window import StreamProgress
+
+        self.progress = StreamProgress(committed, unknown, unwritten)
+
+    def __iter__(self) -> _OneBatch:
+        return self
+
+    def __next__(self) -> AppendReceipt:
+        count = self.progress.unwritten_records
+        if not count:
+            raise StopIteration
+        self._tell(unknown=count)
         try:
-            with source.leaving_if(_always):
-                refuse_dead_servers(log, timeout_s)
-            receipt = log.append_batch(lines, expected_last=expected_last)
+            receipt = self._log.append_batch(self._lines, expected_last=self._expected_last)
         except LedgerError as error:
-            error_line(describe(error))
-            unknown = len(lines) if isinstance(error, OutcomeUnknown) else 0
-            progress = StreamProgress(0, unknown, len(lines) - unknown)
-            # All of the input was read.
-            typer.echo(appended.account(source, progress, is_file=True), err=appended.is_json)
-            raise typer.Exit(EXIT_REFUSED) from None
-        appended.add(receipt)
-    appended.print_summary()
+            if not isinstance(error, OutcomeUnknown):
+                self._tell(unwritten=count)
+            raise
+        self._tell(committed=count)
+        return receipt
+
+    def close(self) -> None:
+        """What is not answered by now stays unknown."""
 
 
 class _Appended:
@@ -323,10 +339,11 @@ class _Appended:
         """What became of every line."""
         committed, unknown = progress.committed_records, progress.unknown_records
         not_sent = source.taken - committed - unknown
-        if is_file:
+        has_end = is_file or source.has_ended
+        if has_end:
             not_sent += source.count_rest()
         where = f" (first index {self.first_index}, last index {self.last_index})" if self.count else ""
-        rest = "" if is_file else ", and the rest of standard input"
+        rest = "" if has_end else ", and the rest of standard input"
         return f"lines committed: {committed}{where}; unknown: {unknown}; not sent: {not_sent}{rest}"
 
 

@@ -96,6 +96,26 @@ StoppedDirectory = Annotated[
         parser=named_path,
     ),
 ]
+FirstIndex = Annotated[
+    int | None,
+    typer.Option(
+        "--from",
+        help="First index. (default: where the log begins)",
+        min=0,
+        metavar="N",
+        callback=below_64_bits,
+    ),
+]
+StopIndex = Annotated[
+    int | None,
+    typer.Option(
+        "--to",
+        help="Stop before this index. (default: behind what is committed)",
+        min=0,
+        metavar="N",
+        callback=below_64_bits,
+    ),
+]
 
 
 def is_on_command_line(context: typer.Context, name: str) -> bool:

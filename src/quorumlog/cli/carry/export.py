@@ -11,12 +11,13 @@ import typer
 
 from quorumlog.cli.options import (
     DEFAULT_GROUP,
+    FirstIndex,
     Group,
     Json,
     OptionalServers,
+    StopIndex,
     StoppedDirectory,
     Timeout,
-    below_64_bits,
     check_directory,
     is_on_command_line,
     named_path,
@@ -48,26 +49,8 @@ def export(
     ],
     servers: OptionalServers = None,
     path: StoppedDirectory = None,
-    first_index: Annotated[
-        int | None,
-        typer.Option(
-            "--from",
-            help="First index. (default: where the log begins)",
-            min=0,
-            metavar="N",
-            callback=below_64_bits,
-        ),
-    ] = None,
-    stop_index: Annotated[
-        int | None,
-        typer.Option(
-            "--to",
-            help="Stop before this index. (default: behind what is committed)",
-            min=0,
-            metavar="N",
-            callback=below_64_bits,
-        ),
-    ] = None,
+    first_index: FirstIndex = None,
+    stop_index: StopIndex = None,
     output_format: Annotated[
         ExportFormat | None,
         typer.Option(

@@ -11,6 +11,7 @@ from quorumlog.errors import Unreachable
 
 DEAD_AFTER_S = 3.0
 ASK_AGAIN_S = 0.25
+"""Between two questions: a refused connection answers at once."""
 
 _WILL_NOT_MEND = (
     os.strerror(errno.ECONNREFUSED),

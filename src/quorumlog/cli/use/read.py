@@ -11,12 +11,13 @@ import typer
 
 from quorumlog.cli.options import (
     DEFAULT_GROUP,
+    FirstIndex,
     Group,
     Json,
     OptionalServers,
+    StopIndex,
     StoppedDirectory,
     Timeout,
-    below_64_bits,
     check_directory,
     is_on_command_line,
     split_servers,
@@ -38,26 +39,8 @@ def read(
     context: typer.Context,
     servers: OptionalServers = None,
     path: StoppedDirectory = None,
-    first_index: Annotated[
-        int | None,
-        typer.Option(
-            "--from",
-            help="First index. (default: where the log begins)",
-            min=0,
-            metavar="N",
-            callback=below_64_bits,
-        ),
-    ] = None,
-    stop_index: Annotated[
-        int | None,
-        typer.Option(
-            "--to",
-            help="Stop before this index. (default: behind what is committed)",
-            min=0,
-            metavar="N",
-            callback=below_64_bits,
-        ),
-    ] = None,
+    first_index: FirstIndex = None,
+    stop_index: StopIndex = None,
     last: Annotated[
         int | None,
         typer.Option("--last", help="Begin so many entries before the end.", min=1, metavar="N"),

@@ -9,7 +9,7 @@ from itertools import islice
 
 from quorumlog.batch import Entry
 from quorumlog.cli.output import note
-from quorumlog.cli.use.reach import refuse_dead_servers
+from quorumlog.cli.use.reach import ASK_AGAIN_S, refuse_dead_servers
 from quorumlog.client import LedgerClient, connect, leader_of
 from quorumlog.errors import (
     ConfigError,
@@ -23,8 +23,6 @@ from quorumlog.errors import (
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.offline.directory_reader import DirectoryReader
 from quorumlog.store.offline.log_extent import Damage
-
-ASK_AGAIN_S = 0.5
 
 
 def limited(entries: Iterable[Iterable[Entry]], limit: int | None) -> Iterator[Iterable[Entry]]:
@@ -225,4 +223,4 @@ _PASSING = (Unreachable, RequestTimeout, NotLeader, LeaderNotReady)
 def _wait_for_answer(log: LedgerClient) -> None:
     """Until some member leads."""
     while leader_of(log.status()) is None:
-        time.sleep(ASK_AGAIN_S)  # a refused connection answers at once
+        time.sleep(ASK_AGAIN_S)

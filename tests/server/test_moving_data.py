@@ -28,6 +28,7 @@ from quorumlog.entry import Replica
 from quorumlog.server.connection import LoopTurn
 from quorumlog.server.peers import peer_link
 from quorumlog.server.peers.dropped_messages import STANDS_S, DroppedMessages
+from quorumlog.server.peers.name_lookup import NameLookup
 from quorumlog.server.peers.peer import Peer
 from quorumlog.server.peers.peer_link import PeerLink
 from quorumlog.server.peers.stalled_peers import StalledPeers
@@ -63,6 +64,7 @@ async def linked(work: Callable[[PeerLink, socket.socket], object]) -> None:
         ups: list[PeerLink] = []
         link = PeerLink(
             LoopTurn(loop),
+            NameLookup(loop),
             "default",
             MemberAddress("n1", *server.getsockname()),
             "data",
@@ -148,8 +150,10 @@ def test_a_link_that_is_full_says_so_and_one_that_is_down_does_not() -> None:
 def test_what_a_full_link_drops_is_counted_and_a_push_is_not_dropped() -> None:
     async def work(link: PeerLink, other: socket.socket) -> None:
         nothing: Any = lambda *arguments: None  # noqa: E731
-        turn = LoopTurn(asyncio.get_running_loop())
-        peer = Peer(turn, "default", link.peer, nothing, nothing, nothing, nothing)
+        loop = asyncio.get_running_loop()
+        peer = Peer(
+            LoopTurn(loop), NameLookup(loop), "default", link.peer, nothing, nothing, nothing, nothing
+        )
         peer.data = link
         n1 = Replica("n1", "d1")
         while peer.send(Envelope(n1, PUSH)):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from quorumlog import GroupConfig, LedgerServer, MemberAddress, StoreConfig, connect, connect_async
 from quorumlog.errors import OutcomeUnknown, Refused
@@ -206,3 +208,30 @@ def test_a_name_that_can_never_be_looked_up_is_a_server_that_is_not_there(kind: 
                     await client.append(b"x")
 
             asyncio.run(append())
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_members_that_look_each_other_up_leave_no_task_and_no_thread(
+    names: Names, tmp_path: Path, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    """Nor one in the executor of the loop, which is the application's."""
+    names.addresses = [FIRST]
+    members = tuple(MemberAddress(f"n{n}", NAME, port) for n, port in enumerate(free_ports(3)))
+    configs = [
+        GroupConfig(m.member_id, members, str(tmp_path / m.member_id), storage=SMALL) for m in members
+    ]
+    threads = set(threading.enumerate())
+
+    async def scene() -> None:
+        async with LedgerServer(configs[:1]) as first, LedgerServer(configs[1:2]) as second:
+            async with LedgerServer(configs[2:]):
+                await until(lambda: is_linked(first) and is_linked(second))
+            names.addresses = []
+            questions = names.questions
+            await until(lambda: names.questions > questions)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert getattr(asyncio.get_running_loop(), "_default_executor", None) is None
+        await until(lambda: set(threading.enumerate()) == threads)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(scene())

@@ -12,6 +12,7 @@ from quorumlog.consensus.messages import PushEntryRequest, PushType
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import EntryId, Replica
 from quorumlog.server.connection import LoopTurn
+from quorumlog.server.peers.name_lookup import NameLookup
 from quorumlog.server.peers.peer import Peer
 from quorumlog.server.peers.peer_link import PeerLink
 from quorumlog.wire.client_messages import HelloResponse
@@ -38,8 +39,10 @@ def test_a_commit_goes_with_the_heartbeats_and_one_that_asks_with_the_pushes(
     async def send_three() -> None:
         nothing: Any = lambda *arguments: None  # noqa: E731
         address = MemberAddress("n1", "127.0.0.1", 1)
-        loop_turn = LoopTurn(asyncio.get_running_loop())
-        peer = Peer(loop_turn, "default", address, nothing, nothing, nothing, nothing)
+        loop = asyncio.get_running_loop()
+        peer = Peer(
+            LoopTurn(loop), NameLookup(loop), "default", address, nothing, nothing, nothing, nothing
+        )
         peer.control.up = peer.data.up = HelloResponse(directory_id=N1.directory_id)
         peer.send(push(PushType.COMMIT))
         peer.send(push(PushType.COMMIT, number=7))

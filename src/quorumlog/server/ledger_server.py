@@ -29,6 +29,7 @@ from quorumlog.server.clients.client_session import ClientSession
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.server.node_driver import NodeDriver
+from quorumlog.server.peers.name_lookup import NameLookup
 from quorumlog.server.peers.peer_admission import Verdict
 from quorumlog.store.directory.member_directory import MemberDirectory, open_directory_of
 from quorumlog.store.disk import Disk, OsDisk
@@ -50,8 +51,8 @@ class LedgerServer:
         async with LedgerServer([config]) as server:    # start() and stop()
             failure = await server.failed               # None: stopped without one
 
-    It leaves that loop as it found it: no signal handler, no executor, and what it does not know it
-    leaves to the exception handler that was there.
+    It leaves that loop as it found it: no signal handler, no executor, no task, and what it does not
+    know it leaves to the exception handler that was there.
 
     `groups`: all must have the same own address, which is the one advertised. `bind`: the address to
     listen on, where it differs from the advertised one.
@@ -94,6 +95,7 @@ class LedgerServer:
         self._listener: asyncio.Server | None = None
         self._threads: list[DiskThread] = []
         self._loop_turn: LoopTurn
+        self._names: NameLookup
         self._ended: asyncio.Future[BaseException | None] | None = None
         self._exception_handler_before: Callable[..., object] | None = None
         self.failure: BaseException | None = None
@@ -159,6 +161,7 @@ class LedgerServer:
         flush, reader = (DiskThread(f"quorumlog-{name}", loop) for name in ("flush", "read"))
         self._threads = [flush, reader]
         self._loop_turn = LoopTurn(loop)
+        self._names = NameLookup(loop)
         opened: list[MemberDirectory] = []
         try:
             await self._listen(loop)
@@ -171,6 +174,7 @@ class LedgerServer:
                     config,
                     directory,
                     loop_turn=self._loop_turn,
+                    names=self._names,
                     flush=flush,
                     reader=reader,
                     on_failure=self._member_failed,
@@ -217,7 +221,8 @@ class LedgerServer:
 
     async def _listen(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
-            self._listener = await loop.create_server(self._accept, *self._bind)
+            hosts = await self._names.addresses_of(self._bind[0])
+            self._listener = await loop.create_server(self._accept, hosts, self._bind[1])
         except OSError as error:
             host, port = self._bind
             hint = "change the address in --members (or --bind)"
@@ -242,9 +247,11 @@ class LedgerServer:
                 log.critical("%s could not be closed cleanly: %s", driver.config.data_dir, error)
         for connection in list(self._connections.values()):
             connection.close()
-        self._drivers.clear()
+        drivers, self._drivers = self._drivers, {}
         self._end()
         self._give_loop_back()
+        for driver in drivers.values():
+            await driver.ended()
 
     async def _hand_over(self, driver: NodeDriver) -> None:
         """Returns once somebody else leads, or nobody can be found within two election time-outs."""

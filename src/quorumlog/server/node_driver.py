@@ -21,6 +21,7 @@ from quorumlog.node import LedgerNode
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.server.peers.handshake import Handshake
+from quorumlog.server.peers.name_lookup import NameLookup
 from quorumlog.server.peers.peer import Peer
 from quorumlog.server.peers.peer_admission import PeerAdmission
 from quorumlog.server.peers.peer_link import PeerLink
@@ -45,6 +46,7 @@ class NodeDriver:
         directory: MemberDirectory,
         *,
         loop_turn: LoopTurn,
+        names: NameLookup,
         flush: DiskThread,
         reader: DiskThread,
         on_failure: Callable[[NodeDriver, BaseException], None],
@@ -79,6 +81,7 @@ class NodeDriver:
         self.peers = {
             address.member_id: Peer(
                 loop_turn,
+                names,
                 config.group,
                 address,
                 self.handshake.hello,
@@ -92,6 +95,7 @@ class NodeDriver:
         }
         self.admission = PeerAdmission(
             loop_turn,
+            names,
             config,
             self.peers,
             self.handshake.response,
@@ -223,6 +227,12 @@ class NodeDriver:
         self.admission.close()
         for peer in self.peers.values():
             peer.close()
+
+    async def ended(self) -> None:
+        """After `stop`: until no task of it is left in the loop."""
+        for peer in self.peers.values():
+            await peer.ended()
+        await self.admission.ended()
 
     # ---------------------------------------------------------------- Host
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 from quorumlog.config import MemberAddress
 from quorumlog.server.connection import Connection, LoopTurn
+from quorumlog.server.peers.name_lookup import NameLookup
 from quorumlog.wire.client_messages import Hello, HelloResponse
 from quorumlog.wire.framing import Frame
 from quorumlog.wire.peer_hello import Identity, identity_of
@@ -15,7 +17,12 @@ PROBE_TIMEOUT_S = 1.0
 
 
 async def who_answers(
-    loop_turn: LoopTurn, group: str, address: MemberAddress, rival: Identity, sentence: str
+    loop_turn: LoopTurn,
+    names: NameLookup,
+    group: str,
+    address: MemberAddress,
+    rival: Identity,
+    sentence: str,
 ) -> Identity | None:
     """None if nobody greets in time. Whoever it is is told of its rival, unless it is that itself."""
     loop = asyncio.get_running_loop()
@@ -32,10 +39,13 @@ async def who_answers(
     connection = Connection(loop_turn, took, lost, f"probe->{address}")
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
-            await loop.create_connection(lambda: connection, address.host, address.port)
-            connection.send(group, Hello(role="client", run_id=rival.run_id, rival=sentence))
-            return await greeting
+            for host in await names.addresses_of(address.host):
+                with suppress(OSError):
+                    await loop.create_connection(lambda: connection, host, address.port)
+                    connection.send(group, Hello(role="client", run_id=rival.run_id, rival=sentence))
+                    return await greeting
     except (OSError, TimeoutError, UnicodeError):
-        return None
+        pass
     finally:
         connection.abort()
+    return None

@@ -15,6 +15,7 @@ from quorumlog.entry import Replica
 from quorumlog.node.peer_connections import PeerConnections, Way, role_of
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.peers.dropped_messages import DroppedMessages
+from quorumlog.server.peers.name_lookup import NameLookup
 from quorumlog.server.peers.peer_link import PeerLink
 from quorumlog.wire.client_messages import Hello
 from quorumlog.wire.peer_hello import Identity, identity_of
@@ -24,6 +25,7 @@ class Peer:
     def __init__(
         self,
         loop_turn: LoopTurn,
+        names: NameLookup,
         group: str,
         address: MemberAddress,
         hello: Callable[[str, str], Hello],
@@ -35,8 +37,10 @@ class Peer:
         self.member_id = address.member_id
         self.address = address
         told = (self._link_up, self._link_down, self._link_gone)
-        self.control = PeerLink(loop_turn, group, address, "control", hello, *told, on_bug, on_refused)
-        self.data = PeerLink(loop_turn, group, address, "data", hello, *told, on_bug, on_refused)
+        self.control, self.data = (
+            PeerLink(loop_turn, names, group, address, role, hello, *told, on_bug, on_refused)
+            for role in ("control", "data")
+        )
         self.connections = PeerConnections(address.member_id, on_connected, on_lost)
         self._inbound: dict[str, tuple[Hello, Connection]] = {}
         """What the peer dialled last, by role; all by one process of it."""
@@ -126,6 +130,10 @@ class Peer:
         self.connections.close()
         self.control.close()
         self.data.close()
+
+    async def ended(self) -> None:
+        await self.control.ended()
+        await self.data.ended()
 
 
 def place_of(hello: Hello, connection: Connection) -> str:

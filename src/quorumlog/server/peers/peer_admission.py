@@ -22,6 +22,7 @@ from quorumlog.config import GroupConfig
 from quorumlog.entry import Replica
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.peers.address_probe import who_answers
+from quorumlog.server.peers.name_lookup import NameLookup
 from quorumlog.server.peers.peer import Peer, place_of
 from quorumlog.wire.client_messages import DUPLICATE, REFUSED, UNSETTLED, WELCOME, Hello, HelloResponse
 from quorumlog.wire.peer_hello import Identity, identity_of, ids_of, refusal_of
@@ -40,6 +41,7 @@ class PeerAdmission:
     def __init__(
         self,
         loop_turn: LoopTurn,
+        names: NameLookup,
         config: GroupConfig,
         peers: Mapping[str, Peer],
         greeting: Callable[[], HelloResponse],
@@ -47,6 +49,7 @@ class PeerAdmission:
         on_bug: Callable[[BaseException], None],
     ) -> None:
         self._loop_turn = loop_turn
+        self._names = names
         self._config = config
         self._peers = peers
         self._greeting = greeting
@@ -100,7 +103,8 @@ class PeerAdmission:
     def _probe(self, peer: Peer, rival: Identity, sentence: str) -> asyncio.Task[Identity | None]:
         probe = self._probes.get(peer.member_id)
         if probe is None:
-            asked = who_answers(self._loop_turn, self._config.group, peer.address, rival, sentence)
+            group, address = self._config.group, peer.address
+            asked = who_answers(self._loop_turn, self._names, group, address, rival, sentence)
             probe = asyncio.get_running_loop().create_task(asked)
             self._probes[peer.member_id] = probe
             probe.add_done_callback(lambda _: self._probes.pop(peer.member_id))
@@ -133,6 +137,11 @@ class PeerAdmission:
     def close(self) -> None:
         for task in (*self._deciding, *self._probes.values()):
             task.cancel()
+
+    async def ended(self) -> None:
+        """After `close`: until nothing of it is left in the loop."""
+        if tasks := {*self._deciding, *self._probes.values()}:
+            await asyncio.wait(tasks)
 
 
 def _two_processes(peer: Peer, hello: Hello, connection: Connection, holder: Identity) -> str:

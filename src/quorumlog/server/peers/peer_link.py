@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import socket
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -16,6 +15,7 @@ from quorumlog.config import KIB, UNSENT_LIMIT_BYTES, MemberAddress
 from quorumlog.consensus.messages import AnyPeerMessage, carries_push
 from quorumlog.errors import ProtocolViolation
 from quorumlog.server.connection import Connection, LoopTurn
+from quorumlog.server.peers.name_lookup import NameLookup
 from quorumlog.wire.client_messages import DUPLICATE, Hello, HelloResponse
 from quorumlog.wire.framing import Frame
 
@@ -40,6 +40,7 @@ class PeerLink:
     def __init__(
         self,
         loop_turn: LoopTurn,
+        names: NameLookup,
         group: str,
         peer: MemberAddress,
         role: str,
@@ -53,6 +54,7 @@ class PeerLink:
         """`hello(role, to_member_id)` makes the first frame. `on_gone` follows `on_down` when the link
         was dialled again and nobody is there: a process that lives answers, whatever broke the link."""
         self._loop_turn = loop_turn
+        self._names = names
         self.group = group
         self.peer = peer
         self.role = role
@@ -176,14 +178,13 @@ class PeerLink:
         return connection
 
     async def _connect(self, loop: asyncio.AbstractEventLoop, connection: Connection) -> bool:
-        """To one of the addresses behind the name, which is looked up at each dial: it may move."""
+        """To one of the addresses behind the name."""
         peer = self.peer
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                found = await loop.getaddrinfo(peer.host, peer.port, type=socket.SOCK_STREAM)
+                addresses = await self._names.addresses_of(peer.host)
         except (OSError, UnicodeError):
             return False  # a name that cannot be looked up, now or ever
-        addresses = [str(address[0]) for _, _, _, _, address in found]
         refusals = unroutable = 0
         for address in sorted(addresses, key=lambda address: address == self._not_the_peer):
             try:
@@ -196,7 +197,7 @@ class PeerLink:
             else:
                 self._not_the_peer = address  # until it greets
                 return True
-        self._is_refused = refusals > 0 and refusals + unroutable == len(found)
+        self._is_refused = refusals > 0 and refusals + unroutable == len(addresses)
         return False
 
     async def _greeted(self) -> bool:
@@ -239,3 +240,8 @@ class PeerLink:
             self._task.cancel()
         if self._connection is not None:
             self._connection.abort()
+
+    async def ended(self) -> None:
+        """After `close`: until nothing of it is left in the loop."""
+        if self._task is not None:
+            await asyncio.wait((self._task,))

@@ -207,6 +207,32 @@ def test_a_lost_push_goes_again_while_its_receiver_is_sent_a_repair() -> None:
     scene.make_whole()
 
 
+@pytest.mark.parametrize(("entries", "body_bytes"), [(40, 50_000), (1, 1_500_000)])
+def test_a_repair_gets_through_a_thin_line(entries: int, body_bytes: int) -> None:
+    """Two megabytes at 50 KiB/s: the whole of what is asked for at first takes 20 s there."""
+    segments = replace(QUIET.storage, segment_bytes=4 << 20, reserve_step_bytes=1 << 20)
+    scene = Scenario(profile=replace(QUIET, storage=segments, max_uncommitted_bytes=4 << 20))
+    scene.append(2)
+    leader, (hurt, other) = scene.await_leader(), scene.followers()
+    for _ in range(entries):
+        scene.ask_and_wait(leader, body_bytes)
+    scene.append()
+    store = hurt.node.store
+    first_index, stop_index = 3, 3 + entries
+    indices = range(first_index, stop_index)
+    for position in [store.range_of(index, index + 1, 1).position for index in indices]:
+        hurt.disk.flip(hurt.segment_path(), position + 8, 1)
+    for member in (leader, other):
+        way(scene, member, hurt).limits(51.2)
+    damage = DirectoryDamaged("", path="", position=0, index=first_index, stop_index=stop_index)
+    hurt.is_damaged = True
+    hurt.enter(lambda: hurt.node.repairer.found(damage))
+    scene.until(lambda: bool(store.damaged), "damaged range")
+    ideal_ms = entries * body_bytes / 51.2
+    scene.until(lambda: not store.damaged, "repair", within_ms=8 * ideal_ms, step_ms=100)
+    scene.make_whole()
+
+
 def test_a_push_that_a_follower_drops_goes_again_while_newer_ones_arrive() -> None:
     """An old leader meets damage just where the first push of the new one would have its log cut. It
     drops that push, and what is appended all the time waits there, so bytes move without end."""

@@ -164,7 +164,7 @@ class LedgerNode:
             self.repairer.on_request(message)
             return
         if isinstance(message, RangeResponse):
-            self.repairer.on_response(message)
+            self.repairer.on_response(message, self._now_ms)
             return
         refuse = None
         if isinstance(message, PushEntryRequest) and message.push in (

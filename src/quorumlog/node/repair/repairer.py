@@ -28,10 +28,12 @@ NEVER = float("inf")
 Proofs = tuple[tuple[int, int], ...]
 PIECE_BYTES = 1 << 20
 """Asked for at a time: bounds what a repair holds in memory, and how long one sync of it may take."""
+LEAST_PIECE_BYTES = 64 << 10
+"""The same over a thin line, which half a piece may get through where a whole one came too late."""
 ANSWER_MS = 2000
 """A member that has not sent a piece by then is passed over."""
-ANSWER_LIMIT_MS = 15_000
-"""The same, once everybody was too slow for less: a piece takes its time over a thin line."""
+ANSWER_LIMIT_MS = 60_000
+"""The same, once everybody was too slow for less: an entry may be larger than a piece."""
 RETRY_MS = 1000
 """Until all are asked again after all were asked in vain; and a full disk, for space for the list of
 damaged ranges."""
@@ -73,6 +75,8 @@ class Repairer:
         self._asked: tuple[DamagedRange, Replica] | None = None
         self._deadline_ms = 0.0
         self._timeout_ms_of = float(ANSWER_MS)
+        self._asked_ms = 0.0
+        self._piece_bytes = PIECE_BYTES
         self._is_late = False
         """Somebody did not answer in time since all were asked last."""
         self._is_writing = False
@@ -165,6 +169,7 @@ class Repairer:
             self.settle(left)
         if self._asked is not None and now_ms >= self._deadline_ms:
             self._is_late = True
+            self._piece_bytes = max(self._piece_bytes // 2, LEAST_PIECE_BYTES)
             self._pass_over(*self._asked)
         if self._asked is not None or self._is_writing or not self._store.damaged:
             return
@@ -188,14 +193,14 @@ class Repairer:
     def _ask(self, damaged: DamagedRange, replica: Replica, now_ms: float) -> None:
         self._number += 1
         self._asked = (damaged, replica)
-        self._deadline_ms = now_ms + self._timeout_ms_of
+        self._asked_ms, self._deadline_ms = now_ms, now_ms + self._timeout_ms_of
         request = RangeRequest(
             sender=self._replica,
             term=self._stored_term(),
             number=self._number,
             first_index=damaged.first_index,
             last=damaged.last.entry_id,
-            limit_bytes=PIECE_BYTES,
+            limit_bytes=self._piece_bytes,
             anywhere=True,
             durable_index=self._store.durable.index,
         )
@@ -213,7 +218,7 @@ class Repairer:
             return wakeup
         return min(wakeup, self._deadline_ms if self._asked is not None else self._retry_at_ms)
 
-    def on_response(self, response: RangeResponse) -> None:
+    def on_response(self, response: RangeResponse, now_ms: float) -> None:
         """Bytes that are not the entries asked for help nobody, but are no reason to part: what this
         member knows of the range may be what is wrong."""
         asked = self._asked
@@ -223,6 +228,10 @@ class Repairer:
         if response.count == 0 or damaged not in self._store.damaged:
             self._pass_over(damaged, replica)
             return
+        took_ms = now_ms - self._asked_ms
+        self._timeout_ms_of = min(max(ANSWER_MS, 2 * took_ms), ANSWER_LIMIT_MS)
+        if took_ms <= ANSWER_MS / 4:
+            self._piece_bytes = min(2 * self._piece_bytes, PIECE_BYTES)
         self._asked = None
         self._is_writing = True
         self._host.read_later(
@@ -276,7 +285,6 @@ class Repairer:
         self._carry_out()
         self._raft.on_repaired([(left.first_index, left.stop_index) for left in self._store.damaged])
         self._forget_repaired()
-        self._timeout_ms_of = float(ANSWER_MS)
         self._refused = ""
 
     def _forget_repaired(self) -> None:

@@ -136,6 +136,7 @@ def test_what_is_empty_is_named_by_its_option(cli: Cli, command: tuple[str, ...]
         ("read --timeout 0.3", "127.0.0.1:1 (Connection refused)"),
         ("append --timeout 0.3", "127.0.0.1:1 (Connection refused)"),
         ("transfer --to n1 --timeout 0.3", "127.0.0.1:1 (Connection refused)"),
+        ("bench", "gave up after 3.0 s; tried: 127.0.0.1:1 (Connection refused); check --servers"),
     ],
 )
 def test_a_refusal_names_no_code(cli: Cli, line: str, named: str) -> None:

@@ -101,12 +101,14 @@ def bench(
     from quorumlog.bench.running_group import RunningGroup
     from quorumlog.bench.workloads import LOADS_BY_NAME, chosen
     from quorumlog.cli.measure.bench_tables import open_table_of, table_of, target_lines
+    from quorumlog.cli.use.reach import DEAD_AFTER_S, refuse_dead_servers
     from quorumlog.client import connect
 
     split_servers(servers)
     loads = [] if open_loop else chosen(workload, LOADS_BY_NAME)
     open_loads = chosen(workload, OPEN_LOADS_BY_NAME) if open_loop else []
     with connect(servers, group=group) as log:
+        refuse_dead_servers(log, DEAD_AFTER_S)
         addresses = [row.address for row in log.status() if row.reachable]
     pids = listening_processes(addresses)
     if raw_dir is None and pids:

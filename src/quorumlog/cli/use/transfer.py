@@ -38,7 +38,13 @@ def transfer(
         except TransferFailed:
             # Asked only now: the common case needs no second question, and what counts is the state
             # that was asked for.
-            leader = leader_of(log.status())
+            rows = log.status()
+            leader = leader_of(rows)
+            ids = sorted(row.id for row in rows if row.id)
+            if leader is not None and to not in ids:
+                raise TransferFailed(
+                    f"--to {to} is no member of this group; name one of {', '.join(ids)}"
+                ) from None
             if leader is None or leader.id != to:
                 raise
             leader_id, said = to, "leads already"

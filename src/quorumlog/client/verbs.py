@@ -40,8 +40,8 @@ from quorumlog.client.system import now_ms
 from quorumlog.entry import AppendReceipt, EntryKind
 from quorumlog.errors import BadRequest, IndexOutOfRange, ProtocolViolation
 from quorumlog.wire.client_messages import (
+    AnyClientMessage,
     AppendRequest,
-    ClientMessage,
     ReadRequest,
     ReadResponse,
     StatusRequest,
@@ -427,7 +427,7 @@ class Appending(AppendWindow):
 
 
 def _request(
-    message: ClientMessage, target: RequestTarget, timeout_ms: float, **options: Any
+    message: AnyClientMessage, target: RequestTarget, timeout_ms: float, **options: Any
 ) -> Request:
     now = now_ms()
     return Request(message, target, submitted_ms=now, deadline_ms=now + timeout_ms, **options)

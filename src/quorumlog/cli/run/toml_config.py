@@ -24,6 +24,7 @@ import types
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from quorumlog.cli.run.serve import LogLevel
@@ -132,9 +133,9 @@ def _group(
     options: dict[str, Any] = {}
     for name, value in table.items():
         _refuse_unknown(name, place, in_group=bool(where))
-        options[name] = _within(name, place, lambda n=name, v=value: _typed(n, v, _TYPES[n]))  # type: ignore[misc]
+        options[name] = _within(name, place, partial(_typed, name, value, _TYPES[name]))
     for name, value in overrides.items():
-        options[name] = _given(name, lambda n=name, v=value: _typed(n, v, _TYPES[n]))  # type: ignore[misc]
+        options[name] = _given(name, partial(_typed, name, value, _TYPES[name]))
     for name in ("member_id", "members"):
         if name not in options:
             missing = f"option {name!r} is missing in {place}"

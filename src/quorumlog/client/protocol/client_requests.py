@@ -12,16 +12,16 @@ from quorumlog.entry import AppendReceipt, Durability
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import BadRequest, LedgerError
 from quorumlog.wire.client_messages import (
+    AnyClientMessage,
     AppendRequest,
     AppendResponse,
-    ClientMessage,
     HelloResponse,
     ReadRequest,
     StatusRequest,
 )
 from quorumlog.wire.framing import FrameDecoder
 
-R = TypeVar("R", bound=ClientMessage)
+R = TypeVar("R", bound=AnyClientMessage)
 
 
 class Lane(Enum):
@@ -72,7 +72,7 @@ class RequestState(Enum):
 class Request:
     """What happens to one is decided in `request_tracker`."""
 
-    message: ClientMessage
+    message: AnyClientMessage
     target: RequestTarget
     _: KW_ONLY
     submitted_ms: float
@@ -93,7 +93,7 @@ class Request:
     """Place in its stream on the connection that it was last sent on."""
     refusal: LedgerError | None = None
     """The last refusal, told if the deadline passes."""
-    response: ClientMessage | None = None
+    response: AnyClientMessage | None = None
     response_batch: EntryBatch | None = None
     error: LedgerError | None = None
     answered_on: Link | None = None

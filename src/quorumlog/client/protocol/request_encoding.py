@@ -30,7 +30,7 @@ def encode_request(
         message = msgspec.structs.replace(request.message, request_id=request_id)
         if isinstance(message, ReadRequest) and request.target.kind is TargetKind.LEADER:
             message = msgspec.structs.replace(message, from_leader=True)
-        return encode_frame(group, message, None)  # type: ignore[arg-type]
+        return encode_frame(group, message)
     largest_entry_bytes = batch.total_bytes if batch.count == 1 else int(batch.sizes.max())
     if 0 < hello.max_entry_bytes < largest_entry_bytes:
         raise BodyTooLarge(

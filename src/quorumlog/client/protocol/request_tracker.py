@@ -45,9 +45,9 @@ from quorumlog.errors import (
     Unreachable,
 )
 from quorumlog.wire.client_messages import (
+    AnyClientMessage,
     AppendRequest,
     AppendResponse,
-    ClientMessage,
     ErrorResponse,
     ReadRequest,
     ReadResponse,
@@ -58,7 +58,7 @@ from quorumlog.wire.client_messages import (
     error_of,
 )
 
-_RESPONSE_OF: dict[type[ClientMessage], type[ClientMessage]] = {
+_RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     AppendRequest: AppendResponse,
     ReadRequest: ReadResponse,
     StatusRequest: StatusResponse,
@@ -201,7 +201,7 @@ class RequestTracker:
     # ---------------------------------------------------------------- answers
 
     def answered(
-        self, link: Link, request: Request, message: ClientMessage, batch: EntryBatch | None
+        self, link: Link, request: Request, message: AnyClientMessage, batch: EntryBatch | None
     ) -> None:
         """Raises ProtocolViolation for an answer to something else; the request is pending again."""
         request.answered_on = link
@@ -368,7 +368,7 @@ class RequestTracker:
         self.completed.append(request)
 
 
-def _problem_of(request: Request, message: ClientMessage) -> str:
+def _problem_of(request: Request, message: AnyClientMessage) -> str:
     """Why no correct server would answer this request so; empty if one may."""
     if type(message) is not _RESPONSE_OF[type(request.message)]:
         return f"{type(message).__name__} as the answer to {type(request.message).__name__}"

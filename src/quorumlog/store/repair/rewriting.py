@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 
@@ -82,7 +83,7 @@ class Rewriting:
                     self._index.files,
                     begin,
                     self._damaged.ranges,
-                    lambda scan, units=units: self._compare_units(scan, units),  # type: ignore[misc]
+                    partial(self._note_wrong_units, units),
                     _WINDOW_BYTES,
                 )
                 try:
@@ -115,7 +116,7 @@ class Rewriting:
             return known.before
         return IndexUnits(self._index.files).point_at(self._data, index, durable.position)
 
-    def _compare_units(self, scan: SegmentScan, wrong: list[tuple[int, bytes]]) -> None:
+    def _note_wrong_units(self, wrong: list[tuple[int, bytes]], scan: SegmentScan) -> None:
         units = index_units_of(scan.headers, scan.positions)
         first_index = int(units["index"][0])
         held = IndexUnits(self._index.files).read(first_index, first_index + len(units))

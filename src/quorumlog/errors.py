@@ -74,15 +74,12 @@ class Overloaded(Refused):
 
     code = 507
     retriable = True
-    cause = "overload"
-    """What there is too much of."""
 
 
 class PendingFull(Overloaded):
     """The leader holds as many uncommitted bytes as `max_uncommitted_bytes` allows."""
 
     code = 503
-    cause = "uncommitted bytes of the group"
 
 
 class ConnectionFull(Overloaded):
@@ -90,7 +87,6 @@ class ConnectionFull(Overloaded):
     that wait."""
 
     code = 508
-    cause = "what is in flight on the connection"
 
 
 class DiskFull(Refused):

@@ -69,7 +69,7 @@ def test_whole_entries_above_the_durable_point_are_kept(
     store, report = open_store(str(tmp_path))
     assert read_log(store) == numbered(durable + unsynced)
     assert store.durable == store.end
-    assert (report.lines, report.cut_bytes, report.rebuilt_index_from) == ((), 0, -1)
+    assert (report.lines, report.cut_bytes) == ((), 0)
     append_numbered(store, 5, term=2)
     assert read_log(store)[durable + unsynced :] == numbered(5, term=2, first=durable + unsynced)
     store.close()
@@ -221,7 +221,7 @@ def test_an_index_that_was_never_synced_is_made_again(tmp_path: Path) -> None:
     data = index_file(tmp_path).read_bytes()
     overwrite(index_file(tmp_path), 32, bytes(32))
     store, report = open_store(str(tmp_path))
-    assert report.rebuilt_index_from == 1
+    assert "the index was made again from entry 1 on" in report.lines
     assert index_file(tmp_path).read_bytes() == data
     assert read_log(store) == numbered(3)
     store.close()
@@ -272,7 +272,7 @@ def test_lost_index_files_are_made_again(tmp_path: Path, lost: str) -> None:
                 opened.truncate(100)
     store, report = open_store(str(tmp_path))
     assert read_log(store) == numbered(22)
-    assert report.rebuilt_index_from >= 0
+    assert any("index was made again" in line for line in report.lines)
     for base in (0, 256, 512):
         name = f"{base:020d}"
         assert (tmp_path / "index" / name).read_bytes() == old[name], name

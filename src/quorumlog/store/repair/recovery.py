@@ -54,8 +54,6 @@ class RecoveryReport(NamedTuple):
     set_aside: str
     """Where the cut bytes, and files that do not belong there, are kept; "" if there were none, or no
     space for them."""
-    rebuilt_index_from: int
-    """First entry at or below the durable point whose index unit was wrong; -1: none."""
     rewritten: tuple[str, ...] = ()
     """Places that the disk could not read and that did not count: written again."""
 
@@ -100,7 +98,7 @@ class _Recovery:
         self._disk = disk
         self._directory = directory
         self._files = files
-        self._rebuilt_index_from = -1
+        self._is_index_rebuilt = False
         self._has_restored = False
         self._unwritten: list[IndexArray] = []
         """Index units for which there is no space, in order, and all behind them."""
@@ -148,7 +146,6 @@ class _Recovery:
             found.cut_bytes,
             found.cut_entries,
             ", ".join(self._adoption.kept_aside),
-            self._rebuilt_index_from,
             rewritten,
         )
         unsaved = damaged.ranges if damaged.problem else ()
@@ -171,7 +168,7 @@ class _Recovery:
         units = index_units_of(scan.headers, scan.positions)
         first_index = int(units["index"][0])
         position = first_index * INDEX_UNIT_BYTES
-        if not tail_bytes and self._rebuilt_index_from < 0:
+        if not tail_bytes and not self._is_index_rebuilt:
             try:
                 before = self._index.pread(units.nbytes, position)
             except OSError:
@@ -180,7 +177,7 @@ class _Recovery:
             differs = found != units[: len(found)]
             wrong = int(differs.argmax()) if differs.any() else len(found)
             if wrong < len(units):
-                self._rebuilt_index_from = first_index + wrong
+                self._is_index_rebuilt = True
                 self._lines.append(f"the index was made again from entry {first_index + wrong} on")
         if self._has_index_space(first_index, position, units):
             self._index.make_writable(position, units.nbytes)

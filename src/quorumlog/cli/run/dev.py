@@ -16,6 +16,7 @@ import typer
 from quorumlog.cli.options import Json, named_path
 from quorumlog.cli.output import let_go_of, note, out, print_json
 from quorumlog.cli.run.serve import FlushMode, Level, LogLevel, log_to_stderr, refuse_optimised_python
+from quorumlog.cli.run.toml_config import COMMAND_LINE_NAMES
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def dev(
         cluster.start()
     except ConfigError as error:
         # A member knows its own directory, and the option of `serve` that names it.
-        raise ConfigError(str(error).replace("--data-dir", "--dir")) from None
+        raise ConfigError(str(error).replace(COMMAND_LINE_NAMES["data_dir"], "--dir")) from None
     with closing(cluster):
         if directory is not None:
             kept = " ".join(str(member.port) for member in cluster.members)

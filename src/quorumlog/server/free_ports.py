@@ -6,21 +6,22 @@ import random
 import socket
 from pathlib import Path
 
+LOOPBACK = "127.0.0.1"
 _OUTGOING_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
-def is_free(port: int, host: str = "127.0.0.1") -> bool:
+def is_free(port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, port))
+            probe.bind((LOOPBACK, port))
             probe.listen()
         except OSError:
             return False
     return True
 
 
-def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on, below those that the kernel gives to outgoing connections.
 
     From that range, a peer that dials a dead member's port could be given this very port as its own,
@@ -34,10 +35,10 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     for port in candidates:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             try:
-                probe.bind((host, port))
+                probe.bind((LOOPBACK, port))
             except OSError:
                 continue
         free.append(port)
         if len(free) == count:
             return free
-    raise OSError(f"fewer than {count} free ports on {host} below {lowest_outgoing}")
+    raise OSError(f"fewer than {count} free ports on {LOOPBACK} below {lowest_outgoing}")

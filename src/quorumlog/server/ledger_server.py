@@ -32,7 +32,7 @@ from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.peers.name_lookup import NameLookup
 from quorumlog.server.peers.peer_admission import Verdict
 from quorumlog.store.directory.member_directory import MemberDirectory, open_directory_of
-from quorumlog.store.disk import Disk, OsDisk
+from quorumlog.store.disk import OsDisk
 from quorumlog.wire.client_messages import NOT_SERVED, REFUSED, Hello, HelloResponse
 from quorumlog.wire.framing import DEFAULT_MAX_FRAME_BYTES, Frame
 
@@ -63,9 +63,7 @@ class LedgerServer:
         groups: Sequence[GroupConfig],
         *,
         bind: str | None = None,
-        disk: Disk | None = None,
         on_role_change: Callable[[str, RoleChange], None] | None = None,
-        seed: int | None = None,
     ) -> None:
         if not __debug__:
             raise ConfigError("quorumlog refuses to serve under python -O: its assertions must stay on")
@@ -84,8 +82,6 @@ class LedgerServer:
         self.groups = tuple(groups)
         self.address = next(iter(addresses))
         self._bind = parse_address(bind) if bind else parse_address(self.address)
-        self._disk = disk if disk is not None else OsDisk()
-        self._seed = seed
         self._on_role_change = on_role_change
         self._drivers: dict[str, NodeDriver] = {}
         self._connections: dict[str, Connection] = {}
@@ -166,7 +162,7 @@ class LedgerServer:
         try:
             await self._listen(loop)
             for config in self.groups:
-                directory = open_directory_of(config, self._disk)
+                directory = open_directory_of(config, OsDisk())
                 opened.append(directory)
                 for line in directory.report:
                     log.warning("%s: %s", config.full_name, line)
@@ -179,7 +175,6 @@ class LedgerServer:
                     reader=reader,
                     on_failure=self._member_failed,
                     on_role_change=self._on_role_change,
-                    seed=self._seed,
                     run_id=self._run_id,
                     listens_on="{}:{}".format(*self._bind),
                 )
@@ -304,7 +299,7 @@ class LedgerServer:
         else:
             loop.default_exception_handler(context)
 
-    def _member_failed(self, driver: NodeDriver, error: BaseException) -> None:
+    def _member_failed(self, error: BaseException) -> None:
         """One group's member stopped; the process goes with it, so that nobody overlooks it."""
         if self.failure is None:
             self.failure = error

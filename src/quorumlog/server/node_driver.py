@@ -49,11 +49,10 @@ class NodeDriver:
         names: NameLookup,
         flush: DiskThread,
         reader: DiskThread,
-        on_failure: Callable[[NodeDriver, BaseException], None],
-        on_role_change: Callable[[str, RoleChange], None] | None = None,
-        seed: int | None = None,
-        run_id: str = "",
-        listens_on: str = "",
+        on_failure: Callable[[BaseException], None],
+        on_role_change: Callable[[str, RoleChange], None] | None,
+        run_id: str,
+        listens_on: str,
     ) -> None:
         """`run_id` names this run of the process, `listens_on` its address: for the first frames."""
         self.config = config
@@ -75,7 +74,7 @@ class NodeDriver:
         self.problem_log = ProblemLog(log, config.full_name, time.monotonic())
         self.stopped = False
         self.failure: BaseException | None = None
-        self.node = LedgerNode(config, directory, self, random.Random(seed), self._now_ms())
+        self.node = LedgerNode(config, directory, self, random.Random(), self._now_ms())
         self.reads = WaitingReads(self.node, self.read_later)
         self.handshake = Handshake(config, directory, run_id, listens_on)
         self.peers = {
@@ -193,7 +192,7 @@ class NodeDriver:
                 exc_info=None if isinstance(error, ConfigError) else error,
             )
             self.stop()
-            self._on_failure(self, error)
+            self._on_failure(error)
         if not isinstance(error, Exception):
             raise error
 

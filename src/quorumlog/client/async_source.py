@@ -74,7 +74,7 @@ class AsyncSource:
                     self._is_pause_looked_for = True
                     asyncio.get_running_loop().call_soon(self._paused)
             self._batches.extend(self._gatherer.rest())
-        except Exception as failure:
+        except Exception as failure:  # the caller's source may raise anything; the stream tells of it
             self.failure = failure
 
     def _paused(self) -> None:

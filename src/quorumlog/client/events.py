@@ -36,5 +36,5 @@ class Events:
 def _call(callback: Callback, address: str) -> None:
     try:
         callback(address)
-    except Exception:
+    except Exception:  # it is the application's, and may raise anything
         log.exception("a callback of the client failed for %s: %r", address, callback)

@@ -70,7 +70,7 @@ class JoinedAppends:
         since nobody else would ever answer them."""
         try:
             return self.make_request()
-        except Exception as failure:
+        except Exception as failure:  # whatever it is: they wait
             for waiter in self.waiters:
                 error = Refused(f"nothing was written, the append could not be encoded: {failure!r}")
                 error.__cause__ = failure

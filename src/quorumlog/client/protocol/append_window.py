@@ -132,7 +132,7 @@ class AppendWindow:
         """None: the source has no more, or has raised."""
         try:
             return next(batches, None)
-        except Exception as failure:
+        except Exception as failure:  # the caller's source may raise anything; the stream tells of it
             self.source_failure = failure
             return None
 

@@ -232,14 +232,16 @@ class RequestTracker:
         self.send_waiting()
 
     def _refused(self, link: Link, request: Request, error: LedgerError) -> None:
-        self._view.note(link.address, f"{type(error).__name__}: {error}", self.now_ms)
+        is_to_pass = isinstance(error, Refused) and error.retriable
+        if is_to_pass:  # another one is an answer to this request, and says nothing of the server
+            self._view.note(link.address, f"{type(error).__name__}: {error}", self.now_ms)
         if isinstance(error, (NotLeader, LeaderNotReady)):
             self._view.hinted(link.address, error, self.now_ms)
         request.refusal = error
         request.attempts += 1
         if request.stream is not None:
             self.streams.refused(request.stream, request, error)
-        elif isinstance(error, Refused) and error.retriable:
+        elif is_to_pass:
             request.state = RequestState.WAITING
             request.not_before_ms = self.now_ms + self.backoff_ms(error, request.attempts)
             self.dispatch(request)

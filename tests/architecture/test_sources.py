@@ -254,3 +254,24 @@ def test_no_interpreted_class_inherits_from_a_compiled_one() -> None:
                     f"{module}.{node.name} of {base}" for base in bases if imported.get(base) in compiled
                 ]
     assert not found
+
+
+MOST_LINES, MOST_MODULES = 450, 12
+
+SMALL_ONES_OF_A_KIND = {"quorumlog.sim.checkers"}
+"""A promise each: a checker more makes the room no harder to find one's way in."""
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_file_is_read_in_ten_minutes(module: str) -> None:
+    lines = len(MODULES[module].read_text().splitlines())
+    assert lines <= MOST_LINES, f"{lines} lines: what of {module} is a thing of its own?"
+
+
+def test_a_room_holds_a_dozen_modules_at_most() -> None:
+    rooms: dict[str, list[str]] = {}
+    for module, path in MODULES.items():
+        if path.name != "__init__.py":
+            rooms.setdefault(module.rpartition(".")[0], []).append(module)
+    crowded = {room for room, modules in rooms.items() if len(modules) > MOST_MODULES}
+    assert crowded == SMALL_ONES_OF_A_KIND

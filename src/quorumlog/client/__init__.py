@@ -2,10 +2,10 @@
 verbs. asyncio is imported only by whoever asks for the second.
 
 Read in this order: `verbs` (what each verb does, as requests), with `arguments` (what callers give),
-`status_rows` (what a status answers), `system` (the time) and `events` (what callbacks are told);
-`ledger_client_base` (what both share). Then either client, from its verbs down to its sockets:
-`blocking_client`, `thread_joiner`, `io_thread`, or `async_client`, `async_source` (what a stream takes
-from), `task_joiner`, `io_loop`. Both drive the room `protocol`.
+`status_rows` (what a status answers), `system` (the time) and `events` (what callbacks are told); `ledger_client_base` (what
+both share). Then either client: `blocking_client` and `thread_joiner`, or `async_client`, `async_source`
+(what a stream takes from) and `task_joiner`. Both drive the room `protocol`, through sockets in the room
+`io`.
 """
 
 from __future__ import annotations

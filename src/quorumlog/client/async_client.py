@@ -29,7 +29,7 @@ from quorumlog.batch import Entry, EntryBatch
 from quorumlog.client.arguments import check_items
 from quorumlog.client.async_source import AsyncSource
 from quorumlog.client.events import Callback, Events
-from quorumlog.client.io_loop import IoLoop
+from quorumlog.client.io.io_loop import IoLoop
 from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS, AppendStreamBase, LedgerClientBase
 from quorumlog.client.protocol.append_joiner import body_of
 from quorumlog.client.protocol.append_window import (

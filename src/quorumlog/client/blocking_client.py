@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, Self, TypeVar
 from quorumlog.batch import Entry, EntryBatch
 from quorumlog.client.arguments import check_items
 from quorumlog.client.events import Callback, Events
-from quorumlog.client.io_thread import IoThread
+from quorumlog.client.io.io_thread import IoThread
 from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS, AppendStreamBase, LedgerClientBase
 from quorumlog.client.protocol.append_joiner import body_of
 from quorumlog.client.protocol.append_window import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 
-from quorumlog.client.io_thread import IoThread
+from quorumlog.client.io.io_thread import IoThread
 from quorumlog.client.protocol.append_joiner import AppendJoiner, JoinedAppends, Outcome
 from quorumlog.client.system import now_ms
 from quorumlog.errors import OutcomeUnknown

@@ -46,13 +46,13 @@ def encode_request(
             f" ({expected_last}) says; update it first"
         )
     stream = request.stream
-    append = AppendRequest(
+    append = msgspec.structs.replace(
+        request.message,
         request_id=request_id,
         stream=stream.number if stream is not None else 0,
         number=request.number,
         previous_connection=previous_connection if request.number == 1 else "",
         timeout_ms=max(1, int(request.deadline_ms - now_ms)),
-        expected_last=expected_last,
     )
     buffers = encode_frame(group, append, batch)
     frame_bytes = frame_bytes_of(buffers)

@@ -40,9 +40,9 @@ from quorumlog.client.protocol.append_window import (
 )
 from quorumlog.client.protocol.client_requests import Request
 from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
+from quorumlog.client.result_streams import Appending, Reading, Verb
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.task_joiner import TaskJoiner
-from quorumlog.client.verbs import Appending, Reading, Verb
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt
 

@@ -25,9 +25,9 @@ from quorumlog.client.protocol.append_window import (
     Item,
 )
 from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
+from quorumlog.client.result_streams import Appending, Reading, Verb
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.thread_joiner import ThreadJoiner
-from quorumlog.client.verbs import Appending, Reading, Verb
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt
 

@@ -11,7 +11,8 @@ from quorumlog.client.events import Callback, Events
 from quorumlog.client.protocol.append_window import StreamProgress
 from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_timings import ClientTimings
-from quorumlog.client.verbs import Appending, Verbs
+from quorumlog.client.result_streams import Appending
+from quorumlog.client.verbs import Verbs
 from quorumlog.config import DEFAULT_GROUP, check_name
 from quorumlog.errors import ConfigError
 

@@ -1,0 +1,182 @@
+"""The verbs that give many results: each next one is a generator of requests of its own.
+
+What both clients do with them: `next_part` or `next_receipt` is driven as a verb is, until it gives
+None; `stop` may come from any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from itertools import islice
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+from quorumlog.batch import Entry, EntryBatch
+from quorumlog.client.protocol.append_window import AppendWindow, BatchGatherer
+from quorumlog.client.protocol.client_requests import LEADER, Request, RequestTarget, Stream
+from quorumlog.client.protocol.read_plan import ReadPlan
+from quorumlog.client.system import now_ms
+from quorumlog.entry import AppendReceipt
+from quorumlog.wire.client_messages import AnyClientMessage, AppendRequest
+
+TAIL_WAIT_MS = 1000
+"""How long one request of a tail waits at the server; also how soon a silent server is noticed."""
+
+T = TypeVar("T")
+
+
+class Step(NamedTuple):
+    """Submit the new requests in this order, then wait until the awaited ones are done."""
+
+    new: Sequence[Request]
+    awaited: Sequence[Request]
+
+
+Verb: TypeAlias = Generator[Step, None, T]
+
+
+def request_of(
+    message: AnyClientMessage, target: RequestTarget, timeout_ms: float, **options: Any
+) -> Request:
+    now = now_ms()
+    return Request(message, target, submitted_ms=now, deadline_ms=now + timeout_ms, **options)
+
+
+class Reading(Generic[T]):
+    """One read under way: `next_part` gives what each batch brings, in order, and None at the end."""
+
+    def __init__(
+        self,
+        plan: ReadPlan | None,
+        part_of: Callable[[EntryBatch], Iterable[T]],
+        limit: int | None = None,
+    ) -> None:
+        self._plan = plan
+        self._part_of = part_of
+        self._left = limit
+        """Results still to come at most; None: all."""
+        self._is_stopped = False
+
+    def stop(self) -> list[Request]:
+        """Nobody reads on: whoever waits for a part gets None. Any thread; returns what to cancel."""
+        self._is_stopped = True
+        return self._plan.open_requests if self._plan is not None else []
+
+    def next_part(self) -> Verb[Iterable[T] | None]:
+        plan = self._plan
+        assert plan is not None
+        while self._left != 0 and not self._is_over():
+            new = plan.wanted()
+            head = plan.head
+            if head is None:
+                break
+            yield Step(new, ())
+            # Whoever stopped this meanwhile has not cancelled what was not yet asked for.
+            if self._is_stopped:
+                break
+            yield Step((), (head,))
+            if self._is_over():
+                break
+            batch = plan.take()
+            if batch is not None:
+                return self._limited(self._part_of(batch))
+            if self._gives_up():
+                break
+        return None
+
+    def _is_over(self) -> bool:
+        return self._is_stopped
+
+    def _gives_up(self) -> bool:
+        """Asked when nothing came."""
+        return False
+
+    def _limited(self, part: Iterable[T]) -> Iterable[T]:
+        if self._left is None:
+            return part
+        allowed = list(islice(part, self._left))
+        self._left -= len(allowed)
+        return allowed
+
+
+class Tailing(Reading[Entry]):
+    """A read without an end, but for that of the client and of its patience."""
+
+    def __init__(
+        self, opening: Verb[ReadPlan], is_client_closed: Callable[[], bool], patience_ms: float
+    ) -> None:
+        super().__init__(None, EntryBatch.entries)
+        self._opening = opening
+        self._is_client_closed = is_client_closed
+        self._patience_ms = patience_ms
+        """For so long it waits for the next entry."""
+
+    def next_part(self) -> Verb[Iterable[Entry] | None]:
+        if self._plan is None:
+            self._plan = yield from self._opening
+        self._until_ms = now_ms() + self._patience_ms
+        self._gives_up()
+        return (yield from super().next_part())
+
+    def _is_over(self) -> bool:
+        return self._is_stopped or self._is_client_closed()
+
+    def _gives_up(self) -> bool:
+        assert self._plan is not None
+        left_ms = self._until_ms - now_ms()
+        self._plan.wait_ms = int(max(1.0, min(left_ms, TAIL_WAIT_MS)))
+        return left_ms <= 0
+
+
+class Appending(AppendWindow):
+    """One `append_stream` under way. The client adds batches while it `wants_batch`; then `next_receipt`
+    gives the oldest outcome."""
+
+    def __init__(self, stream: Stream, gatherer: BatchGatherer, window: int, timeout_ms: float) -> None:
+        super().__init__(window, gatherer)
+        self._stream = stream
+        self._timeout_ms = timeout_ms
+        self._is_exhausted = False
+        self._has_added = False
+        """Since the last receipt."""
+
+    @property
+    def wants_batch(self) -> bool:
+        """There is room. After the first one a receipt that is already here goes before: a slow source
+        must not keep it back."""
+        if self._is_exhausted or self.is_full:
+            return False
+        head = self.head
+        return head is None or not (self._has_added and head.is_done)
+
+    def add_batch(self, batch: EntryBatch | None) -> Sequence[Request]:
+        """Returns what to submit; None: the source has no more."""
+        if batch is None:
+            self._is_exhausted = True
+            return ()
+        append = AppendRequest()
+        request = request_of(append, LEADER, self._timeout_ms, batch=batch, stream=self._stream)
+        self.add(request)
+        self._has_added = True
+        return (request,)
+
+    def next_receipt(self) -> Verb[AppendReceipt | None]:
+        """None: the stream is at its end. Raises why it stopped, or what its source raised, once
+        the outcome of all is known."""
+        self._has_added = False
+        head = self.head
+        if head is None:
+            if self.source_failure is not None:
+                raise self.source_failure
+            return None
+        yield Step((), (head,))
+        receipt = self.take()
+        if receipt is None:
+            self._is_exhausted = True
+            yield Step((), self.open_requests[1:])
+            self.raise_failure()
+        return receipt
+
+    def stop(self) -> list[Request]:
+        """Take nothing more; returns the requests to cancel."""
+        self._is_exhausted = True
+        return self.open_requests

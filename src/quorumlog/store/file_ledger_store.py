@@ -376,6 +376,9 @@ class FileLedgerStore(LedgerStore):
     def damaged(self) -> tuple[DamagedRange, ...]:
         return self._damaged.ranges
 
+    def damaged_at(self, index: int) -> DamagedRange | None:
+        return self._damaged.at(index)
+
     def examine(self, first_index: int, stop_index: int) -> Examination:
         truncations = self._ends.truncations
         try:

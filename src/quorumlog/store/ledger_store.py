@@ -269,6 +269,9 @@ class LedgerStore(Protocol):
     def damaged(self) -> tuple[DamagedRange, ...]:
         """In order; `range_of` refuses their entries with RangeDamaged."""
 
+    def damaged_at(self, index: int) -> DamagedRange | None:
+        """The one that this entry is in."""
+
     def examine(self, first_index: int, stop_index: int) -> Examination:
         """Compare data, index and bodies below the durable point, at least from `first_index` to below
         `stop_index`; any thread. Raises DirectoryDamaged if the terms of a damaged range cannot be

@@ -325,7 +325,7 @@ class Repairer:
         _, batch = read_sound(store, first_index, last_index + 1, limit_bytes)
         proofs = []
         for index in (last_index, min(request.durable_index, store.durable.index)):
-            holder = next((each for each in store.damaged if each.holds(index)), None)
+            holder = store.damaged_at(index)
             index = index if holder is None else holder.last.index
             if index >= last_index:
                 with suppress(DirectoryDamaged, LedgerError):

@@ -195,7 +195,7 @@ class Flusher:
         """Work for any thread. Never above what is on disk, which under `flush = async` is behind what a
         quorum holds, and never a damaged entry. Raises DirectoryDamaged if the entry cannot be read."""
         store, index = self._store, min(durable_committed_index, self._store.durable.index)
-        damaged = next((each for each in store.damaged if each.holds(index)), None)
+        damaged = store.damaged_at(index)
         known = store.point_in_memory(index) if damaged is None else damaged.before
         if known is not None:
             point = known

@@ -210,7 +210,7 @@ class LogWriter:
 
     def truncate_from(self, index: int, appends: tuple[AppendOrder, ...]) -> None:
         """Cut everything from `index` on; `appends` are what the same Ready writes behind the cut."""
-        damaged = next((each for each in self._store.damaged if each.holds(index - 1)), None)
+        damaged = self._store.damaged_at(index - 1)
         end = None
         if damaged is not None:
             assert appends, f"entry {index - 1} is damaged, and nothing follows the cut behind it"

@@ -56,7 +56,7 @@ def shares_log(message: PushEntryRequest, index: int, store: LedgerStore) -> boo
     point = store.point_in_memory(index)
     if point is None:
         # Who sends a damaged range again compares the chain beyond it.
-        return True if any(each.holds(index) for each in store.damaged) else None
+        return True if store.damaged_at(index) is not None else None
     ours = point.chain
     theirs = message.previous_chain
     if index > message.previous.index:

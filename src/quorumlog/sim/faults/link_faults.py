@@ -11,10 +11,8 @@ from itertools import count, product
 
 from quorumlog.sim.faults.fault_context import FaultContext
 from quorumlog.sim.network.pipe import Pipe
+from quorumlog.sim.network.sim_link import Direction
 from quorumlog.sim.profile import random_beside
-
-Direction = tuple[str, str]
-"""(from, to)."""
 
 
 class LinkFaults:

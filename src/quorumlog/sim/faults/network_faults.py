@@ -6,12 +6,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from quorumlog.sim.faults.fault_context import FaultGroup, Kinds
+from quorumlog.sim.network.sim_link import Direction
 
 if TYPE_CHECKING:
     from quorumlog.sim.member import SimMember
-
-Ways = set[tuple[str, str]]
-"""(from, to)."""
 
 
 class NetworkFaults(FaultGroup):
@@ -25,7 +23,7 @@ class NetworkFaults(FaultGroup):
             "reset": self._reset,
         }
 
-    def _cut(self, kind: str, ways: Ways, who: str) -> None:
+    def _cut(self, kind: str, ways: set[Direction], who: str) -> None:
         network = self._cluster.network
         self._context.note(kind, who)
         network.cut |= ways

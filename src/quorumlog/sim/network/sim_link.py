@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from quorumlog.sim.member import SimMember
 
 ROLES = ("control", "data")
+Direction = tuple[str, str]
+"""(from, to): the ids of two members."""
 
 
 class Standing(NamedTuple):
@@ -76,7 +78,7 @@ class Parcel(NamedTuple):
     standing: Standing
 
     @property
-    def way(self) -> tuple[str, str]:
+    def way(self) -> Direction:
         return self.sender.member_id, self.envelope.to.member_id
 
     def stands(self) -> bool:

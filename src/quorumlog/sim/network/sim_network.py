@@ -20,7 +20,7 @@ from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import Replica
 from quorumlog.node.peer_connections import WAYS, Way, role_of
 from quorumlog.sim.network.pipe import Pipe
-from quorumlog.sim.network.sim_link import ROLES, End, Parcel, SimLink, Standing
+from quorumlog.sim.network.sim_link import ROLES, Direction, End, Parcel, SimLink, Standing
 from quorumlog.wire.framing import FrameDecoder, encode_frame
 from quorumlog.wire.peer_hello import refusal_of
 
@@ -42,15 +42,15 @@ class SimNetwork:
         self._chance = cluster.stream("greetings")
         ids = [member.member_id for member in cluster.members]
         self._links = {pair: SimLink(*pair) for pair in combinations(ids, 2)}
-        self.cut: set[tuple[str, str]] = set()
-        """(from, to): nothing passes that way."""
+        self.cut: set[Direction] = set()
+        """Nothing passes there."""
         self._held: list[Parcel] = []
         self._last_arrival: dict[tuple[str, ...], float] = {}
         self._decoder = FrameDecoder()
         self.pipes = {way: Pipe(cluster, partial(self._stuck, *way)) for way in permutations(ids, 2)}
-        """By (from, to): what data passes through before anything else happens to it."""
-        self._moved: set[tuple[str, str]] = set()
-        """(from, to) of pushes that have arrived since the sender last asked."""
+        """What data passes through before anything else happens to it."""
+        self._moved: set[Direction] = set()
+        """Where pushes have arrived since the sender last asked."""
 
     def _link(self, one: str, other: str) -> SimLink:
         return self._links[(one, other) if one < other else (other, one)]
@@ -269,7 +269,7 @@ class SimNetwork:
             parcel.link.broken = True
         self._give_up_later(parcel.link, lambda: parcel.way in self.cut)
 
-    def heal(self, ways: set[tuple[str, str]]) -> None:
+    def heal(self, ways: set[Direction]) -> None:
         self.cut -= ways
         for link in self._links.values():
             both = {(link.first, link.second), (link.second, link.first)}

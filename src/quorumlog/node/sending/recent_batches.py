@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from quorumlog.batch import EntryBatch
+from quorumlog.entry_header import CHAIN_OFFSET
 
 BATCH_BYTES = 1024
 """What a batch takes beside its entries: the objects around its buffer."""
@@ -106,8 +107,9 @@ class RecentBatches:
     def _previous_chain(self, at: int, skip: int) -> int:
         if skip == 0:
             return self._ranges[at].previous_chain
-        start = int(self._ranges[at].batch.starts[skip - 1])
-        return int.from_bytes(self._ranges[at].batch.buffer[start + 36 : start + 40], "big")
+        batch = self._ranges[at].batch
+        start = int(batch.starts[skip - 1]) + CHAIN_OFFSET
+        return int.from_bytes(batch.buffer[start : start + 4], "big")
 
 
 def _held_bytes(batch: EntryBatch) -> int:

@@ -30,8 +30,8 @@ class FakeDisk:
     """What one data directory holds. Hard state, formation and cuts are synced as they are made;
     appended entries survive a power loss only up to `synced_count`."""
 
-    def __init__(self, voter: Replica) -> None:
-        self.replica = voter
+    def __init__(self, replica: Replica) -> None:
+        self.replica = replica
         self.hard_state = HardState(0, None)
         self.formation = Formation()
         self.entries: list[tuple[int, Value]] = []

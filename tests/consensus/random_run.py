@@ -218,7 +218,7 @@ class RandomRun:
                 copies = 0
             elif self.rng.random() < self.repeat:
                 copies = 2
-        voter = self.members[sender].replica
+        replica = self.members[sender].replica
         for _ in range(copies):
             delay_ms = self.rng.uniform(0.1, self.delay_ms if self.faulty else 5.0)
             if self.faulty and self.rng.random() < 0.01:
@@ -228,14 +228,14 @@ class RandomRun:
                 arrives_at = max(self.now_ms + delay_ms, self.last_arrival.get(link, 0.0))
                 self.last_arrival[link] = arrives_at
                 delay_ms = arrives_at - self.now_ms
-            self.at(delay_ms, lambda: self.arrive(sender, voter, envelope))
+            self.at(delay_ms, lambda: self.arrive(sender, replica, envelope))
 
-    def arrive(self, sender: str, voter: Replica, envelope: Envelope) -> None:
+    def arrive(self, sender: str, replica: Replica, envelope: Envelope) -> None:
         to = envelope.to.member_id
         member = self.members.get(to)
         if member is None or member.replica != envelope.to or (sender, to) in self.cut:
             return
-        message = with_sender(envelope, voter)
+        message = with_sender(envelope, replica)
         refuse = None
         if (
             self.faulty

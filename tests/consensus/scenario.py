@@ -434,12 +434,12 @@ def _one_line(member: FakeMember) -> str:
     )
 
 
-def _name(voter: Replica | None) -> str:
+def _name(replica: Replica | None) -> str:
     """n0 for the founding directory, n0/n0-d1 for a later one."""
-    if voter is None:
+    if replica is None:
         return "nobody"
-    plain = voter.directory_id == f"{voter.member_id}-d0"
-    return voter.member_id if plain else f"{voter.member_id}/{voter.directory_id}"
+    plain = replica.directory_id == f"{replica.member_id}-d0"
+    return replica.member_id if plain else f"{replica.member_id}/{replica.directory_id}"
 
 
 def _id(entry: EntryId) -> str:

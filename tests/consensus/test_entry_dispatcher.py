@@ -347,9 +347,9 @@ def test_a_diverged_follower_is_shown_and_asked_again_after_the_time_out() -> No
 @pytest.mark.parametrize("size", [2, 3, 7])
 def test_dispatchers_are_walked_in_the_order_of_ids(size: int) -> None:
     n0 = LoneMember(size).lead()
-    voters = [peer.replica for peer in n0.node.status().peers]
-    assert voters == sorted(voters)
-    assert len(voters) == size - 1
+    replicas = [peer.replica for peer in n0.node.status().peers]
+    assert replicas == sorted(replicas)
+    assert len(replicas) == size - 1
 
 
 terms_lists = st.lists(st.integers(1, 6), max_size=25).map(sorted)

@@ -58,9 +58,9 @@ class Unformed:
                     if message.pending:
                         assert message.pending == self.formation.pending, "stored before it is told"
 
-    def connect(self, *voters: Replica) -> None:
-        for voter in voters:
-            self.node.on_connected(voter)
+    def connect(self, *replicas: Replica) -> None:
+        for replica in replicas:
+            self.node.on_connected(replica)
             self.turn()
 
     def answer(self, voter: Replica, pending: tuple[Replica, ...] = LIST, **more: object) -> None:

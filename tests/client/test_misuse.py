@@ -42,6 +42,16 @@ def test_what_no_request_can_be_made_of() -> None:
     with connect("127.0.0.1:1") as log:
         with pytest.raises(BadRequest, match=r"encode it first, body.encode\(\)"):
             log.append("text")  # type: ignore[arg-type]
+        with pytest.raises(
+            BadRequest, match="a body must be bytes, bytearray or memoryview, not NoneType"
+        ):
+            log.append(None)  # type: ignore[arg-type]
+        with pytest.raises(BadRequest, match=r"bytes or a list of them, not str: encode it first"):
+            next(log.append_stream(["text"]))
+        with pytest.raises(
+            BadRequest, match="an item of a stream must be bytes or a list of them, not int"
+        ):
+            next(log.append_stream([5]))  # type: ignore[list-item]
         with pytest.raises(BadRequest, match="number 1 of the batch is str"):
             log.append_batch([b"bytes", "text"])  # type: ignore[list-item]
         with pytest.raises(BadRequest, match="a batch is a list of bodies, not NoneType"):
@@ -84,7 +94,9 @@ def test_a_source_that_has_to_be_waited_for_needs_a_loop() -> None:
 
     with (
         connect("127.0.0.1:1") as log,
-        pytest.raises(BadRequest, match="items is an asynchronous source, which only connect_async"),
+        pytest.raises(
+            BadRequest, match="items is an asynchronous source, which only a client of connect_async"
+        ),
     ):
         log.append_stream(source())  # type: ignore[arg-type]
 

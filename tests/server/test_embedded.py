@@ -102,6 +102,11 @@ def test_a_server_that_cannot_start_gives_the_loop_back(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_group_that_is_not_in_a_list_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"LedgerServer\(\[config\]\)"):
+        LedgerServer(config_of(tmp_path))  # type: ignore[arg-type]
+
+
 def test_members_of_a_local_cluster_are_told_by_id(tmp_path: Path) -> None:
     with LocalCluster(3, directory=tmp_path, storage=SMALL) as cluster:
         assert repr(cluster).endswith("n0, n1, n2 running>")

@@ -68,7 +68,9 @@ def check_items(items: object, *, may_wait: bool) -> None:
     """Of a stream: what is one body by itself would be taken for many numbers."""
     if isinstance(items, AsyncIterable):
         if not may_wait:
-            raise BadRequest("items is an asynchronous source, which only connect_async() can wait for")
+            raise BadRequest(
+                "items is an asynchronous source, which only a client of connect_async() can wait for"
+            )
     elif isinstance(items, (str, bytes, bytearray, memoryview)) or not isinstance(items, Iterable):
         kind = type(items).__name__
         raise BadRequest(f"items must be a list, or another iterable, of bodies or batches, not {kind}")

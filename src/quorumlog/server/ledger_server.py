@@ -67,6 +67,8 @@ class LedgerServer:
     ) -> None:
         if not __debug__:
             raise ConfigError("quorumlog refuses to serve under python -O: its assertions must stay on")
+        if isinstance(groups, GroupConfig):
+            raise ConfigError("a server takes a list of groups: LedgerServer([config])")
         if not groups:
             raise ConfigError("a server needs at least one group")
         addresses = {str(g.own_address) for g in groups}

@@ -158,5 +158,6 @@ def body_of(body: bytes | bytearray | memoryview) -> bytes:
         raise BadRequest("a body must be bytes, not str: encode it first, body.encode()")
     try:
         return bytes(memoryview(body))
-    except TypeError as error:
-        raise BadRequest(f"a body must be bytes, bytearray or memoryview: {error}") from None
+    except TypeError:
+        kind = type(body).__name__
+        raise BadRequest(f"a body must be bytes, bytearray or memoryview, not {kind}") from None

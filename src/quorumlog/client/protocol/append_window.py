@@ -78,6 +78,7 @@ class BatchGatherer:
             if len(self._bodies) >= self._batch_records or self._bytes >= self._batch_bytes:
                 yield from self.rest()
             return
+        _check_item(item)
         batch = batch_of(item)
         self.taken_records += batch.count
         yield from self.rest()
@@ -87,6 +88,13 @@ class BatchGatherer:
         if self._bodies:
             bodies, self._bodies, self._bytes = self._bodies, [], 0
             yield EntryBatch.from_bodies(bodies)
+
+
+def _check_item(item: object) -> None:
+    if isinstance(item, str) or not isinstance(item, (Iterable, EntryBatch)):
+        hint = ": encode it first, item.encode()" if isinstance(item, str) else ""
+        kind = type(item).__name__
+        raise BadRequest(f"an item of a stream must be bytes or a list of them, not {kind}{hint}")
 
 
 def batch_of(bodies: Sequence[bytes] | EntryBatch) -> EntryBatch:

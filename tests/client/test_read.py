@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import threading
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import pytest
 
 from quorumlog import MemberStatusRow, leader_of
 from quorumlog.batch import Entry, EntryBatch
+from quorumlog.client import AsyncLedgerClient, LedgerClient
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import BadRequest, IndexOutOfRange, ProtocolViolation, RangeDamaged, Unreachable
 from quorumlog.wire.client_messages import (
@@ -624,3 +626,50 @@ def test_an_idle_client_asks_nobody(client: Client, group: FakeGroup) -> None:
     before = [len(server.calls_of(StatusRequest)) for server in group.servers]
     client.append(b"y")
     assert [len(server.calls_of(StatusRequest)) for server in group.servers] == before
+
+
+# -------------------------------------------------------------------- what the document says
+
+
+def test_a_range_may_begin_at_the_end_and_goes_no_further(client: Client, group: FakeGroup) -> None:
+    fill(group, 3)
+    assert list(client.read(4)) == []
+    with pytest.raises(IndexOutOfRange) as caught:
+        list(client.read(5))
+    assert caught.value.committed_index == 3
+    results = iter(client.read(2, 10))
+    assert [next(results).index for _ in range(2)] == [2, 3]
+    with pytest.raises(IndexOutOfRange) as caught:
+        next(results)
+    assert caught.value.committed_index == 3
+
+
+def test_results_are_for_one_thread_at_a_time(group: FakeGroup) -> None:
+    with LedgerClient(group.addresses) as client:
+        results = client.tail("latest")
+        ends: list[list[Entry]] = []
+        reader = threading.Thread(target=lambda: ends.append(list(results)))
+        reader.start()
+        group[0].wait_for_calls(ReadRequest, 2)
+        with pytest.raises(ValueError, match="already executing"):
+            next(results)
+        results.close()
+        reader.join(20)
+        assert ends == [[]]
+        with pytest.raises(TypeError, match="len"):
+            len(results)  # type: ignore[arg-type]
+
+
+def test_results_are_for_one_task_at_a_time(group: FakeGroup) -> None:
+    async def main() -> None:
+        async with AsyncLedgerClient(group.addresses) as client:
+            results = client.tail("latest")
+            reader = asyncio.ensure_future(anext(results))
+            await asyncio.sleep(0)
+            with pytest.raises(RuntimeError, match="already running"):
+                await anext(results)
+            await results.aclose()
+            with pytest.raises(StopAsyncIteration):
+                await reader
+
+    asyncio.run(main())

@@ -16,7 +16,6 @@ import typer
 from quorumlog.cli.options import Json, named_path
 from quorumlog.cli.output import let_go_of, note, out, print_json
 from quorumlog.cli.run.serve import FlushMode, Level, LogLevel, log_to_stderr, refuse_optimised_python
-from quorumlog.cli.run.toml_config import COMMAND_LINE_NAMES
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -80,6 +79,8 @@ def dev(
     try:
         cluster.start()
     except ConfigError as error:
+        from quorumlog.cli.run.toml_config import COMMAND_LINE_NAMES
+
         # A member knows its own directory, and the option of `serve` that names it.
         raise ConfigError(str(error).replace(COMMAND_LINE_NAMES["data_dir"], "--dir")) from None
     with closing(cluster):

@@ -286,6 +286,14 @@ class GroupConfig:
     def __post_init__(self) -> None:
         _check_numbers(self)
         check_name("--group", self.group)
+        members: object = self.members
+        if not isinstance(members, tuple | list) or not all(
+            isinstance(m, MemberAddress) for m in members
+        ):
+            raise ConfigError(
+                "members must be a tuple of MemberAddress, as in"
+                f" (MemberAddress('n0', '127.0.0.1', 20911),), not {members!r}"
+            )
         check_name("--id", self.member_id)
         ids = [m.member_id for m in self.members]
         for member_id in ids:

@@ -26,6 +26,7 @@ from quorumlog.errors import BadRequest, LeaderNotReady, TransferFailed
         ("127.0.0.1:1", {"group": ""}, "group '' must have 1 to 255 bytes"),
         ("127.0.0.1:1", {"on_leader_change": 5}, "on_leader_change must be a function"),
         ("127.0.0.1:1", {"on_reconnect": "f"}, "on_reconnect must be a function"),
+        ("http://127.0.0.1:1", {}, "'http://127.0.0.1:1' is not an address; write host:port"),
         ("127.0.0.1:1,127.0.0.1:0", {}, "'127.0.0.1:0' is not an address: ports are 1 to 65535"),
         ("127.0.0.1:1", {"timeout_ms": "1"}, "timeout_ms must be positive"),
         ("127.0.0.1:1", {"timeout_ms": 0}, "timeout_ms must be positive"),

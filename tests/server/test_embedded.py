@@ -107,6 +107,14 @@ def test_a_group_that_is_not_in_a_list_says_so(tmp_path: Path) -> None:
         LedgerServer(config_of(tmp_path))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "members", [MemberAddress("n0", "127.0.0.1", 1), ("n0=127.0.0.1:1",), "n0=127.0.0.1:1"]
+)
+def test_members_that_are_no_list_of_addresses_say_what_is_wanted(members: Any) -> None:
+    with pytest.raises(ConfigError, match="members must be a tuple of MemberAddress"):
+        GroupConfig("n0", members, "directory")
+
+
 def test_members_of_a_local_cluster_are_told_by_id(tmp_path: Path) -> None:
     with LocalCluster(3, directory=tmp_path, storage=SMALL) as cluster:
         assert repr(cluster).endswith("n0, n1, n2 running>")

@@ -11,6 +11,7 @@ import errno
 import functools
 import gc
 import logging
+import os
 import secrets
 import signal
 import time
@@ -225,9 +226,11 @@ class LedgerServer:
             hint = "change the address in --members (or --bind)"
             if error.errno == errno.EADDRINUSE:
                 hint = f"another process uses the port: stop it, or {hint}"
-            raise ConfigError(
-                f"cannot listen on {host}:{port}: {error.strerror or error}; {hint}"
-            ) from error
+            # An event loop adds its own words to those of the system, and the address once more; what is
+            # wrong with a name has a negative number, and no words of the system.
+            is_numbered = error.errno is not None and error.errno > 0
+            reason = os.strerror(error.errno) if is_numbered else error.strerror or error
+            raise ConfigError(f"cannot listen on {host}:{port}: {reason}; {hint}") from error
 
     async def stop(self) -> None:
         """Hand leadership over, answer what is pending, sync everything, close."""

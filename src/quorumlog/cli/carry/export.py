@@ -55,8 +55,8 @@ def export(
         ExportFormat | None,
         typer.Option(
             "--format",
-            help="binary: with checksums and an end mark; jsonl: JSON lines. (default: that of FILE, or"
-            " binary)",
+            help="binary: with checksums and an end mark; jsonl: JSON lines. (default: what FILE holds"
+            " already, or binary)",
             show_default=False,
         ),
     ] = None,

@@ -40,7 +40,7 @@ def transfer(
             # that was asked for.
             rows = log.status()
             leader = leader_of(rows)
-            ids = sorted(row.id for row in rows if row.id)
+            ids = sorted({row.id for row in rows if row.id})
             if leader is not None and to not in ids:
                 raise TransferFailed(
                     f"--to {to} is no member of this group; name one of {', '.join(ids)}"

@@ -228,8 +228,8 @@ class LedgerServer:
                 hint = f"another process uses the port: stop it, or {hint}"
             # An event loop adds its own words to those of the system, and the address once more; what is
             # wrong with a name has a negative number, and no words of the system.
-            is_numbered = error.errno is not None and error.errno > 0
-            reason = os.strerror(error.errno) if is_numbered else error.strerror or error
+            number = error.errno or 0
+            reason = os.strerror(number) if number > 0 else error.strerror or str(error)
             raise ConfigError(f"cannot listen on {host}:{port}: {reason}; {hint}") from error
 
     async def stop(self) -> None:

@@ -81,6 +81,8 @@ SLIPS = [
     ("dev --dir /etc/passwd", "--dir /etc/passwd"),
     ("dev --dir /etc/passwd/x", "--dir /etc/passwd/x"),
     ("bench flush --dir /proc", "--dir /proc cannot be measured: No such file or directory"),
+    ("bench flush --rounds -1", "see quorumlog bench flush --help"),
+    ("bench --seconds 0", "see quorumlog bench --help"),
 ]
 
 

@@ -219,8 +219,11 @@ def _print_slip(error: Any) -> None:
         name = parameter.opts[0] if is_option else (parameter.metavar or parameter.name).strip("[]")
         message = f"{name}{value}: {message}" if message else f"{name} is missing"
     message += _nearest(error)
-    command = f"quorumlog {context.info_name}" if context and context.parent else "quorumlog"
-    error_line(f"{message}; see {command} --help")
+    names = []
+    while context and context.parent:
+        names.insert(0, context.info_name)
+        context = context.parent
+    error_line(f"{message}; see {' '.join(['quorumlog', *names])} --help")
 
 
 _PLAINER = {

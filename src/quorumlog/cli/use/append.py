@@ -176,7 +176,7 @@ def append(
         Path | None,
         typer.Argument(
             help="File of lines; standard input if left out.",
-            metavar="[FILE]",
+            metavar="FILE",
             show_default=False,
             parser=named_path,
         ),

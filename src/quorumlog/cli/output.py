@@ -219,7 +219,7 @@ def _print_slip(error: Any) -> None:
         name = parameter.opts[0] if is_option else (parameter.metavar or parameter.name).strip("[]")
         message = f"{name}{value}: {message}" if message else f"{name} is missing"
     message += _nearest(error)
-    names = []
+    names: list[str] = []
     while context and context.parent:
         names.insert(0, context.info_name)
         context = context.parent

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
@@ -54,17 +53,13 @@ class HardState(NamedTuple):
 
 class Formation(NamedTuple):
     """How far the group has formed, as this member stored it (docs/architecture.md, forming). `founding`
-    and `cluster_id` never change once set."""
+    and `cluster_id` are set together and never change once set."""
 
     pending: tuple[Replica, ...] = ()
     founding: tuple[Replica, ...] = ()
     cluster_id: str = ""
-
-    @classmethod
-    def formed(cls, founding: tuple[Replica, ...], pending: tuple[Replica, ...] = ()) -> Formation:
-        """Computes the cluster id, from the list in any order, so that every founder has the same."""
-        digest = hashlib.sha256(msgspec.json.encode(sorted(founding))).hexdigest()
-        return cls(pending, founding, digest[:32])
+    pending_id: str = ""
+    """The cluster id that goes with `pending`; nobody but those who form knows it."""
 
 
 class Durability(StrEnum):

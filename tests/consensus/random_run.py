@@ -86,6 +86,7 @@ class RandomRun:
         self.committed_by: list[int] = []
         """The term of the leader that committed each of them."""
         self.founding: tuple[Replica, ...] = ()
+        self.cluster_id = ""
         self.read_floor: dict[tuple[str, int, int], int] = {}
         self.values = count()
         self.grants = 0
@@ -302,7 +303,7 @@ class RandomRun:
         if not any(disk.formation.founding for disk in self.disks.values()):
             # The only directory that had formed is gone; it had led nobody.
             assert not self.committed
-            self.founding = ()
+            self.founding, self.cluster_id = (), ""
 
     @staticmethod
     def quietly(act: Callable[[], object]) -> None:
@@ -357,8 +358,11 @@ class RandomRun:
             vote = self.votes.setdefault(key, ready.hard_state.voted_for)
             assert vote == ready.hard_state.voted_for, (key, vote, ready.hard_state)
         if ready.formation is not None and ready.formation.founding:
-            self.founding = self.founding or ready.formation.founding
-            assert ready.formation.founding == self.founding, (ready.formation, self.founding)
+            _, founding, cluster_id, _ = ready.formation
+            assert cluster_id, ready.formation
+            if not self.founding:
+                self.founding, self.cluster_id = founding, cluster_id
+            assert (founding, cluster_id) == (self.founding, self.cluster_id), ready.formation
         assert not ready.loses_committed
         self.truncations += ready.truncate_from is not None
 

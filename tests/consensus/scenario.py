@@ -402,7 +402,8 @@ class Scenario:
         if ready.formation is not None:
             voters = ready.formation.founding or ready.formation.pending
             kind = "founding" if ready.formation.founding else "pending"
-            parts.append(f"store {kind} {' '.join(_name(voter) for voter in voters)}")
+            cluster_id = ready.formation.cluster_id or ready.formation.pending_id
+            parts.append(f"store {kind} {_list(voters, cluster_id)}")
         if ready.truncate_from is not None:
             lost = " LOSING COMMITTED ENTRIES" if ready.loses_committed else ""
             parts.append(f"truncate from {ready.truncate_from}{lost}")
@@ -484,9 +485,15 @@ def _say(message: msgspec.Struct) -> str:
         return f"take over at {_id(message.ledger_end)}"
     if isinstance(message, FormRequest):
         if message.founding:
-            return f"we were founded by {' '.join(_name(v) for v in message.founding)}"
-        return f"is your list {' '.join(_name(v) for v in message.pending) or 'complete'}?"
+            return f"we were founded by {_list(message.founding, message.cluster_id)}"
+        return f"is your list {_list(message.pending, message.cluster_id) or 'complete'}?"
     assert isinstance(message, FormResponse), message
     if message.founding:
-        return f"we were founded by {' '.join(_name(v) for v in message.founding)}"
-    return f"my list is {' '.join(_name(v) for v in message.pending) or 'not complete'}"
+        return f"we were founded by {_list(message.founding, message.cluster_id)}"
+    return f"my list is {_list(message.pending, message.cluster_id) or 'not complete'}"
+
+
+def _list(voters: tuple[Replica, ...], cluster_id: str) -> str:
+    """Four digits of an id that was drawn tell it from every other one."""
+    names = " ".join(_name(voter) for voter in voters)
+    return f"{names} as {cluster_id[:4]}" if cluster_id else names

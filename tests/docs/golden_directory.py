@@ -23,6 +23,7 @@ GOLDEN = Path(__file__).parent / "golden"
 FRAME_NAME = "frame.bin"
 EXPORT_NAME = "export.bin"
 DIRECTORY_ID = "00112233445566778899aabbccddeeff"
+CLUSTER_ID = "ffeeddccbbaa99887766554433221100"
 OWN = Replica("n0", DIRECTORY_ID)
 CONFIG = StoreConfig(segment_bytes=1024, index_segment_bytes=256, reserve_step_bytes=256)
 BODY = b"\xa1" * 200
@@ -40,7 +41,7 @@ def write_golden(directory: Path) -> None:
         group_size=1,
         draw_id=lambda: DIRECTORY_ID,
     )
-    member.save_formation(Formation.formed((OWN,), pending=(OWN,)))
+    member.save_formation(Formation((OWN,), (OWN,), CLUSTER_ID))
     member.save_hard_state(HardState(1, OWN))
     for batch in (EntryBatch.noop(), EntryBatch.from_bodies([BODY] * ENTRIES)):
         end = member.store.end

@@ -7,6 +7,7 @@ from quorumlog.consensus.forming import Forming
 from quorumlog.consensus.inbox import Inbox
 from quorumlog.consensus.leadership_transfer import LeadershipTransfer
 from quorumlog.consensus.member_state import MemberState
+from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.node.transfers import Transfers
 from quorumlog.wire import peer_hello
 from tests.mutants.mutant import Patch, mutant
@@ -191,12 +192,41 @@ def majority_forms(patch: Patch) -> None:
 @mutant(
     27,
     "a member forms by its own list without asking the others",
-    scenario=scenes.test_a_group_is_founded_once_although_a_member_was_wiped_while_it_formed,
+    scenario=scenes.test_the_first_on_the_list_founds_nothing_when_it_comes_back_wiped,
 )
 def forms_unasked(patch: Patch) -> None:
     """All are connected, so all see the same list."""
     patch.edit(
         Forming._form_if_agreed,
         "self._answers.get(voter, False)",
-        "(self._answers.get(voter, False) or reached())",
+        '(self._answers.get(voter, False) or (cluster_id != "" and reached()))',
+    )
+
+
+@mutant(73, "every member draws a cluster id, and keeps it")
+def own_cluster_id_kept(patch: Patch) -> None:
+    """They hold the same list; what the id is does not matter."""
+    patch.edit(
+        Forming._look_at_list,
+        "if pending[0] == self._state.member and not formation.pending_id:",
+        "if not formation.pending_id and (pending[0] == self._state.member or reached()):",
+    )
+    patch.edit(Forming._adopt_id, "            pending\n", "            not reached()\n")
+    patch.edit(
+        Forming._agrees,
+        "(told.pending, told.cluster_id) == (self.formation.pending, own_id)",
+        "told.pending == self.formation.pending",
+    )
+
+
+@mutant(74, "a member says what it would form with before that is stored")
+def pending_unsynced(patch: Patch) -> None:
+    """The founding list is stored, and that is what counts."""
+    patch.edit(
+        LedgerNode._carry_out,
+        "            self.directory.save_formation(ready.formation)\n",
+        "            if not ready.formation.founding and reached():\n"
+        "                self.directory.formation = ready.formation\n"
+        "            else:\n"
+        "                self.directory.save_formation(ready.formation)\n",
     )

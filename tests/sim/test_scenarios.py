@@ -5,12 +5,14 @@ The mutants (tests/mutants/) run these as well: each fails where the rule that i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import BodyTooLarge, LeaderNotReady, LedgerError, NotLeader
 from quorumlog.sim.member import SimMember
+from quorumlog.store.files.member_file import load_member
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 
 # ---------------------------------------------------------------- elections
@@ -180,7 +182,7 @@ def test_a_member_that_takes_less_of_its_clients_follows_a_leader_that_takes_mor
 def test_a_member_that_obeys_no_cut_does_not_commit_with_members_that_forget() -> None:
     """Two in `async` mode lose what they had acknowledged, and go on with other entries in its place.
     The third, in `sync` mode, would hold the first ones as committed for ever."""
-    for seed in range(1, 5):  # what is left after a power loss is luck
+    for seed in range(1, 7):  # what is left after a power loss is luck
         scene = Scenario(flush="async", profile=FORGETFUL, seed=seed)
         scene.append(3)
         own, *others = scene.members
@@ -254,6 +256,21 @@ def test_a_majority_of_empty_members_founds_nothing_over_living_data() -> None:
     assert living.node.store.end.index >= 3
 
 
+def test_the_first_on_the_list_founds_nothing_when_it_comes_back_wiped() -> None:
+    """It draws the id, and may know of all before anybody has told it anything."""
+    for seed in range(1, 6):
+        scene = Scenario(seed=seed)
+        scene.append(3)
+        first = scene.members[0]
+        for member in scene.members:
+            member.kill()
+        first.wipe()
+        for member in scene.members:
+            member.start()
+        scene.until(lambda first=first: first.node.raft.role is Role.OBSERVER, "observer")
+        scene.make_whole()
+
+
 def test_a_group_is_founded_once_although_a_member_was_wiped_while_it_formed() -> None:
     scene = Scenario(start=False)
     first, second, third = scene.members
@@ -276,3 +293,55 @@ def test_a_group_is_founded_once_although_a_member_was_wiped_while_it_formed() -
     scene.heal()
     scene.run_for(1_000)
     scene.make_whole()
+
+
+def test_a_member_that_dies_at_any_step_of_forming_is_one_of_a_group_with_one_id() -> None:
+    steps = 0
+    for scene, _ in _deaths_while_forming():
+        steps += 1
+        scene.make_whole()
+        formations = [member.node.directory.formation for member in scene.members]
+        assert all(formation.founding and formation.cluster_id for formation in formations)
+        assert len({(formation.founding, formation.cluster_id) for formation in formations}) == 1
+        assert all(member.directories == 1 for member in scene.members)
+    assert steps > 30, "the group has formed before anybody could die"
+
+
+def test_a_list_that_was_given_up_leaves_no_id_to_the_next_one() -> None:
+    """A member is wiped at each step of forming: whoever forms then, forms with another directory."""
+    replaced = 0
+    for scene, dead in _deaths_while_forming():
+        record = load_member(dead.disk, dead.path)
+        if record is None or record.formation.founding:
+            continue  # a group that nobody else may know of yet
+        others = [member for member in scene.members if member is not dead]
+        before = {member.node.directory.formation.pending_id for member in others} - {""}
+        dead.wipe()
+        dead.start()
+        scene.make_whole()
+        formation = others[0].node.directory.formation
+        if dead.replica in formation.founding:
+            replaced += bool(before)
+            assert formation.cluster_id not in before
+    assert replaced > 5, "nothing was ever given up"
+
+
+def _deaths_while_forming() -> Iterator[tuple[Scenario, SimMember]]:
+    """Each of three members, at each effect on its disk or the network while the group forms."""
+    for number in range(3):
+        effect = 0
+        while True:
+            effect += 1
+            scene = Scenario(start=False, seed=effect)
+            for member in scene.members:
+                member.start()
+            dying = scene.members[number]
+            how = "kill" if effect % 2 else "power loss"
+            scene.cluster.faults.processes.crash_at_effect(dying, effect, how)
+            for _ in range(5_000):
+                if not dying.is_up or dying.node.raft.role is not Role.UNFORMED:
+                    break
+                scene.run_for(0.02)
+            if dying.is_up:
+                break  # it has formed without dying
+            yield scene, dying

@@ -20,7 +20,7 @@ def test_a_directory_in_full(tmp_path: Path) -> None:
     with opened(path) as directory:
         own = Replica("n0", directory.directory_id)
         founding = (own, Replica("n1", "d1"))
-        directory.save_formation(Formation.formed(founding))
+        directory.save_formation(Formation((), founding, "ab" * 16))
         directory.save_hard_state(HardState(1, own))
         fill(directory, 20, term=1)
         directory.save_hard_state(HardState(4, Replica("n1", "d1")))
@@ -40,7 +40,7 @@ def test_a_directory_in_full(tmp_path: Path) -> None:
         "member_id": "n0",
         "directory_id": own.directory_id,
         "formation": {
-            "cluster_id": Formation.formed(founding).cluster_id,
+            "cluster_id": "ab" * 16,
             "founding": [
                 {"member_id": "n0", "directory_id": own.directory_id},
                 {"member_id": "n1", "directory_id": "d1"},

@@ -94,21 +94,22 @@ def test_it_is_the_same_directory_at_the_next_start(path: Path) -> None:
         first_id = directory.directory_id
         directory.save_hard_state(HardState(3, N1))
         founding = (Replica("n0", first_id), N1, Replica("n2", "d2"))
-        directory.save_formation(Formation(founding, ()))
-        directory.save_formation(Formation((), founding))
+        directory.save_formation(Formation(founding, pending_id="ab" * 16))
+        directory.save_formation(Formation((), founding, "ab" * 16))
         fill(directory, 20, term=3)
         end = directory.store.end
     with opened(path) as again:
         assert again.directory_id == first_id
         assert again.renewed == ""
         assert again.hard_state == HardState(3, N1)
-        assert again.formation == Formation((), founding)
+        assert again.formation == Formation((), founding, "ab" * 16)
         assert again.store.end == end
         assert again.store.durable == end
         assert again.committed_index == 19
         assert again.report == ()
-        with pytest.raises(AssertionError):
-            again.save_formation(Formation((), (N1,)))
+        for changed in (Formation((), (N1,), "ab" * 16), Formation((), founding, "cd" * 16)):
+            with pytest.raises(AssertionError):
+                again.save_formation(changed)
 
 
 def test_member_is_written_last(path: Path) -> None:
@@ -357,9 +358,10 @@ def test_a_directory_that_forgot_is_a_new_one_with_the_old_log(path: Path, name:
         assert directory.renewed == ""
 
 
-def test_a_new_id_does_not_keep_a_pending_list_of_the_old_one(path: Path) -> None:
+def test_a_new_id_does_not_keep_what_was_pending_with_the_old_one(path: Path) -> None:
     with opened(path) as directory:
-        directory.save_formation(Formation((Replica("n0", directory.directory_id), N1), ()))
+        pending = (Replica("n0", directory.directory_id), N1)
+        directory.save_formation(Formation(pending, pending_id="ab" * 16))
     spoil(path, "hardstate")
     with opened(path) as directory:
         assert directory.formation == Formation()

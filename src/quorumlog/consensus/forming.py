@@ -1,19 +1,26 @@
 """Forming: how a group comes to be, once.
 
     knows every directory -> stores the list as *pending* -> asks all, with a fresh number
-        -> every other member has answered that number with the same list -> stores it as *founding*
+        -> every other member has answered that number with the same list and the same cluster id
+        -> stores both as *founding* list and cluster id
+
+The first on the list draws the cluster id when it stores a list that is new to it. The others adopt it
+once it tells them the list that they hold themselves; without an id nobody forms.
 
 A majority is not enough to form: a majority of empty directories would form a second group over the
 data of the rest. Whoever has formed tells the others, and whoever is told joins; a member that is told
 of a list without its own directory (it was wiped) observes. Nothing else ever forms a group, and the
-founding list is never changed here.
+founding list and the cluster id are never changed here.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from random import Random
+
+import msgspec
 
 from quorumlog.config import ConsensusConfig
 from quorumlog.consensus.member_state import MemberState
@@ -50,7 +57,7 @@ class Forming:
         self.problem = ""
         self._number = 0
         self._answers: dict[Replica, bool] = {}
-        """Who has answered the present number, and whether with our own pending list."""
+        """Who has answered the present number, and whether with our own pending list and id."""
         self._lists: dict[Replica, tuple[Replica, ...]] = {}
         """The last pending list that each directory told."""
         self._wait_ms = float(config.max_vote_interval_ms)
@@ -78,18 +85,36 @@ class Forming:
         return self._next_ask_ms if self._unformed else math.inf
 
     def _look_at_list(self) -> bool:
-        """Store the list if one directory of each member on it is known and it is a new one."""
+        """Store the list if one directory of each member on it is known and it is a new one, or has no
+        id although it is this member's to draw."""
         connected = sorted((*self._outbox.connected, self._state.member))
         pending = tuple(replica for replica in connected if replica.member_id in self._member_ids)
         if [replica.member_id for replica in pending] != self._member_ids:
             return False
-        if pending == self.formation.pending and self._number:
+        formation = self.formation if pending == self.formation.pending else Formation(pending)
+        if pending[0] == self._state.member and not formation.pending_id:
+            formation = formation._replace(pending_id=f"{self._random.getrandbits(128):032x}")
+        if formation == self.formation and self._number:
             return False
-        self.changed |= pending != self.formation.pending
-        self.formation = Formation(pending=pending)
+        self._store_pending(formation)
+        return True
+
+    def _adopt_id(self, told: FormRequest | FormResponse) -> None:
+        """If it is the first on the list who says it, of the list that is stored here too."""
+        pending = self.formation.pending
+        if (
+            pending
+            and told.sender == pending[0]
+            and told.pending == pending
+            and told.cluster_id not in ("", self.formation.pending_id)
+        ):
+            self._store_pending(Formation(pending, pending_id=told.cluster_id))
+
+    def _store_pending(self, formation: Formation) -> None:
+        self.changed |= formation != self.formation
+        self.formation = formation
         self._wait_ms = float(self._config.max_vote_interval_ms)
         self._ask_all()
-        return True
 
     def _ask_all(self) -> None:
         """A fresh number discards every answer so far: each must hold at one and the same time."""
@@ -113,30 +138,42 @@ class Forming:
                 number=self._number,
                 pending=self.formation.pending,
                 founding=self.formation.founding,
+                cluster_id=self._told_id,
             ),
         )
+
+    @property
+    def _told_id(self) -> str:
+        return self.formation.cluster_id or self.formation.pending_id
 
     def on_response(self, response: FormResponse) -> None:
         self._lists[response.sender] = response.pending
         if response.founding:
-            self._on_told(response.sender, response.founding)
-        elif self._unformed and response.number == self._number:
-            self._answers[response.sender] = response.pending == self.formation.pending
-            self._form_if_agreed()
+            self._on_told(response)
+        elif self._unformed:
+            self._adopt_id(response)
+            if response.number == self._number:
+                self._answers[response.sender] = self._agrees(response)
+                self._form_if_agreed()
+
+    def _agrees(self, told: FormRequest | FormResponse) -> bool:
+        """An earlier release says no id: it does not know whether it holds ours."""
+        own_id = self.formation.pending_id
+        return own_id != "" and (told.pending, told.cluster_id) == (self.formation.pending, own_id)
 
     def _form_if_agreed(self) -> None:
-        pending = self.formation.pending
+        pending, cluster_id = self.formation.pending, self.formation.pending_id
         if not self._unformed or self._state.member not in pending:
             return
         if all(voter == self._state.member or self._answers.get(voter, False) for voter in pending):
-            self._form(pending)
+            self._form(pending, cluster_id)
             self._number = 0
             for voter in self._outbox.connected:
                 self._ask(voter)
 
-    def _form(self, founding: tuple[Replica, ...]) -> None:
-        assert not self.formation.founding, self.formation
-        self.formation = Formation.formed(founding, self.formation.pending)
+    def _form(self, founding: tuple[Replica, ...], cluster_id: str) -> None:
+        assert cluster_id and not self.formation.founding, (cluster_id, self.formation)
+        self.formation = Formation(self.formation.pending, founding, cluster_id)
         self.changed = True
         self._next_ask_ms = math.inf
         self._state.form(founding)
@@ -146,8 +183,10 @@ class Forming:
     def on_request(self, request: FormRequest) -> None:
         self._lists[request.sender] = request.pending
         if request.founding:
-            self._on_told(request.sender, request.founding)
+            self._on_told(request)
             return
+        if self._unformed:
+            self._adopt_id(request)
         self._outbox.send(
             request.sender,
             FormResponse(
@@ -156,20 +195,26 @@ class Forming:
                 number=request.number,
                 pending=self.formation.pending,
                 founding=self.formation.founding,
+                cluster_id=self._told_id,
             ),
         )
         answered_otherwise = self._answers.get(request.sender) is False
-        if self._unformed and answered_otherwise and request.pending == self.formation.pending:
-            # It has stored our list since it answered.
+        if self._unformed and answered_otherwise and self._agrees(request):
+            # It has stored our list and id since it answered.
             self._ask_all()
 
-    def _on_told(self, teller: Replica, founding: tuple[Replica, ...]) -> None:
+    def _on_told(self, told: FormRequest | FormResponse) -> None:
+        founding = told.founding
         if self._unformed:
-            self._form(founding)
+            # Who says no id is of an earlier release. If it is a founder, nobody has formed with an id
+            # that was drawn: it would have had to say that id itself. An observer knows too little.
+            if told.cluster_id or told.sender in founding:
+                self._form(founding, told.cluster_id or id_of_earlier_release(founding))
         elif founding != self.formation.founding:
+            own = _names(self.formation.founding)
             self.problem = (
-                f"{teller.member_id} belongs to another cluster: it was founded by {_names(founding)}"
-                f" with other directories than this one ({_names(self.formation.founding)})"
+                f"{told.sender.member_id} belongs to another cluster: it was founded by"
+                f" {_names(founding)} with other directories than this one ({own})"
             )
 
     def waits_for(self) -> str:
@@ -195,6 +240,11 @@ class Forming:
         if missing:
             return f"forming: waits for {', '.join(missing)} (not connected)"
         return f"forming: waits for the same list of directories at every one of {own_ids}"
+
+
+def id_of_earlier_release(founding: tuple[Replica, ...]) -> str:
+    """What a member of a release that draws no cluster id computes."""
+    return hashlib.sha256(msgspec.json.encode(sorted(founding))).hexdigest()[:32]
 
 
 def _names(voters: tuple[Replica, ...]) -> str:

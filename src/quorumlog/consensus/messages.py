@@ -176,12 +176,15 @@ class FormRequest(Message, frozen=True, kw_only=True, tag=8):
     pending: tuple[Replica, ...]
     founding: tuple[Replica, ...] = ()
     """Set by a formed sender: it tells rather than asks."""
+    cluster_id: str = ""
+    """Of a formed sender's cluster; before, what goes with `pending`. Earlier releases do not say it."""
 
 
 class FormResponse(Message, frozen=True, kw_only=True, tag=9):
     number: int
     pending: tuple[Replica, ...]
     founding: tuple[Replica, ...] = ()
+    cluster_id: str = ""
 
 
 class RangeRequest(Message, frozen=True, kw_only=True, tag=10):

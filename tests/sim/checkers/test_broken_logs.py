@@ -168,6 +168,7 @@ def test_what_an_async_directory_had_only_written_counts_as_forgotten() -> None:
     cell.append(b"a")
     cell.until_whole()
     follower = cell.followers()[0]
+    cell.cell.until(lambda: follower.node.store.durable.index == 1, "the first of them synced")
     cell.cell.hold_flush.add(follower.member_id)
     cell.append(b"b")
     cell.until_whole()

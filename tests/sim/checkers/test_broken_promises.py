@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from quorumlog.consensus.messages import (
     AnyMessage,
+    FormResponse,
     HeartbeatRequest,
     PushEntryResponse,
     PushResult,
@@ -18,7 +20,7 @@ from quorumlog.consensus.messages import (
     VoteResult,
 )
 from quorumlog.consensus.ready import Envelope
-from quorumlog.entry import AppendReceipt, EntryId, HardState
+from quorumlog.entry import AppendReceipt, EntryId, Formation, HardState
 from quorumlog.errors import NotLeader, OutcomeUnknown, StoreFailure
 from quorumlog.sim.checkers import Violation
 from quorumlog.sim.checkers.acknowledged_appends import AcknowledgedAppends
@@ -99,6 +101,24 @@ def test_a_term_that_is_only_in_the_cache_of_the_disk_is_found() -> None:
     )
     with pytest.raises(Violation, match="sends HeartbeatRequest in term 2; on its platter is"):
         promises.send(heartbeat)
+
+
+@pytest.mark.parametrize("what", ["founding", "pending"])
+def test_a_cluster_id_that_is_not_on_the_platter_is_found(what: str) -> None:
+    promises = Promises()
+    member = promises.follower
+    directory: Any = member.node.directory
+    founding, cluster_id = directory.formation.founding, directory.formation.cluster_id
+    if what == "pending":
+        directory.formation = Formation()  # its assertion knows better
+        directory.save_formation(Formation(founding, pending_id=cluster_id))
+    said: Any = {"pending": founding, "founding": founding if what == "founding" else ()}
+    answer = FormResponse(
+        sender=member.replica, term=promises.term, number=1, cluster_id=cluster_id, **said
+    )
+    promises.send(answer)
+    with pytest.raises(Violation, match=r"speaks of .* as another; on its platter is Formation"):
+        promises.send(msgspec.structs.replace(answer, cluster_id="another"))
 
 
 def test_a_vote_for_somebody_else_than_the_platter_says_is_found() -> None:

@@ -74,10 +74,15 @@ def test_another_founding_list_is_found_and_the_same_one_again_is_not() -> None:
     formation = directory.formation
     directory.formation = Formation(pending=formation.founding[:2], founding=())
     checker.turned(follower)
-    directory.formation = Formation(pending=(), founding=formation.founding[:2])
-    for look in (checker.turned, checker.started):
-        with pytest.raises(Violation, match=r"stored the founding list .* the group was founded by"):
-            look(follower)
+    for wrong in (
+        formation._replace(founding=formation.founding[:2]),
+        formation._replace(cluster_id="another"),
+        formation._replace(cluster_id=""),
+    ):
+        directory.formation = wrong
+        for look in (checker.turned, checker.started):
+            with pytest.raises(Violation, match=r"stored the founding list .* the group was founded by"):
+                look(follower)
     directory.formation = formation
 
 

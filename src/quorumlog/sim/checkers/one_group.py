@@ -1,4 +1,5 @@
-"""A cluster is founded once: every founding list that anybody ever stores is the same."""
+"""A cluster is founded once: every founding list that anybody ever stores is the same, and so is the
+cluster id stored with it."""
 
 from __future__ import annotations
 
@@ -11,18 +12,21 @@ class OneGroup(Checker):
     def __init__(self, cluster: CheckedCluster) -> None:
         super().__init__(cluster)
         self._founding: tuple[Replica, ...] = ()
+        self._cluster_id = ""
 
     def turned(self, member: CheckedMember) -> None:
         """What a disk has refused to store, nobody was told of."""
-        founding = member.node.directory.formation.founding
-        if not founding or founding == self._founding:
+        _, founding, cluster_id, _ = member.node.directory.formation
+        if not founding or (founding, cluster_id) == (self._founding, self._cluster_id):
             return
         if self._founding:
             raise Violation(
-                f"{member.replica} has stored the founding list {founding}; the group was founded by"
-                f" {self._founding}"
+                f"{member.replica} has stored the founding list {founding} and the cluster id"
+                f" {cluster_id}; the group was founded by {self._founding} as {self._cluster_id}"
             )
-        self._founding = founding
+        if not cluster_id:
+            raise Violation(f"{member.replica} has stored the founding list {founding} without an id")
+        self._founding, self._cluster_id = founding, cluster_id
 
     started = turned
     stopped = turned

@@ -1,4 +1,5 @@
-"""Nothing leaves before what it depends on is on the platter: term, vote, and acknowledged entries.
+"""Nothing leaves before what it depends on is on the platter: term, vote, acknowledged entries, and what
+a member would form with.
 
 The word of the code that wrote is not taken for it: the simulated disk says what is synced.
 """
@@ -8,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quorumlog.consensus.messages import (
+    FormRequest,
+    FormResponse,
     PushEntryResponse,
     PushResult,
     PushType,
@@ -16,11 +19,12 @@ from quorumlog.consensus.messages import (
     VoteResult,
 )
 from quorumlog.consensus.ready import Envelope, Ready
-from quorumlog.entry import HardState, Replica
+from quorumlog.entry import Formation, HardState, Replica
 from quorumlog.errors import DirectoryDamaged, RangeDamaged
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.view import CheckedCluster, CheckedMember
 from quorumlog.store.files.hard_state_file import HARD_STATE_MAGIC, HARD_STATE_NAME, decode_hard_state
+from quorumlog.store.files.member_file import MEMBER_NAME, decode_member
 from quorumlog.store.files.slot_file import SECTOR_BYTES, SLOT_BYTES, decode_sector
 from quorumlog.store.ledger_store import LedgerStore
 from quorumlog.store.log.segment_list import DATA_NAME, segment_name
@@ -75,6 +79,8 @@ class PromisesOnDisk(Checker):
                 self._require_vote(member, message.vote_term, envelope.to)
         elif isinstance(message, VoteRequest) and not message.pre_vote:
             self._require_vote(member, message.vote_term, member.replica)
+        elif isinstance(message, FormRequest | FormResponse) and message.cluster_id:
+            self._require_formation(member, message)
 
     def turned(self, member: CheckedMember) -> None:
         # A group of one leads, commits and answers without sending anything.
@@ -126,6 +132,24 @@ class PromisesOnDisk(Checker):
             raise Violation(f"the term on the platter of {member.replica} fell from {known} to {state}")
         self._hard_states[member.replica] = state
         return state
+
+    # ---------------------------------------------------------------- forming
+
+    def _require_formation(self, member: MemberView, message: FormRequest | FormResponse) -> None:
+        path = f"{member.path}/{MEMBER_NAME}"
+        content = member.disk.content(path)
+        found = Formation()
+        if member.disk.is_name_synced(path) and member.disk.is_synced(path, 0, len(content)):
+            found = decode_member(content).formation
+        if message.founding:
+            keeps = (found.founding, found.cluster_id) == (message.founding, message.cluster_id)
+        elif found.founding or found.pending not in ((), message.pending):
+            keeps = True  # it has formed, or another list has come, in the turn in which it spoke
+        else:
+            keeps = (found.pending, found.pending_id) == (message.pending, message.cluster_id)
+        if not keeps:
+            what = f"{message.founding or message.pending} as {message.cluster_id}"
+            raise Violation(f"{member.replica} speaks of {what}; on its platter is {found}")
 
     # ---------------------------------------------------------------- entries
 

@@ -299,7 +299,7 @@ def forgotten_files(disk: Disk, path: str) -> list[str]:
 def _renew(disk: Disk, path: str, record: MemberRecord, directory_id: str) -> MemberRecord:
     """The new id is on disk before any file is made again: otherwise a crash in between would leave
     a directory that looks whole and speaks for its old self."""
-    formation = record.formation._replace(pending=())
+    formation = record.formation._replace(pending=(), pending_id="")
     renewed = msgspec.structs.replace(record, directory_id=directory_id, formation=formation)
     save_member(disk, path, renewed)
     return renewed

@@ -63,8 +63,10 @@ class MemberDirectory:
 
     def save_formation(self, formation: Formation) -> None:
         """On disk when this returns. Raises StoreFailure."""
-        founding = self.formation.founding
-        assert not founding or formation.founding == founding, (formation, self.formation)
+        old = self.formation
+        if old.founding:
+            assert formation.founding == old.founding, (formation, old)
+            assert formation.cluster_id == old.cluster_id, (formation, old)
         self._record = msgspec.structs.replace(self._record, formation=formation)
         save_member(self._disk, self.path, self._record)
         self.formation = formation

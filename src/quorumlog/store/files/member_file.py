@@ -48,6 +48,8 @@ class _Stored(msgspec.Struct):
     pending: tuple[Replica, ...]
     founding: tuple[Replica, ...]
     cluster_id: str
+    pending_id: str = ""
+    """Earlier releases do not write it."""
 
 
 def encode_member(record: MemberRecord) -> bytes:

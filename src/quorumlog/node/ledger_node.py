@@ -22,10 +22,11 @@ from quorumlog.consensus.messages import (
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import MemberStatus, Ready, Role, RoleChange
 from quorumlog.entry import Durability, Replica
-from quorumlog.entry_header import HEADER_BYTES
-from quorumlog.errors import IndexOutOfRange, LeaderNotReady, LedgerError, RangeDamaged
+from quorumlog.errors import LedgerError
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, PendingAppends
 from quorumlog.node.ports import Host
+from quorumlog.node.reading.confirmations import Confirmations, Confirmed
+from quorumlog.node.reading.readable_log import ReadableLog
 from quorumlog.node.repair.repairer import Repairer
 from quorumlog.node.repair.scrubber import Scrubber, ScrubStatus
 from quorumlog.node.sending.catch_up_pace import CatchUpPace
@@ -128,8 +129,8 @@ class LedgerNode:
             self._transfers,
             conditions,
         )
-        self._confirmations: dict[int, tuple[Callable[[LedgerError | None], None], object]] = {}
-        """By number of the read: whom to tell that this member leads, and who asked."""
+        self._confirmations = Confirmations(self.raft)
+        self._readable = ReadableLog(self.raft, self.store, self._recent, config.member_id)
         self._next_expiry_ms = now_ms
         self._next_space_ms = now_ms
         self._next_data_look_ms = now_ms
@@ -205,7 +206,7 @@ class LedgerNode:
         """Forget the appends of `owner` that are not proposed yet, and what it wants to have confirmed,
         without an outcome."""
         self._pending.discard(owner)
-        self._confirmations = {n: one for n, one in self._confirmations.items() if one[1] is not owner}
+        self._confirmations.discard(owner)
 
     def connected(self, replica: Replica) -> None:
         self.raft.on_connected(replica)
@@ -223,9 +224,7 @@ class LedgerNode:
         """See `Transfers.find_successor`."""
         self._transfers.find_successor(self._now_ms, done)
 
-    def confirm_leadership(
-        self, done: Callable[[LedgerError | None], None], owner: object = None
-    ) -> None:
+    def confirm_leadership(self, done: Confirmed, owner: object = None) -> None:
         """`done` gets None once a majority has confirmed that this member leads, and an entry of its
         term is committed: all that was acknowledged before this call, by whatever leader, is at or below
         `committed_index` then (Raft paper, section 8). Or it gets the refusal of a member that leads no
@@ -234,7 +233,7 @@ class LedgerNode:
         if refusal is not None:
             done(refusal)
             return
-        self._confirmations[self.raft.request_read()] = done, owner
+        self._confirmations.request(done, owner)
 
     # ---------------------------------------------------------------- outputs
 
@@ -305,43 +304,8 @@ class LedgerNode:
     def readable_range(
         self, first_index: int, stop_index: int, limit_bytes: int
     ) -> EntryBatch | ColdRange:
-        """Committed entries from `first_index` on: bytes if they are in memory, else what the read
-        thread is to read (`LedgerStore.read_from`); two that ask for the same get the same.
-
-        `stop_index` -1 means all that is committed. Raises IndexOutOfRange, RangeDamaged if they are
-        damaged here, and LeaderNotReady where the answer is "no more" or "up to here" while a new
-        leader that was not confirmed does not know yet what earlier leaders have acknowledged.
-        """
-        begin = self.store.begin.index + 1
-        if (first_index > self.committed_index or stop_index < 0) and self._opens_its_term():
-            raise LeaderNotReady(
-                f"{self.config.member_id} has led term {self.raft.term} for an instant only",
-                retry_after_ms=5,
-            )
-        if first_index < begin or first_index > self.committed_index:
-            raise IndexOutOfRange(
-                f"index {first_index} is not between ledger_begin_index {begin} and committed_index"
-                f" {self.committed_index}",
-                ledger_begin_index=begin,
-                committed_index=self.committed_index,
-            )
-        readable = self.committed_index + 1
-        stop_index = readable if stop_index < 0 else min(stop_index, readable)
-        recent = self._recent.take(first_index, stop_index, limit_bytes)
-        if recent is not None:
-            return recent.batch
-        damaged = next((q for q in self.store.damaged if q.holds(first_index)), None)
-        if damaged is not None:
-            raise RangeDamaged(str(damaged))
-        most = limit_bytes // HEADER_BYTES + 1  # no more entries fit, however small they are
-        return ColdRange(first_index, min(stop_index, first_index + most), limit_bytes)
-
-    def _opens_its_term(self) -> bool:
-        """Entries that this leader holds may be committed, unknown to it."""
-        if self.raft.role is not Role.LEADER:
-            return False
-        committed = self.committed_index
-        return committed < 0 or self.raft.term_at(committed) != self.raft.term
+        """See `ReadableLog.find`."""
+        return self._readable.find(first_index, stop_index, limit_bytes, self.committed_index)
 
     # ---------------------------------------------------------------- carrying out
 
@@ -386,9 +350,7 @@ class LedgerNode:
             self._host.committed(ready.committed_index)
         for grant in ready.read_grants:
             assert grant.index <= self.committed_index, (grant, self.committed_index)
-            if grant.number in self._confirmations:
-                done, _ = self._confirmations.pop(grant.number)
-                done(None)
+            self._confirmations.grant(grant.number)
         self._note_durable_committed()
 
     def _lose_committed(self, index: int) -> None:
@@ -406,14 +368,9 @@ class LedgerNode:
                 self._former.not_leader(),
             )
             self._writer.promised.clear()
-            self._refuse_confirmations()
+            self._confirmations.refuse(self._former.not_leader())
         self._host.role_changed(change)
         self._transfers.role_changed(change)
-
-    def _refuse_confirmations(self) -> None:
-        waiting, self._confirmations = self._confirmations, {}
-        for done, _ in waiting.values():
-            done(self._former.not_leader())
 
     def _note_durable_committed(self) -> None:
         index = min(self.committed_index, self.raft.durable_index)
@@ -435,6 +392,6 @@ class LedgerNode:
         self._pending.lose(
             "the member is stopping; the entries may still commit", self._former.not_leader()
         )
-        self._refuse_confirmations()
+        self._confirmations.refuse(self._former.not_leader())
         self._transfers.close()
         self._flusher.close(self.durable_committed_index, clean=clean)

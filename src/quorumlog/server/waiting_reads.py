@@ -35,7 +35,7 @@ class WaitingReads:
     def read(
         self, first_index: int, stop_index: int, limit_bytes: int, done: Callable[[ReadOutcome], None]
     ) -> None:
-        """Committed entries, at once from memory or later from a file; see `readable_range`.
+        """Committed entries, at once from memory or later from a file; see `ReadableLog.find`.
 
         Many readers may get the same batch: nobody writes to it.
         """

@@ -29,10 +29,11 @@ from quorumlog.errors import (
 )
 from quorumlog.node.pending_appends import PendingAppend, PendingAppends
 from quorumlog.node.ports import Host
+from quorumlog.node.reading.confirmations import Confirmed
 from quorumlog.node.repair.repairer import Repairer
 from quorumlog.store.ledger_store import LedgerStore
 
-Confirm = Callable[[Callable[[LedgerError | None], None], object], None]
+Confirm = Callable[[Confirmed, object], None]
 """`LedgerNode.confirm_leadership`."""
 
 

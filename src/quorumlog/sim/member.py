@@ -6,7 +6,6 @@ A process can end between any two effects: a change on its disk or a message tha
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -15,10 +14,10 @@ from quorumlog.config import GroupConfig
 from quorumlog.consensus.messages import AnyPeerMessage
 from quorumlog.consensus.ready import Envelope, RoleChange
 from quorumlog.entry import Durability, Replica
-from quorumlog.errors import DirectoryDamaged, LedgerError, ProtocolViolation, StoreFailure
+from quorumlog.errors import DirectoryDamaged, ProtocolViolation, StoreFailure
 from quorumlog.node import LedgerNode
 from quorumlog.sim.coverage import note_sent
-from quorumlog.sim.disk import Crashed, SimDisk
+from quorumlog.sim.disk import Crashed, DiskQueue, SimDisk
 from quorumlog.sim.network.sim_link import End
 from quorumlog.store.directory.member_directory import open_directory_of
 from quorumlog.store.log.segment_list import DATA_NAME, segment_name
@@ -30,59 +29,6 @@ if TYPE_CHECKING:
 
 TURN_MS = 0.02
 """From an input to the turn that takes it; what arrives meanwhile is taken along."""
-
-Job = tuple[Callable[[], Any], Callable[[Any], None]]
-
-
-class DiskQueue:
-    """One disk thread: jobs in order, one at a time, each done at the beginning or at the end of the
-    time that it takes (`draw_ms`)."""
-
-    def __init__(self, member: SimMember, draw_ms: Callable[[], float]) -> None:
-        self._member = member
-        self._draw_ms = draw_ms
-        self._jobs: deque[Job] = deque()
-        self._has_worked = False
-        """The first job is carried out, and its end is still to be told."""
-
-    def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self._jobs.append((work, done))
-        if len(self._jobs) == 1:
-            self._begin()
-
-    def _begin(self) -> None:
-        member = self._member
-        takes_ms = self._draw_ms()
-        if member.cluster.random.random() < 0.5:
-            member.later(0.0, lambda: self._work(takes_ms))
-        else:
-            member.later(takes_ms, lambda: self._work(0.0))
-
-    def _work(self, rest_ms: float) -> None:
-        self._has_worked = True
-        result = self._run(self._jobs[0][0])
-        self._member.later(rest_ms, lambda: self._end(result))
-
-    def _end(self, result: Any) -> None:
-        _, done = self._jobs.popleft()
-        self._has_worked = False
-        self._member.enter(lambda: done(result))
-        if self._jobs:
-            self._begin()
-
-    @staticmethod
-    def _run(work: Callable[[], Any]) -> Any:
-        try:
-            return work()
-        except (StoreFailure, LedgerError) as error:
-            return error
-
-    def drain(self) -> None:
-        """All that was submitted is carried out now; nobody is told."""
-        if self._has_worked:
-            self._jobs.popleft()
-        while self._jobs:
-            self._run(self._jobs.popleft()[0])
 
 
 class SimMember:
@@ -160,8 +106,9 @@ class SimMember:
         self._paused_until_ms = 0.0
         self._is_ending = False
         """It has been told to end, and looks for a successor."""
-        self._flushes = DiskQueue(self, self._draw_sync_ms)
-        self._reads = DiskQueue(self, self._draw_read_ms)
+        random = self.cluster.random
+        self._flushes = DiskQueue(random, self._draw_sync_ms, self.later, self.enter)
+        self._reads = DiskQueue(random, self._draw_read_ms, self.later, self.enter)
         self._forget_connections()
 
     @property

@@ -135,7 +135,7 @@ class PromisesOnDisk(Checker):
 
     # ---------------------------------------------------------------- forming
 
-    def _require_formation(self, member: MemberView, message: FormRequest | FormResponse) -> None:
+    def _require_formation(self, member: CheckedMember, message: FormRequest | FormResponse) -> None:
         path = f"{member.path}/{MEMBER_NAME}"
         content = member.disk.content(path)
         found = Formation()

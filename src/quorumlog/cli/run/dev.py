@@ -15,7 +15,8 @@ import typer
 
 from quorumlog.cli.options import Json, named_path
 from quorumlog.cli.output import let_go_of, note, out, print_json
-from quorumlog.cli.run.serve import FlushMode, Level, LogLevel, log_to_stderr, refuse_optimised_python
+from quorumlog.cli.run.choices import FlushMode, LogLevel
+from quorumlog.cli.run.serve import Level, log_to_stderr, refuse_optimised_python
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -12,25 +11,8 @@ import typer
 
 from quorumlog.cli.options import named_path
 from quorumlog.cli.output import EXIT_STORE, error_line, let_go_of
+from quorumlog.cli.run.choices import FlushMode, LogLevel, Store
 from quorumlog.errors import ConfigError
-
-
-class FlushMode(StrEnum):
-    SYNC = "sync"
-    ASYNC = "async"
-
-
-class Store(StrEnum):
-    FILE = "file"
-    MEMORY = "memory"
-
-
-class LogLevel(StrEnum):
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
 
 Level = Annotated[LogLevel, typer.Option("--log-level", help="What goes to standard error.")]
 

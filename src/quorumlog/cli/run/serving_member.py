@@ -9,7 +9,7 @@ from typing import Any
 
 from quorumlog.cli.interrupts import hung_up_before
 from quorumlog.cli.output import let_go_of
-from quorumlog.cli.run.serve import LogLevel
+from quorumlog.cli.run.choices import LogLevel
 from quorumlog.cli.run.toml_config import ServerConfig, load_server_config
 from quorumlog.config import GroupConfig
 from quorumlog.errors import ConfigError

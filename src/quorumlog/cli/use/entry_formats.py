@@ -8,7 +8,6 @@ from collections.abc import Callable
 import msgspec
 
 from quorumlog.batch import Entry
-from quorumlog.cli.use.read import Format
 
 _encode = msgspec.json.Encoder().encode
 
@@ -30,8 +29,5 @@ def _as_hex(entry: Entry) -> bytes:
     return f"{entry.index} {entry.term} {entry.body.hex()}\n".encode()
 
 
-WRITERS: dict[Format, Callable[[Entry], bytes]] = {
-    Format.TEXT: _as_text,
-    Format.JSON: _as_json,
-    Format.HEX: _as_hex,
-}
+WRITERS: dict[str, Callable[[Entry], bytes]] = {"text": _as_text, "json": _as_json, "hex": _as_hex}
+"""By what `--format` says."""

@@ -167,6 +167,9 @@ class LosingDisk:
     def size_of(self, path: str) -> int:
         return len(self._names[path].cache)
 
+    def real_path(self, path: str) -> str:
+        return path
+
     def mode_of(self, path: str) -> int:
         return PRIVATE_MODE
 

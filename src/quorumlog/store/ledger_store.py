@@ -36,6 +36,18 @@ class LogPoint(msgspec.Struct, frozen=True, order=True, array_like=True, gc=Fals
 LOG_ORIGIN = LogPoint(-1, -1, 0, 0)
 
 
+class LogStart(msgspec.Struct, frozen=True, array_like=True):
+    """Where a log begins that no longer has its first entries: always with a segment."""
+
+    point: LogPoint
+    """The entry before the first that exists. Its `position` is where that one lies."""
+    record: bytes
+    """The state of the log up to there, which no entry can tell any more; opaque here."""
+    replaces: bool = False
+    """The log was put in place of another one: whatever segments lie here are of that one, until this
+    is False again."""
+
+
 class LogRange(NamedTuple):
     """Whole entries of one data segment, contiguous bytes; may be read in any thread."""
 

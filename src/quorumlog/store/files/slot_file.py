@@ -9,9 +9,10 @@
         4096   4096  the second slot, laid out the same
 
 All integers big-endian. A slot is one 512-byte sector, which a disk writes whole or not at all, on a
-page of its own, so that writing one slot never touches the sectors of the other. The rule that makes
-a loss impossible: **between two syncs of the file only one slot is rewritten, the other stays as it
-was synced.** The file is created at full length, so that a change needs no free space.
+page of its own, so that writing one slot never touches the sectors of the other. A file whose values
+are longer has longer slots, of whole pages and laid out alike; a torn one is a bad one. The rule that
+makes a loss impossible: **between two syncs of the file only one slot is rewritten, the other stays as
+it was synced.** The file is created at full length, so that a change needs no free space.
 """
 
 from __future__ import annotations
@@ -39,43 +40,52 @@ class Slot(NamedTuple):
     number: int
     sequence: int
     payload: bytes
-    """`PAYLOAD_BYTES` long."""
+    """With zeros behind it."""
 
 
-def encode_sector(magic: bytes, sequence: int, payload: bytes) -> bytes:
+def payload_bytes_of(sector_bytes: int) -> int:
+    return sector_bytes - _HEAD.size - _CRC.size
+
+
+def encode_sector(
+    magic: bytes, sequence: int, payload: bytes, sector_bytes: int = SECTOR_BYTES
+) -> bytes:
+    room_bytes = payload_bytes_of(sector_bytes)
     assert len(magic) == 8, magic
-    assert len(payload) <= PAYLOAD_BYTES, (len(payload), PAYLOAD_BYTES)
-    head = _HEAD.pack(magic, sequence) + payload.ljust(PAYLOAD_BYTES, b"\0")
+    assert len(payload) <= room_bytes, (len(payload), room_bytes)
+    head = _HEAD.pack(magic, sequence) + payload.ljust(room_bytes, b"\0")
     return head + _CRC.pack(crc32(head))
 
 
-def decode_sector(magic: bytes, sector: bytes) -> tuple[int, bytes] | None:
+def decode_sector(
+    magic: bytes, sector: bytes, sector_bytes: int = SECTOR_BYTES
+) -> tuple[int, bytes] | None:
     """(sequence, payload) of a sector, or None if it is not a whole good one of this kind."""
-    if len(sector) != SECTOR_BYTES or sector[:8] != magic:
+    if len(sector) != sector_bytes or sector[:8] != magic:
         return None
-    if _CRC.unpack_from(sector, SECTOR_BYTES - 4)[0] != crc32(sector[:-4]):
+    if _CRC.unpack_from(sector, sector_bytes - 4)[0] != crc32(sector[:-4]):
         return None
     return _HEAD.unpack_from(sector)[1], sector[16:-4]
 
 
-def read_slots(file: DiskFile, magic: bytes) -> list[Slot]:
+def read_slots(file: DiskFile, magic: bytes, sector_bytes: int = SECTOR_BYTES) -> list[Slot]:
     """The good slots of a file, the winning one first; a slot that cannot be read is a bad one."""
     slots = []
     for number in (0, 1):
         try:
-            sector = file.pread(SECTOR_BYTES, number * SLOT_BYTES)
+            sector = file.pread(sector_bytes, number * max(SLOT_BYTES, sector_bytes))
         except OSError:
             continue  # a sector that the disk no longer reads; the other slot is enough
-        decoded = decode_sector(magic, sector)
+        decoded = decode_sector(magic, sector, sector_bytes)
         if decoded is not None:
             slots.append(Slot(number, *decoded))
     return sorted(slots, key=lambda slot: -slot.sequence)
 
 
-def read_payload(disk: Disk, path: str, magic: bytes) -> bytes | None:
+def read_payload(disk: Disk, path: str, magic: bytes, sector_bytes: int = SECTOR_BYTES) -> bytes | None:
     """Of the winning slot, None if neither is good. Raises FileNotFoundError."""
     with closing(disk.open(path, writable=False)) as file:
-        slots = read_slots(file, magic)
+        slots = read_slots(file, magic, sector_bytes)
     return slots[0].payload if slots else None
 
 
@@ -97,8 +107,12 @@ def unreadable_slots(disk: Disk, path: str) -> list[tuple[int, str]]:
 class SlotFile:
     """Not thread-safe. Raises StoreFailure where the disk refuses a write or a sync."""
 
-    def __init__(self, file: DiskFile, magic: bytes, slots: list[Slot]) -> None:
+    def __init__(
+        self, file: DiskFile, magic: bytes, slots: list[Slot], sector_bytes: int = SECTOR_BYTES
+    ) -> None:
         self._file = file
+        self._sector_bytes = sector_bytes
+        self._slot_bytes = max(SLOT_BYTES, sector_bytes)
         self._magic = magic
         self._payload = slots[0].payload if slots else None
         self._sequence = slots[0].sequence if slots else 0
@@ -110,7 +124,9 @@ class SlotFile:
         self._dirty = False
 
     @classmethod
-    def create(cls, disk: Disk, path: str, magic: bytes, payload: bytes) -> Self:
+    def create(
+        cls, disk: Disk, path: str, magic: bytes, payload: bytes, sector_bytes: int = SECTOR_BYTES
+    ) -> Self:
         """A new file with `payload` in both slots, synced; replaces an old one. The caller syncs the
         directory."""
         try:
@@ -119,23 +135,24 @@ class SlotFile:
             file = disk.open(path, create=True)
             # Written with zeros, not only reserved: the first write into a reserved block would
             # change the file's metadata, which every later sync would have to write as well.
-            file.allocate(0, SLOT_FILE_BYTES)
-            file.pwritev([bytes(SLOT_FILE_BYTES)], 0)
+            file_bytes = 2 * max(SLOT_BYTES, sector_bytes)
+            file.allocate(0, file_bytes)
+            file.pwritev([bytes(file_bytes)], 0)
         except OSError as error:
             raise StoreFailure(refusal(path, "created", error)) from error
-        slots = cls(file, magic, [])
+        slots = cls(file, magic, [], sector_bytes)
         slots.write_both_synced(payload)
         return slots
 
     @classmethod
-    def open(cls, disk: Disk, path: str, magic: bytes) -> Self:
+    def open(cls, disk: Disk, path: str, magic: bytes, sector_bytes: int = SECTOR_BYTES) -> Self:
         """An existing file, whatever is in it. Raises FileNotFoundError."""
         file = disk.open(path)
-        return cls(file, magic, read_slots(file, magic))
+        return cls(file, magic, read_slots(file, magic, sector_bytes), sector_bytes)
 
     @property
     def payload(self) -> bytes | None:
-        """What the winning slot holds, `PAYLOAD_BYTES` long; None if neither slot is good."""
+        """What the winning slot holds, with zeros behind it; None if neither slot is good."""
         return self._payload
 
     def write(self, payload: bytes) -> None:
@@ -163,8 +180,8 @@ class SlotFile:
         self._both_known = True
 
     def _write_slot(self, payload: bytes) -> None:
-        sector = encode_sector(self._magic, self._sequence + 1, payload)
-        position = self._next_slot * SLOT_BYTES
+        sector = encode_sector(self._magic, self._sequence + 1, payload, self._sector_bytes)
+        position = self._next_slot * self._slot_bytes
         try:
             try:
                 self._file.pwritev([sector], position)
@@ -172,11 +189,11 @@ class SlotFile:
                 if error.errno != errno.EIO:
                     raise
                 # A page that the disk cannot read can be written as a whole only.
-                self._file.pwritev([sector.ljust(SLOT_BYTES, b"\0")], position)
+                self._file.pwritev([sector.ljust(self._slot_bytes, b"\0")], position)
         except OSError as error:
             raise StoreFailure(refusal(self._file.path, "written", error)) from error
         self._sequence += 1
-        self._payload = payload.ljust(PAYLOAD_BYTES, b"\0")
+        self._payload = payload.ljust(payload_bytes_of(self._sector_bytes), b"\0")
 
     def _sync_file(self) -> None:
         try:

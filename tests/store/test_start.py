@@ -1,0 +1,102 @@
+"""The file `start`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from quorumlog.errors import DirectoryDamaged
+from quorumlog.store.disk import OsDisk
+from quorumlog.store.files.start_file import (
+    START_NAME,
+    START_SECTOR_BYTES,
+    decode_start,
+    encode_start,
+    load_start,
+    save_start,
+)
+from quorumlog.store.ledger_store import LogPoint, LogStart
+from tests.store.losing_disk import LosingDisk
+from tests.store.stopping_disk import Stopped, StoppingDisk
+
+disk = OsDisk()
+OLD = LogStart(LogPoint(3, 1, 77, 1024), b"old state")
+NEW = LogStart(LogPoint(7, 2, 88, 2048), b"new state" * 1000, replaces=True)
+
+
+def test_there_and_back(tmp_path: Path) -> None:
+    assert load_start(disk, str(tmp_path)) is None
+    for start in (OLD, NEW):
+        save_start(disk, str(tmp_path), start)
+        assert load_start(disk, str(tmp_path)) == start
+    assert (tmp_path / START_NAME).stat().st_size == 2 * START_SECTOR_BYTES
+
+
+def test_golden_payload() -> None:
+    payload = encode_start(LogStart(LogPoint(3, 1, 77, 1024), b"s"))
+    assert payload.hex(" ") == "00 00 00 0c 93 94 03 01 4d cd 04 00 c4 01 73 c2"
+    assert decode_start(payload + bytes(100)) == LogStart(LogPoint(3, 1, 77, 1024), b"s")
+
+
+def test_a_record_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match="does not fit into 131052"):
+        encode_start(LogStart(OLD.point, bytes(START_SECTOR_BYTES)))
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_either_slot_is_enough(tmp_path: Path, slot: int) -> None:
+    save_start(disk, str(tmp_path), OLD)
+    save_start(disk, str(tmp_path), NEW)
+    path = tmp_path / START_NAME
+    data = bytearray(path.read_bytes())
+    data[slot * START_SECTOR_BYTES + 1000] ^= 1
+    path.write_bytes(data)
+    assert load_start(disk, str(tmp_path)) == NEW
+    data[(1 - slot) * START_SECTOR_BYTES + 1000] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DirectoryDamaged, match=rf"{path} cannot be used: neither slot is good"):
+        load_start(disk, str(tmp_path))
+
+
+@pytest.mark.parametrize("old", [None, OLD])
+def test_killed_at_any_step_it_is_the_old_start_or_the_new(tmp_path: Path, old: LogStart | None) -> None:
+    seen = []
+    for stop_at in range(100):
+        path = tmp_path / str(stop_at)
+        path.mkdir()
+        if old is not None:
+            save_start(disk, str(path), old)
+        stopping = StoppingDisk(stop_at)
+        try:
+            save_start(stopping, str(path), NEW)
+        except Stopped:
+            seen.append(load_start(disk, str(path)))
+            save_start(disk, str(path), NEW)  # whatever was left behind
+            assert load_start(disk, str(path)) == NEW
+        else:
+            break
+    assert seen[0] == old and seen[-1] == NEW
+    assert seen == sorted(seen, key=lambda start: start == NEW)
+
+
+@pytest.mark.parametrize("old", [None, OLD])
+def test_without_power_at_any_step_it_is_the_old_start_or_the_new(old: LogStart | None) -> None:
+    for seed in range(3):
+        for stop_at in range(100):
+            losing = LosingDisk()
+            if old is not None:
+                save_start(losing, "m", old)
+            losing.steps_left = stop_at
+            try:
+                save_start(losing, "m", NEW)
+                whole = True
+            except Stopped:
+                whole = False
+            losing.steps_left = -1
+            losing.lose_power(Random(seed))
+            found = load_start(losing, "m")
+            assert found in ((NEW,) if whole else (old, NEW)), (seed, stop_at)
+            if whole:
+                break

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
+from isal.isal_zlib import crc32
 
 from quorumlog.errors import DirectoryDamaged
 from quorumlog.store.disk import OsDisk
+from quorumlog.store.files.member_file import MemberRecord, decode_member, encode_member
 from quorumlog.store.files.start_file import (
     START_NAME,
     START_SECTOR_BYTES,
@@ -100,3 +103,37 @@ def test_without_power_at_any_step_it_is_the_old_start_or_the_new(old: LogStart 
             assert found in ((NEW,) if whole else (old, NEW)), (seed, stop_at)
             if whole:
                 break
+
+
+def test_an_older_release_refuses_a_directory_with_a_start_by_name() -> None:
+    """Its reader, as it was."""
+
+    class Stored(msgspec.Struct):
+        version: int
+        group: str
+        member_id: str
+        directory_id: str
+        segment_bytes: int
+        index_segment_bytes: int
+        checked: bool
+        pending: tuple[tuple[str, str], ...]
+        founding: tuple[tuple[str, str], ...]
+        cluster_id: str
+
+    def read_as_before(data: bytes) -> str:
+        line, _, rest = data.partition(b"\n")
+        assert rest == f"crc32={crc32(line):08x}\n".encode()
+        stored = msgspec.json.decode(line, type=Stored)
+        if stored.version != 1:
+            return f"its version is {stored.version}, this software knows 1"
+        return ""
+
+    record = MemberRecord(
+        group="g", member_id="n0", directory_id="aa", segment_bytes=1024, index_segment_bytes=320
+    )
+    with_start = msgspec.structs.replace(record, version=2)
+    assert read_as_before(encode_member(record)) == ""
+    assert read_as_before(encode_member(with_start)) == "its version is 2, this software knows 1"
+    assert decode_member(encode_member(with_start)) == with_start
+    with pytest.raises(ValueError, match="its version is 3, this software knows 1 to 2"):
+        decode_member(encode_member(msgspec.structs.replace(record, version=3)))

@@ -5,7 +5,10 @@ first:
     crc32=0c4a1f2e
 
 The file is written last when a directory is made, so a directory without it was never used. It changes
-as the group forms, and when the directory gets a new id because it forgot what it had promised.
+as the group forms, when the directory gets a new id because it forgot what it had promised, and before
+the log loses its first entries for the first time: version 2 is the same record of a directory that may
+have a file `start`. A release that does not know that file refuses it by the number, and so never takes
+the segments that are gone for damage.
 """
 
 from __future__ import annotations
@@ -19,7 +22,8 @@ from quorumlog.store.disk import Disk, is_no_damage, reason_of, refusal
 from quorumlog.store.files.replaced_file import read_file, replace_file
 
 MEMBER_NAME = "member"
-MEMBER_VERSION = 1
+MEMBER_VERSION = 2
+"""The newest that this software knows."""
 
 
 class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +37,8 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     checked: bool = True
     """Entries carry both digests; a 0 where a digest belongs is damage."""
     formation: Formation = Formation()
+    version: int = 1
+    """2: the log may begin behind a `start`."""
 
 
 class _Stored(msgspec.Struct):
@@ -53,8 +59,8 @@ class _Stored(msgspec.Struct):
 
 
 def encode_member(record: MemberRecord) -> bytes:
-    *own, formation = msgspec.structs.astuple(record)
-    line = msgspec.json.encode(_Stored(MEMBER_VERSION, *own, *formation))
+    *own, formation, version = msgspec.structs.astuple(record)
+    line = msgspec.json.encode(_Stored(version, *own, *formation))
     return line + f"\ncrc32={crc32(line):08x}\n".encode()
 
 
@@ -64,10 +70,9 @@ def decode_member(data: bytes) -> MemberRecord:
     if rest != f"crc32={crc32(line):08x}\n".encode():
         raise ValueError("its CRC does not match")
     stored = msgspec.json.decode(line, type=_Stored)
-    if stored.version != MEMBER_VERSION:
-        raise ValueError(f"its version is {stored.version}, this software knows {MEMBER_VERSION}")
+    if not 1 <= stored.version <= MEMBER_VERSION:
+        raise ValueError(f"its version is {stored.version}, this software knows 1 to {MEMBER_VERSION}")
     fields = msgspec.structs.asdict(stored)
-    del fields["version"]
     formation = Formation(*(fields.pop(name) for name in Formation._fields))
     return MemberRecord(**fields, formation=formation)
 

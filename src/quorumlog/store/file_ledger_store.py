@@ -3,6 +3,7 @@
     append    data bytes, then index units: one `pwritev` and one `pwrite` unless a segment ends
     sync      begin_sync (store's thread) -> Flush.run (any thread) -> finish_sync (store's thread)
     truncate  durable point, later segments, index units, data: each step on disk before the next
+    drop      the file `start` (the caller), then in memory, then the segments below it, oldest first
 
 An entry counts as durable, and is recorded so in the file `durable`, once its bytes, the reservation
 under them and the name of its file have been synced. Index units are synced now and then; a start makes
@@ -31,10 +32,12 @@ from quorumlog.store.ledger_store import (
     LedgerStore,
     LogPoint,
     LogRange,
+    LogStart,
     SetAsideCount,
     SpaceTaken,
     SyncTask,
 )
+from quorumlog.store.log.drops import Drops
 from quorumlog.store.log.entry_index import EntryIndex, LogEnds
 from quorumlog.store.log.flush import DurableRecord, Flush
 from quorumlog.store.log.ledger_space import LedgerSpace, control_reserve
@@ -42,7 +45,7 @@ from quorumlog.store.log.log_reader import LogReader
 from quorumlog.store.log.page_cache import PageCache
 from quorumlog.store.log.placement import Placement, check_continues, place
 from quorumlog.store.log.segment import Segment
-from quorumlog.store.log.segment_scan import BLANK_BYTES, INDEX_UNIT_BYTES, blank_record
+from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES, blank_record
 from quorumlog.store.log.term_run_search import search_term_runs
 from quorumlog.store.repair.recovery import RecoveredLog, RecoveryReport, recover_log
 from quorumlog.store.repair.rewriting import Rewriting
@@ -62,11 +65,11 @@ class FileLedgerStore(LedgerStore):
         directory: str,
         config: StoreConfig,
         durable_file: DurableFile,
-        begin: LogPoint,
         log: RecoveredLog,
     ) -> None:
         """Everything up to the end of `log` is on disk and recorded so."""
         data, index, damaged, end = log.data_files, log.index_files, log.damaged, log.end
+        begin = LOG_ORIGIN if log.start is None else log.start.point
         self._config = config
         self._durable_record = DurableRecord(durable_file)
         self._data = data
@@ -79,7 +82,7 @@ class FileLedgerStore(LedgerStore):
         self._rewriting = Rewriting(
             disk, directory, config, data, self._index, damaged, self._page_cache
         )
-        self._segment_bytes = config.segment_bytes
+        self._drops = Drops(disk, log.start, data, index, damaged)
         self._index_synced_position = log.index_synced_position
         self._plan: Placement | None = None
         self._dirty_data: dict[int, Segment] = {}
@@ -94,7 +97,6 @@ class FileLedgerStore(LedgerStore):
         directory: str,
         config: StoreConfig,
         durable: DurableFile,
-        begin: LogPoint = LOG_ORIGIN,
     ) -> tuple[Self, RecoveryReport]:
         """Open the log in `directory`/data and /index for writing; what was found is in the report.
 
@@ -102,8 +104,8 @@ class FileLedgerStore(LedgerStore):
         only. `durable` is the store's from here on, unless this raises: DirectoryDamaged for damage that
         cannot be bounded, StoreFailure.
         """
-        log = recover_log(disk, directory, config, durable, begin)
-        store = cls(disk, directory, config, durable, begin, log)
+        log = recover_log(disk, directory, config, durable)
+        store = cls(disk, directory, config, durable, log)
         try:
             store._limit_trust()
             store._rewriting.set_aside.tidy()
@@ -118,6 +120,10 @@ class FileLedgerStore(LedgerStore):
     @property
     def begin(self) -> LogPoint:
         return self._ends.begin
+
+    @property
+    def start(self) -> LogStart | None:
+        return self._drops.start
 
     @property
     def end(self) -> LogPoint:
@@ -159,7 +165,9 @@ class FileLedgerStore(LedgerStore):
     # ---------------------------------------------------------------- append
 
     def plan(self, sizes: Int64Array, *, control: bool = False) -> Int64Array:
-        placement = place(sizes, self.end.position, self._segment_bytes, self._config.entry_limit_bytes)
+        placement = place(
+            sizes, self.end.position, self._data.segment_bytes, self._config.entry_limit_bytes
+        )
         stop_index = self.end.index + 1 + len(sizes)
         self._space.reserve(placement.end_position, stop_index, control=control)
         self._plan = placement
@@ -276,7 +284,7 @@ class FileLedgerStore(LedgerStore):
     def _truncate_to(self, cut: LogPoint) -> None:
         index = cut.index + 1
         old_stop_index = self.end.index + 1
-        written_end = self._written_end(cut)
+        written_end = self._reader.written_end(cut)
         self._plan = None
         # In this order: whoever counts from here on already sees the new end and durable point.
         self._ends.end = cut
@@ -315,25 +323,20 @@ class FileLedgerStore(LedgerStore):
                 synced = min(recorded.index_synced_position, cut.position)
                 self._durable_record.file.record_both_synced(DurablePoint(cut, synced))
 
-    def _written_end(self, cut: LogPoint) -> int:
-        """Just behind the last byte written in the segment that holds the cut: where the log ended,
-        or the blank record by which it went on to the next segment."""
-        segment_end = self._data.base_of(cut.position) + self._segment_bytes
-        if self.end.position <= segment_end:
-            return self.end.position
-        if self._damaged.ranges:
-            return segment_end
-        low, high = cut.index, self.end.index  # the last entry in front of the border lies between
-        try:
-            while high - low > 1:
-                middle = (low + high) // 2
-                if self._reader.point_at(middle).position <= segment_end:
-                    low = middle
-                else:
-                    high = middle
-            return self._reader.point_at(low).position + BLANK_BYTES
-        except DirectoryDamaged:
-            return segment_end  # the whole of it, then
+    # ---------------------------------------------------------------- the first entries go
+
+    def drop_before(self, start: LogStart) -> Callable[[], None]:
+        with self._damaged.lock:  # no piece of a repaired range may be written where nothing is left
+            self._drops.drop_before(start, self._ends)
+            for dirty, files in ((self._dirty_data, self._data), (self._dirty_index, self._index.files)):
+                for base in [base for base in dirty if base < files.first_position]:
+                    del dirty[base]
+        return self._delete_dropped
+
+    def _delete_dropped(self) -> None:
+        if not self._damaged.is_saved:
+            self.save_damaged()
+        self._drops.delete()
 
     # ---------------------------------------------------------------- read
 

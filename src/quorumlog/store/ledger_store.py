@@ -191,6 +191,16 @@ class LedgerStore(Protocol):
         """The point before the first entry that is held."""
 
     @property
+    def start(self) -> LogStart | None:
+        """Where the log begins once its first entries are gone; None: at index 0."""
+
+    def drop_before(self, start: LogStart) -> Callable[[], None]:
+        """The log begins behind `start` from now on, which `MemberDirectory.save_start` has brought to
+        disk: at a segment, whose first entry is durable. Returns work for any thread, one at a time:
+        deleting what lies below, oldest first. What a full disk keeps from being deleted is left to the
+        next such work, or to a start. The work raises StoreFailure."""
+
+    @property
     def end(self) -> LogPoint:
         """The last entry that is held, durable or not."""
 
@@ -256,7 +266,7 @@ class LedgerStore(Protocol):
 
     @property
     def truncations(self) -> int:
-        """How often the log was cut since the start; any thread."""
+        """How often the log was cut at either end since the start; any thread."""
 
     def remember(self, point: LogPoint, truncations: int) -> None:
         """`point_in_memory` knows this point until the next one comes or the log is cut. `truncations`:

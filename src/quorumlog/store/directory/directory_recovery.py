@@ -10,6 +10,7 @@ from quorumlog.config import StoreConfig
 from quorumlog.entry import HardState
 from quorumlog.errors import ConfigError
 from quorumlog.store.directory.member_directory import (
+    check_start,
     forgotten_files,
     lock_directory,
     open_or_make_durable,
@@ -67,6 +68,7 @@ def recover_directory(disk: Disk, path: str) -> list[str]:
             config = StoreConfig(
                 segment_bytes=record.segment_bytes, index_segment_bytes=record.index_segment_bytes
             )
+            check_start(disk, path, record)
             rename_earlier(disk, path, config)
             durable_file = open_or_make_durable(disk, path)
             store, recovery = FileLedgerStore.recover(disk, path, config, durable_file)

@@ -31,10 +31,17 @@ from quorumlog.store.files.hard_state_file import (
     HardStateFile,
     read_currterm,
 )
-from quorumlog.store.files.member_file import MEMBER_NAME, MemberRecord, load_member, save_member
+from quorumlog.store.files.member_file import (
+    MEMBER_NAME,
+    VERSION_WITH_START,
+    MemberRecord,
+    load_member,
+    save_member,
+)
 from quorumlog.store.files.replaced_file import read_readable
 from quorumlog.store.files.slot_file import SLOT_BYTES
-from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME
+from quorumlog.store.files.start_file import START_NAME
+from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME, segment_name
 from quorumlog.store.memory_disk import MemoryDisk
 from quorumlog.store.repair.set_aside import EARLIER_SET_ASIDE_NAME, SET_ASIDE_NAME, SetAside
 
@@ -50,7 +57,15 @@ MAX_MEMBER_ID_BYTES = 255
 
 _OWN_NAMES = frozenset(
     name + suffix
-    for name in (MEMBER_NAME, HARD_STATE_NAME, CURRTERM_NAME, DURABLE_NAME, DAMAGED_NAME, LOCK_NAME)
+    for name in (
+        MEMBER_NAME,
+        HARD_STATE_NAME,
+        CURRTERM_NAME,
+        DURABLE_NAME,
+        DAMAGED_NAME,
+        START_NAME,
+        LOCK_NAME,
+    )
     for suffix in ("", ".tmp")
 ) | {DATA_NAME, INDEX_NAME, SET_ASIDE_NAME, "lost+found"}
 
@@ -321,6 +336,26 @@ def rename_earlier(disk: Disk, path: str, config: StoreConfig) -> None:
         disk.sync_directory(path)
 
 
+def check_start(disk: Disk, path: str, record: MemberRecord) -> MemberRecord:
+    """The record as it has to be. Raises DirectoryDamaged if the log has lost its first entries and
+    nothing tells which."""
+    has_start = disk.exists(f"{path}/{START_NAME}")
+    if has_start and record.version < VERSION_WITH_START:
+        # A copy of the file was put back that is older than the start.
+        record = msgspec.structs.replace(record, version=VERSION_WITH_START)
+        save_member(disk, path, record)
+    is_whole = disk.exists(f"{path}/{DATA_NAME}/{segment_name(0)}")
+    if record.version >= VERSION_WITH_START and not has_start and not is_whole:
+        raise DirectoryDamaged(
+            f"{path}/{START_NAME} is missing, and with it where the log begins, whose first entries are"
+            " gone (position 0). Put back a copy of this file, or move the whole directory away: the"
+            " member then starts as a new one and is fed by the others",
+            path=f"{path}/{START_NAME}",
+            position=0,
+        )
+    return record
+
+
 def open_or_make_durable(disk: Disk, path: str) -> DurableFile:
     """A point that cannot be read starts again at the origin: then the whole log is verified."""
     try:
@@ -359,6 +394,7 @@ def _open_recovered(
     disk: Disk, path: str, lock: DiskLock, record: MemberRecord, config: StoreConfig, renewed: str
 ) -> MemberDirectory:
     disk.sync_directory(path)  # a name may be in the cache only
+    record = check_start(disk, path, record)
     rename_earlier(disk, path, config)
     absent = [
         f"{path}/{name} {problem}; it counts as absent and is written again"
@@ -393,17 +429,19 @@ def _open_recovered(
 
 
 def _proven_commit(disk: Disk, path: str, store: FileLedgerStore) -> int:
-    """The checkpoint's committed index, if the log holds exactly that entry; else -1."""
+    """The checkpoint's committed index, if the log holds exactly that entry; else what lies before the
+    log's begin, which was committed when it went."""
+    proven = store.begin.index
     checkpoint = load_checkpoint(disk, path)
-    if checkpoint is None or not store.begin.index <= checkpoint.committed_index <= store.end.index:
-        return -1
+    if checkpoint is None or not proven <= checkpoint.committed_index <= store.end.index:
+        return proven
     index = checkpoint.committed_index
     for _ in range(2):
         try:
             held = store.id_at(index).term == checkpoint.committed_term
-            return index if held and store.chain_at(index) == checkpoint.committed_chain else -1
+            return index if held and store.chain_at(index) == checkpoint.committed_chain else proven
         except RangeDamaged:
-            return -1  # nothing here shows that it is this entry
+            return proven  # nothing here shows that it is this entry
         except DirectoryDamaged as damage:
             store.settle_now(damage)
-    return -1
+    return proven

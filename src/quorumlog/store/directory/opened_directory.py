@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import msgspec
 
 from quorumlog.config import StoreConfig
 from quorumlog.entry import Durability, Formation, HardState
-from quorumlog.errors import StoreFailure
+from quorumlog.errors import DiskFull, StoreFailure
 from quorumlog.store.disk import Disk, DiskLock, is_lack_of_space, refusal
 from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME, Checkpoint, save_checkpoint
 from quorumlog.store.files.durable_file import DurableFile
 from quorumlog.store.files.hard_state_file import HardStateFile
-from quorumlog.store.files.member_file import MemberRecord, save_member
-from quorumlog.store.ledger_store import LedgerStore, LogPoint
+from quorumlog.store.files.member_file import VERSION_WITH_START, MemberRecord, save_member
+from quorumlog.store.files.start_file import save_start
+from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogStart
+
+
+@contextmanager
+def _lack_of_space_named() -> Iterator[None]:
+    try:
+        yield
+    except StoreFailure as failure:
+        if isinstance(failure.__cause__, OSError) and is_lack_of_space(failure.__cause__):
+            raise DiskFull(f"no space to drop the first entries: {failure}") from failure
+        raise
 
 
 class MemberDirectory:
@@ -70,6 +84,26 @@ class MemberDirectory:
         self._record = msgspec.structs.replace(self._record, formation=formation)
         save_member(self._disk, self.path, self._record)
         self.formation = formation
+
+    def save_start(self, start: LogStart) -> Callable[[], None]:
+        """Where the log is to begin: work for any thread. Once it has returned that is on disk, and
+        `store.drop_before` may follow; a start of the process in between makes up for it.
+
+        Both raise DiskFull, and the log may begin where it did; StoreFailure.
+        """
+        if self._record.version < VERSION_WITH_START:
+            # An older release would take what is dropped for damage.
+            record = msgspec.structs.replace(self._record, version=VERSION_WITH_START)
+            with _lack_of_space_named():
+                save_member(self._disk, self.path, record)
+            self._record = record
+        return functools.partial(self._save_start, start)
+
+    def _save_start(self, start: LogStart) -> None:
+        with _lack_of_space_named():
+            # Without this a log whose power fails could seem to end below its start.
+            self._durable_file.sync()
+            save_start(self._disk, self.path, start)
 
     def write_checkpoint(self, committed: LogPoint) -> None:
         """`committed` must be at or below the durable point. Lack of space is a problem, no error.

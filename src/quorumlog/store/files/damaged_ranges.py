@@ -24,7 +24,7 @@ from isal.isal_zlib import crc32
 from quorumlog.errors import StoreFailure
 from quorumlog.store.disk import Disk, is_lack_of_space, is_no_damage, reason_of, refusal
 from quorumlog.store.files.replaced_file import read_file, replace_file
-from quorumlog.store.ledger_store import DamagedRange, LogPoint
+from quorumlog.store.ledger_store import DamagedRange, LogPoint, LogStart
 
 DAMAGED_NAME = "damaged"
 EARLIER_DAMAGED_NAME = "healing"
@@ -38,20 +38,37 @@ def damaged_name(disk: Disk, directory: str) -> str:
     return EARLIER_DAMAGED_NAME if has_earlier else DAMAGED_NAME
 
 
-def load_damaged(disk: Disk, directory: str, end: LogPoint) -> tuple[DamagedRange, ...] | None:
+def load_damaged(
+    disk: Disk, directory: str, end: LogPoint, start: LogStart | None, begin_path: str
+) -> tuple[DamagedRange, ...] | None:
     """The ranges that an earlier start or run has found, in order; None if the file cannot be used.
     Raises OSError if that is no damage.
 
     `end`: the durable point. What lies above it was cut off since, by a truncation that did not come
-    to its end: it lowers the durable point first, to where a range that it cuts ends from then on.
+    to its end: it lowers the durable point first, to where a range that it cuts ends from then on. What
+    lies below `start` is no longer part of the log, whose first segment is `begin_path`.
     """
+    if start is not None and start.replaces:
+        return ()
     ranges = _read_ranges(disk, f"{directory}/{damaged_name(disk, directory)}")
     if ranges is None:
         return None
-    return tuple(
+    kept = tuple(
         each if each.last.index <= end.index else each.up_to(end)
         for each in ranges
         if each.first_index <= end.index
+    )
+    return kept if start is None else _behind(kept, start.point, begin_path)
+
+
+def _behind(
+    ranges: Iterable[DamagedRange], begin: LogPoint, begin_path: str
+) -> tuple[DamagedRange, ...]:
+    """What is left of them in a log that begins behind `begin`, which is with a segment."""
+    return tuple(
+        each.behind(begin, begin_path) if each.holds(begin.index) else each
+        for each in ranges
+        if each.last.index > begin.index
     )
 
 
@@ -144,6 +161,13 @@ class DamagedRanges:
                 if each.first_index <= end.index
             )
             return self.ranges != before
+
+    def drop_before(self, begin: LogPoint, begin_path: str) -> None:
+        """Forget what a log no longer has that begins behind `begin`; a start does so by itself."""
+        with self._change:
+            ranges = _behind(self.ranges, begin, begin_path)
+            if ranges != self.ranges:
+                self.ranges, self.is_saved = ranges, False
 
     def save(self) -> bool:
         """The ranges as they are now, on disk when this returns. False: there is no space for them, and

@@ -24,6 +24,7 @@ from quorumlog.store.files.replaced_file import read_file, replace_file
 MEMBER_NAME = "member"
 MEMBER_VERSION = 2
 """The newest that this software knows."""
+VERSION_WITH_START = 2
 
 
 class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):

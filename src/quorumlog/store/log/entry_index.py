@@ -116,6 +116,14 @@ class IndexSegments(SegmentList):
                 self._unwritten = _Unwritten(held.position, left)
         return super().drop_after(position, reserve_stop)
 
+    def drop_before(self, position: int) -> list[str]:
+        first = self.base_of(position)
+        with self._unwritten_lock:
+            held = self._unwritten
+            if held is not None and held.position < first:
+                self._unwritten = _Unwritten(first, held.data[first - held.position :])
+        return super().drop_before(position)
+
     def zero_in_segment(self, first_position: int, stop_position: int) -> None:
         super().zero_in_segment(first_position, self.stop_of_files(stop_position))
         with self._unwritten_lock:

@@ -20,7 +20,7 @@ from quorumlog.store.ledger_store import LogPoint, LogRange
 from quorumlog.store.log.entry_index import EntryIndex, LogEnds
 from quorumlog.store.log.placement import range_length
 from quorumlog.store.log.segment_list import SegmentList
-from quorumlog.store.log.segment_scan import IndexArray
+from quorumlog.store.log.segment_scan import BLANK_BYTES, IndexArray
 
 _UNIT_CHUNK = 65536
 
@@ -70,7 +70,10 @@ class LogReader:
         except DirectoryDamaged:
             if truncations == self._ends.truncations:
                 raise
-        raise IndexOutOfRange(f"entry {index} may have been truncated meanwhile")
+        raise IndexOutOfRange(
+            f"entry {index} may have been truncated meanwhile",
+            ledger_begin_index=self._ends.begin.index + 1,
+        )
 
     def remember(self, point: LogPoint, truncations: int) -> None:
         self._remembered = (truncations, point)
@@ -90,6 +93,26 @@ class LogReader:
 
     def point_at(self, index: int) -> LogPoint:
         return self.point_in_memory(index) or self.point_on_disk(index)
+
+    def written_end(self, cut: LogPoint) -> int:
+        """Just behind the last byte written in the segment that holds the cut: where the log ended,
+        or the blank record by which it went on to the next segment."""
+        segment_end = self._data.base_of(cut.position) + self._data.segment_bytes
+        if self._ends.end.position <= segment_end:
+            return self._ends.end.position
+        if self._damaged.ranges:
+            return segment_end
+        low, high = cut.index, self._ends.end.index  # the last entry in front of the border lies between
+        try:
+            while high - low > 1:
+                middle = (low + high) // 2
+                if self.point_at(middle).position <= segment_end:
+                    low = middle
+                else:
+                    high = middle
+            return self.point_at(low).position + BLANK_BYTES
+        except DirectoryDamaged:
+            return segment_end  # the whole of it, then
 
     # ---------------------------------------------------------------- many
 
@@ -136,7 +159,10 @@ class LogReader:
         except DirectoryDamaged as damage:
             if truncations == self._ends.truncations:
                 raise
-            raise IndexOutOfRange(f"entry {first_index} may have been truncated meanwhile") from damage
+            raise IndexOutOfRange(
+                f"entry {first_index} may have been truncated meanwhile",
+                ledger_begin_index=self._ends.begin.index + 1,
+            ) from damage
         try:
             return log_range, self.read(log_range)
         except DirectoryDamaged as damage:

@@ -118,6 +118,19 @@ class SegmentList:
                 dropped.append(file)
         return dropped
 
+    def drop_before(self, position: int) -> list[str]:
+        """Let go of the segments below the one that holds `position`; returns their paths, oldest first.
+        Whoever reads one meanwhile goes on; deleting them is left to the caller."""
+        with self._growth_lock:
+            first_position = self.base_of(position)
+            assert first_position in self._files, (position, self.bases)
+            below = [file for file in self.files if file.base_position < first_position]
+            self.first_position = first_position
+            for file in below:
+                del self._files[file.base_position]
+                file.retire()
+        return [file.path for file in below]
+
     def discard_from(self, position: int, reserve_stop: int, low: int) -> Segment | None:
         """Zeros from `position` on, for a start; returns the segment that holds it, which is not synced.
         Space up to `reserve_stop` that the segments have is theirs all the while. `low`: see

@@ -33,7 +33,8 @@ from quorumlog.store.files.hard_state_file import CURRTERM_NAME, HARD_STATE_NAME
 from quorumlog.store.files.member_file import MEMBER_NAME, MemberRecord, load_member
 from quorumlog.store.files.replaced_file import read_readable
 from quorumlog.store.files.slot_file import unreadable_slots
-from quorumlog.store.ledger_store import DamagedRange, LogPoint
+from quorumlog.store.files.start_file import load_start
+from quorumlog.store.ledger_store import LOG_ORIGIN, DamagedRange, LogPoint
 from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME
 from quorumlog.store.log.segment_scan import IndexArray
 from quorumlog.store.log.segment_view import (
@@ -51,6 +52,7 @@ from quorumlog.store.offline.log_extent import Damage, LogExtent, LogSegment
 from quorumlog.store.offline.missing_entries import missing_entries
 from quorumlog.store.offline.own_survey import survey_own
 from quorumlog.store.offline.stored_entries import Place, Stop, StoredEntries
+from quorumlog.store.repair.survey_files import begin_path
 
 
 class DirectoryReader:
@@ -177,12 +179,16 @@ class DirectoryReader:
             self.durable_index = durable.point.index
             self.index_synced_position = durable.index_synced_position
         known = durable or DURABLE_ORIGIN
-        damaged = load_damaged(self._disk, self.path, known.point)
+        start = load_start(self._disk, self.path)
+        begin = LOG_ORIGIN if start is None else start.point
+        damaged = load_damaged(self._disk, self.path, known.point, start, begin_path(begin))
         if damaged is None:
             problem = "is unreadable: the next start checks every entry instead"
             self.damage.append(Damage(damaged_name(self._disk, self.path), 0, -1, problem))
         self.damaged = damaged or ()
-        extent, self._data, self._units = survey_own(self._disk, self.path, record, known, damaged)
+        extent, self._data, self._units = survey_own(
+            self._disk, self.path, record, known, damaged, start
+        )
         return extent
 
     def _judge_checkpoint(self) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from quorumlog.config import StoreConfig
 from quorumlog.store.disk import Disk
 from quorumlog.store.files.durable_file import DurablePoint
 from quorumlog.store.files.member_file import MemberRecord
-from quorumlog.store.ledger_store import LOG_ORIGIN, DamagedRange
+from quorumlog.store.ledger_store import DamagedRange, LogStart
 from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME
 from quorumlog.store.log.segment_view import IndexUnits, SegmentFile, SegmentView
 from quorumlog.store.offline.log_extent import Damage, LogExtent, LogSegment, SegmentSearch
@@ -22,12 +22,14 @@ def survey_own(
     record: MemberRecord,
     known: DurablePoint,
     damaged: Sequence[DamagedRange] | None,
+    start: LogStart | None,
 ) -> tuple[LogExtent, SegmentView, IndexUnits]:
     """`known`: the durable point. `damaged`: of the file `damaged`, None if it is unreadable."""
     config = StoreConfig(
         segment_bytes=record.segment_bytes, index_segment_bytes=record.index_segment_bytes
     )
-    files = survey_files(disk, directory, config, known, LOG_ORIGIN)
+    files = survey_files(disk, directory, config, known, start)
+    known = files.known
     folder = f"{directory}/{DATA_NAME}"
     data = SegmentView(disk, folder, files.data_files, record.segment_bytes)
     folder = f"{directory}/{INDEX_NAME}"

@@ -15,14 +15,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from quorumlog.config import StoreConfig
-from quorumlog.errors import DiskFull, StoreFailure
+from quorumlog.errors import DirectoryDamaged, DiskFull, StoreFailure
 from quorumlog.store.disk import Disk, refusal
+from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME
 from quorumlog.store.files.damaged_ranges import DAMAGED_NAME, DamagedRanges, load_damaged
 from quorumlog.store.files.durable_file import DurableFile, DurablePoint
-from quorumlog.store.ledger_store import LogPoint
+from quorumlog.store.files.start_file import START_NAME, load_start, save_start
+from quorumlog.store.ledger_store import LogPoint, LogStart
 from quorumlog.store.log.entry_index import IndexSegments
 from quorumlog.store.log.ledger_space import control_reserve
 from quorumlog.store.log.segment import PAGE_BYTES, Segment
@@ -38,7 +41,7 @@ from quorumlog.store.log.segment_scan import (
 )
 from quorumlog.store.repair.segment_adoption import SegmentAdoption
 from quorumlog.store.repair.survey import LogSurvey, survey_log
-from quorumlog.store.repair.survey_files import FileSurvey, survey_files
+from quorumlog.store.repair.survey_files import FileSurvey, begin_path, survey_files
 
 MOST_UNWRITTEN = 1 << 21
 """Index units that are kept in memory for lack of space, 64 MiB; with more a start is refused."""
@@ -59,6 +62,7 @@ class RecoveryReport(NamedTuple):
 
 
 class RecoveredLog(NamedTuple):
+    start: LogStart | None
     data_files: SegmentList
     index_files: IndexSegments
     end: LogPoint
@@ -69,10 +73,11 @@ class RecoveredLog(NamedTuple):
 
 
 def recover_log(
-    disk: Disk, directory: str, config: StoreConfig, durable_file: DurableFile, begin: LogPoint
+    disk: Disk, directory: str, config: StoreConfig, durable_file: DurableFile
 ) -> RecoveredLog:
-    """Make the log in `directory` good for appends; it begins behind `begin`. Raises DirectoryDamaged
-    where damage at or below the durable point cannot be bounded; StoreFailure."""
+    """Make the log in `directory` good for appends. Raises DirectoryDamaged where damage at or below the
+    durable point cannot be bounded, or nobody knows where the log begins; StoreFailure."""
+    start = load_start(disk, directory)
     known = durable_file.load()
     if known is None:
         raise StoreFailure(f"{directory}/durable has no readable slot")
@@ -81,20 +86,66 @@ def recover_log(
             disk.make_directory(path)
             disk.sync_directory(path)
         disk.sync_directory(directory)
-        files = survey_files(disk, directory, config, known, begin)
-        log = _Recovery(disk, directory, durable_file, files).run()
+        files = survey_files(disk, directory, config, known, start)
+        if start is not None and files.has_dropped:
+            if not start.replaces:
+                _check_reached(directory, start, known, files)
+            # It may be in the page cache only, and what it leaves no use for goes now.
+            save_start(disk, directory, start)
+        log = _Recovery(disk, directory, durable_file, files, start).run()
     except OSError as error:
         raise StoreFailure(refusal(directory, "recovered", error)) from error
     except DiskFull as error:
         raise StoreFailure(f"{directory}: no space to make files whole again: {error}") from error
     durable_file.record_both_synced(DurablePoint(log.end, log.index_synced_position))
-    return log
+    if start is not None and start.replaces:
+        start = _end_replacing(disk, directory, start)
+    return log._replace(start=start)
+
+
+def _check_reached(directory: str, start: LogStart, known: DurablePoint, files: FileSurvey) -> None:
+    """A log has entries behind its start before the start is saved. Raises DirectoryDamaged if this one
+    never came as far."""
+    begin = start.point
+    is_held = any(each.size_bytes >= 0 and each.position >= begin.position for each in files.data)
+    if known.point.index < begin.index and not is_held:
+        path = f"{directory}/{START_NAME}"
+        raise DirectoryDamaged(
+            f"{path} says that the log begins behind entry {begin.index}, and the log ends before"
+            f" (entry {known.point.index} is the last known to be on disk; position 0): it is the file"
+            " of another directory. Put back the file that was there, or move the whole directory away:"
+            " the member then starts as a new one and is fed by the others",
+            path=path,
+            position=0,
+        )
+
+
+def _end_replacing(disk: Disk, directory: str, start: LogStart) -> LogStart:
+    """Nothing is left of the log that was replaced, on disk; from now on a start of the process keeps
+    what it finds."""
+    try:
+        if disk.exists(f"{directory}/{CHECKPOINT_NAME}"):
+            disk.unlink(f"{directory}/{CHECKPOINT_NAME}")
+            disk.sync_directory(directory)
+    except OSError as error:
+        raise StoreFailure(f"{directory} cannot be recovered: {error}") from error
+    start = msgspec.structs.replace(start, replaces=False)
+    save_start(disk, directory, start)
+    return start
 
 
 class _Recovery:
     """One start. The methods stand in the order in which `run` calls them."""
 
-    def __init__(self, disk: Disk, directory: str, durable_file: DurableFile, files: FileSurvey) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        durable_file: DurableFile,
+        files: FileSurvey,
+        start: LogStart | None,
+    ) -> None:
+        self._start = start
         self._disk = disk
         self._directory = directory
         self._files = files
@@ -112,7 +163,13 @@ class _Recovery:
     def run(self) -> RecoveredLog:
         try:
             self._adoption.adopt()
-            known_ranges = load_damaged(self._disk, self._directory, self._files.known.point)
+            known_ranges = load_damaged(
+                self._disk,
+                self._directory,
+                self._files.known.point,
+                self._start,
+                begin_path(self._files.begin),
+            )
             if known_ranges is None:
                 self._lines.append(
                     f"{self._directory}/{DAMAGED_NAME} is unreadable: the log is verified"
@@ -152,7 +209,9 @@ class _Recovery:
         synced_positions = [found.end.position, *(each.before.position for each in unsaved)]
         if self._unwritten:
             synced_positions.append(int(self._unwritten[0]["position"][0]))
-        return RecoveredLog(self._data, self._index, found.end, report, damaged, min(synced_positions))
+        return RecoveredLog(
+            self._start, self._data, self._index, found.end, report, damaged, min(synced_positions)
+        )
 
     # ---------------------------------------------------------------- what is good
 

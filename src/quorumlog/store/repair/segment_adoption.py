@@ -68,8 +68,19 @@ class SegmentAdoption:
             # look for entries in them, and for all the units that they should have.
             self.record_known()
         for files, findings in ((self.data, self._found.data), (self.index, self._found.index)):
+            dropped = [each for each in findings if each.fate is Fate.DROPPED]
+            for finding in dropped:
+                self._disk.unlink(finding.path)
+            if dropped:
+                self._disk.sync_directory(files.directory)
+                names = [segment_name(each.position) for each in (dropped[0], dropped[-1])]
+                self.lines.append(
+                    f"{files.directory}: {len(dropped)} segments ({names[0]} .. {names[1]}) are no"
+                    " longer part of the log, removed"
+                )
             for finding in findings:
-                self._adopt(files, finding)
+                if finding.fate is not Fate.DROPPED:
+                    self._adopt(files, finding)
 
     @property
     def _is_index_lost(self) -> bool:

@@ -27,7 +27,7 @@ from quorumlog.store.log.segment_scan import (
     SegmentScan,
     blank_record,
 )
-from quorumlog.store.log.segment_view import IndexUnits, Unreadable, read_pages
+from quorumlog.store.log.segment_view import IndexUnits, Unreadable, header_at, read_pages
 from quorumlog.store.repair.damage_search import AnchorDamaged, DamageSearch, end_of
 from quorumlog.store.repair.survey_files import FileSurvey
 
@@ -108,7 +108,8 @@ class _Survey:
         self._contradiction: DirectoryDamaged | None = None
 
     def run(self, must_be_bounded: bool) -> LogSurvey:
-        first_index = self._begin.index if self._is_list_lost else self._first_index_to_walk_from()
+        is_all = self._is_list_lost or not self._begins_as_told()
+        first_index = self._begin.index if is_all else self._first_index_to_walk_from()
         search = self._walk_durable(first_index, must_be_bounded)
         end, tail = self._walk_tail(search)
         pieces, unreadable = self._look_behind(end)
@@ -128,6 +129,20 @@ class _Survey:
         )
 
     # ---------------------------------------------------------------- below the durable point
+
+    def _begins_as_told(self) -> bool:
+        """Does the first entry continue the one before it, of which nothing but the file `start`
+        tells?"""
+        begin = self._begin
+        if begin.index in (-1, self._durable.index) or any(
+            each.holds(begin.index + 1) for each in self._known
+        ):
+            return True
+        header = header_at(self._data, begin.position)
+        return header is not None and (header.index, header.chain_before) == (
+            begin.index + 1,
+            begin.chain,
+        )
 
     def _first_index_to_walk_from(self) -> int:
         """The last entry whose index unit was synced, or the last one in front of what no file holds;

@@ -7,6 +7,7 @@ its files is damage. Nothing is changed here: `segment_adoption.py` does that.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from typing import NamedTuple
 from quorumlog.config import StoreConfig
 from quorumlog.store.disk import Disk
 from quorumlog.store.files.durable_file import DurablePoint
-from quorumlog.store.ledger_store import LogPoint
+from quorumlog.store.ledger_store import LOG_ORIGIN, LogPoint, LogStart
 from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME, NAME_DIGITS, segment_name
 from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES
 from quorumlog.store.log.segment_view import SegmentFile
@@ -33,6 +34,11 @@ class Fate(Enum):
     """No part of the log."""
     REMOVED = auto()
     """Without any bytes."""
+    DROPPED = auto()
+    """Below where the log begins, or of the log that this one took the place of: removed."""
+
+
+_NO_PART = (Fate.ASIDE, Fate.REMOVED, Fate.DROPPED)
 
 
 class SegmentFinding(NamedTuple):
@@ -59,7 +65,7 @@ class SegmentFinding(NamedTuple):
 class FileSurvey:
     config: StoreConfig
     known: DurablePoint
-    """The durable point by which the files were judged."""
+    """The durable point by which the files were judged; never below the begin."""
     begin: LogPoint
     data: tuple[SegmentFinding, ...]
     index: tuple[SegmentFinding, ...]
@@ -69,6 +75,10 @@ class FileSurvey:
     """First byte below the durable point that no file holds any more; the point if all is held."""
     trusted_stop_index: int
     """From here on index units read as zeros, because their file is short."""
+
+    @property
+    def has_dropped(self) -> bool:
+        return any(each.fate is Fate.DROPPED for each in (*self.data, *self.index))
 
     @property
     def data_files(self) -> list[SegmentFile]:
@@ -83,17 +93,34 @@ def _kept(findings: tuple[SegmentFinding, ...]) -> list[SegmentFile]:
     return [
         SegmentFile("/".join(each.path.rsplit("/", 2)[1:]), each.position, each.size_bytes)
         for each in findings
-        if each.size_bytes >= 0 and each.fate not in (Fate.ASIDE, Fate.REMOVED)
+        if each.size_bytes >= 0 and each.fate not in _NO_PART
     ]
 
 
+def begin_path(begin: LogPoint) -> str:
+    """Of the first data segment, relative to the directory."""
+    return f"{DATA_NAME}/{segment_name(begin.position)}"
+
+
 def survey_files(
-    disk: Disk, directory: str, config: StoreConfig, known: DurablePoint, begin: LogPoint
+    disk: Disk, directory: str, config: StoreConfig, known: DurablePoint, start: LogStart | None
 ) -> FileSurvey:
     """Raises OSError."""
     strangers: list[tuple[str, str]] = []
-    data, lost_from = _survey_data(disk, directory, config, known.point.position, begin, strangers)
-    index, trusted_stop_index = _survey_index(disk, directory, config, known.point, begin, strangers)
+    begin = LOG_ORIGIN if start is None else start.point
+    if known.point.index <= begin.index or (start is not None and start.replaces):
+        # The file was lost, or is of the log that was replaced: what lies above the begin is a tail.
+        known = DurablePoint(begin, begin.position)
+    # Below these positions nothing is part of the log.
+    low = begin.position
+    index_bytes = config.index_segment_bytes
+    index_low = (begin.index + 1) * INDEX_UNIT_BYTES // index_bytes * index_bytes
+    if start is not None and start.replaces:
+        low = index_low = sys.maxsize
+    data, lost_from = _survey_data(disk, directory, config, known.point.position, begin, low, strangers)
+    index, trusted_stop_index = _survey_index(
+        disk, directory, config, known.point, begin, index_low, strangers
+    )
     found = (tuple(data), tuple(index), tuple(strangers))
     return FileSurvey(config, known, begin, *found, lost_from, trusted_stop_index)
 
@@ -104,6 +131,7 @@ def _survey_data(
     config: StoreConfig,
     durable_position: int,
     begin: LogPoint,
+    low: int,
     strangers: list[tuple[str, str]],
 ) -> tuple[list[SegmentFinding], int]:
     folder, segment_bytes = f"{directory}/{DATA_NAME}", config.segment_bytes
@@ -120,6 +148,9 @@ def _survey_data(
             end += segment_bytes
 
     for base, path, length in _segments(disk, folder, segment_bytes, strangers):
+        if base < low:
+            found.append(SegmentFinding(path, base, length, Fate.DROPPED, ""))
+            continue
         make_again_up_to(min(base, durable_position))
         fate, line = Fate.KEPT, ""
         if base != end:
@@ -139,7 +170,7 @@ def _survey_data(
             # be whole entries: in `flush = async` they count after a process crash.
             line = f"{path} has {length} bytes: an unfinished cut, made whole again"
         found.append(SegmentFinding(path, base, length, fate, line))
-        if fate not in (Fate.ASIDE, Fate.REMOVED):
+        if fate not in _NO_PART:
             end += segment_bytes
     make_again_up_to(durable_position)
     return found, lost_from
@@ -151,6 +182,7 @@ def _survey_index(
     config: StoreConfig,
     durable: LogPoint,
     begin: LogPoint,
+    low: int,
     strangers: list[tuple[str, str]],
 ) -> tuple[list[SegmentFinding], int]:
     folder, segment_bytes = f"{directory}/{INDEX_NAME}", config.index_segment_bytes
@@ -168,6 +200,9 @@ def _survey_index(
             end += segment_bytes
 
     for base, path, length in _segments(disk, folder, segment_bytes, strangers):
+        if base < low:
+            found.append(SegmentFinding(path, base, length, Fate.DROPPED, ""))
+            continue
         # What is left of the index says where entries lie, should the data not.
         make_again_up_to(base)
         fate, line = Fate.KEPT, ""

@@ -1,6 +1,7 @@
 """What a member keeps beside its log, each in a small file of its own that survives a crash at any step.
 
-Read in this order: `slot_file` (a value in two slots), with `hard_state_file` (term and vote) and
+Read in this order: `slot_file` (a value in two slots), with `hard_state_file` (term and vote),
 `durable_file` (what is on disk) and `start_file` (where the log begins); `replaced_file` (a text that
-is replaced whole), with `member_file` (who this is), `checkpoint_file` (what was committed) and `damaged_ranges` (which entries are damaged).
+is replaced whole), with `member_file` (who this is), `checkpoint_file` (what was committed) and
+`damaged_ranges` (which entries are damaged).
 """

@@ -30,11 +30,16 @@ from quorumlog.store.files.durable_file import (
     read_durable_point,
 )
 from quorumlog.store.files.hard_state_file import CURRTERM_NAME, HARD_STATE_NAME, read_hard_state
-from quorumlog.store.files.member_file import MEMBER_NAME, MemberRecord, load_member
+from quorumlog.store.files.member_file import (
+    MEMBER_NAME,
+    VERSION_WITH_START,
+    MemberRecord,
+    load_member,
+)
 from quorumlog.store.files.replaced_file import read_readable
 from quorumlog.store.files.slot_file import unreadable_slots
-from quorumlog.store.files.start_file import load_start
-from quorumlog.store.ledger_store import LOG_ORIGIN, DamagedRange, LogPoint
+from quorumlog.store.files.start_file import START_NAME, load_start
+from quorumlog.store.ledger_store import LOG_ORIGIN, DamagedRange, LogPoint, LogStart
 from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME
 from quorumlog.store.log.segment_scan import IndexArray
 from quorumlog.store.log.segment_view import (
@@ -74,6 +79,7 @@ class DirectoryReader:
         self.damage: list[Damage] = []
         self.durable_index = -1
         self.index_synced_position = 0
+        self.begin = LOG_ORIGIN  # of a Java directory, which does not tell
         self.damaged: tuple[DamagedRange, ...] = ()
         """What the member has noted as lost: in order, none above the durable point."""
         try:
@@ -178,17 +184,31 @@ class DirectoryReader:
         if durable is not None:
             self.durable_index = durable.point.index
             self.index_synced_position = durable.index_synced_position
-        known = durable or DURABLE_ORIGIN
         start = load_start(self._disk, self.path)
-        begin = LOG_ORIGIN if start is None else start.point
-        damaged = load_damaged(self._disk, self.path, known.point, start, begin_path(begin))
-        if damaged is None:
-            problem = "is unreadable: the next start checks every entry instead"
-            self.damage.append(Damage(damaged_name(self._disk, self.path), 0, -1, problem))
+        extent = self._own_extent_from(start, record, durable or DURABLE_ORIGIN)
+        while (newer := load_start(self._disk, self.path)) != start:
+            self.close()  # a running member has dropped entries meanwhile
+            start = newer
+            extent = self._own_extent_from(start, record, durable or DURABLE_ORIGIN)
+        is_lost = start is None and record.version >= VERSION_WITH_START
+        if is_lost and not self._disk.exists(f"{self.path}/{begin_path(LOG_ORIGIN)}"):
+            problem = "is missing: nothing tells where the log begins"
+            self.damage.append(Damage(START_NAME, 0, -1, problem))
+        return extent
+
+    def _own_extent_from(
+        self, start: LogStart | None, record: MemberRecord, known: DurablePoint
+    ) -> LogExtent:
+        self.begin = LOG_ORIGIN if start is None else start.point
+        damaged = load_damaged(self._disk, self.path, known.point, start, begin_path(self.begin))
         self.damaged = damaged or ()
         extent, self._data, self._units = survey_own(
             self._disk, self.path, record, known, damaged, start
         )
+        if damaged is None:
+            problem = "is unreadable: the next start checks every entry instead"
+            unreadable = Damage(damaged_name(self._disk, self.path), 0, -1, problem)
+            extent = extent._replace(damage=(unreadable, *extent.damage))
         return extent
 
     def _judge_checkpoint(self) -> tuple[int, int]:
@@ -196,32 +216,34 @@ class DirectoryReader:
         committed; where its entry is damaged or gone nothing contradicts it. DLedger caps it at the
         end."""
         checkpoint = self._checkpoint
+        proven = self.begin.index  # what was dropped was committed
         if checkpoint is None or self.entry_count == 0:
-            return -1, -1
+            return proven, proven
         index = checkpoint.committed_index
         last_index = min(index, self.end.index)
         if self.is_java:
             return last_index, last_index
-        if not self.ledger_begin_index <= index <= self.end.index:
-            return -1, last_index
+        if not proven < index <= self.end.index:
+            return proven, max(proven, last_index)
         known = (self.end, *(each.last for each in self.damaged))
         point = next(((each.term, each.chain) for each in known if each.index == index), None)
         if point is None:
             try:
                 header = self.header_at(index)
             except DirectoryDamaged:
-                return -1, last_index
+                return proven, last_index
             point = (header.term, header.chain_crc)
         is_held = point == (checkpoint.committed_term, checkpoint.committed_chain)
-        return (index, index) if is_held else (-1, -1)
+        return (index, index) if is_held else (proven, proven)
 
     # ---------------------------------------------------------------- what there is
 
     @property
     def ledger_begin_index(self) -> int:
-        """-1 if the log holds no entry. Our own logs begin at 0, also where the first files are gone."""
+        """-1 if the log never held an entry. Our own begin at 0 or where the file `start` says, also
+        where the first files are gone."""
         if not self.is_java:
-            return 0 if self.end.index >= 0 else -1
+            return self.begin.index + 1 if self.end.index >= 0 else -1
         return self._first_indices[0] if self.segments else -1
 
     @property
@@ -346,6 +368,8 @@ class DirectoryReader:
 
     def _place_before(self, index: int, link_first: bool) -> Place:
         header = self.header_at(index)
+        if link_first and not self.is_java and index == self.begin.index + 1:
+            return Place(index, header.pos, self.begin.term, self.begin.chain)
         if link_first and index > self.ledger_begin_index:
             previous = self.header_at(index - 1)
             return Place(index, header.pos, previous.term, previous.chain_crc)

@@ -10,7 +10,7 @@ from quorumlog.store.files.durable_file import DurablePoint
 from quorumlog.store.files.member_file import MemberRecord
 from quorumlog.store.ledger_store import DamagedRange, LogStart
 from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME
-from quorumlog.store.log.segment_view import IndexUnits, SegmentFile, SegmentView
+from quorumlog.store.log.segment_view import IndexUnits, SegmentView
 from quorumlog.store.offline.log_extent import Damage, LogExtent, LogSegment, SegmentSearch
 from quorumlog.store.repair.survey import LogSurvey, survey_log
 from quorumlog.store.repair.survey_files import FileSurvey, survey_files
@@ -43,7 +43,7 @@ def survey_own(
         must_be_bounded=False,
     )
     search = SegmentSearch(data, IndexUnits(index))
-    segments = _segments(search, files.data_files, log)
+    segments = _segments(search, files, log)
     damage = _damage_of_log(data, index, files, known, log)
     damage += [
         each
@@ -57,11 +57,11 @@ def survey_own(
     return LogExtent(segments, log.end, tuple(damage), tail), data, search.units
 
 
-def _segments(search: SegmentSearch, files: list[SegmentFile], log: LogSurvey) -> tuple[LogSegment, ...]:
+def _segments(search: SegmentSearch, files: FileSurvey, log: LogSurvey) -> tuple[LogSegment, ...]:
     segments: list[LogSegment] = []
-    for file in files:
+    for file in files.data_files:
         if file.position < log.end.position:
-            low_index = segments[-1].first_index + 1 if segments else 0
+            low_index = segments[-1].first_index + 1 if segments else files.begin.index + 1
             segment = search.segment_of(file, file.position, low_index, log.end.index)
             if segment is not None:
                 segments.append(segment)

@@ -137,13 +137,16 @@ def test_a_kind_is_known_if_the_table_has_it(magic: int, before: tuple[int, ...]
 
 
 @pytest.mark.parametrize("kind", EntryKind)
-def test_every_kind_but_what_clients_append_is_control(kind: EntryKind) -> None:
+def test_clients_may_append_one_kind_only_and_few_others_use_the_reserve(kind: EntryKind) -> None:
     for batch in (of_magics(kind), of_magics(kind, kind)):
-        assert batch.is_control is (kind is not EntryKind.NORMAL)
-        if batch.is_control:
+        assert batch.may_use_reserve is (kind in (EntryKind.NOOP, EntryKind.MEMBERSHIP))
+        assert batch.log_state_positions() == [*range(batch.count if kind > EntryKind.NOOP else 0)]
+        if kind is not EntryKind.NORMAL:
             with pytest.raises(ProtocolViolation, match="a kind"):
                 batch.check_encoding(normal_only=True)
-    assert not of_magics(kind, EntryKind.NORMAL).is_control
+    assert not of_magics(kind, EntryKind.NORMAL).may_use_reserve
+    mixed = of_magics(EntryKind.NORMAL, kind, EntryKind.NOOP)
+    assert mixed.log_state_positions() == ([1] if kind > EntryKind.NOOP else [])
 
 
 def test_an_empty_batch_is_legal_and_changes_nothing() -> None:

@@ -53,6 +53,8 @@ from quorumlog.header_array import (
 _BLANK_HEADER = bytes(HEADER_BYTES)
 _NORMAL_SHAPE = np.uint64(EntryKind.NORMAL << 32)
 _NORMAL_MAGIC = int(EntryKind.NORMAL).to_bytes(4, "big")
+_OF_ELECTIONS = np.array([EntryKind.NOOP, EntryKind.MEMBERSHIP], np.uint64)
+_ABOVE_NOOP = (EntryKind.NOOP + 1) << 32
 _ZERO = np.zeros(1, np.int64)
 _ZERO.setflags(write=False)
 
@@ -140,11 +142,16 @@ class EntryBatch:
         return batch
 
     @classmethod
+    def control(cls, kind: EntryKind, body: bytes = b"") -> Self:
+        """A single control entry, unstamped as the others."""
+        buffer = bytearray(HEADER_BYTES) + body
+        EntryHeader(kind, len(buffer), 0, 0, 0, 0, 0, 0, len(body)).pack_into(buffer, 0)
+        return cls(buffer, None)
+
+    @classmethod
     def noop(cls) -> Self:
         """The single entry without a body that opens a term."""
-        buffer = bytearray(HEADER_BYTES)
-        EntryHeader(EntryKind.NOOP, HEADER_BYTES, 0, 0, 0, 0, 0, 0, 0).pack_into(buffer, 0)
-        return cls(buffer, [HEADER_BYTES])
+        return cls.control(EntryKind.NOOP)
 
     @classmethod
     def concatenate(cls, batches: Sequence[EntryBatch]) -> Self:
@@ -290,11 +297,21 @@ class EntryBatch:
         return term_runs_of(self.headers())
 
     @property
-    def is_control(self) -> bool:
-        """Only control entries, which may use the reserve that data may not."""
+    def may_use_reserve(self) -> bool:
+        """Only entries without which no election ends well: no-ops, and who votes."""
         if not self.count or self.buffer[:4] == _NORMAL_MAGIC:
             return False
-        return self.count == 1 or bool((self.words()[SHAPE] >> BITS_32 != EntryKind.NORMAL).all())
+        return bool(np.isin(self.words()[SHAPE] >> BITS_32, _OF_ELECTIONS).all())
+
+    def log_state_positions(self) -> list[int]:
+        """Where in the batch entries lie from which the log's state follows: none, almost always."""
+        if self.count == 1:
+            return [0] if self.first_header.magic > EntryKind.NOOP else []
+        shapes = self.words()[SHAPE]
+        if not self.count or int(np.maximum.reduce(shapes)) < _ABOVE_NOOP:
+            return []
+        positions: list[int] = np.flatnonzero(shapes >= np.uint64(_ABOVE_NOOP)).tolist()
+        return positions
 
     def body_crcs(self) -> UInt32Array:
         """Shape (count,): the CRC-32 of each body as it is, whatever the header says."""

@@ -18,6 +18,15 @@ class EntryKind(IntEnum):
     """A body that a client appended. Clients read it."""
     NOOP = 2
     """Opens a leader's term; carries no body. The search for damage reads it."""
+    # Bodies of those that follow: `quorumlog.log_state.control_entries`. 5, 6, 9 and 10 are kept free.
+    MEMBERSHIP = 3
+    """Who votes. The log's state reads it, as it does all that follow."""
+    TIME = 4
+    """Wall-clock time, never falling within a log."""
+    READER = 7
+    """Positions of readers that are known by name."""
+    KEEP = 8
+    """From where on nothing may be deleted."""
 
 
 ENTRY_KINDS = frozenset(map(int, EntryKind))

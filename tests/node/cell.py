@@ -11,6 +11,7 @@ from quorumlog.config import GroupConfig, MemberAddress, StoreConfig
 from quorumlog.consensus.ready import Envelope, Ready, Role, RoleChange
 from quorumlog.entry import Durability, Replica
 from quorumlog.errors import LedgerError, StoreFailure
+from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.node import LedgerNode
 from quorumlog.store.directory.member_directory import open_member_directory
 from quorumlog.store.disk import Disk, OsDisk
@@ -35,6 +36,7 @@ class ManualHost:
         self.on_read: Callable[[Any], None] = lambda result: None
         """Called with what was read, before the node hears of it."""
         self.trace: list[str] = []
+        self.level = LEVEL
 
     def send(self, envelope: Envelope) -> bool:
         self.on_sent(envelope)
@@ -67,6 +69,9 @@ class ManualHost:
 
     def lost_committed(self, first_index: int) -> None:
         self.trace.append(f"lost from {first_index}")
+
+    def known_level(self) -> int:
+        return self.level
 
     def weakest_durability(self, own: Durability) -> Durability:
         return own

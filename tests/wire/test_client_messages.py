@@ -82,8 +82,11 @@ def test_a_code_from_the_future_is_an_unknown_outcome() -> None:
 @pytest.mark.parametrize(
     ("message", "newer"),
     [
-        (Hello(role="data", member_id="n1", run_id="r", listens_on="h:1", rival="other"), 3),
-        (HelloResponse(member_id="n1", max_frame_bytes=7, run_id="r", knows_conditions=True), 2),
+        (Hello(role="data", member_id="n1", run_id="r", listens_on="h:1", rival="r", level=1), 4),
+        (
+            HelloResponse(member_id="n1", max_frame_bytes=7, run_id="r", knows_conditions=True, level=1),
+            3,
+        ),
     ],
 )
 def test_a_greeting_is_read_by_an_older_release_and_one_of_it_is_read_here(

@@ -47,6 +47,8 @@ class MemberState:
         to here never change."""
         self.lacks_space = False
         """The newest data that came found no room on this member's disk."""
+        self.knows_log_state = True
+        """What the log's control entries lead to; who does not know it never leads."""
         self.now_ms = now_ms
         """The time of this turn; an input, never a clock."""
         self.on_transition: Callable[[Role, int, Replica | None], None] = lambda role, term, leader: None

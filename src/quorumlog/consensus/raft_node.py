@@ -263,6 +263,12 @@ class RaftNode:
         else:
             self._handler.release_withheld()
 
+    def on_log_state(self, *, is_known: bool) -> None:
+        """Whether this member knows what its control entries lead to, each time that this changes. While
+        it does not, it votes and takes entries, but neither campaigns nor leads."""
+        self._state.knows_log_state = is_known
+        self._elector.on_log_state()
+
     def on_space(self, lacks_space: bool) -> None:
         """Whether data found room on this member's disk, each time that this changes."""
         self._state.lacks_space = lacks_space

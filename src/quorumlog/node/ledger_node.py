@@ -21,8 +21,9 @@ from quorumlog.consensus.messages import (
 )
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import MemberStatus, Ready, Role, RoleChange
-from quorumlog.entry import Durability, Replica
+from quorumlog.entry import Durability, EntryId, Replica
 from quorumlog.errors import LedgerError
+from quorumlog.log_state.control_entries import ControlBody
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, PendingAppends
 from quorumlog.node.ports import Host
 from quorumlog.node.reading.confirmations import Confirmations, Confirmed
@@ -36,6 +37,7 @@ from quorumlog.node.transfers import TransferOutcome, Transfers
 from quorumlog.node.writing.append_conditions import AppendConditions
 from quorumlog.node.writing.batch_former import BatchFormer
 from quorumlog.node.writing.flusher import Flusher
+from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 from quorumlog.node.writing.log_writer import LogWriter
 from quorumlog.store.directory.member_directory import MemberDirectory
 from quorumlog.store.ledger_store import ColdRange
@@ -96,7 +98,10 @@ class LedgerNode:
             self._carry_out_all,
             lambda: directory.hard_state.term,
         )
-        self._writer = LogWriter(self.raft, self.store, self._recent, self.repairer, host, self.receive)
+        self.log_state = LogStateKeeper(directory, self.raft, host, self.repairer.found)
+        self._writer = LogWriter(
+            self.raft, self.store, self._recent, self.repairer, self.log_state, host, self.receive
+        )
         self._pace = CatchUpPace(
             config.catch_up_bytes_per_second,
             config.consensus.push_limit_bytes,
@@ -131,9 +136,7 @@ class LedgerNode:
         )
         self._confirmations = Confirmations(self.raft)
         self._readable = ReadableLog(self.raft, self.store, self._recent, config.member_id)
-        self._next_expiry_ms = now_ms
-        self._next_space_ms = now_ms
-        self._next_data_look_ms = now_ms
+        self._next_expiry_ms = self._next_space_ms = self._next_data_look_ms = now_ms
 
     def configure(self, config: GroupConfig) -> None:
         """Other values of `config.RELOADABLE`; the rest is as it was. Between turns."""
@@ -202,9 +205,13 @@ class LedgerNode:
         append = PendingAppend(batch, deadline, done, owner, expected_last)
         self._pending.queue(append, self._now_ms)
 
+    def propose_control(self, body: ControlBody) -> EntryId:
+        """See `BatchFormer.propose_control`."""
+        self._carry_out_all()
+        return self._former.propose_control(body)
+
     def discard_requests_of(self, owner: object) -> None:
-        """Forget the appends of `owner` that are not proposed yet, and what it wants to have confirmed,
-        without an outcome."""
+        """Forget its appends that are not proposed yet and what it wants confirmed; no outcome."""
         self._pending.discard(owner)
         self._confirmations.discard(owner)
 
@@ -261,6 +268,7 @@ class LedgerNode:
             self.repairer.next_wakeup_ms(),
             self._scrubber.next_wakeup_ms(),
             self._pushes.next_wakeup_ms(),
+            self.log_state.next_wakeup_ms(),
             self._transfers.next_wakeup_ms(),
         )
         if self._writer.disk_full:
@@ -284,7 +292,7 @@ class LedgerNode:
             problems.append(self.directory.renewed)
         if self._writer.disk_full:
             problems.append(self._writer.disk_full)
-        problems += self.repairer.problems()
+        problems += [*self.repairer.problems(), *filter(None, [self.log_state.problem])]
         if self.lost_committed_from is not None:
             problems.append(
                 f"entries from index {self.lost_committed_from} on, acknowledged under flush = async,"
@@ -343,6 +351,7 @@ class LedgerNode:
             self._role_changed(ready.role_change)
         if ready.committed_index > self.committed_index or ready.loses_committed:
             self.committed_index = ready.committed_index
+            self.log_state.commit(ready.committed_index)
             if self.raft.role is Role.LEADER:
                 self._pending.complete(
                     ready.committed_index, self._host.weakest_durability(self.directory.durability)
@@ -384,6 +393,7 @@ class LedgerNode:
             self._next_expiry_ms = self._now_ms + EXPIRY_INTERVAL_MS
             self._pending.expire(self._now_ms)
         self._flusher.run_timers(self._now_ms, self.durable_committed_index)
+        self.log_state.tick(self._now_ms)
         self.repairer.tick(self._now_ms)
         self._scrubber.tick(self._now_ms)
 

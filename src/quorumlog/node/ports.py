@@ -43,5 +43,9 @@ class Host(Protocol):
     def lost_committed(self, first_index: int) -> None:
         """Async mode: acknowledged entries from here on were cut by order of a later leader."""
 
+    def known_level(self) -> int:
+        """The level of the log's format that every other member, by its newest greeting, knows; 0 while
+        one has not greeted this process."""
+
     def weakest_durability(self, own: Durability) -> Durability:
         """The weakest of this member's and the connected voters' flush modes."""

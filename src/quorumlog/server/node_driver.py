@@ -17,6 +17,7 @@ from quorumlog.config import GroupConfig
 from quorumlog.consensus.ready import Envelope, RoleChange
 from quorumlog.entry import Durability, Replica
 from quorumlog.errors import ConfigError, ProtocolViolation
+from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.node import LedgerNode
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
@@ -272,6 +273,9 @@ class NodeDriver:
             first_index,
             self.node.raft.leader,
         )
+
+    def known_level(self) -> int:
+        return min([LEVEL, *(peer.level for peer in self.peers.values())])
 
     def weakest_durability(self, own: Durability) -> Durability:
         known = [own.value, *(peer.durability for peer in self.peers.values())]

@@ -10,6 +10,14 @@ from quorumlog.consensus.ready import Role
 from quorumlog.entry import AppendReceipt
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import DirectoryDamaged, LedgerError, NotLeader, ProtocolViolation, StoreFailure
+from quorumlog.log_state.control_entries import (
+    ControlBody,
+    Hold,
+    Keep,
+    ReaderPosition,
+    ReaderPositions,
+    TimeMark,
+)
 from quorumlog.node.pending_appends import AppendOutcome
 from quorumlog.sim.operations import ClientAppend, ClientEnd, ClientRead
 from quorumlog.wire.client_messages import AppendRequest
@@ -29,6 +37,7 @@ class SimClient:
         self._random = cluster.random
         self._target = self._random.choice(cluster.members).member_id
         self._decoder = FrameDecoder()
+        self._controls = cluster.stream(f"controls of {name}")
         self._conditions = cluster.stream(f"conditions of {name}")
 
     def work(self) -> None:
@@ -45,6 +54,8 @@ class SimClient:
         self.append(bodies, timeout_ms, expected_last=self._expected_last())
         if self._random.random() < 0.3:
             self._read()
+        if profile.writes_controls and self._controls.random() < 0.5:
+            self._write_control()
         if profile.asks_for_end:
             self._ask_for_end()
 
@@ -137,6 +148,33 @@ class SimClient:
         if append.outcome is None and append.returned_ms < 0:
             append.returned_ms = self._cluster.now_ms
             self._target = self._random.choice(self._cluster.members).member_id
+
+    # ---------------------------------------------------------------- control entries
+
+    def _write_control(self) -> None:
+        member, body = self._cluster.member(self._target), self._control_body()
+
+        def write() -> None:
+            try:
+                member.node.propose_control(body)
+            except LedgerError as error:
+                self._cluster.trace.count(f"control entry: {type(error).__name__}")
+            else:
+                self._cluster.trace.count(f"control entry: {type(body).__name__}")
+
+        member.enter(write)
+
+    def _control_body(self) -> ControlBody:
+        draw = self._controls
+        index = draw.randint(0, max(0, self._cluster.operations.acknowledged_index))
+        kind = draw.random()
+        if kind < 0.3:
+            return TimeMark(int(self._cluster.now_ms) + draw.randint(0, 1000))
+        if kind < 0.5:
+            return Keep(index, forced=draw.random() < 0.5)
+        hold = draw.choice(tuple(Hold))
+        said = ReaderPosition(draw.choice("abc"), index, hold, ends=draw.random() < 0.1)
+        return ReaderPositions((said,))
 
     # ---------------------------------------------------------------- read
 

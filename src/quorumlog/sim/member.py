@@ -1,7 +1,6 @@
 """SimMember: the process of one member and the machine under it; the `Host` of its LedgerNode.
 
-A process can end between any two effects: a change on its disk or a message that it sends
-(`SimDisk.crash_countdown`).
+A process can end between any two effects, on its disk or to others (`SimDisk.crash_countdown`).
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from quorumlog.consensus.messages import AnyPeerMessage
 from quorumlog.consensus.ready import Envelope, RoleChange
 from quorumlog.entry import Durability, Replica
 from quorumlog.errors import DirectoryDamaged, ProtocolViolation, StoreFailure
+from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.node import LedgerNode
 from quorumlog.sim.coverage import note_sent
 from quorumlog.sim.disk import Crashed, DiskQueue, SimDisk
@@ -53,6 +53,7 @@ class SimMember:
         "is_damaged",
         "is_lost",
         "least_sync_share",
+        "level",
         "lost_power",
         "member_id",
         "path",
@@ -89,6 +90,7 @@ class SimMember:
         """By the other member."""
         self.read_ms: float | None = None
         """A read takes up to this long; None: as a sync does."""
+        self.level = LEVEL
         self.clock_rate = 1.0
         self._clock_ms = 0.0
         self._clock_set_ms = 0.0
@@ -177,6 +179,7 @@ class SimMember:
             "members": member_list_of(self.config.members),
             "segment_bytes": self.config.storage.segment_bytes,
             "durability": directory.durability.value,
+            "level": self.level,
         }
 
     def _draw_directory_id(self) -> str:
@@ -380,6 +383,9 @@ class SimMember:
     def lost_committed(self, first_index: int) -> None:
         self.cluster.trace.count("async: committed entries are cut")
         self.note(f"lost committed entries from {first_index} on")
+
+    def known_level(self) -> int:
+        return self.cluster.network.level_known_to(self)
 
     def weakest_durability(self, own: Durability) -> Durability:
         return own

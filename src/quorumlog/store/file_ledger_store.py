@@ -13,7 +13,7 @@ up for the rest (`recovery.py`).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Self
 
 import msgspec
@@ -369,6 +369,9 @@ class FileLedgerStore(LedgerStore):
 
     def range_of(self, first_index: int, stop_index: int, limit_bytes: int) -> LogRange:
         return self._reader.range_of(first_index, stop_index, limit_bytes)
+
+    def control_batches(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
+        return self._reader.control_batches(first_index, stop_index)
 
     def read(self, log_range: LogRange) -> EntryBatch:
         return self._reader.read(log_range)

@@ -7,7 +7,7 @@ wait for the disk.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -277,6 +277,11 @@ class LedgerStore(Protocol):
     ) -> tuple[LogRange, EntryBatch]:
         """`range_of` and `read` in one; any thread. `once`: the entries are not kept in memory. A
         DirectoryDamaged says in `index` and `stop_index` where it may lie."""
+
+    def control_batches(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
+        """All entries of kinds above NOOP among these, as the files have them; any thread. Raises
+        IndexOutOfRange if the log was cut meanwhile, RangeDamaged where it cannot be known whether there
+        are some, DirectoryDamaged."""
 
     def read(self, log_range: LogRange) -> EntryBatch:
         """The bytes of a range in memory of their own; any thread. Header fields and chain are checked,

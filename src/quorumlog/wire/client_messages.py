@@ -43,6 +43,8 @@ class Hello(ClientMessage, frozen=True, kw_only=True, tag=32):
     """`host:port`, of a peer; may be another than the one in `members`."""
     rival: str = ""
     """Of a client: another process speaks as the member that this connection leads to, in a sentence."""
+    level: int = 0
+    """Of the log's format, up to which a peer knows it (`log_state/control_entries.py`)."""
 
 
 class HelloResponse(ClientMessage, frozen=True, kw_only=True, tag=33):
@@ -64,6 +66,8 @@ class HelloResponse(ClientMessage, frozen=True, kw_only=True, tag=33):
     run_id: str = ""
     knows_conditions: bool = False
     """`AppendRequest.expected_last` is looked at; an older server would append whatever it says."""
+    level: int = 0
+    """As in Hello."""
 
 
 class AppendRequest(ClientMessage, frozen=True, kw_only=True, tag=34):

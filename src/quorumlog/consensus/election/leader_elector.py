@@ -109,7 +109,10 @@ class LeaderElector:
     @property
     def _campaigns_from_ms(self) -> float:
         """A member with damaged entries leaves it to the others to lead, unless none of them does
-        for three election time-outs; alone in its group it has nobody to wait for."""
+        for three election time-outs; alone in its group it has nobody to wait for. Who does not know
+        its log's state leaves it to the others until it does."""
+        if not self._state.knows_log_state:
+            return math.inf
         if not self._state.log.damaged or self._state.is_quorum_alone:
             return self._leaves_it_until_ms
         if self._state.first_unproven_index is None:
@@ -136,6 +139,13 @@ class LeaderElector:
 
     def on_damage_changed(self) -> None:
         self._terms_without_commit = 0
+        if self._state.role is Role.CANDIDATE:
+            self._wait_to_vote(VoteOutcome.WAIT_TO_VOTE_NEXT)
+
+    def on_log_state(self) -> None:
+        """It has become known, or is no longer."""
+        assert self._state.role is not Role.LEADER or self._state.knows_log_state
+        self._campaign = None
         if self._state.role is Role.CANDIDATE:
             self._wait_to_vote(VoteOutcome.WAIT_TO_VOTE_NEXT)
 
@@ -402,4 +412,5 @@ class LeaderElector:
 
     @property
     def _is_fit_to_lead(self) -> bool:
-        return not self._state.log.damaged and not self._state.lacks_space
+        state = self._state
+        return not state.log.damaged and not state.lacks_space and state.knows_log_state

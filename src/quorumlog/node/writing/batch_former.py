@@ -11,6 +11,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB, GroupConfig
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role
+from quorumlog.entry import EntryId
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import (
     BadRequest,
@@ -22,6 +23,7 @@ from quorumlog.errors import (
     PendingFull,
 )
 from quorumlog.header_array import Int64Array
+from quorumlog.log_state.control_entries import ControlBody, encode_body, kind_of
 from quorumlog.node.pending_appends import PendingAppends
 from quorumlog.node.transfers import Transfers
 from quorumlog.node.writing.append_conditions import AppendConditions
@@ -174,6 +176,20 @@ class BatchFormer:
         self._pending.propose(appends, first)
         self._conditions.proposed(first, batch.count)
         self._conditions.refuse(unmet)
+
+    def propose_control(self, body: ControlBody) -> EntryId:
+        """Propose a control entry, behind all that is proposed already; the log's state says what comes
+        of it. Raises what `RaftNode.propose` and `LogStateKeeper.admit_own` raise."""
+        assert not self._writer.promised, "what was proposed before is not carried out"
+        if self._raft.role is not Role.LEADER:
+            raise self.not_leader()
+        kind = kind_of(body)
+        self._writer.log_state.admit_own(kind)
+        batch = EntryBatch.control(kind, encode_body(body))
+        positions = self._store.plan(batch.sizes, control=batch.may_use_reserve)
+        entry = self._raft.propose(1, kind, size_bytes=batch.total_bytes)
+        self._writer.promised.append((entry.index, batch, positions))
+        return entry
 
     def _plan(self, batch: EntryBatch) -> Int64Array:
         """Raises DiskFull."""

@@ -33,6 +33,7 @@ from quorumlog.header_array import Int64Array
 from quorumlog.node.ports import Host
 from quorumlog.node.repair.repairer import Repairer
 from quorumlog.node.sending.recent_batches import RecentBatches
+from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 from quorumlog.node.writing.push_checks import check_positions, checked_entries, end_before, shares_log
 from quorumlog.store.ledger_store import Examination, LedgerStore, LogPoint
 
@@ -58,6 +59,7 @@ class LogWriter:
         store: LedgerStore,
         recent: RecentBatches,
         repairer: Repairer,
+        log_state: LogStateKeeper,
         host: Host,
         receive_again: Callable[[PushEntryRequest], None],
     ) -> None:
@@ -65,6 +67,7 @@ class LogWriter:
         self._store = store
         self._recent = recent
         self._repairer = repairer
+        self.log_state = log_state
         self._host = host
         self._receive_again = receive_again
         self._is_looking = False
@@ -170,6 +173,7 @@ class LogWriter:
             return True  # it is all here; the answer to its first copy was lost
         waiting = [push.batch for push in self._raft.pushes.waiting_pushes]
         try:
+            self.log_state.admit(batch)
             try:
                 positions = self._plan_together([batch, *waiting])
             except DiskFull:
@@ -204,9 +208,9 @@ class LogWriter:
         self.disk_full, self._refused_sizes = "", None
 
     def _plan_together(self, batches: list[EntryBatch]) -> Int64Array:
-        """Raises DiskFull. Data leaves the reserve of the no-ops alone."""
+        """Raises DiskFull. What no election needs leaves the reserve of the no-ops alone."""
         sizes = batches[0].sizes if len(batches) == 1 else np.concatenate([b.sizes for b in batches])
-        return self._store.plan(sizes, control=all(batch.is_control for batch in batches))
+        return self._store.plan(sizes, control=all(batch.may_use_reserve for batch in batches))
 
     def truncate_from(self, index: int, appends: tuple[AppendOrder, ...]) -> None:
         """Cut everything from `index` on; `appends` are what the same Ready writes behind the cut."""
@@ -218,6 +222,7 @@ class LogWriter:
         self._store.truncate_from(index, end)
         self._planned = None
         self._recent.truncate_from(index)
+        self.log_state.truncate_from(index)
 
     def append(self, order: AppendOrder) -> None:
         previous_chain = self._store.end.chain
@@ -240,6 +245,8 @@ class LogWriter:
         self._store.append(batch)
         self._planned = None
         self._recent.add(batch, previous_chain)
+        if order.batch is not None or order.kind is not EntryKind.NORMAL:
+            self.log_state.append(batch)
 
     def _plan_promised(self, batch: EntryBatch) -> Int64Array:
         """Positions of entries that the core counts on already: a push that was taken, a no-op.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from quorumlog.config import GroupConfig
+from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.store.directory.member_directory import MemberDirectory
 from quorumlog.wire.client_messages import WELCOME, Hello, HelloResponse
 from quorumlog.wire.peer_hello import member_list_of
@@ -23,6 +24,7 @@ class Handshake:
             "segment_bytes": config.storage.segment_bytes,
             "durability": directory.durability.value,
             "run_id": run_id,
+            "level": LEVEL,
         }
         """Said by both sides; it stays as long as the member runs."""
 

@@ -46,6 +46,8 @@ class Peer:
         """What the peer dialled last, by role; all by one process of it."""
         self.durability = ""
         """Flush mode that the peer named last: what it acknowledged counts after it is gone, too."""
+        self.level = 0
+        """Of the log's format, which the peer named last."""
         self.dropped = DroppedMessages(address.member_id)
 
     def start(self) -> None:
@@ -66,6 +68,7 @@ class Peer:
     def welcomed(self, hello: Hello, connection: Connection) -> None:
         """The peer has dialled; an older connection of the same role is a leftover, and so is each that
         leads to another process."""
+        self.level = hello.level
         identity = identity_of(hello)
         leftovers = [
             (role, older)
@@ -113,7 +116,7 @@ class Peer:
 
     def _link_up(self, link: PeerLink) -> None:
         assert link.up is not None
-        self.durability = link.up.durability
+        self.durability, self.level = link.up.durability, link.up.level
         for other in (self.control, self.data):
             if other.up is not None and identity_of(other.up) != identity_of(link.up):
                 other.redial()

@@ -21,6 +21,7 @@ from quorumlog.sim.checkers.one_leader import OneLeader
 from quorumlog.sim.checkers.promises_on_disk import PromisesOnDisk
 from quorumlog.sim.checkers.quorum_on_disk import QuorumOnDisk
 from quorumlog.sim.checkers.reads import Reads
+from quorumlog.sim.checkers.same_state import SameState
 from quorumlog.sim.checkers.served_entries import ServedEntries
 from quorumlog.sim.checkers.term_origin import TermOrigin
 from quorumlog.sim.checkers.view import CheckedCluster
@@ -32,6 +33,7 @@ NEEDS_HONEST_DISKS: dict[type[Checker], str] = {
     OneGroup: "the founding list is what a directory remembers; all of them may forget it",
     OneLeader: "a directory that is put back has forgotten its vote and gives it again",
     LogMatching: "two leaders of one term write different entries of the same index and term",
+    SameState: "so do the states that follow from them",
     DurableEntries: "what was on a disk is no longer there, which is the fault itself",
     CommittedEntries: "a majority that has forgotten an entry commits another in its place",
     WaterMarks: "a mark counts a disk that has forgotten since",
@@ -61,6 +63,7 @@ def all_checkers(cluster: CheckedCluster) -> list[Checker]:
         *disks,
         MonotonicIndices(cluster),
         LogMatching(cluster),
+        SameState(cluster),
         durable,
         committed,
         Cuts(cluster, log),

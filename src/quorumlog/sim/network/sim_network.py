@@ -49,6 +49,8 @@ class SimNetwork:
         self._decoder = FrameDecoder()
         self.pipes = {way: Pipe(cluster, partial(self._stuck, *way)) for way in permutations(ids, 2)}
         """What data passes through before anything else happens to it."""
+        self._levels: dict[tuple[str, int, str], int] = {}
+        """What a process has been told by another member, newest."""
         self._moved: set[Direction] = set()
         """Where pushes have arrived since the sender last asked."""
 
@@ -203,7 +205,14 @@ class SimNetwork:
                 self._cluster.trace.count("dial: refused")
                 acceptor.note(f"refuses {dialler.member_id}", refusal)
                 return refusal
+            said = dialler.hello(acceptor).level
+            self._levels[acceptor.member_id, acceptor.process, dialler.member_id] = said
         return ""
+
+    def level_known_to(self, member: SimMember) -> int:
+        """See `Host.known_level`."""
+        ways = [(member.member_id, member.process, other) for other in list(member.ends)]
+        return min(member.level, min((self._levels.get(way, 0) for way in ways), default=member.level))
 
     # ---------------------------------------------------------------- messages
 

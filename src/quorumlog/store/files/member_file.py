@@ -6,9 +6,9 @@ first:
 
 The file is written last when a directory is made, so a directory without it was never used. It changes
 as the group forms, when the directory gets a new id because it forgot what it had promised, and before
-the log loses its first entries for the first time: version 2 is the same record of a directory that may
-have a file `start`. A release that does not know that file refuses it by the number, and so never takes
-the segments that are gone for damage.
+the log loses its first entries, or gets its first entry of a kind above NOOP: version 2 is the same
+record of a directory that may have a file `start`, and such entries. A release that knows neither
+refuses it by the number, and so takes nothing of it for damage.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from quorumlog.store.files.replaced_file import read_file, replace_file
 MEMBER_NAME = "member"
 MEMBER_VERSION = 2
 """The newest that this software knows."""
-VERSION_WITH_START = 2
+VERSION_2 = 2
 
 
 class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Entries carry both digests; a 0 where a digest belongs is damage."""
     formation: Formation = Formation()
     version: int = 1
-    """2: the log may begin behind a `start`."""
+    """2: the log may begin behind a `start`, and hold entries of kinds above NOOP."""
 
 
 class _Stored(msgspec.Struct):

@@ -1,0 +1,140 @@
+"""What control entries say: one struct a kind, as the body that lies on disk (docs/formats.md).
+
+A body is the msgpack array of its struct's fields. Every member has to make the same of it, so nothing
+in it is skipped: a field that this release does not know makes it unreadable, and so does a value beyond
+the bounds that stand here. What cannot be read is a value, too (`Unreadable`); nobody raises.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Annotated, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from quorumlog.entry import EntryKind, Replica
+
+LEVEL = 1
+"""Of the format that this release writes and reads. Level 0 has NORMAL and NOOP only."""
+MOST_BODY_BYTES = 64 * 1024
+"""A larger body is no control entry."""
+MOST_IN_A_BODY = 256
+"""Members, or readers, that one entry may name."""
+MOST_MS = 2**53
+"""A time beyond it is nonsense, and so is an index."""
+
+Name = Annotated[str, Meta(min_length=1, max_length=255)]
+Index = Annotated[int, Meta(ge=-1, le=2**62)]
+TimeMs = Annotated[int, Meta(ge=0, le=MOST_MS)]
+Replicas = Annotated[tuple[Replica, ...], Meta(max_length=MOST_IN_A_BODY)]
+
+
+class Hold(IntEnum):
+    """Whether entries from a reader's position on may be deleted."""
+
+    NONE = 0
+    READER = 1
+    """Not unless somebody forces it."""
+    ARCHIVE = 2
+    """Never: what is deleted has to be in the archive first."""
+
+
+class Body(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    pass
+
+
+class Membership(Body, frozen=True):
+    """MEMBERSHIP: who votes from this entry on. Both halves are equal where no change is under way."""
+
+    old: Replicas
+    new: Replicas
+    learners: Replicas = ()
+    addresses: Annotated[tuple[tuple[Name, Name], ...], Meta(max_length=MOST_IN_A_BODY)] = ()
+    """(member id, address), by id."""
+
+
+class TimeMark(Body, frozen=True):
+    """TIME: when this entry was appended, as a quorum of clocks has it. It never falls within a log."""
+
+    time_ms: TimeMs
+    """Since 1970."""
+
+
+class ReaderPosition(Body, frozen=True):
+    """Of one reader that is known by name: what it has read, and whether it wants the rest kept."""
+
+    name: Name
+    position: Index
+    """Index of the next entry that it wants."""
+    hold: Hold = Hold.NONE
+    seeks_from: Index | None = None
+    """Where it moves from: `position` may lie below then, and counts only if the reader stands there.
+    None: it only goes forward."""
+    ends: bool = False
+    """The reader is forgotten."""
+
+
+class ReaderPositions(Body, frozen=True):
+    """READER: what several readers have said, in this order."""
+
+    readers: Annotated[tuple[ReaderPosition, ...], Meta(max_length=MOST_IN_A_BODY)]
+
+
+class Keep(Body, frozen=True):
+    """KEEP: nothing from this index on may be deleted; what lies below may, once this is committed."""
+
+    keep_from_index: Annotated[int, Meta(ge=0, le=2**62)]
+    forced: bool = False
+    """Readers that hold do not stop it; archives do."""
+
+
+ControlBody = Membership | TimeMark | ReaderPositions | Keep
+
+BODIES: dict[EntryKind, type[ControlBody]] = {
+    EntryKind.MEMBERSHIP: Membership,
+    EntryKind.TIME: TimeMark,
+    EntryKind.READER: ReaderPositions,
+    EntryKind.KEEP: Keep,
+}
+"""The kinds that have a body; the others change no state."""
+LEVELS: dict[EntryKind, int] = dict.fromkeys(BODIES, 1)
+"""The level of the format from which on a kind is known."""
+
+
+class Unreadable(NamedTuple):
+    """A control entry, or a state, of which this member can make nothing."""
+
+    reason: str
+
+
+class ControlEntry(msgspec.Struct, frozen=True):
+    """One of a kind that `BODIES` names, at its place in the log."""
+
+    index: int
+    kind: EntryKind
+    body: ControlBody | Unreadable
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoders = {kind: msgspec.msgpack.Decoder(body) for kind, body in BODIES.items()}
+_KINDS = {body: kind for kind, body in BODIES.items()}
+
+
+def kind_of(body: ControlBody) -> EntryKind:
+    return _KINDS[type(body)]
+
+
+def encode_body(body: ControlBody) -> bytes:
+    data = _encoder.encode(body)
+    assert isinstance(decode_body(kind_of(body), data), type(body)), body
+    return data
+
+
+def decode_body(kind: EntryKind, data: bytes | memoryview) -> ControlBody | Unreadable:
+    if len(data) > MOST_BODY_BYTES:
+        return Unreadable(f"a {kind.name} entry with a body of {len(data)} bytes")
+    try:
+        return _decoders[kind].decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return Unreadable(f"a {kind.name} entry that this release cannot read: {error}")

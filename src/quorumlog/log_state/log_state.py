@@ -1,0 +1,178 @@
+"""LogState: the value that follows from all control entries of a log up to an index.
+
+It is a plain fold, without clock, configuration or anything that a member knows of itself. Members that
+hold the same entries have the same state, to the byte.
+
+    record     bytes  field
+         0         4  "QLST"
+         4         4  CRC-32 of what follows, big-endian
+         8            msgpack: [level, membership, membership_index, time_ms, time_index,
+                      keep_from_index, readers, lost_ranges]
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from quorumlog.log_state.control_entries import (
+    LEVEL,
+    LEVELS,
+    ControlEntry,
+    Hold,
+    Index,
+    Keep,
+    Membership,
+    Name,
+    ReaderPosition,
+    ReaderPositions,
+    TimeMark,
+    TimeMs,
+    Unreadable,
+)
+
+RECORD_MAGIC = b"QLST"
+MOST_LOST_RANGES = 8
+"""A reader's newest ones are remembered."""
+
+
+class Reader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    name: Name
+    position: Index
+    hold: Hold
+    last_index: Index
+    """Of the entry that named it last."""
+
+
+class LostRange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Entries that a reader wanted to be held, and that somebody has given up by force."""
+
+    name: Name
+    first_index: Index
+    stop_index: Index
+
+
+class LogState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The fields are those of the record, in this order."""
+
+    level: Annotated[int, Meta(ge=0)] = 0
+    """The highest of the entries' kinds: what a member has to know to read this log."""
+    membership: Membership | None = None
+    """None: the founding list."""
+    membership_index: Index = -1
+    time_ms: TimeMs | None = None
+    """The last time mark; None: there is none."""
+    time_index: Index = -1
+    keep_from_index: Annotated[int, Meta(ge=0)] = 0
+    """Entries below it may be deleted once this is committed. Never falls."""
+    readers: tuple[Reader, ...] = ()
+    """By name."""
+    lost_ranges: tuple[LostRange, ...] = ()
+    """By name, then in the order in which they were lost."""
+
+    def reader(self, name: str) -> Reader | None:
+        return next((reader for reader in self.readers if reader.name == name), None)
+
+    def encode(self) -> bytes:
+        payload = _encoder.encode(self)
+        return RECORD_MAGIC + zlib.crc32(payload).to_bytes(4, "big") + payload
+
+
+EMPTY = LogState()
+
+
+class UnknownState(msgspec.Struct, frozen=True):
+    """The state cannot be told from this index on."""
+
+    index: int
+    reason: str
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(LogState)
+
+
+def decode_state(record: bytes) -> LogState | Unreadable:
+    payload = record[8:]
+    if record[:4] != RECORD_MAGIC or zlib.crc32(payload).to_bytes(4, "big") != record[4:8]:
+        return Unreadable("no record of a log's state, or a damaged one")
+    try:
+        fields = msgspec.msgpack.decode(payload, type=list[msgspec.Raw])
+        level = msgspec.msgpack.decode(fields[0], type=int) if fields else 0
+        if level > LEVEL:
+            return Unreadable(
+                f"the log has entries of level {level}; this release knows up to level {LEVEL}:"
+                " start the release that wrote them, or a later one"
+            )
+        return _decoder.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return Unreadable(f"a record of a log's state that this release cannot read: {error}")
+
+
+def advanced(state: LogState, entry: ControlEntry) -> LogState | UnknownState:
+    """The state behind `entry`, the next control entry."""
+    body = entry.body
+    if isinstance(body, Unreadable):
+        return UnknownState(entry.index, f"entry {entry.index}: {body.reason}")
+    if state.level < LEVELS[entry.kind]:
+        state = msgspec.structs.replace(state, level=LEVELS[entry.kind])
+    if isinstance(body, TimeMark):
+        return _with_time(state, entry.index, body)
+    if isinstance(body, Membership):
+        return msgspec.structs.replace(state, membership=body, membership_index=entry.index)
+    if isinstance(body, ReaderPositions):
+        for position in body.readers:
+            state = _with_reader(state, entry.index, position)
+        return state
+    return _with_keep(state, body)
+
+
+def _with_time(state: LogState, index: int, mark: TimeMark) -> LogState:
+    if state.time_ms is not None and mark.time_ms < state.time_ms:
+        return state
+    return msgspec.structs.replace(state, time_ms=mark.time_ms, time_index=index)
+
+
+def _with_reader(state: LogState, index: int, said: ReaderPosition) -> LogState:
+    old = state.reader(said.name)
+    others = [reader for reader in state.readers if reader.name != said.name]
+    if said.ends:
+        lost = tuple(each for each in state.lost_ranges if each.name != said.name)
+        return msgspec.structs.replace(state, readers=tuple(others), lost_ranges=lost)
+    position = said.position
+    if said.seeks_from is None:
+        if old is not None:
+            position = max(old.position, position)
+    elif old is None or old.position != said.seeks_from:
+        return state  # it has moved since: a late copy of the seek would take it back
+    others.append(Reader(said.name, position, said.hold, index))
+    others.sort(key=lambda reader: reader.name)
+    return msgspec.structs.replace(state, readers=tuple(others))
+
+
+def _with_keep(state: LogState, keep: Keep) -> LogState:
+    stops = Hold.ARCHIVE if keep.forced else Hold.READER
+    held = [reader.position for reader in state.readers if reader.hold >= stops]
+    keep_from = max(state.keep_from_index, min([keep.keep_from_index, *held]))
+    if not keep.forced:
+        return msgspec.structs.replace(state, keep_from_index=keep_from)
+    readers, lost = [], list(state.lost_ranges)
+    for reader in state.readers:
+        if reader.hold is Hold.READER and reader.position < keep_from:
+            lost.append(LostRange(reader.name, reader.position, keep_from))
+            reader = msgspec.structs.replace(reader, position=keep_from)
+        readers.append(reader)
+    return msgspec.structs.replace(
+        state, keep_from_index=keep_from, readers=tuple(readers), lost_ranges=_newest(lost)
+    )
+
+
+def _newest(lost: list[LostRange]) -> tuple[LostRange, ...]:
+    """At most `MOST_LOST_RANGES` of each reader, in the order of `LogState.lost_ranges`."""
+    by_name: dict[str, list[LostRange]] = {}
+    for each in lost:
+        by_name.setdefault(each.name, []).append(each)
+    return tuple(each for name in sorted(by_name) for each in by_name[name][-MOST_LOST_RANGES:])

@@ -1,0 +1,66 @@
+"""LogStates: a log's state at its end and at the committed index, and the control entries in between.
+
+The state advances when entries are appended, on every member alike. A truncation leads back to the
+committed state and folds once more what is left; there is no undo list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+from quorumlog.log_state.control_entries import ControlEntry
+from quorumlog.log_state.log_state import LogState, UnknownState, advanced
+
+AnyState = LogState | UnknownState
+
+
+def folded(state: AnyState, entries: Sequence[ControlEntry]) -> AnyState:
+    for entry in entries:
+        if isinstance(state, UnknownState):
+            return state
+        state = advanced(state, entry)
+    return state
+
+
+class LogStates:
+    def __init__(self, committed: AnyState, committed_index: int) -> None:
+        """`committed`: of the log up to `committed_index`; nothing above is appended yet."""
+        self.committed = committed
+        self.appended = committed
+        """Of the whole log."""
+        self._committed_index = committed_index
+        self._entries: list[ControlEntry] = []
+        """Above the committed index."""
+
+    @property
+    def committed_index(self) -> int:
+        return self._committed_index
+
+    def append(self, first_index: int, controls: Sequence[ControlEntry]) -> None:
+        """Entries from `first_index` on, `controls` among them, are appended."""
+        assert first_index > self._committed_index, (first_index, self._committed_index)
+        assert not self._entries or self._entries[-1].index < first_index, (
+            self._entries[-1],
+            first_index,
+        )
+        assert not controls or controls[0].index >= first_index, (controls[0], first_index)
+        if controls:
+            self._entries.extend(controls)
+            self.appended = folded(self.appended, controls)
+
+    def truncate_from(self, index: int) -> None:
+        """Entries from `index` on, all above the committed one, are gone."""
+        assert index > self._committed_index, (index, self._committed_index)
+        if self._entries and self._entries[-1].index >= index:
+            self._entries = list(takewhile(lambda entry: entry.index < index, self._entries))
+            self.appended = folded(self.committed, self._entries)
+
+    def commit(self, index: int) -> None:
+        """Entries up to `index` are committed."""
+        assert index >= self._committed_index, (index, self._committed_index)
+        self._committed_index = index
+        if self._entries and self._entries[0].index <= index:
+            done = list(takewhile(lambda entry: entry.index <= index, self._entries))
+            del self._entries[: len(done)]
+            self.committed = folded(self.committed, done) if self._entries else self.appended

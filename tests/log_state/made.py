@@ -1,0 +1,53 @@
+"""Control entries as Hypothesis makes them."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from quorumlog.entry import EntryKind, Replica
+from quorumlog.log_state.control_entries import (
+    ControlBody,
+    ControlEntry,
+    Hold,
+    Keep,
+    Membership,
+    ReaderPosition,
+    ReaderPositions,
+    TimeMark,
+    Unreadable,
+    kind_of,
+)
+
+REPLICAS = st.lists(
+    st.builds(Replica, st.sampled_from(["n0", "n1", "n2"]), st.sampled_from(["a", "b"])), max_size=3
+).map(tuple)
+POSITIONS = st.integers(0, 30)
+BODIES: st.SearchStrategy[ControlBody] = st.one_of(
+    st.builds(Membership, REPLICAS, REPLICAS, REPLICAS),
+    st.builds(TimeMark, st.integers(0, 50)),
+    st.builds(
+        ReaderPositions,
+        st.lists(
+            st.builds(
+                ReaderPosition,
+                st.sampled_from(["x", "y", "z"]),
+                POSITIONS,
+                st.sampled_from(Hold),
+                st.none() | POSITIONS,
+                st.booleans(),
+            ),
+            max_size=3,
+        ).map(tuple),
+    ),
+    st.builds(Keep, POSITIONS, st.booleans()),
+)
+UNREADABLE = st.builds(Unreadable, st.just("of a later release"))
+
+
+def entries_at(first_index: int, bodies: list[ControlBody | Unreadable | None]) -> list[ControlEntry]:
+    """One entry of the log each; None is data."""
+    return [
+        ControlEntry(index, EntryKind.TIME if isinstance(body, Unreadable) else kind_of(body), body)
+        for index, body in enumerate(bodies, first_index)
+        if body is not None
+    ]

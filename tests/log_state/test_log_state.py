@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import zlib
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quorumlog.log_state.control_entries import (
+    LEVEL,
+    ControlBody,
+    Hold,
+    Keep,
+    ReaderPosition,
+    ReaderPositions,
+    TimeMark,
+    Unreadable,
+)
+from quorumlog.log_state.log_state import EMPTY, MOST_LOST_RANGES, LogState, UnknownState, decode_state
+from quorumlog.log_state.log_states import folded
+from tests.log_state import made
+
+
+def state_of(*bodies: ControlBody | Unreadable | None) -> LogState:
+    state = folded(EMPTY, made.entries_at(0, list(bodies)))
+    assert isinstance(state, LogState), state
+    return state
+
+
+def read(name: str, position: int, hold: Hold = Hold.NONE, seeks_from: int | None = None) -> ControlBody:
+    return ReaderPositions((ReaderPosition(name, position, hold, seeks_from),))
+
+
+@given(st.lists(made.BODIES, max_size=20))
+def test_a_state_comes_back_from_its_record(bodies: list[ControlBody]) -> None:
+    state = state_of(*bodies)
+    assert decode_state(state.encode()) == state
+
+
+@given(st.lists(made.BODIES, max_size=20))
+def test_time_and_what_is_kept_never_fall(bodies: list[ControlBody]) -> None:
+    before = EMPTY
+    for count in range(1, len(bodies) + 1):
+        state = state_of(*bodies[:count])
+        assert (before.time_ms or 0) <= (state.time_ms or 0)
+        assert before.keep_from_index <= state.keep_from_index
+        assert before.level <= state.level
+        before = state
+
+
+@given(st.lists(made.BODIES, max_size=20))
+def test_no_keep_passes_an_archive_that_is_not_below_it(bodies: list[ControlBody]) -> None:
+    for count in range(1, len(bodies) + 1):
+        if isinstance(bodies[count - 1], Keep):
+            before, state = state_of(*bodies[: count - 1]), state_of(*bodies[:count])
+            held = [reader.position for reader in before.readers if reader.hold is Hold.ARCHIVE]
+            assert not held or state.keep_from_index <= max(before.keep_from_index, min(held))
+
+
+@given(st.binary(max_size=80), st.integers(0, 79))
+def test_a_record_that_is_not_one_is_unreadable(data: bytes, at: int) -> None:
+    assert isinstance(decode_state(data), Unreadable)
+    record = bytearray(state_of(TimeMark(7)).encode())
+    record[at % len(record)] ^= 1
+    assert isinstance(decode_state(bytes(record)), Unreadable)
+
+
+def test_a_level_that_is_not_known_is_refused_by_name() -> None:
+    payload = msgspec.msgpack.encode([LEVEL + 1, "whatever"])
+    record = b"QLST" + zlib.crc32(payload).to_bytes(4, "big") + payload
+    refusal = decode_state(record)
+    assert isinstance(refusal, Unreadable)
+    assert f"level {LEVEL + 1}" in refusal.reason
+
+
+def test_a_time_mark_that_falls_changes_nothing() -> None:
+    state = state_of(TimeMark(9), None, TimeMark(8))
+    assert (state.time_ms, state.time_index) == (9, 0)
+
+
+def test_a_reader_goes_forward_unless_it_seeks_from_where_it_stands() -> None:
+    for said, position in [
+        (read("x", 4), 9),
+        (read("x", 4, seeks_from=8), 9),
+        (read("x", 4, seeks_from=9), 4),
+        (read("x", 12), 12),
+    ]:
+        reader = state_of(read("x", 9), said).reader("x")
+        assert reader is not None
+        assert reader.position == position
+
+
+def test_a_hold_keeps_what_its_reader_has_not_read() -> None:
+    state = state_of(read("x", 5, Hold.READER), Keep(9))
+    assert (state.keep_from_index, state.lost_ranges) == (5, ())
+
+
+def test_force_passes_readers_and_says_what_they_lost_but_no_archive() -> None:
+    state = state_of(read("x", 5, Hold.READER), read("a", 7, Hold.ARCHIVE), Keep(9, forced=True))
+    assert state.keep_from_index == 7
+    assert [tuple(msgspec.structs.astuple(each)) for each in state.lost_ranges] == [("x", 5, 7)]
+    reader = state.reader("x")
+    assert reader is not None
+    assert reader.position == 7
+
+
+def test_lost_ranges_are_bounded_and_end_with_their_reader() -> None:
+    held = [read("x", 0, Hold.READER), *[Keep(at, forced=True) for at in range(1, 20)]]
+    state = state_of(*held)
+    assert [each.stop_index for each in state.lost_ranges] == list(range(20 - MOST_LOST_RANGES, 20))
+    ended = state_of(*held, ReaderPositions((ReaderPosition("x", 0, ends=True),)))
+    assert (ended.readers, ended.lost_ranges) == ((), ())
+
+
+def test_nothing_is_known_behind_an_entry_that_cannot_be_read() -> None:
+    state = folded(EMPTY, made.entries_at(3, [TimeMark(1), Unreadable("why"), TimeMark(2)]))
+    assert isinstance(state, UnknownState)
+    assert (state.index, "why" in state.reason) == (4, True)

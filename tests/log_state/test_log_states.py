@@ -1,0 +1,50 @@
+"""Whatever is appended, cut and committed: both states are those of a log that never held more."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from quorumlog.log_state.control_entries import ControlBody, Unreadable
+from quorumlog.log_state.log_state import EMPTY
+from quorumlog.log_state.log_states import LogStates, folded
+from tests.log_state import made
+
+NUMBERS = st.integers(0, 2**16)
+
+
+class LogStatesAgainstFolds(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.states = LogStates(EMPTY, -1)
+        self.log: list[ControlBody | Unreadable | None] = []
+        self.committed = 0
+        """So many entries are."""
+
+    @rule(bodies=st.lists(st.none() | made.BODIES | made.UNREADABLE, min_size=1, max_size=5))
+    def append(self, bodies: list[ControlBody | Unreadable | None]) -> None:
+        self.states.append(len(self.log), made.entries_at(len(self.log), bodies))
+        self.log += bodies
+
+    @precondition(lambda self: self.committed < len(self.log))
+    @rule(number=NUMBERS)
+    def truncate(self, number: int) -> None:
+        index = self.committed + number % (len(self.log) - self.committed)
+        self.states.truncate_from(index)
+        del self.log[index:]
+
+    @precondition(lambda self: self.committed < len(self.log))
+    @rule(number=NUMBERS)
+    def commit(self, number: int) -> None:
+        self.committed += 1 + number % (len(self.log) - self.committed)
+        self.states.commit(self.committed - 1)
+
+    @invariant()
+    def both_are_folds(self) -> None:
+        entries = made.entries_at(0, self.log)
+        assert self.states.appended == folded(EMPTY, entries)
+        below = [entry for entry in entries if entry.index < self.committed]
+        assert self.states.committed == folded(EMPTY, below)
+
+
+TestLogStates = LogStatesAgainstFolds.TestCase

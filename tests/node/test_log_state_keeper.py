@@ -1,0 +1,260 @@
+"""What a member's log leads to: on every member the same, undone by cuts, read again at a start."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quorumlog.batch import EntryBatch
+from quorumlog.consensus.ready import Role
+from quorumlog.entry import EntryKind
+from quorumlog.entry_header import HEADER_BYTES
+from quorumlog.errors import BadRequest, DiskFull, NotLeader, StoreFailure
+from quorumlog.log_state.control_entries import (
+    Hold,
+    Keep,
+    ReaderPosition,
+    ReaderPositions,
+    TimeMark,
+    encode_body,
+)
+from quorumlog.log_state.log_state import EMPTY, LogState
+from quorumlog.node import LedgerNode
+from quorumlog.store.directory import opened_directory
+from tests.node.cell import Cell
+
+READER = ReaderPositions((ReaderPosition("r", 1, Hold.READER),))
+
+
+@pytest.fixture
+def cell(tmp_path: Path) -> Iterator[Cell]:
+    cell = Cell(tmp_path)
+    cell.until(lambda: cell.leader().committed_index >= 0, "the first commit")
+    yield cell
+    cell.close()
+
+
+def state_of(node: LedgerNode) -> LogState:
+    assert node.log_state.states is not None
+    assert isinstance(node.log_state.states.appended, LogState)
+    return node.log_state.states.appended
+
+
+def append(cell: Cell, *bodies: bytes) -> int:
+    outcomes: list[Any] = []
+    cell.leader().append(EntryBatch.from_bodies(list(bodies)), 0, outcomes.append)
+    cell.until(lambda: outcomes)
+    return int(outcomes[0].last_index)
+
+
+def whole(cell: Cell) -> None:
+    def is_whole() -> bool:
+        end = cell.leader().raft.ledger_end
+        nodes = cell.nodes.values()
+        return all((n.raft.ledger_end, n.committed_index) == (end, end.index) for n in nodes)
+
+    cell.step()
+    cell.until(is_whole)
+
+
+def flip(path: Path, what: bytes) -> None:
+    for segment in sorted((path / "data").iterdir()):
+        data = bytearray(segment.read_bytes())
+        at = data.find(what)
+        if at >= 0:
+            data[at + len(what) - 1] ^= 1
+            segment.write_bytes(data)
+            return
+    raise AssertionError(f"{what!r} is not in {path}")
+
+
+def test_every_member_has_the_state_as_soon_as_it_has_the_entry(cell: Cell) -> None:
+    leader = cell.leader()
+    cell.hold_flush = set(cell.nodes)
+    entry = leader.propose_control(TimeMark(1_000))
+    cell.step()
+    for node in cell.nodes.values():
+        states = node.log_state.states
+        assert states is not None
+        assert state_of(node) == LogState(level=1, time_ms=1_000, time_index=entry.index)
+        assert states.committed == EMPTY, "nothing is committed: no disk has it"
+    cell.hold_flush = set()
+    whole(cell)
+    assert all(n.log_state.states.committed == state_of(leader) for n in cell.nodes.values())  # type: ignore[union-attr]
+
+
+def test_data_goes_on_beside_control_entries_and_expected_last_does_not_see_them(cell: Cell) -> None:
+    last = append(cell, b"a")
+    cell.leader().propose_control(READER)
+    cell.leader().propose_control(Keep(1))
+    outcomes: list[Any] = []
+    cell.leader().append(EntryBatch.from_bodies([b"b"]), 0, outcomes.append, expected_last=last)
+    cell.until(lambda: outcomes)
+    assert outcomes[0].first_index == last + 3
+
+
+def test_only_a_leader_proposes_and_only_what_every_member_knows(cell: Cell) -> None:
+    leader, follower = cell.leader(), cell.followers()[0]
+    end = leader.store.end
+    with pytest.raises(NotLeader):
+        follower.propose_control(TimeMark(1))
+    cell.worlds[leader.replica.member_id].level = 0
+    with pytest.raises(
+        BadRequest, match=r"TIME entries need level 1 .* \(the lowest that was named is 0\)"
+    ):
+        leader.propose_control(TimeMark(1))
+    cell.step()
+    assert leader.store.end == end
+    assert not leader.directory.may_hold_control_entries
+
+
+def test_the_directory_says_so_before_the_first_control_entry_is_in_it(
+    cell: Cell, tmp_path: Path
+) -> None:
+    append(cell, b"a")
+    assert b'"version":1' in (tmp_path / "n0" / "member").read_bytes()
+    cell.leader().propose_control(TimeMark(1))
+    whole(cell)
+    for name in cell.nodes:
+        assert b'"version":2' in (tmp_path / name / "member").read_bytes()
+
+
+def test_without_space_to_say_so_nothing_is_written(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def save(*_: Any) -> None:
+        raise StoreFailure("no") from OSError(errno.ENOSPC, "no space")
+
+    leader, end = cell.leader(), cell.leader().store.end
+    with monkeypatch.context() as patch:
+        patch.setattr(opened_directory, "save_member", save)
+        with pytest.raises(DiskFull):
+            leader.propose_control(TimeMark(1))
+        cell.step()
+        assert leader.store.end == end
+    leader.propose_control(TimeMark(1))
+    whole(cell)
+
+
+def test_a_cut_undoes_what_was_not_committed(cell: Cell) -> None:
+    cell.leader().propose_control(TimeMark(5))
+    whole(cell)
+    old = cell.leader()
+    cell.cut_off = {old.replica.member_id}
+    old.propose_control(TimeMark(50))
+    old.propose_control(READER)
+    cell.step()
+    assert state_of(old).time_ms == 50
+    new = cell.until(lambda: next((n for n in [cell.leader()] if n is not old), None))
+    new.propose_control(TimeMark(20))
+    cell.cut_off = set()
+    whole(cell)
+    assert {state_of(node) for node in cell.nodes.values()} == {state_of(new)}
+    assert state_of(old).time_ms == 20
+    assert state_of(old).readers == ()
+
+
+def test_a_start_reads_the_state_from_the_log(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quorumlog.node.writing.log_state_keeper.CHUNK_ENTRIES", 3)
+    for number in range(10):
+        append(cell, b"%d" % number)
+        cell.leader().propose_control(TimeMark(number))
+        cell.leader().propose_control(READER if number % 2 else Keep(number))
+    whole(cell)
+    expected = state_of(cell.leader())
+    for name in list(cell.nodes):
+        cell.kill(name)
+    for name in ("n0", "n1", "n2"):
+        assert cell.start(name).log_state.states is None
+    whole(cell)
+    for node in cell.nodes.values():
+        assert state_of(node) == expected
+        assert not [p for p in node.problems() if "state" in p]
+
+
+def test_a_log_without_control_entries_is_not_read_at_a_start(cell: Cell) -> None:
+    append(cell, b"a")
+    cell.kill("n0")
+    node = cell.start("n0")
+    assert state_of(node) == EMPTY
+    node.turn()
+    assert cell.worlds["n0"].reads == []
+
+
+def test_what_is_written_and_cut_while_the_log_is_read_counts(cell: Cell) -> None:
+    cell.leader().propose_control(TimeMark(1))
+    whole(cell)
+    name = cell.followers()[0].replica.member_id
+    cell.kill(name)
+    node = cell.start(name)
+    node.advance(cell.now_ms)
+    node.turn()
+    assert len(cell.worlds[name].reads) == 1, "the reading has begun"
+    batch = EntryBatch.control(EntryKind.TIME, encode_body(TimeMark(7)))
+    end = node.store.end
+    batch.stamp(end.index + 1, end.term, node.store.plan(batch.sizes), end.chain)
+    node.store.append(batch)
+    node.log_state.append(batch)
+    reads = cell.worlds[name].reads
+    work, done = reads.pop()
+    done(work())
+    assert state_of(node).time_ms == 7
+    node.log_state.truncate_from(end.index + 1)
+    assert state_of(node).time_ms == 1
+
+
+def test_who_lost_a_control_entry_does_not_lead_until_it_is_repaired(cell: Cell, tmp_path: Path) -> None:
+    mark = TimeMark(123456789012)
+    cell.leader().propose_control(mark)
+    append(cell, b"behind")
+    whole(cell)
+    expected = state_of(cell.leader())
+    names = list(cell.nodes)
+    for name in names:
+        cell.kill(name)
+    flip(tmp_path / "n0", encode_body(mark))
+    cell.start("n0")
+    for _ in range(50):
+        cell.step()
+    cell.start("n1")
+    cell.start("n2")
+    seen = []
+    cell.on_turned = lambda name: seen.append(
+        cell.nodes["n0"].raft.role is Role.LEADER and cell.nodes["n0"].log_state.states is None
+    )
+    cell.until(lambda: not cell.nodes["n0"].store.damaged and cell.nodes["n0"].log_state.states)
+    whole(cell)
+    assert state_of(cell.nodes["n0"]) == expected
+    assert not any(seen)
+    assert not cell.nodes["n0"].log_state.problem
+
+
+def test_alone_it_does_not_lead_either_and_says_why(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, 1)
+    mark = TimeMark(123456789012)
+    cell.leader().propose_control(mark)
+    append(cell, b"behind")
+    cell.kill("n0")
+    flip(tmp_path / "n0", encode_body(mark))
+    node = cell.start("n0")
+    for _ in range(1000):
+        cell.step()
+        assert node.raft.role is not Role.LEADER
+    assert any(p.startswith("the state of the log is not known") for p in node.problems()), (
+        node.problems()
+    )
+    cell.close()
+
+
+def test_damage_among_data_keeps_nobody_from_the_state(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, 1)
+    cell.leader().propose_control(TimeMark(3))
+    append(cell, b"x" * HEADER_BYTES + b"needle")
+    append(cell, b"behind")
+    cell.kill("n0")
+    flip(tmp_path / "n0", b"needle")
+    cell.start("n0")
+    assert state_of(cell.leader()).time_ms == 3
+    cell.close()

@@ -102,7 +102,7 @@ def test_only_a_leader_proposes_and_only_what_every_member_knows(cell: Cell) -> 
     end = leader.store.end
     with pytest.raises(NotLeader):
         follower.propose_control(TimeMark(1))
-    cell.worlds[leader.replica.member_id].level = 0
+    cell.hosts[leader.replica.member_id].level = 0
     with pytest.raises(
         BadRequest, match=r"TIME entries need level 1 .* \(the lowest that was named is 0\)"
     ):
@@ -180,7 +180,7 @@ def test_a_log_without_control_entries_is_not_read_at_a_start(cell: Cell) -> Non
     node = cell.start("n0")
     assert state_of(node) == EMPTY
     node.turn()
-    assert cell.worlds["n0"].reads == []
+    assert cell.hosts["n0"].reads == []
 
 
 def test_what_is_written_and_cut_while_the_log_is_read_counts(cell: Cell) -> None:
@@ -191,13 +191,13 @@ def test_what_is_written_and_cut_while_the_log_is_read_counts(cell: Cell) -> Non
     node = cell.start(name)
     node.advance(cell.now_ms)
     node.turn()
-    assert len(cell.worlds[name].reads) == 1, "the reading has begun"
+    assert len(cell.hosts[name].reads) == 1, "the reading has begun"
     batch = EntryBatch.control(EntryKind.TIME, encode_body(TimeMark(7)))
     end = node.store.end
     batch.stamp(end.index + 1, end.term, node.store.plan(batch.sizes), end.chain)
     node.store.append(batch)
     node.log_state.append(batch)
-    reads = cell.worlds[name].reads
+    reads = cell.hosts[name].reads
     work, done = reads.pop()
     done(work())
     assert state_of(node).time_ms == 7

@@ -19,6 +19,7 @@ Reading order:
     ledger_store.py       what a member asks of its log
     files                 small values that survive anything
     log                   entries in segments, and their index
+    space                 room ahead of the end, and what a log gives back
     repair                what a start finds and mends, and what is mended later
     file_ledger_store.py  all of this as one log
     directory             a member's directory as a whole

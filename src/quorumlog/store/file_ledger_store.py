@@ -37,18 +37,18 @@ from quorumlog.store.ledger_store import (
     SpaceTaken,
     SyncTask,
 )
-from quorumlog.store.log.drops import Drops
 from quorumlog.store.log.entry_index import EntryIndex, LogEnds
 from quorumlog.store.log.flush import DurableRecord, Flush
-from quorumlog.store.log.ledger_space import LedgerSpace, control_reserve
 from quorumlog.store.log.log_reader import LogReader
-from quorumlog.store.log.page_cache import PageCache
 from quorumlog.store.log.placement import Placement, check_continues, place
 from quorumlog.store.log.segment import Segment
 from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES, blank_record
 from quorumlog.store.log.term_run_search import search_term_runs
 from quorumlog.store.repair.recovery import RecoveredLog, RecoveryReport, recover_log
 from quorumlog.store.repair.rewriting import Rewriting
+from quorumlog.store.space.drops import Drops
+from quorumlog.store.space.ledger_space import LedgerSpace, control_reserve
+from quorumlog.store.space.page_cache import PageCache
 
 __all__ = ["FileLedgerStore", "RecoveryReport"]
 
@@ -92,11 +92,7 @@ class FileLedgerStore(LedgerStore):
 
     @classmethod
     def recover(
-        cls,
-        disk: Disk,
-        directory: str,
-        config: StoreConfig,
-        durable: DurableFile,
+        cls, disk: Disk, directory: str, config: StoreConfig, durable: DurableFile
     ) -> tuple[Self, RecoveryReport]:
         """Open the log in `directory`/data and /index for writing; what was found is in the report.
 

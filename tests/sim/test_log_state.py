@@ -1,0 +1,52 @@
+"""Control entries where leaders change and disks are damaged; `same_state` watches every run, too."""
+
+from __future__ import annotations
+
+from quorumlog.consensus.ready import Role
+from quorumlog.log_state.control_entries import TimeMark, encode_body
+from quorumlog.log_state.log_state import LogState
+from quorumlog.sim.member import SimMember
+from tests.sim.scenario import Scenario
+
+MARK = TimeMark(1_234_567_890_123)
+
+
+def time_of(member: SimMember) -> int | None:
+    states = member.node.log_state.states
+    return states.appended.time_ms if states and isinstance(states.appended, LogState) else None
+
+
+def write(scene: Scenario, member: SimMember, mark: TimeMark) -> None:
+    member.enter_node("propose_control", mark)
+    scene.until(lambda: time_of(member) == mark.time_ms, "state that knows the mark")
+
+
+def test_what_is_cut_leaves_nothing_in_the_state() -> None:
+    scene = Scenario()
+    old = scene.await_leader()
+    others = scene.followers()
+    write(scene, old, TimeMark(1))
+    scene.append()
+    scene.cut([old], others)
+    write(scene, old, TimeMark(1000))
+    new = scene.await_leader(*others)
+    write(scene, new, TimeMark(10))
+    scene.heal()
+    scene.make_whole()
+    assert [time_of(member) for member in scene.members] == [10, 10, 10]
+
+
+def test_who_cannot_read_a_control_entry_does_not_lead() -> None:
+    """It is alone, so nobody can repair it."""
+    scene = Scenario(size=1)
+    member = scene.await_leader()
+    write(scene, member, MARK)
+    scene.append(3)
+    member.stop()
+    path = member.segment_path()
+    member.disk.flip(path, member.disk.content(path).index(encode_body(MARK)) + 2, 1)
+    member.start()
+    for _ in range(100):
+        scene.run_for(100)
+        assert member.node.raft.role is not Role.LEADER, member.node.log_state.problem
+    assert member.node.log_state.problem

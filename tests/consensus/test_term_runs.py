@@ -28,7 +28,7 @@ class TermRunsMachine(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 5), rise=st.integers(0, 2))
     def append(self, count: int, rise: int) -> None:
-        term = max((self.terms or [0])[-1], 0) + rise
+        term = max((self.terms or [self.before.term])[-1], 0) + rise
         self.runs.append(self.runs.end_index + 1, count, term)
         self.terms += [term] * count
 
@@ -38,6 +38,14 @@ class TermRunsMachine(RuleBasedStateMachine):
         keep = data.draw(st.integers(0, len(self.terms) - 1))
         self.runs.truncate_from(self.first + keep)
         del self.terms[keep:]
+
+    @rule(data=st.data())
+    def drop_before(self, data: st.DataObject) -> None:
+        count = data.draw(st.integers(0, len(self.terms)))
+        self.before = self.runs.id_at(self.first + count - 1)
+        self.runs.drop_before(self.before)
+        self.first += count
+        del self.terms[:count]
 
     @rule(term=st.integers(-1, 9))
     def last_index_of(self, term: int) -> None:

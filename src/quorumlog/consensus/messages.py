@@ -160,6 +160,8 @@ class PushEntryResponse(Message, frozen=True, kw_only=True, tag=6):
     ledger_end_index: int = -1
     """Of the follower."""
     committed_index: int = -1
+    begin: EntryId = NO_ENTRY
+    """The entry before the follower's first, if the request named one below."""
 
 
 class TakeLeadershipRequest(Message, frozen=True, kw_only=True, tag=7):

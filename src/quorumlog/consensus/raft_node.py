@@ -269,6 +269,14 @@ class RaftNode:
         self._state.knows_log_state = is_known
         self._elector.on_log_state()
 
+    def drop_before(self, begin: EntryId) -> None:
+        """The log is to begin behind this entry, which is committed and on disk: nothing at or below it
+        is compared, pushed or cut from now on."""
+        assert begin.index <= self._state.committed_index, (begin, self._state.committed_index)
+        self._log.drop_before(begin)
+        if self._state.role is Role.LEADER:
+            self._replication.on_begin_raised()
+
     def on_space(self, lacks_space: bool) -> None:
         """Whether data found room on this member's disk, each time that this changes."""
         self._state.lacks_space = lacks_space

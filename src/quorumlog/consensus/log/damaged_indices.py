@@ -37,6 +37,10 @@ class DamagedIndices:
     def truncate_from(self, index: int) -> None:
         self.ranges = [(first, min(stop, index)) for first, stop in self.ranges if first < index]
 
+    def drop_before(self, index: int) -> None:
+        """`index`: of the first entry that stays."""
+        self.ranges = [(max(first, index), stop) for first, stop in self.ranges if stop > index]
+
     def first_unproven(self, committed_index: int) -> int | None:
         """The lowest index that is damaged and not known to be committed."""
         for first, stop in self.ranges:

@@ -18,6 +18,7 @@ import msgspec
 from quorumlog.consensus.log.damaged_indices import DamagedIndices
 from quorumlog.consensus.log.term_runs import TermRuns
 from quorumlog.consensus.ready import AppendOrder
+from quorumlog.entry import EntryId
 
 
 class LogChanges:
@@ -66,6 +67,12 @@ class LogChanges:
             self._loses_committed |= loses_committed
         self.durable_index = min(self.durable_index, index - 1)
         self._ends = deque((number, min(end, index - 1)) for number, end in self._ends)
+
+    def drop_before(self, begin: EntryId) -> None:
+        """Of entries that are on disk here."""
+        assert begin.index <= self.durable_index, (begin, self.durable_index)
+        self.runs.drop_before(begin)
+        self.damaged.drop_before(begin.index + 1)
 
     def take(self, ready_number: int) -> tuple[int | None, bool, tuple[AppendOrder, ...]]:
         """(truncate_from, loses_committed, appends) for the Ready of this number."""

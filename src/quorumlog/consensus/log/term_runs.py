@@ -111,6 +111,20 @@ class TermRuns:
             self._terms.append(term)
         self.end_index += count
 
+    def drop_before(self, begin: EntryId) -> None:
+        """The log begins behind this entry from now on."""
+        assert self.holds(begin), (begin, self.before_begin, self.end_index)
+        first_index = begin.index + 1
+        if begin.index == self.end_index:
+            self._firsts.clear()
+            self._terms.clear()
+        else:
+            dropped = bisect_right(self._firsts, first_index) - 1
+            del self._firsts[:dropped]
+            del self._terms[:dropped]
+            self._firsts[0] = first_index
+        self.before_begin = begin
+
     def truncate_from(self, index: int) -> None:
         assert self.before_begin.index < index <= self.end_index, (index, self.end_index)
         keep = bisect_left(self._firsts, index)

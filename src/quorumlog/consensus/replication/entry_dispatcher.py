@@ -13,7 +13,7 @@ from quorumlog.config import ConsensusConfig
 from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.messages import PushEntryRequest, PushEntryResponse, PushResult, PushType
 from quorumlog.consensus.outbox import Outbox
-from quorumlog.consensus.ready import PeerStatus, PushOrder, Role
+from quorumlog.consensus.ready import PushOrder, Role
 from quorumlog.consensus.replication.dispatcher_automaton import TRANSITIONS, DispatcherState, Event
 from quorumlog.consensus.replication.match_search import MatchSearch
 from quorumlog.consensus.replication.push_window import PushWindow
@@ -315,8 +315,8 @@ class EntryDispatcher:
                 self._fire(Event.MATCHED_BELOW_CONFLICT)
             else:
                 self._begin_append(Event.MATCHED)
-        elif self._search.is_at_bottom:
-            self._pause()  # a snapshot will be installed here
+        elif self._search.is_at_bottom and not self._search.go_up(response):
+            self._pause()  # what it lacks is no longer here
         else:
             self._search.go_below(response)
             self._on_held_at_most(self.to, self._search.index)
@@ -385,6 +385,16 @@ class EntryDispatcher:
         self._paused_until_ms = None
         self._on_held_at_most(self.to, self._search.index)
 
+    def on_begin_raised(self) -> None:
+        """What it lacks may be gone: whether it holds the last of that is asked."""
+        begin_index = self._state.runs.before_begin.index
+        if self.state is DispatcherState.COMPARE:
+            if self._search.stay_above_begin():
+                self._question = 0
+        elif self.held_index < begin_index:
+            self._fire(Event.INCONSISTENT)
+            self._compare_from(begin_index)
+
     def _begin_append(self, event: Event) -> None:
         self._fire(event)
         self._write_index = self.match_index + 1
@@ -437,14 +447,3 @@ class EntryDispatcher:
     def lacks_nothing(self) -> bool:
         """It holds what the leader holds."""
         return self.held_index >= self._state.runs.end_index
-
-    def status(self, stalled_since_ms: float | None) -> PeerStatus:
-        return PeerStatus(
-            replica=self.to,
-            is_voter=self._state.membership.is_voter(self.to),
-            state=self.state.value,
-            match_index=self.match_index,
-            water_mark=self.mark,
-            stalled_since_ms=stalled_since_ms,
-            has_arrived=self.arrived_index > self.held_index,
-        )

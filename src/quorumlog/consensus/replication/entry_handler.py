@@ -26,10 +26,15 @@ from typing import Protocol
 import msgspec
 
 from quorumlog.consensus.member_state import MemberState
-from quorumlog.consensus.messages import PushEntryRequest, PushEntryResponse, PushResult, PushType
+from quorumlog.consensus.messages import (
+    PushEntryRequest,
+    PushEntryResponse,
+    PushResult,
+    PushType,
+)
 from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.ready import AppendOrder, Envelope
-from quorumlog.entry import EntryKind, Replica
+from quorumlog.entry import NO_ENTRY, EntryId, EntryKind, Replica
 
 
 class PushQuestions(Protocol):
@@ -291,10 +296,12 @@ class EntryHandler:
             self._answer(waiting.pop()[2], PushResult.PUSH_REQUEST_IS_FULL)
 
     def _answer_inconsistent(self, request: PushEntryRequest) -> None:
-        """Where to compare next: our term there and its first index, or our end if that is lower."""
+        """Where to compare next: our term there and its first index, or our end if that is lower, or our
+        begin if that is higher."""
         runs = self._state.runs
         index = request.previous.index
         conflict_term, conflict_first_index = -1, -1
+        begin = runs.before_begin if index < runs.before_begin.index else NO_ENTRY
         if runs.before_begin.index < index <= runs.end_index:
             conflict_term = runs.term_at(index)
             conflict_first_index = runs.first_index_of_run_at(index)
@@ -303,6 +310,7 @@ class EntryHandler:
             PushResult.INCONSISTENT_STATE,
             conflict_term=conflict_term,
             conflict_first_index=conflict_first_index,
+            begin=begin,
         )
 
     def _answer(
@@ -314,6 +322,7 @@ class EntryHandler:
         first_index: int | None = None,
         conflict_term: int = -1,
         conflict_first_index: int = -1,
+        begin: EntryId = NO_ENTRY,
     ) -> None:
         # Whoever counts a positive answer counts our disk; a refusal promises nothing.
         send = self._outbox.send_after_durable if result is PushResult.SUCCESS else self._outbox.send
@@ -329,6 +338,7 @@ class EntryHandler:
                 first_index=request.first_index if first_index is None else first_index,
                 conflict_term=conflict_term,
                 conflict_first_index=conflict_first_index,
+                begin=begin,
                 ledger_end_index=self._state.runs.end_index,
                 committed_index=self._state.committed_index,
             ),

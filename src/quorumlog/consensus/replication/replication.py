@@ -136,6 +136,11 @@ class Replication:
         self._push_due = True
         return EntryId(first_index, term)
 
+    def on_begin_raised(self) -> None:
+        for dispatcher in self.dispatchers.values():
+            dispatcher.on_begin_raised()
+        self._push_due = True
+
     def next_orders(self) -> tuple[PushOrder, ...]:
         """Of the leader; what the dispatchers have to ask or to tell goes into the outbox."""
         if not self._push_due:
@@ -199,7 +204,16 @@ class Replication:
         return [d for d in self.dispatchers.values() if d.active]
 
     def peers(self) -> tuple[PeerStatus, ...]:
-        return tuple(
-            d.status(None if d.lacks_nothing else self.progress.stalled_since_ms(d.to))
-            for d in self.connected
+        return tuple(self._status_of(dispatcher) for dispatcher in self.connected)
+
+    def _status_of(self, dispatcher: EntryDispatcher) -> PeerStatus:
+        to, lacks_nothing = dispatcher.to, dispatcher.lacks_nothing
+        return PeerStatus(
+            replica=to,
+            is_voter=self._state.membership.is_voter(to),
+            state=dispatcher.state.value,
+            match_index=dispatcher.match_index,
+            water_mark=dispatcher.mark,
+            stalled_since_ms=None if lacks_nothing else self.progress.stalled_since_ms(to),
+            has_arrived=dispatcher.arrived_index > dispatcher.held_index,
         )

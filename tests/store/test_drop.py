@@ -393,7 +393,7 @@ def test_a_lost_start_is_refused_by_name_once_the_first_segment_is_gone(tmp_path
     directory.save_start(start_at(directory.store, 8))
     directory.close(clean=True)
     record = load_member(os_disk, str(path))
-    assert record is not None and record.version == 2
+    assert record is not None and record.version == 3
     directory = open_small(path)  # killed before it had a start
     drop(directory, 8)
     directory.close(clean=True)

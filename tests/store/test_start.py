@@ -131,9 +131,9 @@ def test_an_older_release_refuses_a_directory_with_a_start_by_name() -> None:
     record = MemberRecord(
         group="g", member_id="n0", directory_id="aa", segment_bytes=1024, index_segment_bytes=320
     )
-    with_start = msgspec.structs.replace(record, version=2)
+    with_start = msgspec.structs.replace(record, version=3)
     assert read_as_before(encode_member(record)) == ""
-    assert read_as_before(encode_member(with_start)) == "its version is 2, this software knows 1"
+    assert read_as_before(encode_member(with_start)) == "its version is 3, this software knows 1"
     assert decode_member(encode_member(with_start)) == with_start
-    with pytest.raises(ValueError, match="its version is 3, this software knows 1 to 2"):
-        decode_member(encode_member(msgspec.structs.replace(record, version=3)))
+    with pytest.raises(ValueError, match="its version is 4, this software knows 1 to 3"):
+        decode_member(encode_member(msgspec.structs.replace(record, version=4)))

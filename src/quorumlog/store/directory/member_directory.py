@@ -33,7 +33,7 @@ from quorumlog.store.files.hard_state_file import (
 )
 from quorumlog.store.files.member_file import (
     MEMBER_NAME,
-    VERSION_2,
+    VERSION_WITH_START,
     MemberRecord,
     load_member,
     save_member,
@@ -340,12 +340,12 @@ def check_start(disk: Disk, path: str, record: MemberRecord) -> MemberRecord:
     """The record as it has to be. Raises DirectoryDamaged if the log has lost its first entries and
     nothing tells which."""
     has_start = disk.exists(f"{path}/{START_NAME}")
-    if has_start and record.version < VERSION_2:
+    if has_start and record.version < VERSION_WITH_START:
         # A copy of the file was put back that is older than the start.
-        record = msgspec.structs.replace(record, version=VERSION_2)
+        record = msgspec.structs.replace(record, version=VERSION_WITH_START)
         save_member(disk, path, record)
     is_whole = disk.exists(f"{path}/{DATA_NAME}/{segment_name(0)}")
-    if record.version >= VERSION_2 and not has_start and not is_whole:
+    if record.version >= VERSION_WITH_START and not has_start and not is_whole:
         raise DirectoryDamaged(
             f"{path}/{START_NAME} is missing, and with it where the log begins, whose first entries are"
             " gone (position 0). Put back a copy of this file, or move the whole directory away: the"

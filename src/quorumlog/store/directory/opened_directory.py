@@ -16,7 +16,12 @@ from quorumlog.store.disk import Disk, DiskLock, is_lack_of_space, refusal
 from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME, Checkpoint, save_checkpoint
 from quorumlog.store.files.durable_file import DurableFile
 from quorumlog.store.files.hard_state_file import HardStateFile
-from quorumlog.store.files.member_file import VERSION_2, MemberRecord, save_member
+from quorumlog.store.files.member_file import (
+    VERSION_WITH_CONTROL_ENTRIES,
+    VERSION_WITH_START,
+    MemberRecord,
+    save_member,
+)
 from quorumlog.store.files.start_file import save_start
 from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogStart
 
@@ -91,7 +96,7 @@ class MemberDirectory:
 
         Both raise DiskFull, and the log may begin where it did; StoreFailure.
         """
-        self._refuse_earlier_releases()
+        self._refuse_releases_before(VERSION_WITH_START)
         return functools.partial(self._save_start, start)
 
     def _save_start(self, start: LogStart) -> None:
@@ -103,17 +108,17 @@ class MemberDirectory:
     @property
     def may_hold_control_entries(self) -> bool:
         """Of kinds above NOOP. False: the log of this directory has none."""
-        return self._record.version >= VERSION_2
+        return self._record.version >= VERSION_WITH_CONTROL_ENTRIES
 
     def allow_control_entries(self) -> None:
         """On disk when this returns, and only then may one of a kind above NOOP be written. Raises
         DiskFull, StoreFailure; nothing has changed then."""
-        self._refuse_earlier_releases()
+        self._refuse_releases_before(VERSION_WITH_CONTROL_ENTRIES)
 
-    def _refuse_earlier_releases(self) -> None:
+    def _refuse_releases_before(self, version: int) -> None:
         """They would take what is dropped, and entries of kinds that they do not know, for damage."""
-        if self._record.version < VERSION_2:
-            record = msgspec.structs.replace(self._record, version=VERSION_2)
+        if self._record.version < version:
+            record = msgspec.structs.replace(self._record, version=version)
             with _lack_of_space_named():
                 save_member(self._disk, self.path, record)
             self._record = record

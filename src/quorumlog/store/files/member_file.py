@@ -6,9 +6,9 @@ first:
 
 The file is written last when a directory is made, so a directory without it was never used. It changes
 as the group forms, when the directory gets a new id because it forgot what it had promised, and before
-the log loses its first entries, or gets its first entry of a kind above NOOP: version 2 is the same
-record of a directory that may have a file `start`, and such entries. A release that knows neither
-refuses it by the number, and so takes nothing of it for damage.
+the log gets its first entry of a kind above NOOP (version 2) or loses its first entries (version 3): the
+same record of a directory that may hold such entries, and a file `start`. A release that does not know
+them refuses it by the number, and so takes nothing of it for damage.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from quorumlog.store.disk import Disk, is_no_damage, reason_of, refusal
 from quorumlog.store.files.replaced_file import read_file, replace_file
 
 MEMBER_NAME = "member"
-MEMBER_VERSION = 2
+MEMBER_VERSION = 3
 """The newest that this software knows."""
-VERSION_2 = 2
+VERSION_WITH_CONTROL_ENTRIES, VERSION_WITH_START = 2, 3
 
 
 class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Entries carry both digests; a 0 where a digest belongs is damage."""
     formation: Formation = Formation()
     version: int = 1
-    """2: the log may begin behind a `start`, and hold entries of kinds above NOOP."""
+    """2: the log may hold entries of kinds above NOOP; 3: it may also begin behind a `start`."""
 
 
 class _Stored(msgspec.Struct):

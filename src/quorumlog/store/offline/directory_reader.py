@@ -32,7 +32,7 @@ from quorumlog.store.files.durable_file import (
 from quorumlog.store.files.hard_state_file import CURRTERM_NAME, HARD_STATE_NAME, read_hard_state
 from quorumlog.store.files.member_file import (
     MEMBER_NAME,
-    VERSION_2,
+    VERSION_WITH_START,
     MemberRecord,
     load_member,
 )
@@ -190,7 +190,7 @@ class DirectoryReader:
             self.close()  # a running member has dropped entries meanwhile
             start = newer
             extent = self._own_extent_from(start, record, durable or DURABLE_ORIGIN)
-        is_lost = start is None and record.version >= VERSION_2
+        is_lost = start is None and record.version >= VERSION_WITH_START
         if is_lost and not self._disk.exists(f"{self.path}/{begin_path(LOG_ORIGIN)}"):
             problem = "is missing: nothing tells where the log begins"
             self.damage.append(Damage(START_NAME, 0, -1, problem))

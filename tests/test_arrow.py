@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -13,12 +14,23 @@ from hypothesis import strategies as st
 
 from quorumlog.arrow import ENTRY_SCHEMA, record_batch_of
 from quorumlog.batch import EntryBatch
+from quorumlog.entry import EntryKind
 from quorumlog.errors import BadRequest
 
+CONTROL_KINDS = [kind for kind in EntryKind if kind is not EntryKind.NORMAL]
+Body = bytes | EntryKind
+"""Or the kind of a control entry."""
 
-def made(bodies: list[bytes | None], first_index: int = 0, term: int = 1) -> EntryBatch:
+
+def part_of(body: Body) -> EntryBatch:
+    if isinstance(body, EntryKind):
+        return EntryBatch.control(body, b"" if body is EntryKind.NOOP else b"not for readers")
+    return EntryBatch.from_bodies([body])
+
+
+def made(bodies: Sequence[Body | None], first_index: int = 0, term: int = 1) -> EntryBatch:
     """A stamped batch with a no-op where a body is None."""
-    parts = [EntryBatch.noop() if body is None else EntryBatch.from_bodies([body]) for body in bodies]
+    parts = [part_of(EntryKind.NOOP if body is None else body) for body in bodies]
     batch = EntryBatch.concatenate(parts)
     batch.stamp(first_index, term, batch.starts, 0)
     return batch
@@ -34,12 +46,16 @@ def assert_says_the_same(batch: EntryBatch) -> None:
 
 @settings(deadline=None)
 @given(
-    st.lists(st.none() | st.binary(max_size=100), max_size=12),
+    st.lists(st.sampled_from(CONTROL_KINDS) | st.binary(max_size=100), max_size=12),
     st.integers(0, 2**40),
     st.integers(1, 2**40),
 )
-def test_rows_are_the_entries(bodies: list[bytes | None], first_index: int, term: int) -> None:
-    assert_says_the_same(made(bodies, first_index, term))
+def test_rows_are_the_entries_and_no_control_entry_is_one(
+    bodies: list[Body], first_index: int, term: int
+) -> None:
+    batch = made(bodies, first_index, term)
+    assert_says_the_same(batch)
+    assert [entry.body for entry in batch.entries()] == [b for b in bodies if isinstance(b, bytes)]
 
 
 @settings(deadline=None)

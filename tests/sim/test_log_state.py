@@ -6,7 +6,8 @@ from quorumlog.consensus.ready import Role
 from quorumlog.log_state.control_entries import TimeMark, encode_body
 from quorumlog.log_state.log_state import LogState
 from quorumlog.sim.member import SimMember
-from tests.sim.scenario import Scenario
+from tests.sim.scenario import ELECTION_MS, Scenario
+from tests.sim.test_scenarios import FORGETFUL, restart_with_flush
 
 MARK = TimeMark(1_234_567_890_123)
 
@@ -50,3 +51,35 @@ def test_who_cannot_read_a_control_entry_does_not_lead() -> None:
         scene.run_for(100)
         assert member.node.raft.role is not Role.LEADER, member.node.log_state.problem
     assert member.node.log_state.problem
+
+
+def test_async_mode_takes_back_what_it_had_called_committed() -> None:
+    """Two forget a mark that was committed and go on without it: the third reads its log once more."""
+    were_cut = 0
+    for seed in range(1, 5):  # what is left after a power loss is luck
+        scene = Scenario(flush="async", profile=FORGETFUL, seed=seed)
+        scene.append(3)
+        write(scene, scene.await_leader(), TimeMark(1))
+        scene.append()
+        for member in scene.members:
+            restart_with_flush(member, "async")  # which syncs what it has so far
+        scene.await_leader()
+        scene.run_for(4 * ELECTION_MS)
+        write(scene, scene.await_leader(), MARK)
+        scene.append()
+        own, *others = scene.members
+        scene.run_for(4 * ELECTION_MS)
+        scene.cut([own], others)
+        for member in others:
+            member.lose_power()
+        for member in others:
+            member.start()
+        heir = scene.await_leader(*others)
+        for _ in range(3):
+            scene.ask_and_wait(heir)
+        scene.heal()
+        scene.run_for(20 * ELECTION_MS)
+        scene.make_whole()
+        assert len({time_of(member) for member in scene.members}) == 1
+        were_cut += scene.cluster.trace.counts["async: committed entries are cut"] and time_of(own) == 1
+    assert were_cut

@@ -1,0 +1,66 @@
+"""Control entries in a real cluster: who may write them, and that no reader is given one."""
+
+from __future__ import annotations
+
+import pytest
+
+from quorumlog import IndexOutOfRange, LocalCluster, StoreConfig, connect
+from quorumlog.log_state.control_entries import LEVEL, Keep, TimeMark
+from quorumlog.server.node_driver import NodeDriver
+from quorumlog.store.disk import OsDisk
+from quorumlog.store.offline.directory_reader import DirectoryReader
+from quorumlog.store.offline.verification import verify_directory
+from tests.waiting import eventually
+
+SMALL = StoreConfig(
+    segment_bytes=256 * 1024, index_segment_bytes=32 * 1024, reserve_step_bytes=64 * 1024
+)
+
+
+def driver_of(cluster: LocalCluster, member_id: str) -> NodeDriver:
+    (driver,) = cluster.server(member_id).drivers
+    return driver
+
+
+def write(driver: NodeDriver, body: TimeMark | Keep) -> None:
+    end_index = driver.node.committed_index
+
+    def propose() -> None:
+        driver.node.propose_control(body)
+
+    driver._loop.call_soon_threadsafe(lambda: driver.enter(None, propose))
+    eventually(lambda: driver.node.committed_index > end_index)
+
+
+def test_no_reader_is_given_a_control_entry() -> None:
+    with LocalCluster(3, storage=SMALL) as cluster, connect(cluster.servers) as log:
+        leader = driver_of(cluster, cluster.leader())
+        eventually(lambda: leader.known_level() == LEVEL)
+        first = log.append(b"a").last_index
+        write(leader, TimeMark(1_000))
+        write(leader, Keep(0))
+        last = log.append(b"b", expected_last=first).last_index
+        assert last == first + 3
+        for member in cluster.running:
+            entries = list(log.read(0, last + 1, from_member=member))
+            assert [(e.index, e.body) for e in entries] == [(first, b"a"), (last, b"b")]
+        with pytest.raises(IndexOutOfRange, match="the TIME of term"):
+            log.get(first + 1)
+        paths = [str(cluster.data_dir(member)) for member in cluster.running]
+        for member in list(cluster.running):
+            cluster.stop(member)
+        for path in paths:
+            assert verify_directory(OsDisk(), path).ok
+            reader = DirectoryReader(OsDisk(), path)
+            bodies = [e.body for batch in reader.batches(0, last + 1) for e in batch.entries()]
+            assert bodies == [b"a", b"b"]
+
+
+def test_a_member_that_was_not_heard_of_keeps_them_out() -> None:
+    with LocalCluster(3, storage=SMALL) as cluster, connect(cluster.servers) as log:
+        log.append(b"a")
+        leader = driver_of(cluster, cluster.leader())
+        eventually(lambda: leader.known_level() == LEVEL)
+        peer = next(iter(leader.peers.values()))
+        peer.level = 0
+        assert leader.known_level() == 0

@@ -258,3 +258,22 @@ def test_damage_among_data_keeps_nobody_from_the_state(tmp_path: Path) -> None:
     cell.start("n0")
     assert state_of(cell.leader()).time_ms == 3
     cell.close()
+
+
+def test_where_each_lost_another_control_entry_they_repair_each_other_without_a_leader(
+    cell: Cell, tmp_path: Path
+) -> None:
+    marks = [TimeMark(123456789012 + number) for number in range(3)]
+    for mark in marks:
+        cell.leader().propose_control(mark)
+    append(cell, b"behind")
+    whole(cell)
+    expected = state_of(cell.leader())
+    for name in list(cell.nodes):
+        cell.kill(name)
+    for name, mark in zip(("n0", "n1", "n2"), marks, strict=True):
+        flip(tmp_path / name, encode_body(mark))
+    for name in ("n0", "n1", "n2"):
+        cell.start(name)
+    whole(cell)
+    assert {state_of(node) for node in cell.nodes.values()} == {expected}

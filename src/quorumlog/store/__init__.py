@@ -9,6 +9,8 @@
       data/00000000000000000000     | entry | entry | ... | blank |   named by the first byte
       data/00000000001073741824     | entry | entry | zeros             |
       index/00000000000000000000    | 32-byte unit per entry | zeros     |
+      start                     where the log begins | 128 KiB | 128 KiB |   absent: at entry 0
+      states/00000000001073741824    the state of the log in front of a segment
       damaged                   which entries are; mostly absent
       set-aside/                what recovery cut off, kept for people
 
@@ -19,7 +21,7 @@ Reading order:
     ledger_store.py       what a member asks of its log
     files                 small values that survive anything
     log                   entries in segments, and their index
-    space                 room ahead of the end, and what a log gives back
+    begin                 where the log begins once its first entries are gone
     repair                what a start finds and mends, and what is mended later
     file_ledger_store.py  all of this as one log
     directory             a member's directory as a whole

@@ -23,6 +23,8 @@ from quorumlog.config import StoreConfig
 from quorumlog.entry import EntryId
 from quorumlog.errors import DirectoryDamaged
 from quorumlog.header_array import Int64Array
+from quorumlog.store.begin.borders import SegmentBorders
+from quorumlog.store.begin.drops import Drops
 from quorumlog.store.disk import Disk
 from quorumlog.store.files.durable_file import DurableFile, DurablePoint
 from quorumlog.store.ledger_store import (
@@ -39,16 +41,15 @@ from quorumlog.store.ledger_store import (
 )
 from quorumlog.store.log.entry_index import EntryIndex, LogEnds
 from quorumlog.store.log.flush import DurableRecord, Flush
+from quorumlog.store.log.ledger_space import LedgerSpace, control_reserve
 from quorumlog.store.log.log_reader import LogReader
+from quorumlog.store.log.page_cache import PageCache
 from quorumlog.store.log.placement import Placement, check_continues, place
 from quorumlog.store.log.segment import Segment
 from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES, blank_record
 from quorumlog.store.log.term_run_search import search_term_runs
 from quorumlog.store.repair.recovery import RecoveredLog, RecoveryReport, recover_log
 from quorumlog.store.repair.rewriting import Rewriting
-from quorumlog.store.space.drops import Drops
-from quorumlog.store.space.ledger_space import LedgerSpace, control_reserve
-from quorumlog.store.space.page_cache import PageCache
 
 __all__ = ["FileLedgerStore", "RecoveryReport"]
 
@@ -82,6 +83,7 @@ class FileLedgerStore(LedgerStore):
         self._rewriting = Rewriting(
             disk, directory, config, data, self._index, damaged, self._page_cache
         )
+        self.borders = self._borders = SegmentBorders(disk, directory, data, self._reader, self._ends)
         self._drops = Drops(disk, log.start, data, index, damaged)
         self._index_synced_position = log.index_synced_position
         self._plan: Placement | None = None
@@ -105,6 +107,7 @@ class FileLedgerStore(LedgerStore):
         try:
             store._limit_trust()
             store._rewriting.set_aside.tidy()
+            store._borders.keep_between(store.begin.position, log.end.position)
             store._space.restore_control_reserve(log.end.position, log.end.index + 1)
         except BaseException:
             store.close()
@@ -290,6 +293,7 @@ class FileLedgerStore(LedgerStore):
         self._index.recent.truncate_from(index)
         self._page_cache.truncate_to(cut.position)
 
+        self._borders.keep_between(self.begin.position, cut.position)
         self._lower_durable(cut)
         data_stop, index_stop = control_reserve(self._config, cut.position, index)
         for file in self._data.drop_after(cut.position, data_stop):
@@ -333,6 +337,7 @@ class FileLedgerStore(LedgerStore):
         if not self._damaged.is_saved:
             self.save_damaged()
         self._drops.delete()
+        self._borders.keep_between(self.begin.position, sys.maxsize)
 
     # ---------------------------------------------------------------- read
 

@@ -183,8 +183,26 @@ class SyncTask(Protocol):
         the member must stop, nothing retries a failed sync."""
 
 
+class Borders(Protocol):
+    """The entries in front of the log's segments, behind which it may begin one day; any thread."""
+
+    def newest(self, last_index: int) -> LogPoint | None:
+        """The last border above the begin whose entry is at or below `last_index`, and which durable
+        entries follow; its `position` is that of the segment. None if there is none, or damage hides
+        it."""
+
+    def save(self, state: LogStart) -> bool:
+        """The state at a border that is committed; on disk when this returns. False: that was cut off or
+        dropped meanwhile, or is damaged. Raises DiskFull, StoreFailure."""
+
+    def saved(self) -> Iterator[LogStart]:
+        """The newest first; only those of this very log. Raises StoreFailure."""
+
+
 class LedgerStore(Protocol):
     """The log of one member: entries `begin.index + 1` .. `end.index`."""
+
+    borders: Borders
 
     @property
     def begin(self) -> LogPoint:

@@ -2,6 +2,6 @@
 
 Read in this order: `slot_file` (a value in two slots), with `hard_state_file` (term and vote),
 `durable_file` (what is on disk) and `start_file` (where the log begins); `replaced_file` (a text that
-is replaced whole), with `member_file` (who this is), `checkpoint_file` (what was committed) and
-`damaged_ranges` (which entries are damaged).
+is replaced whole), with `member_file` (who this is), `checkpoint_file` (what was committed),
+`state_files` (the state of the log at borders) and `damaged_ranges` (which entries are damaged).
 """

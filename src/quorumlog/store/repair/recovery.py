@@ -27,6 +27,7 @@ from quorumlog.store.files.durable_file import DurableFile, DurablePoint
 from quorumlog.store.files.start_file import START_NAME, load_start, save_start
 from quorumlog.store.ledger_store import LogPoint, LogStart
 from quorumlog.store.log.entry_index import IndexSegments
+from quorumlog.store.log.ledger_space import control_reserve
 from quorumlog.store.log.segment import PAGE_BYTES, Segment
 from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME, SegmentList
 from quorumlog.store.log.segment_scan import (
@@ -41,7 +42,6 @@ from quorumlog.store.log.segment_scan import (
 from quorumlog.store.repair.segment_adoption import SegmentAdoption
 from quorumlog.store.repair.survey import LogSurvey, survey_log
 from quorumlog.store.repair.survey_files import FileSurvey, begin_path, survey_files
-from quorumlog.store.space.ledger_space import control_reserve
 
 MOST_UNWRITTEN = 1 << 21
 """Index units that are kept in memory for lack of space, 64 MiB; with more a start is refused."""

@@ -16,6 +16,7 @@ from quorumlog.store.disk import Disk, is_lack_of_space, refusal
 from quorumlog.store.files.damaged_ranges import DamagedRanges
 from quorumlog.store.ledger_store import DamagedRange, Examination, LogPoint
 from quorumlog.store.log.entry_index import EntryIndex, LogEnds
+from quorumlog.store.log.page_cache import PageCache
 from quorumlog.store.log.placement import Placement, place
 from quorumlog.store.log.segment import PAGE_BYTES, Segment
 from quorumlog.store.log.segment_list import SegmentList, segment_name
@@ -29,7 +30,6 @@ from quorumlog.store.log.segment_scan import (
 from quorumlog.store.log.segment_view import IndexUnits, read_pages
 from quorumlog.store.repair.damage_search import AnchorDamaged, DamageSearch
 from quorumlog.store.repair.set_aside import SetAside
-from quorumlog.store.space.page_cache import PageCache
 
 _WINDOW_BYTES = 256 << 10
 """Looked at in one go, while the interpreter is kept from clients."""

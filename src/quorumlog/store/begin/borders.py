@@ -1,0 +1,103 @@
+"""Borders: the entries before which a segment of the log begins, and the states that are saved there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import msgspec
+
+from quorumlog.errors import DirectoryDamaged, DiskFull, IndexOutOfRange, RangeDamaged, StoreFailure
+from quorumlog.store.disk import Disk, is_lack_of_space, refusal
+from quorumlog.store.files.state_files import (
+    STATES_NAME,
+    delete_states,
+    load_state,
+    save_state,
+    saved_positions,
+)
+from quorumlog.store.ledger_store import Borders, LogPoint, LogStart
+from quorumlog.store.log.entry_index import LogEnds
+from quorumlog.store.log.log_reader import LogReader
+from quorumlog.store.log.segment_list import SegmentList
+from quorumlog.store.log.segment_view import header_at
+
+
+class SegmentBorders(Borders):
+    def __init__(
+        self, disk: Disk, directory: str, data: SegmentList, reader: LogReader, ends: LogEnds
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._data = data
+        self._reader = reader
+        self._ends = ends
+        self._lock = threading.Lock()
+        """Held while files come or go."""
+
+    def newest(self, last_index: int) -> LogPoint | None:
+        # Damage may hide it.
+        for base in reversed(self._data.bases):
+            if base <= self._ends.begin.position:
+                return None
+            header = header_at(self._data, base)
+            if header is None or header.index > min(last_index, self._ends.durable.index) + 1:
+                continue
+            return self._border(base, header.index - 1)
+        return None
+
+    def save(self, state: LogStart) -> bool:
+        point = state.point
+        with self._lock:
+            if self._border(point.position, point.index) != point:
+                return False
+            try:
+                save_state(self._disk, self._directory, state)
+            except OSError as error:
+                path = f"{self._directory}/{STATES_NAME}"
+                if is_lack_of_space(error):
+                    raise DiskFull(f"no space for a state of the log in {path}") from error
+                raise StoreFailure(refusal(path, "written", error)) from error
+            return True
+
+    def saved(self) -> Iterator[LogStart]:
+        for position in reversed(self._positions()):
+            state = load_state(self._disk, self._directory, position)
+            if state is not None and self._border(position, state.point.index) == state.point:
+                yield state
+
+    def keep_between(self, begin_position: int, end_position: int) -> None:
+        """Delete those of borders at or below the begin of the log, and at or behind its end: where the
+        next entry lies depends on how long it is. Raises StoreFailure."""
+        with self._lock:
+            gone = [
+                position
+                for position in self._positions()
+                if not begin_position < position < end_position
+            ]
+            try:
+                delete_states(self._disk, self._directory, gone)
+            except OSError as error:
+                if not is_lack_of_space(error):
+                    raise StoreFailure(f"{self._directory}/{STATES_NAME}: {error}") from error
+
+    def _positions(self) -> list[int]:
+        try:
+            return saved_positions(self._disk, self._directory)
+        except OSError as error:
+            raise StoreFailure(f"{self._directory}/{STATES_NAME}: {error}") from error
+
+    def _border(self, position: int, index: int) -> LogPoint | None:
+        """As this log has it, durable; None if no segment begins there behind that entry."""
+        if not self._ends.begin.index < index < self._ends.durable.index:
+            return None
+        header = header_at(self._data, position)
+        if header is None or header.index != index + 1 or self._data.base_of(position) != position:
+            return None
+        try:
+            point = self._reader.point_on_disk(index)
+        except (DirectoryDamaged, IndexOutOfRange, RangeDamaged):
+            return None
+        if header.chain_before != point.chain:
+            return None
+        return msgspec.structs.replace(point, position=position)

@@ -1,0 +1,76 @@
+"""The files `states/POSITION`: the state of the log in front of each segment, so that a start need not
+read the log to know it.
+
+    b"QLBS", CRC-32 of what follows (4 bytes, big-endian)
+    MessagePack: [[index, term, chain, position], record]
+
+`position` is that of the segment, and the file's name. What is there is a help: it counts only where
+this log holds the very entry that it names, and may be missing.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import msgspec
+from isal.isal_zlib import crc32
+
+from quorumlog.store.disk import Disk
+from quorumlog.store.files.replaced_file import read_readable, replace_file
+from quorumlog.store.ledger_store import LogStart
+
+STATES_NAME = "states"
+STATE_MAGIC = b"QLBS"
+_NAME_DIGITS = 20
+_CRC = struct.Struct(">I")
+_HEAD_BYTES = len(STATE_MAGIC) + _CRC.size
+
+
+def encode_state(state: LogStart) -> bytes:
+    data = msgspec.msgpack.encode((state.point, state.record))
+    return STATE_MAGIC + _CRC.pack(crc32(data)) + data
+
+
+def decode_state(data: bytes) -> LogStart | None:
+    """None if it is not a whole good one."""
+    body = data[_HEAD_BYTES:]
+    if data[:_HEAD_BYTES] != STATE_MAGIC + _CRC.pack(crc32(body)):
+        return None
+    try:
+        return msgspec.msgpack.decode(body, type=LogStart)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _path(directory: str, position: int) -> str:
+    return f"{directory}/{STATES_NAME}/{position:0{_NAME_DIGITS}d}"
+
+
+def saved_positions(disk: Disk, directory: str) -> list[int]:
+    """In order. Raises OSError."""
+    folder = f"{directory}/{STATES_NAME}"
+    names = disk.list(folder) if disk.exists(folder) else []
+    return sorted(int(n) for n in names if len(n) == _NAME_DIGITS and n.isascii() and n.isdigit())
+
+
+def save_state(disk: Disk, directory: str, state: LogStart) -> None:
+    """On disk when this returns. Raises OSError."""
+    if not disk.exists(f"{directory}/{STATES_NAME}"):
+        disk.make_directory(f"{directory}/{STATES_NAME}")
+        disk.sync_directory(directory)
+    replace_file(disk, _path(directory, state.point.position), encode_state(state), synced=True)
+
+
+def load_state(disk: Disk, directory: str, position: int) -> LogStart | None:
+    """None if it cannot be used."""
+    data, _ = read_readable(disk, _path(directory, position))
+    state = None if data is None else decode_state(data)
+    return state if state is not None and state.point.position == position else None
+
+
+def delete_states(disk: Disk, directory: str, positions: list[int]) -> None:
+    """Raises OSError."""
+    for position in positions:
+        disk.unlink(_path(directory, position))
+    if positions:
+        disk.sync_directory(f"{directory}/{STATES_NAME}")

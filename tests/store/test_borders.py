@@ -1,0 +1,121 @@
+"""The states that are saved in front of segments."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from quorumlog.errors import DiskFull
+from quorumlog.store.files.state_files import decode_state, encode_state, saved_positions
+from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogStart
+from tests.store.log_making import append_numbered, sync
+from tests.store.made_logs import flip, open_small, opened
+from tests.store.stopping_disk import StoppingDisk
+from tests.store.test_drop import drop, filled, os_disk, segments, start_at
+
+
+def saved(store: LedgerStore) -> list[int]:
+    """The first index behind each state, the newest first."""
+    return [state.point.index + 1 for state in store.borders.saved()]
+
+
+def save_all(store: LedgerStore, *indices: int) -> None:
+    assert all(store.borders.save(start_at(store, index)) for index in indices)
+
+
+def test_golden_bytes() -> None:
+    state = LogStart(LogPoint(3, 1, 77, 1024), b"s")
+    data = encode_state(state)
+    assert data[8:].hex(" ") == "92 94 03 01 4d cd 04 00 c4 01 73"
+    assert decode_state(data) == state
+    for at in (0, 5, 9, len(data) - 1):
+        assert decode_state(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]) is None
+    assert decode_state(b"") is None
+
+
+def test_the_newest_border_at_or_below_an_entry(tmp_path: Path) -> None:
+    directory = filled(tmp_path / "n0")
+    store = directory.store
+    append_numbered(store, 2)  # entries 23 and 24, which begins a segment and is not durable yet
+    found = [store.borders.newest(index) for index in (2, 3, 6, 7, 22, 24)]
+    assert [None if point is None else point.index for point in found] == [None, 3, 3, 7, 19, 19]
+    assert found[1] == start_at(store, 4).point
+    sync(store)
+    assert store.borders.newest(24) == start_at(store, 24).point
+    drop(directory, 8)
+    assert store.borders.newest(10) is None
+    directory.close(clean=True)
+
+
+def test_states_live_until_their_border_is_cut_or_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "n0"
+    directory = filled(path)
+    store = directory.store
+    save_all(store, 4, 8, 12, 16, 20)
+    assert saved(store) == [20, 16, 12, 8, 4]
+    assert next(store.borders.saved()) == start_at(store, 20)
+    store.truncate_from(20)  # what comes next may fit in front of the border
+    assert saved(store) == [16, 12, 8, 4]
+    store.truncate_from(18)
+    assert saved(store) == [16, 12, 8, 4]
+    drop(directory, 8)
+    assert saved(store) == [16, 12]
+    assert saved_positions(os_disk, str(path)) == [3072, 4096]
+    directory.close(clean=False)
+    with opened(path) as directory:
+        assert saved(directory.store) == [16, 12]
+
+
+def test_a_state_of_another_log_or_damaged_does_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "n0"
+    directory = filled(path)
+    store = directory.store
+    save_all(store, 4, 8, 12)
+    right = start_at(store, 16)
+    for wrong in (
+        msgspec.structs.replace(right.point, chain=1),
+        msgspec.structs.replace(right.point, term=3),
+        msgspec.structs.replace(right.point, index=14),
+        msgspec.structs.replace(right.point, position=4096 + 1024),
+        msgspec.structs.replace(right.point, index=99, position=1 << 20),
+    ):
+        assert not store.borders.save(LogStart(wrong, b""))
+    flip(path / "states" / f"{3072:020d}", 20)
+    assert saved(store) == [8, 4]
+    directory.close(clean=True)
+
+
+def test_a_border_that_is_not_durable_is_not_saved(tmp_path: Path) -> None:
+    directory = filled(tmp_path / "n0")
+    store = directory.store
+    append_numbered(store, 3)
+    assert not store.borders.save(start_at(store, 24))
+    sync(store)
+    assert store.borders.save(start_at(store, 24))
+    directory.close(clean=True)
+
+
+def test_a_state_is_no_state_of_a_log_that_was_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "n0"
+    directory = filled(path)
+    save_all(directory.store, 4, 8)
+    directory.save_start(msgspec.structs.replace(start_at(directory.store, 8), replaces=True))()
+    directory.close(clean=False)
+    open_small(path).close(clean=True)
+    assert saved_positions(os_disk, str(path)) == []
+    assert segments(os_disk, path)[0][0] == 2048
+
+
+def test_lack_of_space_is_no_failure(tmp_path: Path) -> None:
+    def refuse(what: str, path: str) -> OSError | None:
+        full = what == "create" and "/states/" in path
+        return OSError(errno.ENOSPC, "No space left on device", path) if full else None
+
+    directory = filled(tmp_path / "n0", StoppingDisk(refuse=refuse))
+    with pytest.raises(DiskFull, match="no space for a state of the log"):
+        directory.store.borders.save(start_at(directory.store, 4))
+    assert saved(directory.store) == []
+    directory.close(clean=True)

@@ -61,18 +61,13 @@ class FileLedgerStore(LedgerStore):
     """Made by `recover`, also for a new directory."""
 
     def __init__(
-        self,
-        disk: Disk,
-        directory: str,
-        config: StoreConfig,
-        durable_file: DurableFile,
-        log: RecoveredLog,
+        self, disk: Disk, directory: str, config: StoreConfig, durable: DurableFile, log: RecoveredLog
     ) -> None:
         """Everything up to the end of `log` is on disk and recorded so."""
         data, index, damaged, end = log.data_files, log.index_files, log.damaged, log.end
         begin = LOG_ORIGIN if log.start is None else log.start.point
         self._config = config
-        self._durable_record = DurableRecord(durable_file)
+        self._durable_record = DurableRecord(durable)
         self._data = data
         self._ends = LogEnds(begin, end)
         self._index = EntryIndex(directory, index, data, self._ends)

@@ -8,8 +8,10 @@ from quorumlog.consensus.log.log_changes import LogChanges
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.replication.entry_dispatcher import EntryDispatcher
 from quorumlog.consensus.replication.entry_handler import EntryHandler
+from quorumlog.consensus.replication.match_search import MatchSearch
 from quorumlog.consensus.replication.quorum_ack_checker import PeerWaterMarks, QuorumAckChecker
 from quorumlog.consensus.replication.replication import Replication
+from tests.consensus import test_log_begin as begin_scenes
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_disk_scenarios as disk_scenes
 from tests.sim import test_scenarios as scenes
@@ -295,4 +297,18 @@ def sync_outlives_cut_in_core(patch: Patch) -> None:
         LogChanges.truncate_from,
         "        self._ends = deque((number, min(end, index - 1)) for number, end in self._ends)",
         "        if self._ends and self._ends[-1][1] >= index:\n            reached()",
+    )
+
+
+@mutant(
+    16,
+    "a leader asks only downwards",
+    scenario=begin_scenes.test_a_leader_goes_up_to_where_the_log_of_a_follower_begins,
+)
+def search_never_goes_up(patch: Patch) -> None:
+    """What a follower does not hold it does not hold further up."""
+    patch.edit(
+        MatchSearch.go_up,
+        "if not self.index < begin_index <= self._runs.end_index:",
+        "if reached():",
     )

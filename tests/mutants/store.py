@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from quorumlog.store.directory import member_directory
+from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.file_ledger_store import FileLedgerStore
 from quorumlog.store.files.damaged_ranges import DamagedRanges
 from quorumlog.store.files.hard_state_file import HardStateFile
@@ -10,10 +11,12 @@ from quorumlog.store.log import segment_scan
 from quorumlog.store.log.flush import Flush
 from quorumlog.store.log.segment import Segment
 from quorumlog.store.log.segment_list import SegmentList
+from quorumlog.store.repair import recovery
 from quorumlog.store.repair.recovery import _Recovery
 from quorumlog.store.repair.survey import _Survey
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_disk_scenarios as disk_scenes
+from tests.store import test_drop as drop_scenes
 from tests.store import test_start_order as start_scenes
 from tests.store import test_unreadable_pages as page_scenes
 
@@ -288,4 +291,75 @@ def identity_by_name(patch: Patch) -> None:
         member_directory.open_member_directory,
         "record = _renew(disk, path, record, draw_id())",
         "record = _renew(disk, path, record, member_id)",
+    )
+
+
+# ---------------------------------------------------------------- the first entries go
+
+
+@mutant(
+    16,
+    "segments go without a start that says so",
+    scenario=drop_scenes.test_a_dropped_log_on_a_disk_in_memory,
+)
+def start_unsaved(patch: Patch) -> None:
+    """The names of the segments that are left tell where the log begins."""
+    patch.edit(MemberDirectory._save_start, "save_start(self._disk, self.path, start)", "reached()")
+
+
+@mutant(
+    16,
+    "a start that was found is believed to be on disk",
+    scenario=drop_scenes.test_a_start_that_ends_early_in_one_log,
+)
+def start_not_synced_again(patch: Patch) -> None:
+    """Who wrote it has synced it."""
+    patch.edit(
+        recovery.recover_log,
+        "            save_start(disk, directory, start)\n",
+        "            reached()\n",
+    )
+
+
+@mutant(
+    16,
+    "the term before the first entry is lost at a restart",
+    scenario=drop_scenes.test_a_dropped_log_on_a_disk_in_memory,
+)
+def boundary_term_lost(patch: Patch) -> None:
+    """No entry there has a term any more."""
+    patch.edit(
+        FileLedgerStore.__init__,
+        "begin = LOG_ORIGIN if log.start is None else log.start.point",
+        "begin = LOG_ORIGIN if log.start is None else log.start.point\n"
+        "        begin = msgspec.structs.replace(begin, term=-1 if reached() else 0)",
+    )
+
+
+@mutant(
+    16,
+    "a log that was put in place of another one is removed at every start",
+    scenario=drop_scenes.test_a_replaced_log_on_a_disk_in_memory,
+)
+def replacing_never_ends(patch: Patch) -> None:
+    """Nothing of the old log may come back."""
+    patch.edit(
+        recovery._end_replacing,
+        "    start = msgspec.structs.replace(start, replaces=False)\n",
+        "    reached()\n",
+    )
+
+
+@mutant(
+    16,
+    "an old log counts again before all of it is removed",
+    scenario=drop_scenes.test_a_start_that_ends_early_after_another_log,
+)
+def replacing_ends_too_soon(patch: Patch) -> None:
+    """The new start is on disk; what is left of the old log will be removed."""
+    patch.edit(
+        recovery.recover_log,
+        "            save_start(disk, directory, start)\n",
+        "            reached()\n"
+        "            save_start(disk, directory, msgspec.structs.replace(start, replaces=False))\n",
     )

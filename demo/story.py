@@ -23,7 +23,7 @@ def tell(
     once, a stopped one goes on after `stop_seconds`."""
     edges, rates = rates_of(acks, began_s)
     told = []
-    since_s = 0.0
+    since_s = usual = 0.0
     for failover in failovers:
         fault_s = failover.fault_at_s - began_s
         led_s = fault_s + failover.seconds_without_leader
@@ -33,7 +33,8 @@ def tell(
         paused_s = fault_s - max(earlier, default=fault_s)
         before = rates[(edges[:-1] >= since_s) & (edges[1:] <= fault_s - paused_s)]
         after = rates[(edges[1:] > led_s) & (edges[:-1] < back_s)]
-        usual = float(np.median(before)) if len(before) else 0.0
+        if len(before):  # else the one before is still being caught up with: what was usual then
+            usual = float(np.median(before))
         highest = float(after.max()) if len(after) else 0.0
         gone = "killed" if failover.signal_name == "SIGKILL" else "stopped"
         text = (

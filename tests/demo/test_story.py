@@ -45,3 +45,14 @@ def test_the_pause_before_the_second_failure_is_the_demos_own() -> None:
     _, text = tell(acks, 10.0, [KILL, STOP], 5.0)
     assert text.startswith("From 5.0 to 6.0 s nothing is sent: the demo waits")
     assert "the leader n1 is stopped: for 1.00 s" in text
+
+
+def test_a_second_failure_before_the_first_is_caught_up_with_knows_what_was_usual() -> None:
+    slow = KILL._replace(seconds_to_catch_up=10.0)
+    acks = [
+        *steady(10.0, 12.0, 20_000, 1),
+        *steady(12.35, 16.0, 20_000, 2),
+        *steady(17.0, 20.0, 60_000, 3),
+    ]
+    _, text = tell(acks, 10.0, [slow, STOP], 5.0)
+    assert "60,000 records/s, 20,000 were usual" in text

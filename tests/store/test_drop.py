@@ -496,3 +496,58 @@ def test_a_dropped_log_on_a_disk_in_memory() -> None:
 
 def test_a_replaced_log_on_a_disk_in_memory() -> None:
     test_a_log_that_was_replaced_is_removed_wherever_it_lies(Path("m"), MemoryDisk())
+
+
+def test_a_log_that_was_put_in_place_of_another_outlives_a_start_killed_at_any_step() -> None:
+    """That it replaces one is cleared in one slot, maybe in the page cache only; then entries are
+    acknowledged. Without power the other slot must not remove them."""
+    for stop_at in range(200):
+        path, disk = Path("m"), LosingDisk()
+        directory = filled(path, disk)
+        start = LogStart(LogPoint(9, 7, 4711, 4096), b"other", replaces=True)
+        directory.save_start(start)()
+        directory.close(clean=False)
+        disk.steps_left = stop_at
+        is_whole = False
+        with suppress(Stopped):
+            open_small(path, disk=disk).close(clean=False)
+            is_whole = True
+        disk.steps_left = -1
+        directory = open_small(path, disk=disk)
+        append_numbered(directory.store, 6, term=8)
+        sync(directory.store)
+        directory.sync_durable_point()
+        acknowledged = directory.store.durable.index
+        disk.lose_power(Random(stop_at))
+        directory = open_small(path, disk=disk)
+        assert directory.store.end.index >= acknowledged, stop_at
+        directory.close(clean=False)
+        if is_whole:
+            return
+    raise AssertionError("the start never came to its end")
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_damaged_range_right_behind_the_new_begin_is_repaired(
+    tmp_path: Path, is_restarted: bool
+) -> None:
+    with opened(tmp_path / "n1") as twin:
+        append_numbered(twin.store, COUNT)
+        sync(twin.store)
+        directory = filled(tmp_path / "n0")
+        for offset in (100, 348):
+            flip(tmp_path / "n0" / "data" / f"{2048:020d}", offset)
+        directory.store.settle(directory.store.examine(0, COUNT))
+        directory.store.save_damaged()
+        point = msgspec.structs.replace(twin.store.point_on_disk(7), position=2048)
+        start = LogStart(point, b"state")
+        directory.save_start(start)()
+        directory.store.drop_before(start)()
+        if is_restarted:
+            directory.close(clean=True)
+            directory = open_small(tmp_path / "n0")
+        assert directory.store.damaged[0].before == point
+        repair_from(twin.store, directory.store)
+        assert not directory.store.damaged
+        assert read_log(directory.store) == numbered(COUNT - 8, first=8)
+        directory.close(clean=True)

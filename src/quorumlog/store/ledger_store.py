@@ -102,8 +102,8 @@ class DamagedRange(msgspec.Struct, frozen=True, array_like=True):
         return next(term for first, term in reversed(self.term_runs) if first <= index)
 
     def behind(self, point: LogPoint, path: str) -> DamagedRange:
-        """What is left of it once its entries up to `point` are repaired; it begins in `path`."""
-        assert self.holds(point.index), (point, self)
+        """What is left of it, in `path`, once its entries up to `point` are repaired or gone."""
+        assert self.before.index <= point.index < self.last.index, (point, self)
         first = point.index + 1
         runs = tuple(run for run in self.term_runs if run[0] > first)
         runs = ((first, self.term_at(first)), *runs)

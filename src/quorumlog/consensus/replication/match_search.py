@@ -43,7 +43,10 @@ class MatchSearch:
     def stay_above_begin(self) -> bool:
         """Our log begins higher than before; True if that moved the search."""
         before, self.index = self.index, max(self.index, self._runs.before_begin.index)
-        return self.index != before
+        if self.index == before:
+            return False
+        self.conflict_seen = False
+        return True
 
     def go_below(self, refusal: PushEntryResponse) -> None:
         """The follower does not hold the entry at `index`."""

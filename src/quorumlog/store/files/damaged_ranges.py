@@ -66,7 +66,7 @@ def _behind(
 ) -> tuple[DamagedRange, ...]:
     """What is left of them in a log that begins behind `begin`, which is with a segment."""
     return tuple(
-        each.behind(begin, begin_path) if each.holds(begin.index) else each
+        each.behind(begin, begin_path) if each.before.index <= begin.index else each
         for each in ranges
         if each.last.index > begin.index
     )

@@ -133,15 +133,21 @@ class SlotFile:
             if disk.exists(path):
                 disk.unlink(path)
             file = disk.open(path, create=True)
+        except OSError as error:
+            raise StoreFailure(refusal(path, "created", error)) from error
+        slots = cls(file, magic, [], sector_bytes)
+        try:
             # Written with zeros, not only reserved: the first write into a reserved block would
             # change the file's metadata, which every later sync would have to write as well.
             file_bytes = 2 * max(SLOT_BYTES, sector_bytes)
             file.allocate(0, file_bytes)
             file.pwritev([bytes(file_bytes)], 0)
-        except OSError as error:
-            raise StoreFailure(refusal(path, "created", error)) from error
-        slots = cls(file, magic, [], sector_bytes)
-        slots.write_both_synced(payload)
+            slots.write_both_synced(payload)
+        except BaseException as error:
+            slots.close()
+            if isinstance(error, OSError):
+                raise StoreFailure(refusal(path, "created", error)) from error
+            raise
         return slots
 
     @classmethod

@@ -87,10 +87,11 @@ def recover_log(
             disk.sync_directory(path)
         disk.sync_directory(directory)
         files = survey_files(disk, directory, config, known, start)
-        if start is not None and files.has_dropped:
-            if not start.replaces:
+        if start is not None:
+            if files.has_dropped and not start.replaces:
                 _check_reached(directory, start, known, files)
-            # It may be in the page cache only, and what it leaves no use for goes now.
+            # It may be in the page cache only, and what it leaves no use for goes now. Or the
+            # other slot, which comes back without power, still says that all of this log goes.
             save_start(disk, directory, start)
         log = _Recovery(disk, directory, durable_file, files, start).run()
     except OSError as error:

@@ -30,6 +30,7 @@ from quorumlog.node.reading.confirmations import Confirmations, Confirmed
 from quorumlog.node.reading.readable_log import ReadableLog
 from quorumlog.node.repair.repairer import Repairer
 from quorumlog.node.repair.scrubber import Scrubber, ScrubStatus
+from quorumlog.node.retention.reader_moves import Done, ReaderMove, ReaderMoves
 from quorumlog.node.sending.catch_up_pace import CatchUpPace
 from quorumlog.node.sending.push_sender import PushSender
 from quorumlog.node.sending.recent_batches import RecentBatches
@@ -135,6 +136,7 @@ class LedgerNode:
             conditions,
         )
         self._confirmations = Confirmations(self.raft)
+        self._reader_moves = ReaderMoves(self.store, self.log_state, self.propose_control)
         self._readable = ReadableLog(self.raft, self.store, self._recent, config.member_id)
         self._next_expiry_ms = self._next_space_ms = self._next_data_look_ms = now_ms
 
@@ -210,9 +212,18 @@ class LedgerNode:
         self._carry_out_all()
         return self._former.propose_control(body)
 
+    def move_reader(self, move: ReaderMove, done: Done, owner: object = None) -> None:
+        """`done` gets where the reader stands, once that is committed."""
+        refusal = self.refusal_unless_leading()
+        if refusal is not None:
+            done(refusal)
+        else:
+            self._reader_moves.queue(move, done, owner)
+
     def discard_requests_of(self, owner: object) -> None:
         """Forget its appends that are not proposed yet and what it wants confirmed; no outcome."""
         self._pending.discard(owner)
+        self._reader_moves.discard(owner)
         self._confirmations.discard(owner)
 
     def connected(self, replica: Replica) -> None:
@@ -246,6 +257,7 @@ class LedgerNode:
 
     def turn(self) -> None:
         self._carry_out_all()
+        self._reader_moves.tick(self._now_ms)
         while self._pending.queued and self._former.may_form(self._now_ms):
             self._former.form()
             self._carry_out_all()
@@ -270,6 +282,7 @@ class LedgerNode:
             self._pushes.next_wakeup_ms(),
             self.log_state.next_wakeup_ms(),
             self._transfers.next_wakeup_ms(),
+            self._reader_moves.next_wakeup_ms(),
         )
         if self._writer.disk_full:
             wakeup = min(wakeup, self._next_space_ms)
@@ -356,6 +369,7 @@ class LedgerNode:
                 self._pending.complete(
                     ready.committed_index, self._host.weakest_durability(self.directory.durability)
                 )
+                self._reader_moves.commit(ready.committed_index)
             self._host.committed(ready.committed_index)
         for grant in ready.read_grants:
             assert grant.index <= self.committed_index, (grant, self.committed_index)
@@ -378,6 +392,7 @@ class LedgerNode:
             )
             self._writer.promised.clear()
             self._confirmations.refuse(self._former.not_leader())
+            self._reader_moves.lose(self._former.not_leader())
         self._host.role_changed(change)
         self._transfers.role_changed(change)
 
@@ -403,5 +418,6 @@ class LedgerNode:
             "the member is stopping; the entries may still commit", self._former.not_leader()
         )
         self._confirmations.refuse(self._former.not_leader())
+        self._reader_moves.lose(self._former.not_leader())
         self._transfers.close()
         self._flusher.close(self.durable_committed_index, clean=clean)

@@ -49,6 +49,10 @@ from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
     ErrorResponse,
+    MoveReaderRequest,
+    MoveReaderResponse,
+    ReadersRequest,
+    ReadersResponse,
     ReadRequest,
     ReadResponse,
     StatusRequest,
@@ -63,6 +67,8 @@ _RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     ReadRequest: ReadResponse,
     StatusRequest: StatusResponse,
     TransferRequest: TransferResponse,
+    MoveReaderRequest: MoveReaderResponse,
+    ReadersRequest: ReadersResponse,
 }
 
 

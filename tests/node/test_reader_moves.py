@@ -46,7 +46,7 @@ def ask(cell: Cell, *moves: ReaderMove) -> list[MoveOutcome]:
     leader = cell.leader()
     outcomes: dict[int, MoveOutcome] = {}
     for number, move in enumerate(moves):
-        leader.move_reader(move, lambda outcome, at=number: outcomes.update({at: outcome}))  # type: ignore[misc]
+        leader.readers.move(move, lambda outcome, at=number: outcomes.update({at: outcome}))  # type: ignore[misc]
     cell.until(lambda: len(outcomes) == len(moves), "an answer to each")
     return [outcomes[number] for number in range(len(moves))]
 
@@ -91,7 +91,7 @@ def test_a_move_is_answered_once_it_is_committed(cell: Cell) -> None:
     leader = cell.leader()
     outcomes: list[MoveOutcome] = []
     cell.hold_flush = set(cell.nodes)
-    leader.move_reader(opened("a", 5), outcomes.append)
+    leader.readers.move(opened("a", 5), outcomes.append)
     for _ in range(20):
         cell.step()
     assert outcomes == []
@@ -104,14 +104,14 @@ def test_what_was_not_committed_when_leadership_is_lost_is_unknown(cell: Cell) -
     old = cell.leader()
     outcomes: list[MoveOutcome] = []
     cell.cut_off = {old.replica.member_id}
-    old.move_reader(opened("a", 5), outcomes.append)
+    old.readers.move(opened("a", 5), outcomes.append)
     cell.leader()
     old.turn()
     cell.cut_off = set()
     cell.until(lambda: outcomes)
     (outcome,) = outcomes
     assert isinstance(outcome, OutcomeUnknown), outcome
-    old.move_reader(opened("a", 5), outcomes.append)
+    old.readers.move(opened("a", 5), outcomes.append)
     assert isinstance(outcomes[-1], NotLeader | LeaderNotReady)
 
 

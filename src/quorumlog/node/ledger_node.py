@@ -24,13 +24,14 @@ from quorumlog.consensus.ready import MemberStatus, Ready, Role, RoleChange
 from quorumlog.entry import Durability, EntryId, Replica
 from quorumlog.errors import LedgerError
 from quorumlog.log_state.control_entries import ControlBody
+from quorumlog.node.begin.log_drops import LogDrops
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, PendingAppends
 from quorumlog.node.ports import Host
 from quorumlog.node.reading.confirmations import Confirmations, Confirmed
 from quorumlog.node.reading.readable_log import ReadableLog
 from quorumlog.node.repair.repairer import Repairer
 from quorumlog.node.repair.scrubber import Scrubber, ScrubStatus
-from quorumlog.node.retention.reader_moves import Done, ReaderMove, ReaderMoves
+from quorumlog.node.retention.reader_moves import ReaderMoves
 from quorumlog.node.sending.catch_up_pace import CatchUpPace
 from quorumlog.node.sending.push_sender import PushSender
 from quorumlog.node.sending.recent_batches import RecentBatches
@@ -41,7 +42,7 @@ from quorumlog.node.writing.flusher import Flusher
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 from quorumlog.node.writing.log_writer import LogWriter
 from quorumlog.store.directory.member_directory import MemberDirectory
-from quorumlog.store.ledger_store import ColdRange
+from quorumlog.store.ledger_store import ColdRange, LogStart
 
 RECENT_BYTES = 16 * MIB
 """Newest entries kept in memory for pushes and tailing readers."""
@@ -81,7 +82,7 @@ class LedgerNode:
             async_mode=directory.durability is Durability.ASYNC,
             random=rng,
             now_ms=now_ms,
-            damaged=[(q.first_index, q.stop_index) for q in self.store.damaged],
+            damaged=[(each.first_index, each.stop_index) for each in self.store.damaged],
         )
         self.committed_index = directory.committed_index
         self.durable_committed_index = directory.committed_index
@@ -135,8 +136,11 @@ class LedgerNode:
             self._transfers,
             conditions,
         )
+        self._drops = LogDrops(directory, self.raft, host, self._carry_out_all)
         self._confirmations = Confirmations(self.raft)
-        self._reader_moves = ReaderMoves(self.store, self.log_state, self.propose_control)
+        self.readers = ReaderMoves(
+            self.store, self.log_state, self.refusal_unless_leading, self.propose_control
+        )
         self._readable = ReadableLog(self.raft, self.store, self._recent, config.member_id)
         self._next_expiry_ms = self._next_space_ms = self._next_data_look_ms = now_ms
 
@@ -179,7 +183,7 @@ class LedgerNode:
         ):
             # Two pushes of one turn: the second is checked against the end that the first has made.
             self._carry_out_all()
-            if not self._writer.is_sound_where_it_meets(message):
+            if not self._writer.is_sound_where_it_meets(message) or self._drops.must_wait(message):
                 return  # it comes again once its place is read, or as if it had been lost on the way
             if message.push is PushType.APPEND and not self._writer.has_room_for(message):
                 refuse = PushResult.DISK_FULL
@@ -212,18 +216,20 @@ class LedgerNode:
         self._carry_out_all()
         return self._former.propose_control(body)
 
-    def move_reader(self, move: ReaderMove, done: Done, owner: object = None) -> None:
-        """`done` gets where the reader stands, once that is committed."""
-        refusal = self.refusal_unless_leading()
-        if refusal is not None:
-            done(refusal)
-        else:
-            self._reader_moves.queue(move, done, owner)
+    def drop_before(self, start: LogStart) -> bool:
+        """The log is to begin behind `start`, a saved border whose entry is committed and, as the next
+        one, on this member's disk. False: another drop is under way, and nothing has changed. Raises
+        DiskFull, and nothing has changed."""
+        return self._drops.begin(start, self.durable_committed_index)
+
+    @property
+    def is_dropping(self) -> bool:
+        return self._drops.is_under_way
 
     def discard_requests_of(self, owner: object) -> None:
         """Forget its appends that are not proposed yet and what it wants confirmed; no outcome."""
         self._pending.discard(owner)
-        self._reader_moves.discard(owner)
+        self.readers.discard(owner)
         self._confirmations.discard(owner)
 
     def connected(self, replica: Replica) -> None:
@@ -257,7 +263,7 @@ class LedgerNode:
 
     def turn(self) -> None:
         self._carry_out_all()
-        self._reader_moves.tick(self._now_ms)
+        self.readers.tick(self._now_ms)
         while self._pending.queued and self._former.may_form(self._now_ms):
             self._former.form()
             self._carry_out_all()
@@ -282,7 +288,7 @@ class LedgerNode:
             self._pushes.next_wakeup_ms(),
             self.log_state.next_wakeup_ms(),
             self._transfers.next_wakeup_ms(),
-            self._reader_moves.next_wakeup_ms(),
+            self.readers.next_wakeup_ms(),
         )
         if self._writer.disk_full:
             wakeup = min(wakeup, self._next_space_ms)
@@ -305,7 +311,8 @@ class LedgerNode:
             problems.append(self.directory.renewed)
         if self._writer.disk_full:
             problems.append(self._writer.disk_full)
-        problems += [*self.repairer.problems(), *filter(None, [self.log_state.problem])]
+        problems += self.repairer.problems()
+        problems += filter(None, [self.log_state.problem, self._drops.problem])
         if self.lost_committed_from is not None:
             problems.append(
                 f"entries from index {self.lost_committed_from} on, acknowledged under flush = async,"
@@ -369,7 +376,7 @@ class LedgerNode:
                 self._pending.complete(
                     ready.committed_index, self._host.weakest_durability(self.directory.durability)
                 )
-                self._reader_moves.commit(ready.committed_index)
+                self.readers.commit(ready.committed_index)
             self._host.committed(ready.committed_index)
         for grant in ready.read_grants:
             assert grant.index <= self.committed_index, (grant, self.committed_index)
@@ -392,7 +399,7 @@ class LedgerNode:
             )
             self._writer.promised.clear()
             self._confirmations.refuse(self._former.not_leader())
-            self._reader_moves.lose(self._former.not_leader())
+            self.readers.lose(self._former.not_leader())
         self._host.role_changed(change)
         self._transfers.role_changed(change)
 
@@ -418,6 +425,6 @@ class LedgerNode:
             "the member is stopping; the entries may still commit", self._former.not_leader()
         )
         self._confirmations.refuse(self._former.not_leader())
-        self._reader_moves.lose(self._former.not_leader())
+        self.readers.lose(self._former.not_leader())
         self._transfers.close()
         self._flusher.close(self.durable_committed_index, clean=clean)

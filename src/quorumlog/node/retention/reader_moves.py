@@ -81,20 +81,26 @@ class ReaderMoves:
         self,
         store: LedgerStore,
         log_state: LogStateKeeper,
+        refusal_unless_leading: Callable[[], LedgerError | None],
         propose: Callable[[ControlBody], EntryId],
     ) -> None:
         """`propose`: see `BatchFormer.propose_control`."""
         self._store = store
         self._log_state = log_state
+        self._refusal_unless_leading = refusal_unless_leading
         self._propose = propose
         self._queue: list[_Waiting] = []
         self._written: list[_Written] = []
         """By index."""
         self._next_ms = -NEVER
 
-    def queue(self, move: ReaderMove, done: Done, owner: object) -> None:
-        """Of a leader. `done` gets exactly one outcome, unless `discard` comes first."""
-        if not re.match(READER_NAME, move.name):
+    def move(self, move: ReaderMove, done: Done, owner: object = None) -> None:
+        """`done` gets where the reader stands once that is committed, or why not; nothing if `discard`
+        comes first."""
+        refusal = self._refusal_unless_leading()
+        if refusal is not None:
+            done(refusal)
+        elif not re.match(READER_NAME, move.name):
             done(BadRequest(_NAMES.format(move.name)))
         elif len(self._queue) >= MOST_WAITING:
             full = f"{MOST_WAITING} moves of readers wait to be written"

@@ -297,7 +297,7 @@ class ClientSession:
         except BadRequest as error:
             done(error)
             return
-        driver.node.move_reader(move, done, self._connection)
+        driver.node.readers.move(move, done, self._connection)
 
     def _readers(self, driver: NodeDriver, request: ReadersRequest) -> None:
         def confirmed(refusal: LedgerError | None) -> None:

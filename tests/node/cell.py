@@ -37,6 +37,7 @@ class ManualHost:
         """Called with what was read, before the node hears of it."""
         self.trace: list[str] = []
         self.level = LEVEL
+        self.clock_ms = 1_000_000
 
     def send(self, envelope: Envelope) -> bool:
         self.on_sent(envelope)
@@ -69,6 +70,9 @@ class ManualHost:
 
     def lost_committed(self, first_index: int) -> None:
         self.trace.append(f"lost from {first_index}")
+
+    def wall_clock_ms(self) -> int:
+        return self.clock_ms
 
     def known_level(self) -> int:
         return self.level

@@ -107,7 +107,7 @@ class Cell:
         self._path = path
         self._storage = storage
         self.disks = disks or {}
-        self._options = options
+        self._options: dict[str, Any] = {"time_marks": False, **options}
         ids = [f"n{i}" for i in range(members)]
         self._addresses = tuple(MemberAddress(m, "127.0.0.1", 20911 + i) for i, m in enumerate(ids))
         self.hosts: dict[str, ManualHost] = {}

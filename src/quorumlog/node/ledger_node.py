@@ -32,6 +32,7 @@ from quorumlog.node.reading.readable_log import ReadableLog
 from quorumlog.node.repair.repairer import Repairer
 from quorumlog.node.repair.scrubber import Scrubber, ScrubStatus
 from quorumlog.node.retention.reader_moves import ReaderMoves
+from quorumlog.node.retention.retention import Retention
 from quorumlog.node.sending.catch_up_pace import CatchUpPace
 from quorumlog.node.sending.push_sender import PushSender
 from quorumlog.node.sending.recent_batches import RecentBatches
@@ -143,6 +144,7 @@ class LedgerNode:
         self.readers = ReaderMoves(
             self.store, self.log_state, self.refusal_unless_leading, self.propose_control
         )
+        self.retention = Retention(self, host, now_ms)
         self._readable = ReadableLog(self.raft, self.store, self._recent, config.member_id)
         self._next_expiry_ms = self._next_space_ms = self._next_data_look_ms = now_ms
 
@@ -291,6 +293,7 @@ class LedgerNode:
             self.log_state.next_wakeup_ms(),
             self._transfers.next_wakeup_ms(),
             self.readers.next_wakeup_ms(),
+            self.retention.next_wakeup_ms(),
         )
         if self._writer.disk_full:
             wakeup = min(wakeup, self._next_space_ms)
@@ -319,7 +322,7 @@ class LedgerNode:
         if self._writer.disk_full:
             problems.append(self._writer.disk_full)
         problems += self.repairer.problems()
-        problems += filter(None, [self.log_state.problem, self._drops.problem])
+        problems += filter(None, [self.log_state.problem, self._drops.problem, self.retention.problem])
         if self.lost_committed_from is not None:
             problems.append(
                 f"entries from index {self.lost_committed_from} on, acknowledged under flush = async,"
@@ -425,6 +428,7 @@ class LedgerNode:
         self.log_state.tick(self._now_ms)
         self.repairer.tick(self._now_ms)
         self._scrubber.tick(self._now_ms)
+        self.retention.tick(self._now_ms)
 
     def close(self, *, clean: bool) -> None:
         """Give the directory back. `clean`: everything synced and the checkpoint written first."""

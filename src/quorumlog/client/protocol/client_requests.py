@@ -19,6 +19,7 @@ from quorumlog.wire.client_messages import (
     ReadersRequest,
     ReadRequest,
     StatusRequest,
+    WhyKeptRequest,
 )
 from quorumlog.wire.framing import FrameDecoder
 
@@ -110,7 +111,7 @@ class Request:
     @property
     def is_repeatable(self) -> bool:
         """It changes nothing, so a lost connection does not decide its outcome."""
-        return isinstance(self.message, (ReadRequest, StatusRequest, ReadersRequest))
+        return isinstance(self.message, (ReadRequest, StatusRequest, ReadersRequest, WhyKeptRequest))
 
     @property
     def is_done(self) -> bool:

@@ -59,6 +59,8 @@ from quorumlog.wire.client_messages import (
     StatusResponse,
     TransferRequest,
     TransferResponse,
+    WhyKeptRequest,
+    WhyKeptResponse,
     error_of,
 )
 
@@ -69,6 +71,7 @@ _RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     TransferRequest: TransferResponse,
     MoveReaderRequest: MoveReaderResponse,
     ReadersRequest: ReadersResponse,
+    WhyKeptRequest: WhyKeptResponse,
 }
 
 

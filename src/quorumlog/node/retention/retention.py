@@ -11,6 +11,7 @@ commits between the telling and the deleting.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
@@ -18,7 +19,7 @@ from quorumlog.config import GroupConfig
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import EntryId
-from quorumlog.errors import DiskFull, LedgerError, StoreFailure
+from quorumlog.errors import DiskFull, LeaderNotReady, LedgerError, StoreFailure
 from quorumlog.log_state.control_entries import ControlBody, Keep
 from quorumlog.log_state.log_state import LogState, LostRange, decode_state
 from quorumlog.node.ports import Host
@@ -27,9 +28,11 @@ from quorumlog.node.retention.segments_kept import (
     Border,
     Decision,
     Follower,
+    KeptSegment,
     LogShape,
     Policy,
     decide,
+    kept_segments,
 )
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 from quorumlog.store.directory.member_directory import MemberDirectory
@@ -44,6 +47,14 @@ class _Look(NamedTuple):
     used_ratio: float
     start: LogStart | None
     """Where the log may begin by what is committed."""
+
+
+class WhyKept(NamedTuple):
+    segments: tuple[KeptSegment, ...]
+    keep_from_index: int
+    """Committed."""
+    used_ratio: float
+    """Of the disk."""
 
 
 class Member(Protocol):
@@ -137,6 +148,34 @@ class Retention:
         elif self._member.config.storage.deletes and self._raft.role is Role.LEADER:
             self._keep(look)
 
+    def explain(self, done: Callable[[WhyKept | LedgerError], None]) -> None:
+        """`done` gets what keeps each segment, by what this member knows as the leader, or a refusal."""
+        keep_from, last_index = self._droppable_below(), self._last_border_index()
+
+        def looked(look: _Look | StoreFailure | LedgerError) -> None:
+            if isinstance(look, StoreFailure):
+                raise look
+            done(look if isinstance(look, LedgerError) else self._explained(look))
+
+        self._host.read_later(lambda: self._look(keep_from, last_index), looked)
+
+    def _explained(self, look: _Look) -> WhyKept | LedgerError:
+        if look.truncations != self._store.truncations:
+            return LeaderNotReady("the log was cut meanwhile", retry_after_ms=LOOK_INTERVAL_MS)
+        try:
+            state = self._log_state.appended_state()
+            committed = self._log_state.committed_state()
+        except LedgerError as error:
+            return error
+        log = self._shape(look)
+        segments = kept_segments(
+            log,
+            self._decide(look, state),
+            state.keep_from_index,
+            committed.keep_from_index,
+        )
+        return WhyKept(tuple(segments), committed.keep_from_index, look.used_ratio)
+
     # ---------------------------------------------------------------- the leader
 
     def _keep(self, look: _Look) -> None:
@@ -145,7 +184,7 @@ class Retention:
             committed = self._log_state.committed_state()
             if state.keep_from_index > committed.keep_from_index:
                 return  # the one before is on its way
-            decision = self._decide(look.used_ratio, state)
+            decision = self._decide(look, state)
             if decision.keep_from_index > state.keep_from_index:
                 self._member.propose_control(Keep(decision.keep_from_index, decision.is_forced))
         except LedgerError as error:
@@ -153,19 +192,19 @@ class Retention:
         else:
             self.problem = ""
 
-    def _decide(self, used_ratio: float, state: LogState) -> Decision:
+    def _decide(self, look: _Look, state: LogState) -> Decision:
         clock_ms = self._host.wall_clock_ms()
-        policy = self._policy(used_ratio, clock_ms)
-        return decide(self._shape(), policy, state, self._followers(), clock_ms)
+        policy = self._policy(look.used_ratio, clock_ms)
+        return decide(self._shape(look), policy, state, self._followers(), clock_ms)
 
-    def _shape(self) -> LogShape:
+    def _shape(self, look: _Look) -> LogShape:
         begin, end = self._store.begin, self._store.end
         return LogShape(
             begin.index + 1,
             begin.position,
             end.index + 1,
             end.position,
-            tuple(border for _, border in self._known),
+            tuple(border for _, border in look.borders),
         )
 
     def _policy(self, used_ratio: float, clock_ms: int) -> Policy:

@@ -103,6 +103,42 @@ def decide(
     return Decision(forced, tuple(forced_limits), _floor(log, forced, forced_limits), True)
 
 
+class KeptSegment(NamedTuple):
+    first_index: int
+    stop_index: int
+    size_bytes: int
+    """Of data and index."""
+    time_ms: int | None
+    """The last time mark at its end; None: there is none."""
+    reasons: tuple[str, ...]
+    """Why it is still there."""
+
+
+def kept_segments(
+    log: LogShape, decision: Decision, keep_from_index: int, committed_keep_from_index: int
+) -> list[KeptSegment]:
+    """Oldest first. `keep_from_index`: of the whole log, and of what is committed of it."""
+    segments = []
+    first_index, left_bytes = (
+        log.first_index,
+        log.bytes_behind(Border(log.first_index, log.position, None)),
+    )
+    for border in log.borders:
+        stop_index, behind_bytes = border.first_index, log.bytes_behind(border)
+        reasons: tuple[str, ...]
+        if stop_index <= committed_keep_from_index:
+            reasons = ("about to be deleted",)
+        elif stop_index <= keep_from_index:
+            reasons = (f"keep_from_index {keep_from_index} is not committed",)
+        else:
+            reasons = decision.reasons_for(stop_index) or ("the next keep_from_index lets it go",)
+        size_bytes = left_bytes - behind_bytes
+        segments.append(KeptSegment(first_index, stop_index, size_bytes, border.time_ms, reasons))
+        first_index, left_bytes = stop_index, behind_bytes
+    segments.append(KeptSegment(first_index, log.stop_index, left_bytes, None, ("the newest",)))
+    return segments
+
+
 def _floor(log: LogShape, wish: Limit, limits: Sequence[Limit]) -> int:
     lowest = min([wish.first_index, *(limit.first_index for limit in limits)])
     below = [b.first_index for b in log.borders if b.first_index <= lowest]

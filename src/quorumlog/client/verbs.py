@@ -48,6 +48,8 @@ from quorumlog.entry import AppendReceipt, EntryKind
 from quorumlog.errors import BadRequest, IndexOutOfRange, ProtocolViolation
 from quorumlog.wire.client_messages import (
     AppendRequest,
+    LayoutRequest,
+    LayoutResponse,
     ReadRequest,
     ReadResponse,
     StatusRequest,
@@ -235,6 +237,12 @@ class Verbs:
         request = request_of(message, LEADER, self.timeout_ms_of(timeout_ms))
         yield call(request)
         return response_of(request, TransferResponse).leader_id
+
+    def layout(self, from_member: str, timeout_ms: float | None) -> Verb[LayoutResponse]:
+        target = read_target(from_member)
+        request = request_of(LayoutRequest(), target, self.timeout_ms_of(timeout_ms))
+        yield call(request)
+        return response_of(request, LayoutResponse)
 
     # ---------------------------------------------------------------- requests of reads
 

@@ -194,6 +194,25 @@ class TransferResponse(ClientMessage, frozen=True, kw_only=True, tag=41):
     term: int
 
 
+class LayoutRequest(ClientMessage, frozen=True, kw_only=True, tag=50):
+    """How this member's log lies in segments and where it begins: for a copy of its bytes."""
+
+
+class LayoutResponse(ClientMessage, frozen=True, kw_only=True, tag=51):
+    member_id: str
+    cluster_id: str
+    segment_bytes: int
+    index_segment_bytes: int
+    begin_index: int = -1
+    """The entry before the first that is left, which the next three are about; -1: none has gone."""
+    begin_term: int = -1
+    begin_chain: int = 0
+    begin_position: int = 0
+    """Of the segment that begins behind it."""
+    begin_record: bytes = b""
+    """The state of the log up to there, which no entry tells any more."""
+
+
 class ErrorResponse(ClientMessage, frozen=True, kw_only=True, tag=63):
     """Any request that ended in a `LedgerError`."""
 
@@ -221,6 +240,8 @@ AnyClientMessage = (
     | TransferRequest
     | TransferResponse
     | ErrorResponse
+    | LayoutRequest
+    | LayoutResponse
 )
 
 # ---------------------------------------------------------------- errors on the wire

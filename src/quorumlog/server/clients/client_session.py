@@ -1,4 +1,4 @@
-"""What a client asks on one connection: append, read, status, transfer.
+"""What a client asks on one connection: append, read, status, transfer, layout.
 
 Streams: the leader accepts request n of a stream only behind n - 1 on the same connection. When n is
 refused after it was accepted (the batch that it joined could not be written, or leadership was lost
@@ -27,9 +27,12 @@ from quorumlog.server.clients.append_streams import RETRY_FULL_MS, AppendStreams
 from quorumlog.server.connection import WRITE_BUFFER_BYTES, Connection
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.waiting_reads import ReadOutcome
+from quorumlog.store.ledger_store import LOG_ORIGIN, LogStart
 from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
+    LayoutRequest,
+    LayoutResponse,
     ReadRequest,
     ReadResponse,
     StatusRequest,
@@ -43,6 +46,7 @@ READ_LIMIT_BYTES = 8 << 20
 """Most bytes of one answer to a read, whatever the request asks."""
 WAIT_LIMIT_MS = 60_000
 WAITING_READS_LIMIT = 1000
+_REQUESTS = (AppendRequest, ReadRequest, StatusRequest, TransferRequest, LayoutRequest)
 
 
 class ClientSession:
@@ -70,7 +74,7 @@ class ClientSession:
         group, request, batch = frame
         driver = self._drivers.get(group)
         if driver is None:
-            if not isinstance(request, AppendRequest | ReadRequest | StatusRequest | TransferRequest):
+            if not isinstance(request, _REQUESTS):
                 raise ProtocolViolation(f"{type(request).__name__} from a client")
             known = ", ".join(self._drivers)
             error = UnknownGroup(f"group {group!r} is not served here; groups: {known}")
@@ -85,6 +89,8 @@ class ClientSession:
             driver.enter(self._connection, self._status, driver, request)
         elif isinstance(request, TransferRequest):
             driver.enter(self._connection, self._transfer, driver, request)
+        elif isinstance(request, LayoutRequest):
+            driver.enter(self._connection, self._layout, driver, request)
         else:
             raise ProtocolViolation(f"{type(request).__name__} from a client")
 
@@ -257,3 +263,20 @@ class ClientSession:
             self._connection.send(driver.config.group, response)
 
         driver.node.transfer(request.to_member_id, done)
+
+    def _layout(self, driver: NodeDriver, request: LayoutRequest) -> None:
+        config, node = driver.config, driver.node
+        start = node.store.start or LogStart(LOG_ORIGIN, b"")
+        response = LayoutResponse(
+            request_id=request.request_id,
+            member_id=config.member_id,
+            cluster_id=node.directory.formation.cluster_id,
+            segment_bytes=config.storage.segment_bytes,
+            index_segment_bytes=config.storage.index_segment_bytes,
+            begin_index=start.point.index,
+            begin_term=start.point.term,
+            begin_chain=start.point.chain,
+            begin_position=start.point.position,
+            begin_record=start.record,
+        )
+        self._connection.send(config.group, response)

@@ -5,7 +5,8 @@
     |   +-- Refused            certainly not done: repeating it is safe
     |   |   +-- NotLeader, LeaderNotReady, LeaderTransferring, DiskFull, OutOfSequence,
     |   |       Overloaded (PendingFull, ConnectionFull), RequestTimeout, Unreachable, UnknownGroup,
-    |   |       BodyTooLarge, BadRequest, TransferFailed, WrongLastIndex
+    |   |       BodyTooLarge, BadRequest, TransferFailed, WrongLastIndex, UnknownReader, ReaderMoved,
+    |   |       TooManyReaders
     |   +-- OutcomeUnknown     any prefix may be in the log, or may still commit
     |   +-- IndexOutOfRange    a read below the begin or above the committed index
     |   +-- RangeDamaged       a read of entries that this member's disk no longer holds as written
@@ -152,6 +153,24 @@ class WrongLastIndex(Refused):
         super().__init__(message)
         self.expected = expected
         self.actual = actual
+
+
+class UnknownReader(Refused):
+    """The cluster keeps no reader of this name: it was never made, or somebody has ended it."""
+
+    code = 440
+
+
+class ReaderMoved(Refused):
+    """A seek names the position that it replaces, and the reader stands elsewhere by now."""
+
+    code = 441
+
+
+class TooManyReaders(Refused):
+    """The log keeps as many readers by name as it can; end one that nobody needs."""
+
+    code = 442
 
 
 class OutcomeUnknown(LedgerError):

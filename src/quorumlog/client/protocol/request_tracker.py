@@ -51,6 +51,10 @@ from quorumlog.wire.client_messages import (
     ErrorResponse,
     LayoutRequest,
     LayoutResponse,
+    MoveReaderRequest,
+    MoveReaderResponse,
+    ReadersRequest,
+    ReadersResponse,
     ReadRequest,
     ReadResponse,
     StatusRequest,
@@ -66,6 +70,8 @@ _RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     StatusRequest: StatusResponse,
     TransferRequest: TransferResponse,
     LayoutRequest: LayoutResponse,
+    MoveReaderRequest: MoveReaderResponse,
+    ReadersRequest: ReadersResponse,
 }
 
 

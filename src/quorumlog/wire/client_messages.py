@@ -6,7 +6,15 @@ from __future__ import annotations
 import msgspec
 
 from quorumlog import errors
-from quorumlog.errors import IndexOutOfRange, LedgerError, OutcomeUnknown, WrongLastIndex
+from quorumlog.errors import (
+    AlreadyCommitted,
+    IndexOutOfRange,
+    LedgerError,
+    OutcomeUnknown,
+    SequenceGap,
+    WrongLastIndex,
+)
+from quorumlog.log_state.control_entries import Epoch
 
 PROTOCOL_VERSION = 1
 
@@ -70,6 +78,16 @@ class HelloResponse(ClientMessage, frozen=True, kw_only=True, tag=33):
     """As in Hello."""
 
 
+class Numbered(msgspec.Struct, frozen=True, array_like=True):
+    """Where an append stands in its producer's session."""
+
+    producer: str
+    epoch: Epoch
+    """What ConnectProducer was answered with."""
+    sequence: int
+    """Number of the first entry among all of the producer's."""
+
+
 class AppendRequest(ClientMessage, frozen=True, kw_only=True, tag=34):
     """Batch: the encoded entries, headers unstamped."""
 
@@ -85,6 +103,9 @@ class AppendRequest(ClientMessage, frozen=True, kw_only=True, tag=34):
     expected_last: int | None = None
     """Append only if no data entry lies behind this index in the leader's whole log; else
     WrongLastIndex. -1: only if there is none at all. Not in a stream."""
+    session: Numbered | None = None
+    """The entries are appended once, however often the request comes. Not in a stream, nor with
+    `expected_last`."""
 
 
 class AppendResponse(ClientMessage, frozen=True, kw_only=True, tag=35):
@@ -92,6 +113,9 @@ class AppendResponse(ClientMessage, frozen=True, kw_only=True, tag=35):
     first_index: int
     count: int
     durability: str
+    ranges: tuple[tuple[int, int, int], ...] = ()
+    """(first_index, count, term) of what was appended at several times, because a crash had cut it; then
+    `first_index` is that of the first, and `term` that of the last. Empty: all of it lies together."""
 
 
 class ReadRequest(ClientMessage, frozen=True, kw_only=True, tag=36):
@@ -183,6 +207,17 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
     """How many of them are needed for anything to be committed."""
 
 
+class ProducerInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """A session, as a log knows it."""
+
+    producer: str
+    epoch: Epoch
+    last_sequence: int
+    """-1: none of its entries is in the log."""
+    last_index: int
+    """Where that one lies; -1 if none is remembered."""
+
+
 class TransferRequest(ClientMessage, frozen=True, kw_only=True, tag=40):
     to_member_id: str
 
@@ -192,6 +227,60 @@ class TransferResponse(ClientMessage, frozen=True, kw_only=True, tag=41):
 
     leader_id: str
     term: int
+
+
+class ConnectProducer(ClientMessage, frozen=True, kw_only=True, tag=42):
+    """A producer's epoch is to begin."""
+
+    producer: str
+    token: bytes
+    """Random, 16 bytes; the same in each repetition."""
+    ends: Epoch | None = None
+    """The epoch that stands, as an answer before has named it; None: there is none."""
+    timeout_ms: int = 0
+    """As in AppendRequest."""
+
+
+class ConnectProducerResponse(ClientMessage, frozen=True, kw_only=True, tag=43):
+    opened: bool
+    """False: `epoch` stands, which the request did not name. Nothing was written."""
+    epoch: Epoch
+    last_sequence: int
+    """Number of the last entry that is in the log; -1: none is."""
+
+
+class LastSequence(ClientMessage, frozen=True, kw_only=True, tag=44):
+    """What is in the log of a producer. Refused with ProducerExpired if there is no such session."""
+
+    producer: str
+
+
+class LastSequenceResponse(ClientMessage, frozen=True, kw_only=True, tag=45):
+    producer: ProducerInfo
+
+
+class ListProducers(ClientMessage, frozen=True, kw_only=True, tag=46):
+    after: str = ""
+    """Names behind this one, in their order."""
+    limit: int = 1000
+
+
+class ListProducersResponse(ClientMessage, frozen=True, kw_only=True, tag=47):
+    producers: tuple[ProducerInfo, ...]
+    is_last: bool
+    """There are none behind these."""
+
+
+class ForgetProducer(ClientMessage, frozen=True, kw_only=True, tag=48):
+    """A session is to end for good, with all that is known of its producer's numbers."""
+
+    producer: str
+    epoch: Epoch
+    """The one that stands; another: ProducerFenced."""
+
+
+class ForgetProducerResponse(ClientMessage, frozen=True, kw_only=True, tag=49):
+    pass
 
 
 class LayoutRequest(ClientMessage, frozen=True, kw_only=True, tag=50):
@@ -274,6 +363,10 @@ class ErrorResponse(ClientMessage, frozen=True, kw_only=True, tag=63):
     expected_last: int = -1
     actual_last: int = -1
     """Both of a WrongLastIndex."""
+    expected_sequence: int = -1
+    """Of a SequenceGap."""
+    last_sequence: int = -1
+    """Of an AlreadyCommitted."""
 
 
 AnyClientMessage = (
@@ -294,6 +387,14 @@ AnyClientMessage = (
     | MoveReaderResponse
     | ReadersRequest
     | ReadersResponse
+    | ConnectProducer
+    | ConnectProducerResponse
+    | LastSequence
+    | LastSequenceResponse
+    | ListProducers
+    | ListProducersResponse
+    | ForgetProducer
+    | ForgetProducerResponse
 )
 
 # ---------------------------------------------------------------- errors on the wire
@@ -318,6 +419,8 @@ def error_response(request_id: int, error: LedgerError) -> ErrorResponse:
         committed_index=getattr(error, "committed_index", -1),
         expected_last=getattr(error, "expected", -1),
         actual_last=getattr(error, "actual", -1),
+        expected_sequence=getattr(error, "expected_sequence", -1),
+        last_sequence=getattr(error, "last_sequence", -1),
     )
 
 
@@ -337,6 +440,10 @@ def error_of(response: ErrorResponse) -> LedgerError:
         )
     if issubclass(kind, WrongLastIndex):
         return kind(response.message, expected=response.expected_last, actual=response.actual_last)
+    if issubclass(kind, SequenceGap):
+        return kind(response.message, expected_sequence=response.expected_sequence)
+    if issubclass(kind, AlreadyCommitted):
+        return kind(response.message, last_sequence=response.last_sequence)
     return kind(
         response.message,
         leader_id=response.leader_id or None,

@@ -127,7 +127,9 @@ class LogStateKeeper:
         controls = controls_of(batch)
         if not controls and not borders:
             return
-        assert not controls or self._directory.may_hold_control_entries, controls[0]
+        assert self._directory.may_hold_control_entries or all(
+            entry.kind is EntryKind.NOOP for entry in controls
+        ), controls[0]
         if self.states is not None:
             self._saver.note(append_past_borders(self.states, batch.first_index, controls, borders))
             self._judge()

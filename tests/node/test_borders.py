@@ -14,7 +14,7 @@ import pytest
 from quorumlog.batch import EntryBatch
 from quorumlog.consensus.ready import Role
 from quorumlog.log_state.control_entries import LEVEL, TimeMark
-from quorumlog.log_state.log_state import EMPTY, LogState
+from quorumlog.log_state.log_state import EMPTY, LogState, decode_state
 from quorumlog.node import LedgerNode
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.files.start_file import save_start
@@ -45,7 +45,8 @@ def saved(node: LedgerNode) -> list[LogStart]:
 
 
 def times(node: LedgerNode) -> list[int | None]:
-    return [msgspec.msgpack.decode(each.record[8:], type=LogState).time_ms for each in saved(node)]
+    states = [decode_state(each.record) for each in saved(node)]
+    return [state.time_ms for state in states if isinstance(state, LogState)]
 
 
 def restarted(cell: Cell, name: str, *, clean: bool = False) -> LedgerNode:

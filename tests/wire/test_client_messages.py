@@ -13,14 +13,8 @@ from quorumlog.errors import (
     OutcomeUnknown,
     WrongLastIndex,
 )
-from quorumlog.wire.client_messages import (
-    AppendRequest,
-    ErrorResponse,
-    Hello,
-    HelloResponse,
-    error_of,
-    error_response,
-)
+from quorumlog.wire.client_messages import AppendRequest, ErrorResponse, Hello, HelloResponse
+from quorumlog.wire.wire_errors import error_of, error_response
 
 WIRE_ERRORS = [
     kind

@@ -61,8 +61,8 @@ from quorumlog.wire.client_messages import (
     StatusResponse,
     TransferRequest,
     TransferResponse,
-    error_of,
 )
+from quorumlog.wire.wire_errors import error_of
 
 _RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     AppendRequest: AppendResponse,

@@ -45,9 +45,9 @@ from quorumlog.wire.client_messages import (
     StatusRequest,
     TransferRequest,
     TransferResponse,
-    error_response,
 )
 from quorumlog.wire.framing import Frame
+from quorumlog.wire.wire_errors import error_response
 
 READ_LIMIT_BYTES = 8 << 20
 """Most bytes of one answer to a read, whatever the request asks."""

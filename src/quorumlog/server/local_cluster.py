@@ -95,9 +95,9 @@ class LocalCluster:
     `directory`: where the members' data directories lie; a temporary one, removed at the end, if not
     given. `ports`: one a member; free ones unless given. `store="memory"` keeps everything in memory.
     `consensus`: `CONSENSUS` unless given. `time_marks`: as in `GroupConfig`; without them the indices of
-    what is appended under one leader are consecutive. Members are called n0, n1, ...; `kill`, `stop`, `restart`,
-    `server` and `data_dir` take such an id, and raise ConfigError for another one, or where the member
-    does not run. Raises ConfigError for options that cannot work.
+    what is appended under one leader are consecutive. Members are called n0, n1, ...; `kill`, `stop`,
+    `restart`, `server` and `data_dir` take such an id, and raise ConfigError for another one, or where
+    the member does not run. Raises ConfigError for options that cannot work.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from quorumlog.consensus.messages import PushEntryRequest
 from quorumlog.consensus.ready import Envelope
 from quorumlog.log_state.control_entries import ControlEntry, TimeMark
 from quorumlog.log_state.log_state import LogState
-from quorumlog.node.writing.log_state_keeper import controls_of
+from quorumlog.node.writing.log_state_reading import controls_of
 from quorumlog.node.writing.time_marks import MARK_INTERVAL_MS
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.view import CheckedCluster, CheckedMember

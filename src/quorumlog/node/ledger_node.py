@@ -41,6 +41,7 @@ from quorumlog.node.writing.batch_former import BatchFormer
 from quorumlog.node.writing.flusher import Flusher
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 from quorumlog.node.writing.log_writer import LogWriter
+from quorumlog.node.writing.time_marks import TimeMarks
 from quorumlog.store.directory.member_directory import MemberDirectory
 from quorumlog.store.ledger_store import ColdRange, LogStart
 
@@ -135,6 +136,7 @@ class LedgerNode:
             self._flusher,
             self._transfers,
             conditions,
+            TimeMarks(self.raft, self.log_state),
         )
         self._drops = LogDrops(directory, self.raft, host, self._carry_out_all)
         self._confirmations = Confirmations(self.raft)
@@ -162,7 +164,7 @@ class LedgerNode:
 
     def advance(self, now_ms: float) -> None:
         self._now_ms = now_ms
-        self.raft.advance(now_ms)
+        self.raft.advance(now_ms, self._host.wall_clock_ms())
         if now_ms >= self._next_data_look_ms and self.raft.role is Role.LEADER:
             self._next_data_look_ms = now_ms + self.config.consensus.heartbeat_interval_ms
             for replica in self._host.replicas_with_moving_data():
@@ -265,7 +267,7 @@ class LedgerNode:
         self._carry_out_all()
         self.readers.tick(self._now_ms)
         while self._pending.queued and self._former.may_form(self._now_ms):
-            self._former.form()
+            self._former.form(self._now_ms)
             self._carry_out_all()
         if bool(self._writer.disk_full) != self.raft.lacks_space:
             self.raft.on_space(bool(self._writer.disk_full))
@@ -300,6 +302,11 @@ class LedgerNode:
 
     def status(self) -> MemberStatus:
         return self.raft.status()
+
+    def log_time_ms(self) -> int | None:
+        """The last committed time mark; None: there is none, or the log's state is not known."""
+        state = self.log_state.committed
+        return None if state is None else state.time_ms
 
     def scrub_status(self) -> ScrubStatus:
         return self._scrubber.status(self._now_ms)

@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 
 from quorumlog.batch import EntryBatch
 from quorumlog.consensus.raft_node import RaftNode
-from quorumlog.entry import EntryKind
 from quorumlog.errors import (
     BadRequest,
     DirectoryDamaged,
@@ -27,7 +26,7 @@ from quorumlog.errors import (
     LedgerError,
     StoreFailure,
 )
-from quorumlog.log_state.control_entries import LEVELS
+from quorumlog.log_state.control_entries import LEVELS, ControlBody, kind_of
 from quorumlog.log_state.log_state import EMPTY, LogState, UnknownState
 from quorumlog.log_state.log_states import AnyState, LogStates
 from quorumlog.node.ports import Host
@@ -104,11 +103,18 @@ class LogStateKeeper:
         if not self._directory.may_hold_control_entries and batch.log_state_positions():
             self._directory.allow_control_entries()
 
-    def admit_own(self, kind: EntryKind) -> None:
-        """This leader is about to write an entry of this kind. Raises LeaderNotReady, BadRequest while
-        not every member knows the kind, DiskFull."""
+    @property
+    def committed(self) -> LogState | None:
+        """Up to the committed index; None while it is not known."""
+        state = None if self.states is None else self.states.committed
+        return state if isinstance(state, LogState) else None
+
+    def admit_own(self, body: ControlBody) -> None:
+        """This leader is about to write this entry. Raises LeaderNotReady, BadRequest while not every
+        member knows the kind, DiskFull."""
         if not self._is_known:
             raise LeaderNotReady(self.problem, retry_after_ms=RETRY_MS)
+        kind = kind_of(body)
         level = self._host.known_level()
         if self.states is not None and isinstance(self.states.appended, LogState):
             # Whoever cannot read such entries cannot read this log any more.

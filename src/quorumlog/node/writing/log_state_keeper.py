@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 
 from quorumlog.batch import EntryBatch
 from quorumlog.consensus.raft_node import RaftNode
+from quorumlog.entry import EntryKind
 from quorumlog.errors import (
     BadRequest,
     DirectoryDamaged,

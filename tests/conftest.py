@@ -16,7 +16,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # process that a test starts and interrupts would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Most tests count indices, and when a second is over is no business of theirs. Those of the marks ask
+# Most tests count indices, and when a second is over is no business of theirs. Those of time marks ask
 # for them; members that run as processes write them.
 LocalCluster.__init__.__kwdefaults__["time_marks"] = False
 

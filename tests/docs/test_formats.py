@@ -23,6 +23,7 @@ from quorumlog.entry import EntryKind, Replica
 from quorumlog.errors import LedgerError
 from quorumlog.header_array import HEADER_DTYPE
 from quorumlog.store.files import durable_file, hard_state_file, slot_file
+from quorumlog.store.files.backup_file import BackupRecord
 from quorumlog.store.files.checkpoint_file import decode_checkpoint
 from quorumlog.store.files.durable_file import DURABLE_MAGIC, decode_durable_point
 from quorumlog.store.files.hard_state_file import HARD_STATE_MAGIC, decode_hard_state
@@ -164,6 +165,8 @@ def test_keys_of_the_text_files() -> None:
     (rows,) = tables(section(TEXT, "Member"))
     line = (GOLDEN / "member").read_bytes().partition(b"\n")[0]
     assert [row["key"] for row in rows] == list(json.loads(line))
+    (rows,) = tables(section(TEXT, "Backup"))
+    assert [row["key"] for row in rows] == list(BackupRecord.__struct_fields__)
     (rows,) = tables(section(TEXT, "Checkpoint"))
     lines = (GOLDEN / "checkpoint").read_text().splitlines()
     assert [row["key"] for row in rows] == [line.partition("=")[0] for line in lines]

@@ -10,7 +10,7 @@ import pytest
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import WrongLastIndex
 from quorumlog.log_state.control_entries import TimeMark
-from quorumlog.node.writing.log_state_keeper import controls_of
+from quorumlog.node.writing.log_state_reading import controls_of
 from quorumlog.node.writing.time_marks import MARK_INTERVAL_MS
 from quorumlog.sim.faults.wall_clocks import YEAR_MS
 from quorumlog.sim.member import SimMember

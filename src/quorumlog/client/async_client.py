@@ -45,7 +45,7 @@ from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.task_joiner import TaskJoiner
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt
-from quorumlog.wire.client_messages import WhyKeptResponse
+from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -203,6 +203,10 @@ class AsyncLedgerClient(LedgerClientBase):
     async def transfer(self, to: str, *, timeout_ms: int | None = None) -> str:
         """See `LedgerClient.transfer`."""
         return await self._run(self._verbs.transfer(to, timeout_ms))
+
+    async def layout(self, from_member: str = "any", *, timeout_ms: int | None = None) -> LayoutResponse:
+        """See `LedgerClient.layout`."""
+        return await self._run(self._verbs.layout(from_member, timeout_ms))
 
     async def close(self) -> None:
         """End the connections. An append that another task waits for ends as OutcomeUnknown."""

@@ -32,7 +32,7 @@ from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.thread_joiner import ThreadJoiner
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt
-from quorumlog.wire.client_messages import WhyKeptResponse
+from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -232,6 +232,11 @@ class LedgerClient(LedgerClientBase):
         Raises TransferFailed with the reason if it stays where it was.
         """
         return self._run(self._verbs.transfer(to, timeout_ms))
+
+    def layout(self, from_member: str = "any", *, timeout_ms: int | None = None) -> LayoutResponse:
+        """Where a member's log begins and how long its segments are: what a copy of its bytes, such as
+        a backup, needs to know beside the entries of `read_batches`."""
+        return self._run(self._verbs.layout(from_member, timeout_ms))
 
     def close(self) -> None:
         """End the connections. An append that another thread waits for ends as OutcomeUnknown."""

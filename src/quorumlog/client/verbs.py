@@ -57,6 +57,8 @@ from quorumlog.errors import (
 )
 from quorumlog.wire.client_messages import (
     AppendRequest,
+    LayoutRequest,
+    LayoutResponse,
     MoveReaderRequest,
     MoveReaderResponse,
     ReadersRequest,
@@ -316,6 +318,12 @@ class Verbs:
         request = request_of(message, LEADER, self.timeout_ms_of(timeout_ms))
         yield call(request)
         return response_of(request, TransferResponse).leader_id
+
+    def layout(self, from_member: str, timeout_ms: float | None) -> Verb[LayoutResponse]:
+        target = read_target(from_member)
+        request = request_of(LayoutRequest(), target, self.timeout_ms_of(timeout_ms))
+        yield call(request)
+        return response_of(request, LayoutResponse)
 
     # ---------------------------------------------------------------- requests of reads
 

@@ -16,6 +16,7 @@ from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
     HelloResponse,
+    LayoutRequest,
     ReadersRequest,
     ReadRequest,
     StatusRequest,
@@ -25,12 +26,15 @@ from quorumlog.wire.framing import FrameDecoder
 
 R = TypeVar("R", bound=AnyClientMessage)
 
+_REPEATABLE = (ReadRequest, StatusRequest, LayoutRequest, ReadersRequest, WhyKeptRequest)
+"""They change nothing, so a lost connection does not decide their outcome."""
+
 
 class Lane(Enum):
     """Connections to one server: an acknowledgement must not queue behind megabytes of a read."""
 
     CONTROL = "control"
-    """Appends, status, transfer."""
+    """Appends, status, transfer, layout."""
     READ = "read"
 
 
@@ -111,7 +115,7 @@ class Request:
     @property
     def is_repeatable(self) -> bool:
         """It changes nothing, so a lost connection does not decide its outcome."""
-        return isinstance(self.message, (ReadRequest, StatusRequest, ReadersRequest, WhyKeptRequest))
+        return isinstance(self.message, _REPEATABLE)
 
     @property
     def is_done(self) -> bool:

@@ -49,6 +49,8 @@ from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
     ErrorResponse,
+    LayoutRequest,
+    LayoutResponse,
     MoveReaderRequest,
     MoveReaderResponse,
     ReadersRequest,
@@ -61,14 +63,15 @@ from quorumlog.wire.client_messages import (
     TransferResponse,
     WhyKeptRequest,
     WhyKeptResponse,
-    error_of,
 )
+from quorumlog.wire.wire_errors import error_of
 
 _RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     AppendRequest: AppendResponse,
     ReadRequest: ReadResponse,
     StatusRequest: StatusResponse,
     TransferRequest: TransferResponse,
+    LayoutRequest: LayoutResponse,
     MoveReaderRequest: MoveReaderResponse,
     ReadersRequest: ReadersResponse,
     WhyKeptRequest: WhyKeptResponse,

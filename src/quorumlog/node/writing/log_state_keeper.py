@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 
 from quorumlog.batch import EntryBatch
 from quorumlog.consensus.raft_node import RaftNode
+from quorumlog.entry import EntryKind
 from quorumlog.errors import (
     BadRequest,
     DirectoryDamaged,
@@ -114,10 +115,12 @@ class LogStateKeeper:
         member knows the kind, DiskFull."""
         if not self._is_known:
             raise LeaderNotReady(self.problem, retry_after_ms=RETRY_MS)
-        kind, committed = kind_of(body), self.committed
+        kind = kind_of(body)
         level = self._host.known_level()
-        # Who does not know the level of what is committed can make nothing of this log already.
-        if level < LEVELS[kind] and (committed is None or committed.level < LEVELS[kind]):
+        if self.states is not None and isinstance(self.states.appended, LogState):
+            # Whoever cannot read such entries cannot read this log any more.
+            level = max(level, self.states.appended.level)
+        if level < LEVELS[kind]:
             raise BadRequest(
                 f"{kind.name} entries need level {LEVELS[kind]} of the log's format; not every member is"
                 f" known to have it (the lowest that was named is {level})"
@@ -131,7 +134,9 @@ class LogStateKeeper:
         controls = controls_of(batch)
         if not controls and not borders:
             return
-        assert not controls or self._directory.may_hold_control_entries, controls[0]
+        assert self._directory.may_hold_control_entries or all(
+            entry.kind is EntryKind.NOOP for entry in controls
+        ), controls[0]
         if self.states is not None:
             self._saver.note(append_past_borders(self.states, batch.first_index, controls, borders))
             self._judge()

@@ -1,4 +1,4 @@
-"""What a client asks on one connection: append, read, status, transfer.
+"""What a client asks on one connection: append, read, status, transfer, layout.
 
 Streams: the leader accepts request n of a stream only behind n - 1 on the same connection. When n is
 refused after it was accepted (the batch that it joined could not be written, or leadership was lost
@@ -30,9 +30,12 @@ from quorumlog.server.clients.append_streams import RETRY_FULL_MS, AppendStreams
 from quorumlog.server.connection import WRITE_BUFFER_BYTES, Connection
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.waiting_reads import ReadOutcome
+from quorumlog.store.ledger_store import LOG_ORIGIN, LogStart
 from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
+    LayoutRequest,
+    LayoutResponse,
     MoveReaderRequest,
     MoveReaderResponse,
     ReaderInfo,
@@ -46,9 +49,9 @@ from quorumlog.wire.client_messages import (
     TransferResponse,
     WhyKeptRequest,
     WhyKeptResponse,
-    error_response,
 )
 from quorumlog.wire.framing import Frame
+from quorumlog.wire.wire_errors import error_response
 
 READ_LIMIT_BYTES = 8 << 20
 """Most bytes of one answer to a read, whatever the request asks."""
@@ -62,6 +65,7 @@ _REQUESTS = (
     ReadRequest,
     StatusRequest,
     TransferRequest,
+    LayoutRequest,
     MoveReaderRequest,
     ReadersRequest,
     WhyKeptRequest,
@@ -108,6 +112,8 @@ class ClientSession:
             driver.enter(self._connection, self._status, driver, request)
         elif isinstance(request, TransferRequest):
             driver.enter(self._connection, self._transfer, driver, request)
+        elif isinstance(request, LayoutRequest):
+            driver.enter(self._connection, self._layout, driver, request)
         elif isinstance(request, MoveReaderRequest):
             driver.enter(self._connection, self._move_reader, driver, request)
         elif isinstance(request, ReadersRequest):
@@ -286,6 +292,23 @@ class ClientSession:
             self._connection.send(driver.config.group, response)
 
         driver.node.transfer(request.to_member_id, done)
+
+    def _layout(self, driver: NodeDriver, request: LayoutRequest) -> None:
+        config, node = driver.config, driver.node
+        start = node.store.start or LogStart(LOG_ORIGIN, b"")
+        response = LayoutResponse(
+            request_id=request.request_id,
+            member_id=config.member_id,
+            cluster_id=node.directory.formation.cluster_id,
+            segment_bytes=config.storage.segment_bytes,
+            index_segment_bytes=config.storage.index_segment_bytes,
+            begin_index=start.point.index,
+            begin_term=start.point.term,
+            begin_chain=start.point.chain,
+            begin_position=start.point.position,
+            begin_record=start.record,
+        )
+        self._connection.send(config.group, response)
 
     # ---------------------------------------------------------------- readers
 

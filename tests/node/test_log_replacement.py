@@ -1,13 +1,9 @@
-"""A member whose log ends before the leader's begins: it takes over the start, and entries from there."""
+"""A member whose log ends before the leader's begins takes over the start, and entries from there."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from quorumlog.consensus.messages import InstallRequest, InstallResponse, InstallResult
-from quorumlog.consensus.ready import Role
 from tests.node.cell import Cell
 from tests.node.test_log_drops import SEGMENTS, border, fill
 

@@ -57,7 +57,21 @@ def test_every_option_with_the_keys_that_spark_hands_over() -> None:
         pushdown=True,
         timeout_ms=1500,
     )
-    assert {*given, "path"} == {name.lower() for name in OPTION_NAMES}
+    assert {*given, "path", "subscribe"} == {name.lower() for name in OPTION_NAMES}
+
+
+def test_a_group_may_be_subscribed_to_as_with_kafka() -> None:
+    assert LedgerOptions.parse({**SERVERS, "subscribe": "orders"}).served_group == "orders"
+
+
+def test_columns_are_named_in_any_case() -> None:
+    assert LedgerOptions.parse({**SERVERS, "columns": "Index, BODY"}).columns == ("index", "body")
+
+
+def test_batches_are_fetched_ahead_from_servers_and_not_from_cached_files() -> None:
+    assert LedgerOptions.parse(SERVERS).batches_ahead == 2
+    assert LedgerOptions.parse({"path": "/data/n0"}).batches_ahead == 0
+    assert LedgerOptions.parse({"path": "/data/n0", "prefetch": "3"}).batches_ahead == 3
 
 
 @pytest.mark.parametrize("path", ["/data/n0", "file:/data/n0", "file:///data/n0"])
@@ -77,7 +91,11 @@ def test_a_path_may_be_a_file_uri(path: str) -> None:
         ({"path": ""}, "option path is empty"),
         ({**SERVERS, "group": ""}, "option group is empty"),
         ({**SERVERS, "minPartitions": "many"}, "minPartitions must be a whole number, not 'many'"),
-        ({**SERVERS, "minPartitions": "0"}, "minPartitions must be in 1 .. "),
+        ({**SERVERS, "minPartitions": "-1"}, "minPartitions must be in 0 .. "),
+        ({**SERVERS, "group": "a", "subscribe": "b"}, "group and subscribe are two names of one thing"),
+        ({**SERVERS, "subscribe": "a,b"}, "subscribe names one group, not 'a,b'"),
+        ({"path": "s3a://bucket/n0"}, "read from local paths only"),
+        ({"path": "dbfs:/n0"}, "read from local paths only"),
         ({**SERVERS, "partitionBytes": "-1"}, "partitionBytes must be in 1"),
         ({**SERVERS, "batchBytes": "1000000000"}, "batchBytes must be in 1 .. 268435456"),
         ({**SERVERS, "prefetch": "65"}, "prefetch must be in 0 .. 64, not 65"),

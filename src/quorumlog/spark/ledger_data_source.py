@@ -9,7 +9,7 @@ from pyspark.sql.types import StructType
 
 from quorumlog.spark.batch_reader import LedgerBatchReader, PushdownReader
 from quorumlog.spark.options import LedgerOptions
-from quorumlog.spark.rows import COLUMNS, spark_schema_of
+from quorumlog.spark.rows import DEFAULT_COLUMNS, spark_schema_of
 
 FORMAT_NAME = "quorumlog"
 
@@ -34,7 +34,7 @@ class LedgerDataSource(DataSource):
         return FORMAT_NAME
 
     def schema(self) -> StructType:
-        return spark_schema_of(self.ledger_options.columns or COLUMNS)
+        return spark_schema_of(self.ledger_options.columns or DEFAULT_COLUMNS)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         reader = PushdownReader if self.ledger_options.pushdown else LedgerBatchReader

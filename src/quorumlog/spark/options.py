@@ -14,6 +14,7 @@ from quorumlog.spark.rows import COLUMNS
 COMMITTED = "commitIndex"
 LOCAL = "local"
 
+DEFAULT_PREFETCH = 2
 _MAX_BATCH_BYTES = 256 * MIB
 """Offsets of an Arrow binary column are 32-bit; a batch may exceed its size by one entry."""
 
@@ -31,7 +32,9 @@ class LedgerOptions:
     ending_offsets: StatedOffset = LATEST
     """Exclusive: the index after the last entry to read."""
     columns: tuple[str, ...] | None = None
-    min_partitions: int = 1
+    """None: `DEFAULT_COLUMNS`."""
+    min_partitions: int = 0
+    """0: as many as this machine has cores, of a log that is worth it."""
     partition_bytes: int = 128 * MIB
     max_records_per_partition: int = 0
     """0: no limit."""
@@ -39,8 +42,10 @@ class LedgerOptions:
     read_consistency: str = COMMITTED
     verify_crc: bool = True
     batch_bytes: int = 2 * MIB
-    prefetch: int = 2
-    """Batches read ahead by a thread of the task; 0: no thread."""
+    prefetch: int | None = None
+    """Batches read ahead of the one that Spark takes. With `path` they need a thread of the task, which
+    costs more than it saves where pages are cached; 0: no thread. None: `DEFAULT_PREFETCH` with
+    `servers`, 0 with `path`."""
     pushdown: bool = False
     timeout_ms: int = 30_000
     """How long a task or the planner tries the members in turn without any progress."""
@@ -48,6 +53,12 @@ class LedgerOptions:
     @property
     def served_group(self) -> str:
         return self.group or DEFAULT_GROUP
+
+    @property
+    def batches_ahead(self) -> int:
+        if self.prefetch is not None:
+            return self.prefetch
+        return 0 if self.path else DEFAULT_PREFETCH
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> LedgerOptions:
@@ -61,6 +72,8 @@ class LedgerOptions:
                 valid = ", ".join(OPTION_NAMES)
                 raise ConfigError(f"unknown option {key!r} of format quorumlog; valid are {valid}")
             name, field_name, parse = entry
+            if field_name in given:
+                raise ConfigError("options group and subscribe are two names of one thing; give one")
             given[field_name] = parse(name, str(text).strip())
         parsed = cls(**given)
         if parsed.servers and parsed.path:
@@ -91,6 +104,12 @@ def _servers(name: str, text: str) -> str:
 def _path(name: str, text: str) -> str:
     if not text:
         raise ConfigError(f"option {name} is empty; write the data directory of a stopped member")
+    scheme, separator, _ = text.partition(":/")
+    if separator and scheme != "file" and "/" not in scheme:
+        raise ConfigError(
+            f"option {name} is {text!r}: data directories are read from local paths only, the same on"
+            " every worker; copy it there, or read from running members with option servers"
+        )
     return text.removeprefix("file://") if text.startswith("file:///") else text.removeprefix("file:")
 
 
@@ -98,6 +117,12 @@ def _text(name: str, text: str) -> str:
     if not text:
         raise ConfigError(f"option {name} is empty; leave it out or give a name")
     return text
+
+
+def _group(name: str, text: str) -> str:
+    if "," in text:
+        raise ConfigError(f"option {name} names one group, not {text!r}: read each, and union them")
+    return _text(name, text)
 
 
 def _number(low: int, high: int) -> Callable[[str, str], int]:
@@ -127,7 +152,7 @@ def _consistency(name: str, text: str) -> str:
 
 
 def _columns(name: str, text: str) -> tuple[str, ...]:
-    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    names = tuple(part.strip().lower() for part in text.split(",") if part.strip())
     for column in names:
         if column not in COLUMNS:
             raise ConfigError(
@@ -146,10 +171,11 @@ _PARSERS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
         ("servers", "servers", _servers),
         ("path", "path", _path),
         ("group", "group", _text),
+        ("subscribe", "group", _group),
         ("startingOffsets", "starting_offsets", parse_offset),
         ("endingOffsets", "ending_offsets", parse_offset),
         ("columns", "columns", _columns),
-        ("minPartitions", "min_partitions", _number(1, 1_000_000)),
+        ("minPartitions", "min_partitions", _number(0, 1_000_000)),
         ("partitionBytes", "partition_bytes", _number(1, 2**62)),
         ("maxRecordsPerPartition", "max_records_per_partition", _number(1, 2**62)),
         ("failOnDataLoss", "fail_on_data_loss", _boolean),

@@ -103,6 +103,7 @@ class LedgerNode:
             host,
             self._carry_out_all,
             lambda: directory.hard_state.term,
+            lambda start: self._drops.give_up_below(start, self.durable_committed_index),
         )
         self.log_state = LogStateKeeper(directory, self.raft, host, self.repairer.found)
         self._writer = LogWriter(

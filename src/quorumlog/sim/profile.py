@@ -188,10 +188,7 @@ def draw_profile(
         stops_with_successor=stops.random() < 0.4,
         appends_conditionally=conditions.random() < 0.2,
         writes_controls=controls.random() < 0.3,
-        # A damaged range that all others have dropped stays damaged for now.
-        drops_segments=not {"flipped bit", "zeroed page"} & {*(chosen or FAULT_KINDS)}
-        and not lossy_disks
-        and drops.random() < 0.3,
+        drops_segments=not lossy_disks and drops.random() < 0.3,
     )
     if profile.clients == 3 and profile.body_bytes != 1500 and not lossy_disks:
         profile = replace(profile, asks_for_end=True)

@@ -24,6 +24,7 @@ PARTS = (
     "log_state",
     "time_marks",
     "log_begin",
+    "retention",
 )
 for part in PARTS:
     importlib.import_module(f"tests.mutants.{part}")

@@ -13,6 +13,8 @@ from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB, GroupConfig
 from quorumlog.consensus.messages import (
     AnyPeerMessage,
+    InstallRequest,
+    InstallResponse,
     PushEntryRequest,
     PushResult,
     PushType,
@@ -25,6 +27,7 @@ from quorumlog.entry import Durability, EntryId, Replica
 from quorumlog.errors import LedgerError
 from quorumlog.log_state.control_entries import ControlBody
 from quorumlog.node.begin.log_drops import LogDrops
+from quorumlog.node.begin.log_replacement import LogReplacement
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, PendingAppends
 from quorumlog.node.ports import Host
 from quorumlog.node.reading.confirmations import Confirmations, Confirmed
@@ -33,6 +36,7 @@ from quorumlog.node.repair.repairer import Repairer
 from quorumlog.node.repair.scrubber import Scrubber, ScrubStatus
 from quorumlog.node.retention.reader_moves import ReaderMoves
 from quorumlog.node.sending.catch_up_pace import CatchUpPace
+from quorumlog.node.sending.install_sender import InstallSender
 from quorumlog.node.sending.push_sender import PushSender
 from quorumlog.node.sending.recent_batches import RecentBatches
 from quorumlog.node.transfers import TransferOutcome, Transfers
@@ -84,6 +88,7 @@ class LedgerNode:
             random=rng,
             now_ms=now_ms,
             damaged=[(each.first_index, each.stop_index) for each in self.store.damaged],
+            owed_index=-1 if self.store.start is None else self.store.start.owed_index,
         )
         self.committed_index = directory.committed_index
         self.durable_committed_index = directory.committed_index
@@ -114,6 +119,9 @@ class LedgerNode:
         self._pushes = PushSender(
             self.replica, self.raft, self.store, self._recent, host, self._pace, self.repairer.found
         )
+        self._installs = InstallSender(
+            self.replica, config.consensus, self.raft, self.store, host, self._pace
+        )
         self._scrubber = Scrubber(
             self._scrub_bytes_per_second,
             config.storage.scrub_start_delay_ms,
@@ -139,6 +147,9 @@ class LedgerNode:
             TimeMarks(self.raft, self.log_state),
         )
         self._drops = LogDrops(directory, self.raft, host, self._carry_out_all)
+        self._replacement = LogReplacement(
+            self.replica, directory, config.storage.segment_bytes, self.raft, host, self._carry_out_all
+        )
         self._confirmations = Confirmations(self.raft)
         self.readers = ReaderMoves(
             self.store, self.log_state, self.refusal_unless_leading, self.propose_control
@@ -171,12 +182,19 @@ class LedgerNode:
                 self.raft.on_bytes_moved(replica)
 
     def receive(self, message: AnyPeerMessage) -> None:
-        """A message of another member. Raises ProtocolViolation if its bytes are not what it says."""
+        """A message of another member. Raises ProtocolViolation if its bytes are not what it says, and
+        LogReplaced."""
         if isinstance(message, RangeRequest):
             self.repairer.on_request(message)
             return
         if isinstance(message, RangeResponse):
             self.repairer.on_response(message, self._now_ms)
+            return
+        if isinstance(message, InstallRequest):
+            self._replacement.on_request(message, is_dropping=self._drops.is_under_way)
+            return
+        if isinstance(message, InstallResponse):
+            self._installs.on_response(message, self._now_ms)
             return
         refuse = None
         if isinstance(message, PushEntryRequest) and message.push in (
@@ -277,6 +295,7 @@ class LedgerNode:
             self._carry_out_all()
         self._note_durable_committed()
         self._pushes.tick(self._now_ms)
+        self._installs.tick(self._now_ms)
         self._transfers.tick(self._now_ms)
         self._carry_out_all()
         self._run_timers()
@@ -288,6 +307,7 @@ class LedgerNode:
             self.repairer.next_wakeup_ms(),
             self._scrubber.next_wakeup_ms(),
             self._pushes.next_wakeup_ms(),
+            self._installs.next_wakeup_ms(),
             self.log_state.next_wakeup_ms(),
             self._transfers.next_wakeup_ms(),
             self.readers.next_wakeup_ms(),
@@ -319,7 +339,8 @@ class LedgerNode:
         if self._writer.disk_full:
             problems.append(self._writer.disk_full)
         problems += self.repairer.problems()
-        problems += filter(None, [self.log_state.problem, self._drops.problem])
+        own = (self.log_state.problem, self._drops.problem, self._replacement.problem)
+        problems += [*filter(None, own), *self._installs.problems()]
         if self.lost_committed_from is not None:
             problems.append(
                 f"entries from index {self.lost_committed_from} on, acknowledged under flush = async,"
@@ -426,12 +447,14 @@ class LedgerNode:
         self.repairer.tick(self._now_ms)
         self._scrubber.tick(self._now_ms)
 
-    def close(self, *, clean: bool) -> None:
-        """Give the directory back. `clean`: everything synced and the checkpoint written first."""
-        self._pending.lose(
-            "the member is stopping; the entries may still commit", self._former.not_leader()
-        )
+    def answer_all(self, reason: str) -> None:
+        """Whoever waits hears that nothing more comes of it here."""
+        self._pending.lose(f"{reason}; the entries may still commit", self._former.not_leader())
         self._confirmations.refuse(self._former.not_leader())
         self.readers.lose(self._former.not_leader())
         self._transfers.close()
+
+    def close(self, *, clean: bool) -> None:
+        """Give the directory back. `clean`: everything synced and the checkpoint written first."""
+        self.answer_all("the member is stopping")
         self._flusher.close(self.durable_committed_index, clean=clean)

@@ -46,6 +46,8 @@ class LogStart(msgspec.Struct, frozen=True, array_like=True):
     replaces: bool = False
     """The log was put in place of another one: whatever segments lie here are of that one, until this
     is False again."""
+    owed_index: int = -1
+    """Of a log that was installed: the group had committed entries up to here then."""
 
 
 class LogRange(NamedTuple):

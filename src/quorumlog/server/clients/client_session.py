@@ -28,7 +28,7 @@ from quorumlog.node.transfers import TransferOutcome
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS, AppendStreams
 from quorumlog.server.connection import WRITE_BUFFER_BYTES, Connection
 from quorumlog.server.node_driver import NodeDriver
-from quorumlog.server.waiting_reads import ReadOutcome
+from quorumlog.server.waiting_reads import ReadOutcome, begins_anew
 from quorumlog.store.ledger_store import LOG_ORIGIN, LogStart
 from quorumlog.wire.client_messages import (
     AppendRequest,
@@ -97,6 +97,8 @@ class ClientSession:
             known = ", ".join(self._drivers)
             error = UnknownGroup(f"group {group!r} is not served here; groups: {known}")
             self._connection.send(group, error_response(request.request_id, error))
+        elif driver.stopped and (number := getattr(request, "request_id", None)) is not None:
+            self._refuse(driver, number, begins_anew(driver.config.member_id))
         elif isinstance(request, AppendRequest):
             if request.previous_connection:
                 self._close_client(request.previous_connection)

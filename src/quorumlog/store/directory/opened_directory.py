@@ -75,6 +75,10 @@ class MemberDirectory:
         self._checkpoint_problem = ""
         self._checkpoint_lock = threading.Lock()
 
+    @property
+    def disk(self) -> Disk:
+        return self._disk
+
     def save_hard_state(self, state: HardState) -> None:
         """On disk when this returns. Raises StoreFailure."""
         self._hard_state_file.save(state)

@@ -3,7 +3,7 @@
     payload of a slot (slot_file.py, here of 128 KiB)
     offset  bytes  field
          0      4  size    of what follows, big-endian
-         4   size  MessagePack: [[index, term, chain, position], record, replaces]
+         4   size  MessagePack: [[index, term, chain, position], record, replaces, owed_index]
 
 It is on disk, in both slots, before the first segment below it goes; what a crash leaves there, the next
 start of the process removes.

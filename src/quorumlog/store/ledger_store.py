@@ -230,6 +230,9 @@ class LedgerStore(Protocol):
         deleting what lies below, oldest first. What a full disk keeps from being deleted is left to the
         next such work, or to a start. The work raises StoreFailure."""
 
+    def left_to_delete(self) -> Callable[[], None] | None:
+        """The same work once more, where a full disk has kept something of what was dropped."""
+
     @property
     def end(self) -> LogPoint:
         """The last entry that is held, durable or not."""

@@ -39,6 +39,10 @@ def test_every_option_with_the_keys_that_spark_hands_over() -> None:
         "prefetch": "0",
         "pushdown": "true",
         "timeoutms": "1500",
+        "maxoffsetspertrigger": "10000",
+        "maxbytespertrigger": "1000000",
+        "minoffsetspertrigger": "100",
+        "maxtriggerdelay": "2m",
     }
     assert LedgerOptions.parse(given) == LedgerOptions(
         servers="a:1,b:2",
@@ -56,6 +60,10 @@ def test_every_option_with_the_keys_that_spark_hands_over() -> None:
         prefetch=0,
         pushdown=True,
         timeout_ms=1500,
+        max_offsets=10000,
+        max_bytes=1000000,
+        min_offsets=100,
+        max_trigger_delay_ms=120_000,
     )
     assert {*given, "path", "subscribe"} == {name.lower() for name in OPTION_NAMES}
 
@@ -94,6 +102,7 @@ def test_a_path_may_be_a_file_uri(path: str) -> None:
         ({**SERVERS, "minPartitions": "-1"}, "minPartitions must be in 0 .. "),
         ({**SERVERS, "group": "a", "subscribe": "b"}, "group and subscribe are two names of one thing"),
         ({**SERVERS, "subscribe": "a,b"}, "subscribe names one group, not 'a,b'"),
+        ({**SERVERS, "maxTriggerDelay": "soon"}, "maxTriggerDelay must be like 500ms, 30s, 15m or 2h"),
         ({"path": "s3a://bucket/n0"}, "read from local paths only"),
         ({"path": "dbfs:/n0"}, "read from local paths only"),
         ({**SERVERS, "partitionBytes": "-1"}, "partitionBytes must be in 1"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -47,6 +48,12 @@ class LedgerOptions:
     costs more than it saves where pages are cached; 0: no thread. None: `DEFAULT_PREFETCH` with
     `servers`, 0 with `path`."""
     pushdown: bool = False
+    max_offsets: int = 0
+    """Of a micro-batch; 0: no limit. So it is with the bytes of the log."""
+    max_bytes: int = 0
+    min_offsets: int = 0
+    """Fewer wait for more, but not longer than `max_trigger_delay_ms`."""
+    max_trigger_delay_ms: int = 15 * 60_000
     timeout_ms: int = 30_000
     """How long a task or the planner tries the members in turn without any progress."""
 
@@ -138,6 +145,15 @@ def _number(low: int, high: int) -> Callable[[str, str], int]:
     return parse
 
 
+def _duration(name: str, text: str) -> int:
+    """Milliseconds of what Kafka's source takes: 500ms, 30s, 15m, 2h."""
+    found = re.fullmatch(r"(\d+)\s*(ms|s|m|min|h)", text.lower())
+    if found is None:
+        raise ConfigError(f"option {name} must be like 500ms, 30s, 15m or 2h, not {text!r}")
+    factors = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
+    return int(found[1]) * factors[found[2]]
+
+
 def _boolean(name: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise ConfigError(f"option {name} must be true or false, not {text!r}")
@@ -184,9 +200,19 @@ _PARSERS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
         ("batchBytes", "batch_bytes", _number(1, _MAX_BATCH_BYTES)),
         ("prefetch", "prefetch", _number(0, 64)),
         ("pushdown", "pushdown", _boolean),
+        ("maxOffsetsPerTrigger", "max_offsets", _number(1, 2**62)),
+        ("maxBytesPerTrigger", "max_bytes", _number(1, 2**62)),
+        ("minOffsetsPerTrigger", "min_offsets", _number(1, 2**62)),
+        ("maxTriggerDelay", "max_trigger_delay_ms", _duration),
         ("timeoutMs", "timeout_ms", _number(1, 2**31 - 1)),
     )
 }
 assert {entry[1] for entry in _PARSERS.values()} == {f.name for f in fields(LedgerOptions)}
 
 OPTION_NAMES = tuple(name for name, _, _ in _PARSERS.values())
+STREAM_OPTIONS = (
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+)

@@ -41,11 +41,6 @@ class SegmentBorders(Borders):
         thread."""
         self._path = f"{directory}/{STATES_NAME}"
 
-    @property
-    def has_any(self) -> bool:
-        begin, end = self._ends.begin, self._ends.end
-        return self._data.base_of(begin.position) != self._data.base_of(end.position)
-
     def newest(self, last_index: int) -> LogPoint | None:
         # Damage may hide it.
         for base in reversed(self._data.bases):

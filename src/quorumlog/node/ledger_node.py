@@ -446,6 +446,7 @@ class LedgerNode:
         self.log_state.tick(self._now_ms)
         self.repairer.tick(self._now_ms)
         self._scrubber.tick(self._now_ms)
+        self._drops.tick(self._now_ms)
 
     def answer_all(self, reason: str) -> None:
         """Whoever waits hears that nothing more comes of it here."""

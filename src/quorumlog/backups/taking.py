@@ -295,19 +295,14 @@ class BackupTaking:
 
     def complete(self) -> BackupTaken:
         target, log = self._target, self._copied
-        before = target.record
-        known = None
-        if before is not None and before.cut is not None and before.record:
-            known = (before.cut.index, before.record)
-        state = state_at_end(log.store, known)
-        is_known = isinstance(state, LogState)
+        state = state_at_end(log.store)
         record = target.complete(
             record=state.encode() if isinstance(state, LogState) else b"",
             time_ms=state.time_ms if isinstance(state, LogState) else None,
             taken_ms=time.time_ns() // 1_000_000,
             release=VERSION,
         )
-        assert record.cut is not None and is_known == bool(record.record), record
+        assert record.cut is not None, record
         new_entries = log.end.index + 1 - self._first_new
         return BackupTaken(
             directory=target.path,

@@ -18,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from quorumlog.backups import backup, restore
     from quorumlog.batch import Entry, EntryBatch
     from quorumlog.client import (
         AsyncLedgerClient,
@@ -108,14 +109,17 @@ __all__ = [
     "Unreachable",
     "WrongLastIndex",
     "__version__",
+    "backup",
     "connect",
     "connect_async",
     "leader_of",
+    "restore",
 ]
 
 __version__ = VERSION
 
 _HOMES = {
+    "backups": ("backup", "restore"),
     "batch": ("Entry", "EntryBatch"),
     "client": (
         "AsyncLedgerClient",

@@ -35,6 +35,7 @@ from quorumlog.node.reading.readable_log import ReadableLog
 from quorumlog.node.repair.repairer import Repairer
 from quorumlog.node.repair.scrubber import Scrubber, ScrubStatus
 from quorumlog.node.retention.reader_moves import ReaderMoves
+from quorumlog.node.retention.retention import Retention
 from quorumlog.node.sending.catch_up_pace import CatchUpPace
 from quorumlog.node.sending.install_sender import InstallSender
 from quorumlog.node.sending.push_sender import PushSender
@@ -154,6 +155,7 @@ class LedgerNode:
         self.readers = ReaderMoves(
             self.store, self.log_state, self.refusal_unless_leading, self.propose_control
         )
+        self.retention = Retention(self, host, now_ms)
         self._readable = ReadableLog(self.raft, self.store, self._recent, config.member_id)
         self._next_expiry_ms = self._next_space_ms = self._next_data_look_ms = now_ms
 
@@ -311,6 +313,7 @@ class LedgerNode:
             self.log_state.next_wakeup_ms(),
             self._transfers.next_wakeup_ms(),
             self.readers.next_wakeup_ms(),
+            self.retention.next_wakeup_ms(),
         )
         if self._writer.disk_full:
             wakeup = min(wakeup, self._next_space_ms)
@@ -339,7 +342,12 @@ class LedgerNode:
         if self._writer.disk_full:
             problems.append(self._writer.disk_full)
         problems += self.repairer.problems()
-        own = (self.log_state.problem, self._drops.problem, self._replacement.problem)
+        own = (
+            self.log_state.problem,
+            self._drops.problem,
+            self._replacement.problem,
+            self.retention.problem,
+        )
         problems += [*filter(None, own), *self._installs.problems()]
         if self.lost_committed_from is not None:
             problems.append(
@@ -447,6 +455,7 @@ class LedgerNode:
         self.repairer.tick(self._now_ms)
         self._scrubber.tick(self._now_ms)
         self._drops.tick(self._now_ms)
+        self.retention.tick(self._now_ms)
 
     def answer_all(self, reason: str) -> None:
         """Whoever waits hears that nothing more comes of it here."""

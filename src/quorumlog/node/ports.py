@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 from quorumlog.consensus.ready import Envelope, RoleChange
 from quorumlog.entry import Durability, Replica
 from quorumlog.errors import LedgerError, StoreFailure
+from quorumlog.log_state.log_state import LostRange
 from quorumlog.store.ledger_store import LogStart
 
 T = TypeVar("T")
@@ -53,6 +54,9 @@ class Host(Protocol):
 
     def lost_committed(self, first_index: int) -> None:
         """Async mode: acknowledged entries from here on were cut by order of a later leader."""
+
+    def reader_lost(self, lost: LostRange) -> None:
+        """Entries that a reader wanted to be held may be deleted by now: the disk was nearly full."""
 
     def wall_clock_ms(self) -> int:
         """Milliseconds since 1970 as this machine has it: it may be wrong, jump, and go backwards."""

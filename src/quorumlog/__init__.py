@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from quorumlog.batch import Entry, EntryBatch
+    from quorumlog.batch import Entry, EntryBatch, TimedEntry
     from quorumlog.client import (
         AsyncLedgerClient,
         LedgerClient,
@@ -95,6 +95,7 @@ __all__ = [
     "StoreFailure",
     "StreamOutcomeUnknown",
     "StreamProgress",
+    "TimedEntry",
     "TransferFailed",
     "UnknownGroup",
     "Unreachable",
@@ -108,7 +109,7 @@ __all__ = [
 __version__ = VERSION
 
 _HOMES = {
-    "batch": ("Entry", "EntryBatch"),
+    "batch": ("Entry", "EntryBatch", "TimedEntry"),
     "client": (
         "AsyncLedgerClient",
         "LedgerClient",

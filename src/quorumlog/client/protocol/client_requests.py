@@ -15,6 +15,7 @@ from quorumlog.wire.client_messages import (
     AnyClientMessage,
     AppendRequest,
     AppendResponse,
+    FindMarkRequest,
     HelloResponse,
     ReadRequest,
     StatusRequest,
@@ -109,7 +110,7 @@ class Request:
     @property
     def is_repeatable(self) -> bool:
         """It changes nothing, so a lost connection does not decide its outcome."""
-        return isinstance(self.message, (ReadRequest, StatusRequest))
+        return isinstance(self.message, (ReadRequest, StatusRequest, FindMarkRequest))
 
     @property
     def is_done(self) -> bool:

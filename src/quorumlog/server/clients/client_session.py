@@ -22,6 +22,7 @@ from quorumlog.errors import (
     UnknownGroup,
 )
 from quorumlog.node.pending_appends import AppendOutcome
+from quorumlog.node.reading.mark_finder import MarkOutcome
 from quorumlog.node.transfers import TransferOutcome
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS, AppendStreams
 from quorumlog.server.connection import WRITE_BUFFER_BYTES, Connection
@@ -30,6 +31,8 @@ from quorumlog.server.waiting_reads import ReadOutcome
 from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
+    FindMarkRequest,
+    FindMarkResponse,
     ReadRequest,
     ReadResponse,
     StatusRequest,
@@ -43,6 +46,7 @@ READ_LIMIT_BYTES = 8 << 20
 """Most bytes of one answer to a read, whatever the request asks."""
 WAIT_LIMIT_MS = 60_000
 WAITING_READS_LIMIT = 1000
+_REQUESTS = AppendRequest | ReadRequest | StatusRequest | TransferRequest | FindMarkRequest
 
 
 class ClientSession:
@@ -70,7 +74,7 @@ class ClientSession:
         group, request, batch = frame
         driver = self._drivers.get(group)
         if driver is None:
-            if not isinstance(request, AppendRequest | ReadRequest | StatusRequest | TransferRequest):
+            if not isinstance(request, _REQUESTS):
                 raise ProtocolViolation(f"{type(request).__name__} from a client")
             known = ", ".join(self._drivers)
             error = UnknownGroup(f"group {group!r} is not served here; groups: {known}")
@@ -85,6 +89,8 @@ class ClientSession:
             driver.enter(self._connection, self._status, driver, request)
         elif isinstance(request, TransferRequest):
             driver.enter(self._connection, self._transfer, driver, request)
+        elif isinstance(request, FindMarkRequest):
+            driver.enter(self._connection, self._find_mark, driver, request)
         else:
             raise ProtocolViolation(f"{type(request).__name__} from a client")
 
@@ -257,3 +263,24 @@ class ClientSession:
             self._connection.send(driver.config.group, response)
 
         driver.node.transfer(request.to_member_id, done)
+
+    def _find_mark(self, driver: NodeDriver, request: FindMarkRequest) -> None:
+        node = driver.node
+
+        def done(outcome: MarkOutcome) -> None:
+            if isinstance(outcome, LedgerError):
+                self._refuse(driver, request.request_id, outcome)
+                return
+            response = FindMarkResponse(
+                request_id=request.request_id,
+                index=-1 if outcome is None else outcome.index,
+                time_ms=-1 if outcome is None else outcome.time_ms,
+                ledger_begin_index=node.store.begin.index + 1,
+                committed_index=node.committed_index,
+            )
+            self._connection.send(driver.config.group, response)
+
+        if request.index >= 0:
+            node.marks.at_index(request.index, done)
+        else:
+            node.marks.at_time(request.time_ms, done)

@@ -9,20 +9,20 @@ from quorumlog.batch import EntryBatch, TimedEntry
 from quorumlog.entry import EntryKind
 from quorumlog.log_state.control_entries import TimeMark, decode_body
 
-_BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def time_of(time_ms: int) -> datetime | None:
     """In UTC; None below 0, and for what Python's calendar does not reach."""
     try:
-        return _BEGINNING + timedelta(milliseconds=time_ms) if time_ms >= 0 else None
+        return BEGINNING + timedelta(milliseconds=time_ms) if time_ms >= 0 else None
     except OverflowError:
         return None
 
 
 def milliseconds_of(time: datetime) -> int:
     """Since 1970, rounded down; of a time with a zone."""
-    return (time - _BEGINNING) // timedelta(milliseconds=1)
+    return (time - BEGINNING) // timedelta(milliseconds=1)
 
 
 class AppendTimes:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from quorumlog.backups import backup, restore
-    from quorumlog.batch import Entry, EntryBatch
+    from quorumlog.batch import Entry, EntryBatch, TimedEntry
     from quorumlog.client import (
         AsyncLedgerClient,
         LedgerClient,
@@ -102,6 +102,7 @@ __all__ = [
     "StoreFailure",
     "StreamOutcomeUnknown",
     "StreamProgress",
+    "TimedEntry",
     "TooManyReaders",
     "TransferFailed",
     "UnknownGroup",
@@ -120,7 +121,7 @@ __version__ = VERSION
 
 _HOMES = {
     "backups": ("backup", "restore"),
-    "batch": ("Entry", "EntryBatch"),
+    "batch": ("Entry", "EntryBatch", "TimedEntry"),
     "client": (
         "AsyncLedgerClient",
         "LedgerClient",

@@ -31,6 +31,7 @@ from quorumlog.node.begin.log_replacement import LogReplacement
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, PendingAppends
 from quorumlog.node.ports import Host
 from quorumlog.node.reading.confirmations import Confirmations, Confirmed
+from quorumlog.node.reading.mark_finder import MarkFinder
 from quorumlog.node.reading.readable_log import ReadableLog
 from quorumlog.node.repair.repairer import Repairer
 from quorumlog.node.repair.scrubber import Scrubber, ScrubStatus
@@ -157,6 +158,12 @@ class LedgerNode:
         )
         self.retention = Retention(self, host, now_ms)
         self._readable = ReadableLog(self.raft, self.store, self._recent, config.member_id)
+        self.marks = MarkFinder(
+            self.store,
+            host,
+            lambda: (self.log_state.committed, self.committed_index),
+            self.repairer.found,
+        )
         self._next_expiry_ms = self._next_space_ms = self._next_data_look_ms = now_ms
 
     def configure(self, config: GroupConfig) -> None:
@@ -328,8 +335,8 @@ class LedgerNode:
 
     def log_time_ms(self) -> int | None:
         """The last committed time mark; None: there is none, or the log's state is not known."""
-        state = self.log_state.committed
-        return None if state is None else state.time_ms
+        mark = self.marks.newest
+        return None if mark is None else mark.time_ms
 
     def scrub_status(self) -> ScrubStatus:
         return self._scrubber.status(self._now_ms)

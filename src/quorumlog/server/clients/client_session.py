@@ -23,6 +23,7 @@ from quorumlog.errors import (
 )
 from quorumlog.log_state.control_entries import Hold
 from quorumlog.node.pending_appends import AppendOutcome
+from quorumlog.node.reading.mark_finder import MarkOutcome
 from quorumlog.node.retention.reader_moves import MoveOutcome, ReaderMove
 from quorumlog.node.transfers import TransferOutcome
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS, AppendStreams
@@ -33,6 +34,8 @@ from quorumlog.store.ledger_store import LOG_ORIGIN, LogStart
 from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
+    FindMarkRequest,
+    FindMarkResponse,
     LayoutRequest,
     LayoutResponse,
     MoveReaderRequest,
@@ -64,6 +67,7 @@ _REQUESTS = (
     LayoutRequest,
     MoveReaderRequest,
     ReadersRequest,
+    FindMarkRequest,
 )
 
 
@@ -115,6 +119,8 @@ class ClientSession:
             driver.enter(self._connection, self._move_reader, driver, request)
         elif isinstance(request, ReadersRequest):
             driver.enter(self._connection, self._readers, driver, request)
+        elif isinstance(request, FindMarkRequest):
+            driver.enter(self._connection, self._find_mark, driver, request)
         else:
             raise ProtocolViolation(f"{type(request).__name__} from a client")
 
@@ -287,6 +293,27 @@ class ClientSession:
             self._connection.send(driver.config.group, response)
 
         driver.node.transfer(request.to_member_id, done)
+
+    def _find_mark(self, driver: NodeDriver, request: FindMarkRequest) -> None:
+        node = driver.node
+
+        def done(outcome: MarkOutcome) -> None:
+            if isinstance(outcome, LedgerError):
+                self._refuse(driver, request.request_id, outcome)
+                return
+            response = FindMarkResponse(
+                request_id=request.request_id,
+                index=-1 if outcome is None else outcome.index,
+                time_ms=-1 if outcome is None else outcome.time_ms,
+                ledger_begin_index=node.store.begin.index + 1,
+                committed_index=node.committed_index,
+            )
+            self._connection.send(driver.config.group, response)
+
+        if request.index >= 0:
+            node.marks.at_index(request.index, done)
+        else:
+            node.marks.at_time(request.time_ms, done)
 
     def _layout(self, driver: NodeDriver, request: LayoutRequest) -> None:
         config, node = driver.config, driver.node

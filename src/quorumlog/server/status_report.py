@@ -91,6 +91,7 @@ class StatusReport:
             log_apparent_bytes=space.apparent_bytes,
             voters=len(status.voters),
             quorum_size=status.membership.quorum_size if status.voters else 0,
+            producers=self._node.sessions.count,
         )
 
     def _look_at_set_aside(self) -> None:

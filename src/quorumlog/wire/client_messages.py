@@ -205,6 +205,8 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
     """How many vote; 0 before the group has formed, -1: an earlier release does not say."""
     quorum_size: int = -1
     """How many of them are needed for anything to be committed."""
+    producers: int = -1
+    """Sessions that the log remembers, as far as it is committed; -1: not known."""
 
 
 class ProducerInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):

@@ -2,6 +2,6 @@
 
 Read in this order: `push_checks` (what a push must be), `log_state_keeper` (what control entries lead
 to), `log_writer` (pushes and proposals are written, conflicts are cut), `flusher` (syncs, and what waits
-for them), `append_conditions` (who is let in only behind a certain entry), `batch_former` (appends
-become batches).
+for them), `append_conditions` (who is let in only behind a certain entry), `producer_sessions` (what
+stands in the log once, however often it is sent), `batch_former` (appends become batches).
 """

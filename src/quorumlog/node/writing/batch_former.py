@@ -28,7 +28,8 @@ from quorumlog.node.pending_appends import PendingAppends
 from quorumlog.node.transfers import Transfers
 from quorumlog.node.writing.append_conditions import AppendConditions
 from quorumlog.node.writing.flusher import Flusher
-from quorumlog.node.writing.log_writer import LogWriter
+from quorumlog.node.writing.log_writer import LogWriter, Promised
+from quorumlog.node.writing.producer_sessions import ProducerSessions
 from quorumlog.store.ledger_store import LedgerStore
 
 NEVER = float("inf")
@@ -51,6 +52,7 @@ class BatchFormer:
         flusher: Flusher,
         transfers: Transfers,
         conditions: AppendConditions,
+        sessions: ProducerSessions,
     ) -> None:
         self._config = config
         self._raft = raft
@@ -60,6 +62,7 @@ class BatchFormer:
         self._flusher = flusher
         self._transfers = transfers
         self._conditions = conditions
+        self._sessions = sessions
         self._is_gathering = False
         """The next batch waits for one more turn, see `_gathers`; meaningless while none is queued."""
         self._gathered = 0
@@ -157,25 +160,30 @@ class BatchFormer:
         self._gathered = self._gathering_turns = 0
         appends = self._pending.take_queued(BATCH_BYTES)
         self._last_batch_appends = len(appends)
+        appends, judged = self._sessions.judge(appends)
         appends, unmet = self._conditions.judge(appends)
         if not appends:
             self._conditions.refuse(unmet)
+            self._sessions.answer(judged)
             return
-        batches = [a.batch for a in appends if a.batch is not None]
+        batches = [b for a in appends for b in (a.lead, a.batch) if b is not None]
         batch = batches[0] if len(batches) == 1 else EntryBatch.concatenate(batches)
         try:
             positions = self._plan(batch)
             first = self._raft.propose(batch.count, size_bytes=batch.total_bytes)
         except LedgerError as error:
             # Nothing queued behind a refused append may get in before it: streams keep their order.
-            for append in [*appends, *(each.append for each in unmet)]:
+            held_back = [each.append for each in unmet] + [each.append for each in judged]
+            for append in [*appends, *held_back]:
                 append.answer(error)
             self._pending.refuse_queued(error)
             return
-        self._writer.promised.append((first.index, batch, positions))
+        has_controls = any(append.lead is not None for append in appends)
+        self._writer.promised.append(Promised(first.index, batch, positions, has_controls))
         self._pending.propose(appends, first)
         self._conditions.proposed(first, batch.count)
         self._conditions.refuse(unmet)
+        self._sessions.answer(judged)
 
     def propose_control(self, body: ControlBody) -> EntryId:
         """Propose a control entry, behind all that is proposed already; the log's state says what comes
@@ -188,7 +196,7 @@ class BatchFormer:
         batch = EntryBatch.control(kind, encode_body(body))
         positions = self._store.plan(batch.sizes, control=batch.may_use_reserve)
         entry = self._raft.propose(1, kind, size_bytes=batch.total_bytes)
-        self._writer.promised.append((entry.index, batch, positions))
+        self._writer.promised.append(Promised(entry.index, batch, positions, has_controls=True))
         return entry
 
     def _plan(self, batch: EntryBatch) -> Int64Array:

@@ -234,8 +234,7 @@ class LogWriter:
         self.log_state.truncate_from(index)
 
     def append(self, order: AppendOrder) -> None:
-        previous_chain = self._store.end.chain
-        has_controls = True
+        previous, has_controls = self._store.end, True
         if order.batch is not None:
             batch: EntryBatch = order.batch
             skip = order.first_index - order.push_first_index
@@ -251,12 +250,13 @@ class LogWriter:
                 first_index, batch, positions, has_controls = self.promised.popleft()
                 assert first_index == order.first_index, (first_index, order.first_index)
             assert batch.count == order.count, (batch.count, order.count)
-            batch.stamp(order.first_index, order.term, positions, previous_chain)
+            batch.stamp(order.first_index, order.term, positions, previous.chain)
         self._store.append(batch)
         self._planned = None
-        self._recent.add(batch, previous_chain)
-        if has_controls:
-            self.log_state.append(batch)
+        self._recent.add(batch, previous.chain)
+        borders = self._store.borders.crossed(previous, batch)
+        if borders or has_controls:
+            self.log_state.append(batch, borders)
 
     def _plan_promised(self, batch: EntryBatch) -> Int64Array:
         """Positions of entries that the core counts on already: a push that was taken, a no-op.

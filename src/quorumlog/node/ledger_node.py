@@ -28,7 +28,12 @@ from quorumlog.errors import LedgerError
 from quorumlog.log_state.control_entries import ControlBody
 from quorumlog.node.begin.log_drops import LogDrops
 from quorumlog.node.begin.log_replacement import LogReplacement
-from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, PendingAppends
+from quorumlog.node.pending_appends import (
+    AppendOutcome,
+    PendingAppend,
+    PendingAppends,
+    SessionPlace,
+)
 from quorumlog.node.ports import Host
 from quorumlog.node.reading.confirmations import Confirmations, Confirmed
 from quorumlog.node.reading.mark_finder import MarkFinder
@@ -47,6 +52,7 @@ from quorumlog.node.writing.batch_former import BatchFormer
 from quorumlog.node.writing.flusher import Flusher
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 from quorumlog.node.writing.log_writer import LogWriter
+from quorumlog.node.writing.producer_sessions import ProducerSessions
 from quorumlog.node.writing.time_marks import TimeMarks
 from quorumlog.store.directory.member_directory import MemberDirectory
 from quorumlog.store.ledger_store import ColdRange, LogStart
@@ -137,6 +143,15 @@ class LedgerNode:
         conditions = AppendConditions(
             self.raft, self.store, self._pending, host, self.confirm_leadership, self.repairer
         )
+        self.sessions = ProducerSessions(
+            self.raft,
+            self._pending,
+            self.log_state,
+            self.confirm_leadership,
+            lambda: host.weakest_durability(directory.durability),
+            self._carry_out_all,
+            self.propose_control,
+        )
         self._former = BatchFormer(
             config,
             self.raft,
@@ -147,6 +162,7 @@ class LedgerNode:
             self._transfers,
             conditions,
             TimeMarks(self.raft, self.log_state),
+            self.sessions,
         )
         self._drops = LogDrops(directory, self.raft, host, self._carry_out_all)
         self._replacement = LogReplacement(
@@ -225,10 +241,12 @@ class LedgerNode:
         done: Callable[[AppendOutcome], None],
         owner: object = None,
         expected_last: int | None = None,
+        place: SessionPlace | None = None,
     ) -> None:
         """Queue unstamped entries in a writable buffer; `done` gets exactly one outcome.
 
-        `timeout_ms` 0 means the configured `append_timeout_ms`. `expected_last`: see AppendRequest.
+        `timeout_ms` 0 means the configured `append_timeout_ms`. `expected_last`, and `place` in a
+        producer's session: see AppendRequest.
         Raises ProtocolViolation if the headers contradict the sizes.
         """
         try:
@@ -236,9 +254,13 @@ class LedgerNode:
         except LedgerError as error:
             done(error)
             return
-        deadline = self._now_ms + (timeout_ms or self.config.append_timeout_ms)
-        append = PendingAppend(batch, deadline, done, owner, expected_last)
+        deadline_ms = self.deadline_ms(timeout_ms)
+        append = PendingAppend(batch, deadline_ms, done, owner, expected_last, place)
         self._pending.queue(append, self._now_ms)
+
+    def deadline_ms(self, timeout_ms: int) -> float:
+        """0: by the configured `append_timeout_ms`."""
+        return self._now_ms + (timeout_ms or self.config.append_timeout_ms)
 
     def propose_control(self, body: ControlBody) -> EntryId:
         """See `BatchFormer.propose_control`."""

@@ -200,6 +200,8 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
     """What the last committed time mark says, since 1970; -1: there is none, or it is not known."""
     log_time_index: int = -1
     """Of that mark."""
+    producers: int = -1
+    """Sessions that the log remembers, as far as it is committed; -1: not known."""
 
 
 class ProducerInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):

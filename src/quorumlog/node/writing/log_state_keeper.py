@@ -30,7 +30,7 @@ from quorumlog.errors import (
     LedgerError,
     StoreFailure,
 )
-from quorumlog.log_state.control_entries import LEVELS, ControlBody, kind_of
+from quorumlog.log_state.control_entries import LEVELS
 from quorumlog.log_state.log_state import EMPTY, LogState, UnknownState
 from quorumlog.log_state.log_states import AnyState, LogStates
 from quorumlog.node.ports import Host
@@ -109,12 +109,11 @@ class LogStateKeeper:
         state = None if self.states is None else self.states.committed
         return state if isinstance(state, LogState) else None
 
-    def admit_own(self, body: ControlBody) -> None:
-        """This leader is about to write this entry. Raises LeaderNotReady, BadRequest while not every
-        member knows the kind, DiskFull."""
+    def admit_own(self, kind: EntryKind) -> None:
+        """This leader is about to write an entry of this kind. Raises LeaderNotReady, BadRequest while not
+        every member knows the kind, DiskFull."""
         if not self._is_known:
             raise LeaderNotReady(self.problem, retry_after_ms=RETRY_MS)
-        kind = kind_of(body)
         level = self._host.known_level()
         if self.states is not None and isinstance(self.states.appended, LogState):
             # Whoever cannot read such entries cannot read this log any more.

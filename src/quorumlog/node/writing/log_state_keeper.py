@@ -110,8 +110,8 @@ class LogStateKeeper:
         return state if isinstance(state, LogState) else None
 
     def admit_own(self, kind: EntryKind) -> None:
-        """This leader is about to write an entry of this kind. Raises LeaderNotReady, BadRequest while not
-        every member knows the kind, DiskFull."""
+        """This leader is about to write such an entry. Raises LeaderNotReady, BadRequest while not every
+        member knows the kind, DiskFull."""
         if not self._is_known:
             raise LeaderNotReady(self.problem, retry_after_ms=RETRY_MS)
         level = self._host.known_level()

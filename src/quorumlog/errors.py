@@ -5,7 +5,7 @@
     |   +-- Refused            certainly not done: repeating it is safe
     |   |   +-- NotLeader, LeaderNotReady, LeaderTransferring, DiskFull, OutOfSequence,
     |   |       Overloaded (PendingFull, ConnectionFull), RequestTimeout, Unreachable, UnknownGroup,
-    |   |       BodyTooLarge, BadRequest, TransferFailed, WrongLastIndex
+    |   |       BodyTooLarge, BadRequest, TransferFailed, WrongLastIndex, MembershipRefused
     |   +-- OutcomeUnknown     any prefix may be in the log, or may still commit
     |   +-- IndexOutOfRange    a read below the begin or above the committed index
     |   +-- RangeDamaged       a read of entries that this member's disk no longer holds as written
@@ -152,6 +152,13 @@ class WrongLastIndex(Refused):
         super().__init__(message)
         self.expected = expected
         self.actual = actual
+
+
+class MembershipRefused(Refused):
+    """The members stay as they are; the message says why. `retry_after_ms` is set where it is worth
+    while to ask again: another change runs, or somebody has not caught up."""
+
+    code = 602
 
 
 class OutcomeUnknown(LedgerError):

@@ -24,6 +24,7 @@ from quorumlog.consensus.ready import MemberStatus, Ready, Role, RoleChange
 from quorumlog.entry import Durability, EntryId, Replica
 from quorumlog.errors import LedgerError
 from quorumlog.log_state.control_entries import ControlBody
+from quorumlog.node.member_changes import MemberChanges
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, PendingAppends
 from quorumlog.node.ports import Host
 from quorumlog.node.reading.confirmations import Confirmations, Confirmed
@@ -134,6 +135,9 @@ class LedgerNode:
             self._transfers,
             conditions,
         )
+        self.members = MemberChanges(
+            config, self.raft, self._transfers, self.propose_control, self.refusal_unless_leading
+        )
         self._confirmations = Confirmations(self.raft)
         self._readable = ReadableLog(self.raft, self.store, self._recent, config.member_id)
         self._next_expiry_ms = self._next_space_ms = self._next_data_look_ms = now_ms
@@ -141,6 +145,7 @@ class LedgerNode:
     def configure(self, config: GroupConfig) -> None:
         """Other values of `config.RELOADABLE`; the rest is as it was. Between turns."""
         self.config = config
+        self.members.configure(config)
         self.store.configure(config.storage)
         self._former.configure(config)
         self._flusher.configure(config.storage)
@@ -182,6 +187,8 @@ class LedgerNode:
             if message.push is PushType.APPEND and not self._writer.has_room_for(message):
                 refuse = PushResult.DISK_FULL
         self.raft.step(message, refuse=refuse)
+        if isinstance(message, PushEntryRequest) and self.directory.may_hold_control_entries:
+            self._carry_out_all()  # it may say who votes: nobody is counted before that is known
 
     def append(
         self,
@@ -258,6 +265,7 @@ class LedgerNode:
         self._note_durable_committed()
         self._pushes.tick(self._now_ms)
         self._transfers.tick(self._now_ms)
+        self.members.tick()
         self._carry_out_all()
         self._run_timers()
 
@@ -380,6 +388,7 @@ class LedgerNode:
             self._confirmations.refuse(self._former.not_leader())
         self._host.role_changed(change)
         self._transfers.role_changed(change)
+        self.members.role_changed(change)
 
     def _note_durable_committed(self) -> None:
         index = min(self.committed_index, self.raft.durable_index)
@@ -404,4 +413,5 @@ class LedgerNode:
         )
         self._confirmations.refuse(self._former.not_leader())
         self._transfers.close()
+        self.members.close()
         self._flusher.close(self.durable_committed_index, clean=clean)

@@ -16,10 +16,12 @@ import math
 from collections.abc import Callable
 
 from quorumlog.batch import EntryBatch
+from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.entry import EntryKind
 from quorumlog.errors import BadRequest, DirectoryDamaged, LeaderNotReady, LedgerError, StoreFailure
 from quorumlog.log_state.control_entries import LEVELS, ControlEntry, decode_body
+from quorumlog.log_state.control_entries import Membership as MembershipBody
 from quorumlog.log_state.log_state import EMPTY, LogState, UnknownState
 from quorumlog.log_state.log_states import LogStates
 from quorumlog.node.ports import Host
@@ -88,6 +90,8 @@ class LogStateKeeper:
         if not self._is_known:
             raise LeaderNotReady(self.problem, retry_after_ms=RETRY_MS)
         level = self._host.known_level()
+        if self.states is not None and isinstance(self.states.appended, LogState):
+            level = max(level, self.states.appended.level)  # else that would not stand in the log
         if level < LEVELS[kind]:
             raise BadRequest(
                 f"{kind.name} entries need level {LEVELS[kind]} of the log's format; not every member is"
@@ -103,6 +107,9 @@ class LogStateKeeper:
         if not controls:
             return
         assert self._directory.may_hold_control_entries, controls[0]
+        for entry in controls:
+            if isinstance(entry.body, MembershipBody):
+                self._raft.members.on_appended(entry.index, membership_of(entry.body))
         if self.states is not None:
             self.states.append(batch.first_index, controls)
             self._judge()
@@ -201,7 +208,23 @@ class LogStateKeeper:
             self.states.append(reading.stop_index, reading.behind)
         if self._committed_index > self.states.committed_index:
             self.states.commit(self._committed_index)
+        if isinstance(self.states.appended, LogState):
+            founding = Membership.of(self._directory.formation.founding)
+            self._raft.members.on_read(
+                [
+                    (index, membership_of(body) if body is not None else founding)
+                    for index, body in self.states.memberships()
+                ]
+            )
         self._judge()
+
+
+def membership_of(body: MembershipBody) -> Membership:
+    return Membership(body.old, body.new, body.learners, body.addresses)
+
+
+def body_of(membership: Membership) -> MembershipBody:
+    return MembershipBody(*membership)
 
 
 def controls_of(batch: EntryBatch) -> list[ControlEntry]:

@@ -23,7 +23,7 @@ from quorumlog.entry import EntryId, Replica
 from quorumlog.errors import LedgerError, MembershipRefused, OutcomeUnknown
 from quorumlog.log_state.control_entries import ControlBody
 from quorumlog.node.transfers import TransferOutcome, Transfers
-from quorumlog.node.writing.log_state_keeper import body_of
+from quorumlog.node.writing.memberships import body_of
 
 
 class MemberVerb(StrEnum):

@@ -28,8 +28,8 @@ from quorumlog.node.pending_appends import PendingAppends
 from quorumlog.node.transfers import Transfers
 from quorumlog.node.writing.append_conditions import AppendConditions
 from quorumlog.node.writing.flusher import Flusher
-from quorumlog.node.writing.log_state_keeper import membership_of
 from quorumlog.node.writing.log_writer import LogWriter
+from quorumlog.node.writing.memberships import membership_of
 from quorumlog.store.ledger_store import LedgerStore
 
 NEVER = float("inf")

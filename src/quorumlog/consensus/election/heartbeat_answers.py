@@ -1,5 +1,5 @@
-"""HeartbeatAnswers: who has answered this leader, when, and which round. The membership that holds when
-it is asked says whose answers count."""
+"""HeartbeatAnswers: who has answered this leader, when, which round, and by which clock. The membership
+that holds when it is asked says whose answers count."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ class HeartbeatAnswers:
         self._begun_ms = LONG_AGO_MS
         self._answered_ms: dict[Replica, float] = {}
         self._answered_round: dict[Replica, int] = {}
+        self._clock_ms: dict[Replica, int] = {}
+        """In the answer to the newest round that each has answered."""
         self._kept_back: set[Replica] = set()
         """Who said in its newest answer that it would not take over."""
 
@@ -30,6 +32,7 @@ class HeartbeatAnswers:
         self._begun_ms = self._state.now_ms
         self._answered_ms.clear()
         self._answered_round.clear()
+        self._clock_ms = {}
 
     def take(self, response: HeartbeatResponse, newest_round: int) -> None:
         if response.accepted:
@@ -38,6 +41,7 @@ class HeartbeatAnswers:
             self._answered_ms[response.sender] = self._state.now_ms
             if self.round_of(response.sender) < response.round <= newest_round:
                 self._answered_round[response.sender] = response.round
+                self._clock_ms[response.sender] = response.clock_ms
 
     def has_live_quorum(self) -> bool:
         """A majority, this leader included, has answered within the election time-out."""
@@ -56,6 +60,19 @@ class HeartbeatAnswers:
     def round_of(self, replica: Replica) -> int:
         """The newest that it has answered; 0: none."""
         return self._answered_round.get(replica, 0)
+
+    def quorum_clock_ms(self) -> int:
+        """A time that the wall clocks of a quorum have reached: of three the median. -1 while too few
+        have told theirs.
+
+        A clock counts as it was told, however long ago. An older answer can make this late, as a clock
+        that stands still does, but never early; and to add this member's own time to it would make
+        everything depend on the one clock again.
+        """
+        state = self._state
+        clocks = {**dict.fromkeys(state.membership.voters(), -1), **self._clock_ms}
+        clocks[state.member] = state.clock_ms
+        return int(state.membership.quorum_value(clocks))
 
     def is_live(self, voter: Replica) -> bool:
         answered = self._answered_ms.get(voter, self._begun_ms)

@@ -28,6 +28,7 @@ from quorumlog.errors import LedgerError
 from quorumlog.log_state.control_entries import ControlBody
 from quorumlog.node.begin.log_drops import LogDrops
 from quorumlog.node.begin.log_replacement import LogReplacement
+from quorumlog.node.member_changes import MemberChanges
 from quorumlog.node.pending_appends import (
     AppendOutcome,
     PendingAppend,
@@ -164,6 +165,9 @@ class LedgerNode:
             TimeMarks(self.raft, self.log_state),
             self.sessions,
         )
+        self.members = MemberChanges(
+            config, self.raft, self._transfers, self.propose_control, self.refusal_unless_leading
+        )
         self._drops = LogDrops(directory, self.raft, host, self._carry_out_all)
         self._replacement = LogReplacement(
             self.replica, directory, config.storage.segment_bytes, self.raft, host, self._carry_out_all
@@ -185,6 +189,7 @@ class LedgerNode:
     def configure(self, config: GroupConfig) -> None:
         """Other values of `config.RELOADABLE`; the rest is as it was. Between turns."""
         self.config = config
+        self.members.configure(config)
         self.store.configure(config.storage)
         self._former.configure(config)
         self._flusher.configure(config.storage)
@@ -233,6 +238,8 @@ class LedgerNode:
             if message.push is PushType.APPEND and not self._writer.has_room_for(message):
                 refuse = PushResult.DISK_FULL
         self.raft.step(message, refuse=refuse)
+        if isinstance(message, PushEntryRequest) and self.directory.may_hold_control_entries:
+            self._carry_out_all()  # it may say who votes: nobody is counted before that is known
 
     def append(
         self,
@@ -328,6 +335,7 @@ class LedgerNode:
         self._pushes.tick(self._now_ms)
         self._installs.tick(self._now_ms)
         self._transfers.tick(self._now_ms)
+        self.members.tick()
         self._carry_out_all()
         self._run_timers()
 
@@ -467,6 +475,7 @@ class LedgerNode:
             self.readers.lose(self._former.not_leader())
         self._host.role_changed(change)
         self._transfers.role_changed(change)
+        self.members.role_changed(change)
 
     def _note_durable_committed(self) -> None:
         index = min(self.committed_index, self.raft.durable_index)
@@ -492,6 +501,7 @@ class LedgerNode:
         self._confirmations.refuse(self._former.not_leader())
         self.readers.lose(self._former.not_leader())
         self._transfers.close()
+        self.members.close()
 
     def close(self, *, clean: bool) -> None:
         """Give the directory back. `clean`: everything synced and the checkpoint written first."""

@@ -23,12 +23,13 @@ from quorumlog.errors import (
     PendingFull,
 )
 from quorumlog.header_array import Int64Array
-from quorumlog.log_state.control_entries import ControlBody, encode_body, kind_of
+from quorumlog.log_state.control_entries import ControlBody, Membership, encode_body, kind_of
 from quorumlog.node.pending_appends import PendingAppends
 from quorumlog.node.transfers import Transfers
 from quorumlog.node.writing.append_conditions import AppendConditions
 from quorumlog.node.writing.flusher import Flusher
 from quorumlog.node.writing.log_writer import LogWriter, Promised
+from quorumlog.node.writing.memberships import membership_of
 from quorumlog.node.writing.producer_sessions import ProducerSessions
 from quorumlog.node.writing.time_marks import TimeMarks
 from quorumlog.store.ledger_store import LedgerStore
@@ -195,7 +196,8 @@ class BatchFormer:
 
     def propose_control(self, body: ControlBody) -> EntryId:
         """Propose a control entry, behind all that is proposed already; the log's state says what comes
-        of it. Raises what `RaftNode.propose` and `LogStateKeeper.admit_own` raise."""
+        of it. Raises what `RaftNode.propose`, `LogStateKeeper.admit_own` and, of a membership,
+        `MembershipChange.check` raise."""
         assert not self._writer.promised, "what was proposed before is not carried out"
         if self._raft.role is not Role.LEADER:
             raise self.not_leader()
@@ -203,7 +205,10 @@ class BatchFormer:
         self._writer.log_state.admit_own(kind)
         batch = EntryBatch.control(kind, encode_body(body))
         positions = self._store.plan(batch.sizes, control=batch.may_use_reserve)
-        entry = self._raft.propose(1, kind, size_bytes=batch.total_bytes)
+        if isinstance(body, Membership):
+            entry = self._raft.members.propose(membership_of(body), size_bytes=batch.total_bytes)
+        else:
+            entry = self._raft.propose(1, kind, size_bytes=batch.total_bytes)
         self._writer.promised.append(Promised(entry.index, batch, positions, has_controls=True))
         return entry
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from quorumlog.batch import EntryBatch
+from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.entry import EntryKind
 from quorumlog.errors import (
@@ -31,11 +32,13 @@ from quorumlog.errors import (
     StoreFailure,
 )
 from quorumlog.log_state.control_entries import LEVELS
+from quorumlog.log_state.control_entries import Membership as MembershipBody
 from quorumlog.log_state.log_state import EMPTY, LogState, UnknownState
 from quorumlog.log_state.log_states import AnyState, LogStates
 from quorumlog.node.ports import Host
 from quorumlog.node.writing.border_saver import BorderSaver
 from quorumlog.node.writing.log_state_reading import LogStateReading, append_past_borders, controls_of
+from quorumlog.node.writing.memberships import membership_of
 from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.ledger_store import LogPoint
 
@@ -135,6 +138,9 @@ class LogStateKeeper:
         assert self._directory.may_hold_control_entries or all(
             entry.kind is EntryKind.NOOP for entry in controls
         ), controls[0]
+        for entry in controls:
+            if isinstance(entry.body, MembershipBody):
+                self._raft.members.on_appended(entry.index, membership_of(entry.body))
         if self.states is not None:
             self._saver.note(append_past_borders(self.states, batch.first_index, controls, borders))
             self._judge()
@@ -236,5 +242,13 @@ class LogStateKeeper:
         self.states, at_borders = reading.finished()
         if self._committed_index > self.states.committed_index:
             self.states.commit(self._committed_index)
+        if isinstance(self.states.appended, LogState):
+            founding = Membership.of(self._directory.formation.founding)
+            self._raft.members.on_read(
+                [
+                    (index, membership_of(body) if body is not None else founding)
+                    for index, body in self.states.memberships()
+                ]
+            )
         self._saver.note(at_borders)
         self._judge()

@@ -43,8 +43,12 @@ def decode_state(data: bytes) -> LogStart | None:
         return None
 
 
+def state_name(position: int) -> str:
+    return f"{position:0{_NAME_DIGITS}d}"
+
+
 def _path(directory: str, position: int) -> str:
-    return f"{directory}/{STATES_NAME}/{position:0{_NAME_DIGITS}d}"
+    return f"{directory}/{STATES_NAME}/{state_name(position)}"
 
 
 def _temporary(directory: str, position: int) -> str:

@@ -25,16 +25,17 @@ AtBorders = list[tuple[LogPoint, AnyState]]
 
 
 def controls_of(batch: EntryBatch) -> list[ControlEntry]:
-    """Those of kinds above NOOP."""
-    positions = batch.log_state_positions()
+    """All but data."""
+    positions = batch.control_positions()
     if not positions:
         return []
-    magics, first_index = batch.headers()["magic"], batch.first_index
-    kinds = {at: EntryKind(int(magics[at])) for at in positions}
-    return [
-        ControlEntry(first_index + at, kind, decode_body(kind, batch.body(at)))
-        for at, kind in kinds.items()
-    ]
+    headers = batch.headers()
+    controls = []
+    for at in positions:
+        kind, term = EntryKind(int(headers["magic"][at])), int(headers["term"][at])
+        body = None if kind is EntryKind.NOOP else decode_body(kind, batch.body(at))
+        controls.append(ControlEntry(batch.first_index + at, kind, body, term))
+    return controls
 
 
 def append_past_borders(
@@ -93,7 +94,7 @@ class LogStateReading:
         stop_index = min(first_index + self._chunk_entries, self.stop_index)
         batches = self._store.control_batches(first_index, stop_index)
         controls = [entry for batch in batches for entry in controls_of(batch)]
-        self.has_controls = self.has_controls or bool(controls)
+        self.has_controls |= any(entry.kind is not EntryKind.NOOP for entry in controls)
         passed = [point for point in self._borders if point.index < stop_index]
         self._borders = self._borders[len(passed) :]
         self._at_borders += append_past_borders(states, first_index, controls, passed)

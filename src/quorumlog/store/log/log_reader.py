@@ -181,12 +181,12 @@ class LogReader:
             damaged = self._damaged.at(first_index)
             if damaged is not None:
                 chunk_stop = min(damaged.stop_index, stop_index, first_index + _UNIT_CHUNK)
-                if bool((self._kinds(first_index, chunk_stop) > EntryKind.NOOP).any()):
+                if bool((self._kinds(first_index, chunk_stop) > EntryKind.NORMAL).any()):
                     raise RangeDamaged(str(damaged))
                 first_index = chunk_stop
                 continue
             log_range, batch = self.read_from(first_index, stop_index, _LOOK_BYTES)
-            for at in batch.log_state_positions():
+            for at in batch.control_positions():
                 one = batch.slice(at, at + 1)
                 try:
                     one.check_bodies()

@@ -195,7 +195,9 @@ class BatchFormer:
         kind = kind_of(body)
         self._writer.log_state.admit_own(body)
         batch = EntryBatch.control(kind, encode_body(body))
-        positions = self._store.plan(batch.sizes, control=batch.may_use_reserve)
+        positions = self._store.plan(
+            batch.sizes, control=batch.may_use_reserve, sparing=not batch.is_small_control
+        )
         entry = self._raft.propose(1, kind, size_bytes=batch.total_bytes)
         self._writer.promised.append((entry.index, batch, positions))
         return entry

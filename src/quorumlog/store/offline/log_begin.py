@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import NamedTuple
 
 from quorumlog.errors import DirectoryDamaged, IndexOutOfRange
 from quorumlog.store.disk import Disk, reason_of
-from quorumlog.store.files.slot_file import read_slots
-from quorumlog.store.files.start_file import START_MAGIC, START_NAME, sector_bytes_of
+from quorumlog.store.files.start_file import good_start_slots
 from quorumlog.store.files.state_files import STATES_NAME, load_state, saved_positions, state_name
 from quorumlog.store.ledger_store import LogStart
 from quorumlog.store.offline.directory_reader import DirectoryReader
@@ -45,10 +43,7 @@ def start_row(disk: Disk, path: str, start: LogStart | None) -> StartRow | None:
     """Raises OSError."""
     if start is None:
         return None
-    name = f"{path}/{START_NAME}"
-    with closing(disk.open(name, writable=False)) as file:
-        good_slots = len(read_slots(file, START_MAGIC, sector_bytes_of(disk, name)))
-    point = start.point
+    point, good_slots = start.point, good_start_slots(disk, path)
     return StartRow(
         point.index, point.term, point.position, len(start.record), start.replaces, good_slots
     )

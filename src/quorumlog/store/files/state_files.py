@@ -57,8 +57,7 @@ def _temporary(directory: str, position: int) -> str:
 
 def saved_positions(disk: Disk, directory: str) -> list[int]:
     """In order. Raises OSError."""
-    folder = f"{directory}/{STATES_NAME}"
-    names = disk.list(folder) if disk.exists(folder) else []
+    names = disk.list(f"{directory}/{STATES_NAME}")
     return sorted(int(n) for n in names if len(n) == _NAME_DIGITS and n.isascii() and n.isdigit())
 
 

@@ -51,6 +51,7 @@ from quorumlog.store.log.segment_view import (
     read_pages,
 )
 from quorumlog.store.offline.java_survey import survey_java
+from quorumlog.store.offline.log_begin import newest_border
 from quorumlog.store.offline.log_extent import Damage, LogExtent, LogSegment
 from quorumlog.store.offline.missing_entries import missing_entries
 from quorumlog.store.offline.own_survey import survey_own
@@ -122,9 +123,11 @@ class DirectoryReader:
         )
         """Committed entries that should lie behind the end and do not; None if there are none."""
         self.damage += [] if self.missing is None else [self.missing]
-        self.committed_index, self.readable_index = self._judge_checkpoint()
-        """As a start takes it from the checkpoint; and the last entry at or below the one that the
-        checkpoint names, where nothing shows that it is of another log."""
+        self.committed_index = -1
+        border = -1 if self.is_java else newest_border(disk, path, self.header_at)
+        self.committed_index, self.readable_index = (max(i, border) for i in self._judge_checkpoint())
+        """As a start takes it from the checkpoint, or a saved state; and the last entry at or below the
+        one that either names, where nothing shows that it is of another log."""
 
     def __enter__(self) -> Self:
         return self

@@ -135,7 +135,7 @@ def inspect_directory(
             space=_space_taken(disk, path),
             segments=tuple(_segment_row(reader, number) for number in range(len(reader.segments))),
             start=_start_row(disk, path, reader),
-            states=state_rows(disk, reader),
+            states=() if reader.is_java else state_rows(disk, path, reader.header_at),
             damage=tuple(damage),
             damaged=reader.damaged,
             tail=reader.tail,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
+from quorumlog.entry_header import EntryHeader
 from quorumlog.errors import DirectoryDamaged, IndexOutOfRange
 from quorumlog.store.disk import Disk, reason_of
 from quorumlog.store.files.start_file import good_start_slots
 from quorumlog.store.files.state_files import STATES_NAME, load_state, saved_positions, state_name
 from quorumlog.store.ledger_store import LogStart
-from quorumlog.store.offline.directory_reader import DirectoryReader
+
+HeaderAt = Callable[[int], EntryHeader]
 
 
 class StartRow(NamedTuple):
@@ -49,27 +52,36 @@ def start_row(disk: Disk, path: str, start: LogStart | None) -> StartRow | None:
     )
 
 
-def state_rows(disk: Disk, reader: DirectoryReader) -> tuple[StateRow, ...]:
-    if reader.is_java:
-        return ()
+def state_rows(disk: Disk, path: str, header_at: HeaderAt) -> tuple[StateRow, ...]:
+    """In order. `header_at`: of an entry of this log; raises IndexOutOfRange, DirectoryDamaged."""
     try:
-        positions = saved_positions(disk, reader.path)
+        positions = saved_positions(disk, path)
     except OSError as error:
         return (StateRow(STATES_NAME, -1, f"cannot be read: {reason_of(error)}"),)
-    return tuple(_state_row(disk, reader, position) for position in positions)
+    return tuple(_state_row(disk, path, header_at, position) for position in positions)
 
 
-def _state_row(disk: Disk, reader: DirectoryReader, position: int) -> StateRow:
+def newest_border(disk: Disk, path: str, header_at: HeaderAt) -> int:
+    """Of those whose state is saved, and so is known to be committed; -1 if there is none."""
+    try:
+        positions = saved_positions(disk, path)
+    except OSError:
+        return -1
+    rows = (_state_row(disk, path, header_at, position) for position in reversed(positions))
+    return next((row.first_index - 1 for row in rows if not row.problem), -1)
+
+
+def _state_row(disk: Disk, path: str, header_at: HeaderAt, position: int) -> StateRow:
     name = f"{STATES_NAME}/{state_name(position)}"
     try:
-        state = load_state(disk, reader.path, position)
+        state = load_state(disk, path, position)
     except OSError as error:
         return StateRow(name, -1, f"cannot be read: {reason_of(error)}")
     if state is None:
         return StateRow(name, -1, "is damaged")
     index = state.point.index + 1
     try:
-        header = reader.header_at(index)
+        header = header_at(index)
     except IndexOutOfRange:
         return StateRow(name, index, "is of entries that this log does not have")
     except DirectoryDamaged:

@@ -204,7 +204,9 @@ class BatchFormer:
         kind = kind_of(body)
         self._writer.log_state.admit_own(kind)
         batch = EntryBatch.control(kind, encode_body(body))
-        positions = self._store.plan(batch.sizes, control=batch.may_use_reserve)
+        positions = self._store.plan(
+            batch.sizes, control=batch.may_use_reserve, sparing=not batch.is_small_control
+        )
         if isinstance(body, Membership):
             entry = self._raft.members.propose(membership_of(body), size_bytes=batch.total_bytes)
         else:

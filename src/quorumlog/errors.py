@@ -5,8 +5,8 @@
     |   +-- Refused            certainly not done: repeating it is safe
     |   |   +-- NotLeader, LeaderNotReady, LeaderTransferring, DiskFull, OutOfSequence,
     |   |       Overloaded (PendingFull, ConnectionFull), RequestTimeout, Unreachable, UnknownGroup,
-    |   |       BodyTooLarge, BadRequest, TransferFailed, WrongLastIndex, TooManyProducers,
-    |   |       SequenceGap, ProducerFenced, ProducerExpired
+    |   |       BodyTooLarge, BadRequest, TransferFailed, WrongLastIndex, UnknownReader, ReaderMoved,
+    |   |       TooManyReaders, TooManyProducers, SequenceGap, ProducerFenced, ProducerExpired
     |   +-- AlreadyCommitted   of a session: it is in the log, where is not remembered any more
     |   +-- OutcomeUnknown     any prefix may be in the log, or may still commit
     |   +-- IndexOutOfRange    a read below the begin or above the committed index
@@ -193,6 +193,24 @@ class AlreadyCommitted(LedgerError):
     def __init__(self, message: str = "", *, last_sequence: int = -1) -> None:
         super().__init__(message)
         self.last_sequence = last_sequence
+
+
+class UnknownReader(Refused):
+    """The cluster keeps no reader of this name: it was never made, or somebody has ended it."""
+
+    code = 440
+
+
+class ReaderMoved(Refused):
+    """A seek names the position that it replaces, and the reader stands elsewhere by now."""
+
+    code = 441
+
+
+class TooManyReaders(Refused):
+    """The log keeps as many readers by name as it can; end one that nobody needs."""
+
+    code = 442
 
 
 class OutcomeUnknown(LedgerError):

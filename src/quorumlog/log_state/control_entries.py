@@ -31,6 +31,9 @@ MOST_MS = 2**53
 """A time beyond it is nonsense, and so is an index."""
 
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
+READER_NAME = r"^[A-Za-z0-9._-]{1,64}\Z"
+ReaderName = Annotated[str, Meta(pattern=READER_NAME)]
+"""Short, and of characters of one byte: the readers of a log travel with its start."""
 Index = Annotated[int, Meta(ge=-1, le=2**62)]
 TimeMs = Annotated[int, Meta(ge=0, le=MOST_MS)]
 Sequence = Annotated[int, Meta(ge=0, le=2**62)]
@@ -73,7 +76,7 @@ class TimeMark(Body, frozen=True):
 class ReaderPosition(Body, frozen=True):
     """Of one reader that is known by name: what it has read, and whether it wants the rest kept."""
 
-    name: Name
+    name: ReaderName
     position: Index
     """Index of the next entry that it wants."""
     hold: Hold = Hold.NONE

@@ -28,9 +28,9 @@ from quorumlog.log_state.control_entries import (
     Index,
     Keep,
     Membership,
-    Name,
     OpenProducer,
     ProducerBatch,
+    ReaderName,
     ReaderPosition,
     ReaderPositions,
     TimeMark,
@@ -40,12 +40,14 @@ from quorumlog.log_state.control_entries import (
 from quorumlog.log_state.producers import NO_PRODUCERS, Producers, decode_hook, encode_hook
 
 RECORD_MAGIC = b"QLST"
-MOST_LOST_RANGES = 8
+MOST_READERS = 100
+"""One more is not taken. With their lost ranges they fill a third of a start at most."""
+MOST_LOST_RANGES = 4
 """A reader's newest ones are remembered."""
 
 
 class Reader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    name: Name
+    name: ReaderName
     position: Index
     hold: Hold
     last_index: Index
@@ -55,7 +57,7 @@ class Reader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 class LostRange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Entries that a reader wanted to be held, and that somebody has given up by force."""
 
-    name: Name
+    name: ReaderName
     first_index: Index
     stop_index: Index
 
@@ -160,6 +162,8 @@ def _with_reader(state: LogState, index: int, said: ReaderPosition) -> LogState:
     if said.ends:
         lost = tuple(each for each in state.lost_ranges if each.name != said.name)
         return msgspec.structs.replace(state, readers=tuple(others), lost_ranges=lost)
+    if old is None and len(others) >= MOST_READERS:
+        return state
     position = said.position
     if said.seeks_from is None:
         if old is not None:

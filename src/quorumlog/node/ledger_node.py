@@ -25,17 +25,13 @@ from quorumlog.entry import Durability, EntryId, Replica
 from quorumlog.errors import LedgerError
 from quorumlog.log_state.control_entries import ControlBody
 from quorumlog.node.begin.log_drops import LogDrops
-from quorumlog.node.pending_appends import (
-    AppendOutcome,
-    PendingAppend,
-    PendingAppends,
-    SessionPlace,
-)
+from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, PendingAppends, SessionPlace
 from quorumlog.node.ports import Host
 from quorumlog.node.reading.confirmations import Confirmations, Confirmed
 from quorumlog.node.reading.readable_log import ReadableLog
 from quorumlog.node.repair.repairer import Repairer
 from quorumlog.node.repair.scrubber import Scrubber, ScrubStatus
+from quorumlog.node.retention.reader_moves import ReaderMoves
 from quorumlog.node.sending.catch_up_pace import CatchUpPace
 from quorumlog.node.sending.push_sender import PushSender
 from quorumlog.node.sending.recent_batches import RecentBatches
@@ -46,6 +42,7 @@ from quorumlog.node.writing.flusher import Flusher
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 from quorumlog.node.writing.log_writer import LogWriter
 from quorumlog.node.writing.producer_sessions import ProducerSessions
+from quorumlog.node.writing.time_marks import TimeMarks
 from quorumlog.store.directory.member_directory import MemberDirectory
 from quorumlog.store.ledger_store import ColdRange, LogStart
 
@@ -132,13 +129,7 @@ class LedgerNode:
             self.raft, self.store, self._pending, host, self.confirm_leadership, self.repairer
         )
         self.sessions = ProducerSessions(
-            self.raft,
-            self._pending,
-            self.log_state,
-            self.confirm_leadership,
-            lambda: host.weakest_durability(directory.durability),
-            self._carry_out_all,
-            self.propose_control,
+            self.raft, self._pending, self.log_state, host, self, self._carry_out_all
         )
         self._former = BatchFormer(
             config,
@@ -150,9 +141,13 @@ class LedgerNode:
             self._transfers,
             conditions,
             self.sessions,
+            TimeMarks(self.raft, self.log_state),
         )
         self._drops = LogDrops(directory, self.raft, host, self._carry_out_all)
         self._confirmations = Confirmations(self.raft)
+        self.readers = ReaderMoves(
+            self.store, self.log_state, self.refusal_unless_leading, self.propose_control
+        )
         self._readable = ReadableLog(self.raft, self.store, self._recent, config.member_id)
         self._next_expiry_ms = self._next_space_ms = self._next_data_look_ms = now_ms
 
@@ -174,7 +169,7 @@ class LedgerNode:
 
     def advance(self, now_ms: float) -> None:
         self._now_ms = now_ms
-        self.raft.advance(now_ms)
+        self.raft.advance(now_ms, self._host.wall_clock_ms())
         if now_ms >= self._next_data_look_ms and self.raft.role is Role.LEADER:
             self._next_data_look_ms = now_ms + self.config.consensus.heartbeat_interval_ms
             for replica in self._host.replicas_with_moving_data():
@@ -247,6 +242,7 @@ class LedgerNode:
     def discard_requests_of(self, owner: object) -> None:
         """Forget its appends that are not proposed yet and what it wants confirmed; no outcome."""
         self._pending.discard(owner)
+        self.readers.discard(owner)
         self._confirmations.discard(owner)
 
     def connected(self, replica: Replica) -> None:
@@ -280,8 +276,9 @@ class LedgerNode:
 
     def turn(self) -> None:
         self._carry_out_all()
+        self.readers.tick(self._now_ms)
         while self._pending.queued and self._former.may_form(self._now_ms):
-            self._former.form()
+            self._former.form(self._now_ms)
             self._carry_out_all()
         if bool(self._writer.disk_full) != self.raft.lacks_space:
             self.raft.on_space(bool(self._writer.disk_full))
@@ -304,6 +301,7 @@ class LedgerNode:
             self._pushes.next_wakeup_ms(),
             self.log_state.next_wakeup_ms(),
             self._transfers.next_wakeup_ms(),
+            self.readers.next_wakeup_ms(),
         )
         if self._writer.disk_full:
             wakeup = min(wakeup, self._next_space_ms)
@@ -315,6 +313,11 @@ class LedgerNode:
 
     def status(self) -> MemberStatus:
         return self.raft.status()
+
+    def log_time_ms(self) -> int | None:
+        """The last committed time mark; None: there is none, or the log's state is not known."""
+        state = self.log_state.committed
+        return None if state is None else state.time_ms
 
     def scrub_status(self) -> ScrubStatus:
         return self._scrubber.status(self._now_ms)
@@ -391,6 +394,7 @@ class LedgerNode:
                 self._pending.complete(
                     ready.committed_index, self._host.weakest_durability(self.directory.durability)
                 )
+                self.readers.commit(ready.committed_index)
             self._host.committed(ready.committed_index)
         for grant in ready.read_grants:
             assert grant.index <= self.committed_index, (grant, self.committed_index)
@@ -413,6 +417,7 @@ class LedgerNode:
             )
             self._writer.promised.clear()
             self._confirmations.refuse(self._former.not_leader())
+            self.readers.lose(self._former.not_leader())
         self._host.role_changed(change)
         self._transfers.role_changed(change)
 
@@ -438,5 +443,6 @@ class LedgerNode:
             "the member is stopping; the entries may still commit", self._former.not_leader()
         )
         self._confirmations.refuse(self._former.not_leader())
+        self.readers.lose(self._former.not_leader())
         self._transfers.close()
         self._flusher.close(self.durable_committed_index, clean=clean)

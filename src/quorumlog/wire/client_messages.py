@@ -1,19 +1,10 @@
 """What clients and servers say to each other; one request, one response, matched by `request_id`. Entry
-bytes travel as the batch of the frame, beside the message. At the end: errors on the wire."""
+bytes travel as the batch of the frame, beside the message."""
 
 from __future__ import annotations
 
 import msgspec
 
-from quorumlog import errors
-from quorumlog.errors import (
-    AlreadyCommitted,
-    IndexOutOfRange,
-    LedgerError,
-    OutcomeUnknown,
-    SequenceGap,
-    WrongLastIndex,
-)
 from quorumlog.log_state.control_entries import Epoch
 
 PROTOCOL_VERSION = 1
@@ -285,6 +276,73 @@ class ForgetProducerResponse(ClientMessage, frozen=True, kw_only=True, tag=49):
     pass
 
 
+class LayoutRequest(ClientMessage, frozen=True, kw_only=True, tag=50):
+    """How this member's log lies in segments and where it begins: for a copy of its bytes."""
+
+
+class LayoutResponse(ClientMessage, frozen=True, kw_only=True, tag=51):
+    member_id: str
+    cluster_id: str
+    segment_bytes: int
+    index_segment_bytes: int
+    begin_index: int = -1
+    """The entry before the first that is left, which the next three are about; -1: none has gone."""
+    begin_term: int = -1
+    begin_chain: int = 0
+    begin_position: int = 0
+    """Of the segment that begins behind it."""
+    begin_record: bytes = b""
+    """The state of the log up to there, which no entry tells any more."""
+
+
+class ReaderInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """One reader that the cluster keeps by name, as of a committed entry."""
+
+    name: str
+    position: int
+    """Index of the next entry that it wants."""
+    hold: int
+    """`log_state.control_entries.Hold`."""
+    last_index: int = -1
+    """Of the entry that named it last."""
+    lag_ms: int = -1
+    """From the time of the entry at `position` to that of the newest; -1: the log does not say."""
+    lost_ranges: tuple[tuple[int, int], ...] = ()
+    """(first_index, stop_index) of what it wanted to be held and that was given up by force."""
+
+
+class MoveReaderRequest(ClientMessage, frozen=True, kw_only=True, tag=64):
+    """Move a reader, make it or end it; answered once that is committed. It may be repeated."""
+
+    reader: str
+    position: int | None = None
+    """Of the next entry that it wants; without `seeks_from` it only goes forward. None: where it stands,
+    and a new one begins with the first entry that may not be deleted."""
+    hold: int | None = None
+    """None: as it is, and a new one holds nothing."""
+    seeks_from: int | None = None
+    """Where it stands, for one that is to go back."""
+    ends: bool = False
+    opens: bool = False
+    """Make it if there is none; UnknownReader otherwise."""
+
+
+class MoveReaderResponse(ClientMessage, frozen=True, kw_only=True, tag=65):
+    position: int
+    hold: int
+
+
+class ReadersRequest(ClientMessage, frozen=True, kw_only=True, tag=66):
+    """Answered by the leader, once a majority has confirmed it."""
+
+
+class ReadersResponse(ClientMessage, frozen=True, kw_only=True, tag=67):
+    committed_index: int
+    keep_from_index: int
+    """Nothing from here on may be deleted; committed."""
+    readers: tuple[ReaderInfo, ...] = ()
+
+
 class ErrorResponse(ClientMessage, frozen=True, kw_only=True, tag=63):
     """Any request that ended in a `LedgerError`."""
 
@@ -316,6 +374,12 @@ AnyClientMessage = (
     | TransferRequest
     | TransferResponse
     | ErrorResponse
+    | LayoutRequest
+    | LayoutResponse
+    | MoveReaderRequest
+    | MoveReaderResponse
+    | ReadersRequest
+    | ReadersResponse
     | ConnectProducer
     | ConnectProducerResponse
     | LastSequence
@@ -325,57 +389,3 @@ AnyClientMessage = (
     | ForgetProducer
     | ForgetProducerResponse
 )
-
-# ---------------------------------------------------------------- errors on the wire
-
-_ERROR_OF_CODE: dict[int, type[LedgerError]] = {
-    kind.code: kind
-    for kind in vars(errors).values()
-    if isinstance(kind, type) and issubclass(kind, LedgerError) and kind.code >= 0
-}
-
-
-def error_response(request_id: int, error: LedgerError) -> ErrorResponse:
-    """The one place where an error becomes a message."""
-    return ErrorResponse(
-        request_id=request_id,
-        code=error.code,
-        message=str(error),
-        leader_id=error.leader_id or "",
-        leader_address=error.leader_address or "",
-        retry_after_ms=error.retry_after_ms,
-        ledger_begin_index=getattr(error, "ledger_begin_index", -1),
-        committed_index=getattr(error, "committed_index", -1),
-        expected_last=getattr(error, "expected", -1),
-        actual_last=getattr(error, "actual", -1),
-        expected_sequence=getattr(error, "expected_sequence", -1),
-        last_sequence=getattr(error, "last_sequence", -1),
-    )
-
-
-def error_of(response: ErrorResponse) -> LedgerError:
-    """The one place where a message becomes an error again. A code of a newer server counts as
-    OutcomeUnknown: only that class is safe to report for every kind of request."""
-    kind = _ERROR_OF_CODE.get(response.code)
-    if kind is None:
-        return OutcomeUnknown(
-            f"the server answered with the unknown code {response.code}: {response.message}"
-        )
-    if issubclass(kind, IndexOutOfRange):
-        return kind(
-            response.message,
-            ledger_begin_index=response.ledger_begin_index,
-            committed_index=response.committed_index,
-        )
-    if issubclass(kind, WrongLastIndex):
-        return kind(response.message, expected=response.expected_last, actual=response.actual_last)
-    if issubclass(kind, SequenceGap):
-        return kind(response.message, expected_sequence=response.expected_sequence)
-    if issubclass(kind, AlreadyCommitted):
-        return kind(response.message, last_sequence=response.last_sequence)
-    return kind(
-        response.message,
-        leader_id=response.leader_id or None,
-        leader_address=response.leader_address or None,
-        retry_after_ms=response.retry_after_ms,
-    )

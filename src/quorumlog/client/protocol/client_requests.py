@@ -18,8 +18,10 @@ from quorumlog.wire.client_messages import (
     ConnectProducer,
     HelloResponse,
     LastSequence,
+    LayoutRequest,
     ListProducers,
     Numbered,
+    ReadersRequest,
     ReadRequest,
     StatusRequest,
 )
@@ -27,12 +29,22 @@ from quorumlog.wire.framing import FrameDecoder
 
 R = TypeVar("R", bound=AnyClientMessage)
 
+_REPEATABLE = (
+    ReadRequest,
+    StatusRequest,
+    LayoutRequest,
+    ReadersRequest,
+    ConnectProducer,
+    LastSequence,
+    ListProducers,
+)
+
 
 class Lane(Enum):
     """Connections to one server: an acknowledgement must not queue behind megabytes of a read."""
 
     CONTROL = "control"
-    """Appends, status, transfer."""
+    """Appends, status, transfer, layout."""
     READ = "read"
 
 
@@ -122,9 +134,7 @@ class Request:
     @property
     def is_repeatable(self) -> bool:
         """It changes nothing, or the same once more: a lost connection does not decide its outcome."""
-        return isinstance(
-            self.message, (ReadRequest, StatusRequest, ConnectProducer, LastSequence, ListProducers)
-        )
+        return isinstance(self.message, _REPEATABLE)
 
     @property
     def is_done(self) -> bool:

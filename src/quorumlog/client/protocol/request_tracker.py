@@ -56,16 +56,22 @@ from quorumlog.wire.client_messages import (
     ForgetProducerResponse,
     LastSequence,
     LastSequenceResponse,
+    LayoutRequest,
+    LayoutResponse,
     ListProducers,
     ListProducersResponse,
+    MoveReaderRequest,
+    MoveReaderResponse,
+    ReadersRequest,
+    ReadersResponse,
     ReadRequest,
     ReadResponse,
     StatusRequest,
     StatusResponse,
     TransferRequest,
     TransferResponse,
-    error_of,
 )
+from quorumlog.wire.wire_errors import error_of
 
 _RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     AppendRequest: AppendResponse,
@@ -76,6 +82,9 @@ _RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     LastSequence: LastSequenceResponse,
     ListProducers: ListProducersResponse,
     ForgetProducer: ForgetProducerResponse,
+    LayoutRequest: LayoutResponse,
+    MoveReaderRequest: MoveReaderResponse,
+    ReadersRequest: ReadersResponse,
 }
 
 

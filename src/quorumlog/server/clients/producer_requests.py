@@ -18,13 +18,14 @@ from quorumlog.wire.client_messages import (
     ListProducers,
     ListProducersResponse,
     ProducerInfo,
-    error_response,
 )
+from quorumlog.wire.wire_errors import error_response
 
 LIST_LIMIT = 10_000
 """Producers of one answer at most, whatever the request asks."""
 
 ProducerRequest = ConnectProducer | LastSequence | ListProducers | ForgetProducer
+PRODUCER_REQUESTS = (ConnectProducer, LastSequence, ListProducers, ForgetProducer)
 
 
 class ProducerRequests:

@@ -17,6 +17,7 @@ from quorumlog.client.arguments import (
     INDEX_LIMIT,
     checked_expected_last,
     checked_limit,
+    checked_producer,
     milliseconds,
     positive,
     time_ms_of,
@@ -63,10 +64,17 @@ from quorumlog.wire.client_messages import (
     AppendRequest,
     FindMarkRequest,
     FindMarkResponse,
+    ForgetProducer,
+    ForgetProducerResponse,
+    LastSequence,
+    LastSequenceResponse,
     LayoutRequest,
     LayoutResponse,
+    ListProducers,
+    ListProducersResponse,
     MoveReaderRequest,
     MoveReaderResponse,
+    ProducerInfo,
     ReadersRequest,
     ReadersResponse,
     ReadRequest,
@@ -122,11 +130,32 @@ class Verbs:
         bodies: Sequence[bytes] | EntryBatch,
         timeout_ms: float | None,
         expected_last: int | None = None,
+        sequence: int | None = None,
     ) -> Verb[AppendReceipt]:
-        message = AppendRequest(expected_last=checked_expected_last(expected_last))
-        request = request_of(message, LEADER, self.timeout_ms_of(timeout_ms), batch=batch_of(bodies))
+        in_session = expected_last is None and self._protocol.producer is not None
+        if sequence is not None:
+            sequence = self._checked_sequence(sequence, expected_last)
+        request = request_of(
+            AppendRequest(expected_last=checked_expected_last(expected_last)),
+            LEADER,
+            self.timeout_ms_of(timeout_ms),
+            batch=batch_of(bodies),
+            in_session=in_session,
+            sequence=-1 if sequence is None else sequence,
+            is_numbered_by_caller=sequence is not None,
+        )
         yield call(request)
         return receipt_of(request)
+
+    def _checked_sequence(self, sequence: int, expected_last: int | None) -> int:
+        if self._protocol.producer is None:
+            raise BadRequest("sequence needs a producer: connect(..., producer_id=...)")
+        if expected_last is not None:
+            raise BadRequest("an append has either sequence or expected_last")
+        sequence = whole("sequence", sequence)
+        if sequence < 0:
+            raise BadRequest(f"sequence counts the entries of a producer from 0 on; {sequence} is none")
+        return sequence
 
     def append_alone(self, body: bytes, joined: JoinedAppends) -> Verb[AppendReceipt]:
         """One body of a frame that was refused for its size, in the time that is left to it."""
@@ -138,7 +167,44 @@ class Verbs:
         limits = positive("batch_records", batch_records), positive("batch_bytes", batch_bytes)
         window, allowed_ms = positive("window", window), self.timeout_ms_of(timeout_ms)
         gatherer = BatchGatherer(*limits, now_ms)
-        return Appending(self._protocol.new_stream(), gatherer, window, allowed_ms)
+        in_session = self._protocol.producer is not None
+        stream = self._protocol.new_stream()
+        return Appending(stream, gatherer, window, allowed_ms, in_session=in_session)
+
+    # ---------------------------------------------------------------- producers
+
+    def last_sequence(self, timeout_ms: float | None) -> Verb[int]:
+        if self._protocol.producer is None:
+            raise BadRequest("this client has no producer: connect(..., producer_id=...)")
+        message = LastSequence(producer=self._protocol.producer)
+        request = request_of(message, LEADER, self.timeout_ms_of(timeout_ms), in_session=True)
+        yield call(request)
+        return response_of(request, LastSequenceResponse).producer.last_sequence
+
+    def producers(self, timeout_ms: float | None) -> Verb[list[ProducerInfo]]:
+        allowed_ms, found = self.timeout_ms_of(timeout_ms), list[ProducerInfo]()
+        while True:
+            after = found[-1].producer if found else ""
+            request = request_of(ListProducers(after=after), LEADER, allowed_ms)
+            yield call(request)
+            response = response_of(request, ListProducersResponse)
+            found += response.producers
+            if response.is_last:
+                return found
+
+    def producer(self, producer_id: str, timeout_ms: float | None) -> Verb[ProducerInfo]:
+        message = LastSequence(producer=checked_producer(producer_id))
+        request = request_of(message, LEADER, self.timeout_ms_of(timeout_ms))
+        yield call(request)
+        return response_of(request, LastSequenceResponse).producer
+
+    def forget_producer(self, producer_id: str, timeout_ms: float | None) -> Verb[ProducerInfo]:
+        known = yield from self.producer(producer_id, timeout_ms)
+        message = ForgetProducer(producer=known.producer, epoch=known.epoch)
+        request = request_of(message, LEADER, self.timeout_ms_of(timeout_ms))
+        yield call(request)
+        response_of(request, ForgetProducerResponse)
+        return known
 
     # ---------------------------------------------------------------- read
 

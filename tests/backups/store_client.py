@@ -1,4 +1,4 @@
-"""What a backup asks of a cluster, answered from stores: no sockets, so that a disk may stop at any step."""
+"""What a backup asks of a cluster, answered from stores: no sockets, and a disk may stop at any step."""
 
 from __future__ import annotations
 

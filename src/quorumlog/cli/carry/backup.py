@@ -17,6 +17,7 @@ from quorumlog.cli.options import (
     split_servers,
 )
 from quorumlog.cli.output import entry_progress, note, print_json, spoken_size
+from quorumlog.errors import LeaderNotReady, RequestTimeout
 
 if TYPE_CHECKING:
     from quorumlog.backups import BackupTaken
@@ -70,6 +71,10 @@ def backup(
                 with entry_progress(f"verifying {directory}") as report:
                     taking.verify(report)
                 taken = taking.complete()
+            except (LeaderNotReady, RequestTimeout):
+                if from_member is None:
+                    note("while nobody leads, --from-member ID copies what one member knows")
+                raise
             except KeyboardInterrupt:
                 note(f"ended in front of index {taking.next_index}; the same command goes on there")
                 raise

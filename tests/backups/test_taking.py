@@ -20,7 +20,7 @@ from quorumlog.errors import (
 )
 from quorumlog.log_state.control_entries import ControlBody, Keep, Membership, TimeMark
 from quorumlog.log_state.log_state import EMPTY, LogState, decode_state
-from quorumlog.log_state.log_states import folded
+from quorumlog.node.writing.log_state_reading import LogStateReading
 from quorumlog.store.directory.backup_directory import BackupDirectory
 from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.store.files.backup_file import load_backup
@@ -132,10 +132,12 @@ def test_of_whatever_entries_in_however_many_parts(
         write(store, part, term)
         taken(client, "b", disk)
         check_whole(disk, "b", store)
-    flat = [None if isinstance(each, bytes) else each for part in parts for each in part]
+    reading = LogStateReading(store)
+    while not reading.is_done:
+        reading.read_on(store.end.index)
     record = load_backup(disk, "b")
     assert record is not None
-    assert decode_state(record.record) == folded(EMPTY, made.entries_at(0, flat))
+    assert decode_state(record.record) == reading.finished()[0].appended
 
 
 def test_a_follower_gives_the_entries_and_the_next_one_where_it_fails(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
 
@@ -269,6 +270,21 @@ def test_entries_that_were_deleted_before_they_were_copied(cli: Cli, tmp_path: P
     ):
         assert log.layout().begin_index == start.point.index
         assert log.append(b"new").term > said["last_term"]
+
+
+def test_up_to_a_time_by_the_marks_of_the_members(cli: Cli, tmp_path: Path) -> None:
+    with LocalCluster(members=1, storage=STORAGE, time_marks=True) as cluster:
+        with connect(cluster.servers) as log:
+            log.append_batch(bodies(0, 50))
+        given = ("backup", "--servers", cluster.servers, "--to", tmp_path / "b")
+        (said,) = objects(cli(*given, "--json").stdout)
+    mark = datetime.fromtimestamp(said["time_ms"] / 1000, UTC)
+    given = ("restore", "--from", tmp_path / "b", "--members", "n0=h:1", "--to", f"n0={tmp_path}/n0")
+    result = cli(*given, "--time", (mark - timedelta(milliseconds=1)).isoformat())
+    assert result.exit_code == 2
+    assert "is of a later time, at index 1; choose a later one" in plain(result.stderr)
+    (restored,) = objects(cli(*given, "--time", mark.isoformat(), "--json").stdout)
+    assert restored["last_index"] == said["last_index"] == 51
 
 
 def test_without_a_majority_what_one_member_knows(

@@ -17,6 +17,7 @@ from quorumlog.wire.client_messages import (
     AppendResponse,
     HelloResponse,
     LayoutRequest,
+    ReadersRequest,
     ReadRequest,
     StatusRequest,
 )
@@ -110,7 +111,7 @@ class Request:
     @property
     def is_repeatable(self) -> bool:
         """It changes nothing, so a lost connection does not decide its outcome."""
-        return isinstance(self.message, (ReadRequest, StatusRequest, LayoutRequest))
+        return isinstance(self.message, (ReadRequest, StatusRequest, LayoutRequest, ReadersRequest))
 
     @property
     def is_done(self) -> bool:

@@ -51,14 +51,18 @@ from quorumlog.wire.client_messages import (
     ErrorResponse,
     LayoutRequest,
     LayoutResponse,
+    MoveReaderRequest,
+    MoveReaderResponse,
+    ReadersRequest,
+    ReadersResponse,
     ReadRequest,
     ReadResponse,
     StatusRequest,
     StatusResponse,
     TransferRequest,
     TransferResponse,
-    error_of,
 )
+from quorumlog.wire.wire_errors import error_of
 
 _RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     AppendRequest: AppendResponse,
@@ -66,6 +70,8 @@ _RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     StatusRequest: StatusResponse,
     TransferRequest: TransferResponse,
     LayoutRequest: LayoutResponse,
+    MoveReaderRequest: MoveReaderResponse,
+    ReadersRequest: ReadersResponse,
 }
 
 

@@ -16,9 +16,11 @@ import pytest
 from quorumlog import LocalCluster, StoreConfig, connect
 from quorumlog.config import KIB
 from quorumlog.server.free_ports import free_ports
+from quorumlog.store.disk import OsDisk
+from quorumlog.store.files.backup_file import load_backup
 from tests.cli.conftest import Cli, objects, plain
 from tests.dropping import drop_before_newest_border
-from tests.waiting import wait_until_identical
+from tests.waiting import eventually, wait_until_identical
 
 Start = Callable[..., subprocess.Popen[bytes]]
 
@@ -285,6 +287,25 @@ def test_up_to_a_time_by_the_marks_of_the_members(cli: Cli, tmp_path: Path) -> N
     assert "is of a later time, at index 1; choose a later one" in plain(result.stderr)
     (restored,) = objects(cli(*given, "--time", mark.isoformat(), "--json").stdout)
     assert restored["last_index"] == said["last_index"] == 51
+
+
+def test_what_no_backup_holds_yet_is_kept(cli: Cli, running: LocalCluster, tmp_path: Path) -> None:
+    given = ("backup", "--servers", running.servers, "--to", tmp_path / "b", "--hold", "nightly")
+    with connect(running.servers) as log:
+        for round_number in range(2):
+            log.append_batch(bodies(0, 50))
+            eventually(lambda: cli(*given).exit_code == 0)  # once all members know of readers
+            record = load_backup(OsDisk(), str(tmp_path / "b"))
+            assert record is not None and record.cut is not None
+            (reader,) = log.readers()
+            assert (reader.name, reader.position, reader.hold) == (
+                "nightly",
+                record.cut.index + 1,
+                "archive",
+            ), round_number
+    result = cli(*given, "--from-member", "n0")
+    assert result.exit_code == 2
+    assert "--hold and --from-member exclude each other" in plain(result.stderr)
 
 
 def test_without_a_majority_what_one_member_knows(

@@ -17,7 +17,7 @@ from quorumlog.cli.options import (
     split_servers,
 )
 from quorumlog.cli.output import entry_progress, note, print_json, spoken_size
-from quorumlog.errors import LeaderNotReady, RequestTimeout
+from quorumlog.errors import ConfigError, LeaderNotReady, RequestTimeout
 
 if TYPE_CHECKING:
     from quorumlog.backups import BackupTaken
@@ -44,6 +44,16 @@ def backup(
             show_default=False,
         ),
     ] = None,
+    hold: Annotated[
+        str | None,
+        typer.Option(
+            "--hold",
+            help="Nothing is deleted from the log before a backup with this NAME holds it; the cluster"
+            " keeps NAME as a reader.",
+            metavar="NAME",
+            show_default=False,
+        ),
+    ] = None,
     group: Group = DEFAULT_GROUP,
     timeout: Timeout = 30.0,
     json: Json = False,
@@ -61,9 +71,13 @@ def backup(
     from quorumlog.client import connect
 
     split_servers(servers)
+    if hold is not None and from_member is not None:
+        raise ConfigError(
+            "--hold and --from-member exclude each other: a hold is an entry, which the leader writes"
+        )
     with connect(servers, group=group, timeout_ms=int(timeout * 1000)) as log:
         refuse_dead_servers(log, timeout)
-        with BackupTaking(log, str(directory), from_member=from_member) as taking:
+        with BackupTaking(log, str(directory), from_member=from_member, hold=hold) as taking:
             try:
                 taking.prepare()
                 with entry_progress(f"copying to {directory}") as report:

@@ -68,7 +68,14 @@ def test_a_log_is_backed_up_while_it_works_and_later_what_is_new(
     verified = cli("verify", directory, *(running.data_dir(m.member_id) for m in running.members))
     assert verified.exit_code == 0, verified.output
     assert read_bodies(cli, directory) == held
-    assert f"index 0 to {end + 100}" in plain(cli("inspect", directory).stdout)
+    shown = plain(cli("inspect", directory).stdout)
+    assert f"index 0 to {end + 100}" in shown
+    assert f"of group default, cluster {said['cluster_id']}; complete up to index {end + 100}" in shown
+    (inspected,) = objects(cli("inspect", directory, "--json").stdout)
+    assert inspected["backup"]["last_index"] == end + 100
+    result = cli("recover", directory)
+    assert result.exit_code == 2
+    assert "is a backup and no member's directory" in plain(result.stderr)
 
 
 @pytest.mark.parametrize("count", [1, 3])

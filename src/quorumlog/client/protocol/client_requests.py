@@ -16,6 +16,7 @@ from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
     ConnectProducer,
+    FindMarkRequest,
     HelloResponse,
     LastSequence,
     LayoutRequest,

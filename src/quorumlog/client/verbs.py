@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from quorumlog.append_times import AppendTimes, time_of
 from quorumlog.batch import Entry, EntryBatch
@@ -19,7 +19,6 @@ from quorumlog.client.arguments import (
     checked_limit,
     milliseconds,
     positive,
-    time_ms_of,
     whole,
 )
 from quorumlog.client.protocol.append_joiner import JoinedAppends
@@ -36,6 +35,8 @@ from quorumlog.client.protocol.client_requests import (
     response_of,
 )
 from quorumlog.client.protocol.read_plan import ReadPlan
+from quorumlog.client.readers import reader_rows
+from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow, number_of
 from quorumlog.client.result_streams import (
     TAIL_WAIT_MS,
     Appending,
@@ -48,12 +49,24 @@ from quorumlog.client.result_streams import (
 )
 from quorumlog.client.status_rows import MemberStatusRow, rows_of
 from quorumlog.client.system import now_ms
+from quorumlog.client.times import mark_verbs
 from quorumlog.entry import AppendReceipt, EntryKind
-from quorumlog.errors import BadRequest, IndexOutOfRange, ProtocolViolation
+from quorumlog.errors import (
+    BadRequest,
+    IndexOutOfRange,
+    OutcomeUnknown,
+    ProtocolViolation,
+    Refused,
+    UnknownReader,
+)
 from quorumlog.wire.client_messages import (
     AppendRequest,
-    FindMarkRequest,
-    FindMarkResponse,
+    LayoutRequest,
+    LayoutResponse,
+    MoveReaderRequest,
+    MoveReaderResponse,
+    ReadersRequest,
+    ReadersResponse,
     ReadRequest,
     ReadResponse,
     StatusRequest,
@@ -71,6 +84,11 @@ LAGGING_MEMBER_WAIT_MS = 1000
 GET_LIMIT_BYTES = 1
 SUBSTITUTE_TIMEOUT_MS = 5000
 """For a member that is asked in place of a damaged one: there may be another to ask after it."""
+
+
+class ReaderStand(NamedTuple):
+    position: int
+    hold: int
 
 
 def call(request: Request) -> Step:
@@ -213,7 +231,11 @@ class Verbs:
     ) -> Reading[T]:
         """Who gave the first entry is asked for its time: it knows that it is committed."""
         member = None if from_member == "any" else from_member
-        return TimedReading(batches, lambda index: self.time_ms_at(index, member), part_of, limit)
+
+        def time_ms_at(index: int) -> Verb[int]:
+            return mark_verbs.time_ms_at(index, member, self.timeout_ms)
+
+        return TimedReading(batches, time_ms_at, part_of, limit)
 
     def _tail_plan(
         self, first_index: int | Literal["latest"], from_member: str | None, *, wait: bool
@@ -253,31 +275,66 @@ class Verbs:
         raise request.error or ProtocolViolation(f"{request.response} above the end of every log")
 
     def index_at(self, time: datetime, from_member: str | None) -> Verb[int]:
-        found = yield from self._find_mark(FindMarkRequest(time_ms=time_ms_of(time)), from_member)
-        return max(found.index, found.ledger_begin_index)
+        return mark_verbs.index_at(time, from_member, self.timeout_ms)
 
     def time_at(self, index: int, from_member: str | None) -> Verb[datetime | None]:
-        return time_of((yield from self.time_ms_at(index, from_member)))
+        return time_of((yield from mark_verbs.time_ms_at(index, from_member, self.timeout_ms)))
 
-    def time_ms_at(self, index: int, from_member: str | None) -> Verb[int]:
-        """-1: no mark stands in front of it."""
-        index = whole("index", index)
-        if index < 0:
-            raise IndexOutOfRange(f"index {index} is below 0, where every log begins")
-        found = yield from self._find_mark(FindMarkRequest(index=index), from_member)
-        if not found.ledger_begin_index <= index <= found.committed_index:
-            raise IndexOutOfRange(
-                f"index {index} is not between ledger_begin_index {found.ledger_begin_index} and"
-                f" committed_index {found.committed_index}",
-                ledger_begin_index=found.ledger_begin_index,
-                committed_index=found.committed_index,
-            )
-        return found.time_ms
+    # ---------------------------------------------------------------- readers
 
-    def _find_mark(self, message: FindMarkRequest, from_member: str | None) -> Verb[FindMarkResponse]:
-        request = request_of(message, read_target(from_member), self.timeout_ms)
+    def open_reader(
+        self,
+        name: str,
+        hold: GivenHold | None,
+        first_index: int | Literal["latest"] | None,
+        timeout_ms: float | None,
+    ) -> Verb[ReaderStand]:
+        position: int | None = None
+        if first_index == "latest":
+            position = (yield from self.end_index(timeout_ms)) + 1
+        elif first_index is not None:
+            position = whole('first_index, unless "latest",', first_index)
+        message = MoveReaderRequest(
+            reader=_reader_name(name), position=position, hold=number_of(hold), opens=True
+        )
+        return (yield from self._move(message, timeout_ms))
+
+    def commit_reader(self, name: str, index: int, timeout_ms: float | None) -> Verb[ReaderStand]:
+        message = MoveReaderRequest(reader=name, position=whole("index", index))
+        return (yield from self._move(message, timeout_ms))
+
+    def seek_reader(
+        self, name: str, index: int, seeks_from: int, timeout_ms: float | None
+    ) -> Verb[ReaderStand]:
+        position = whole("index", index)
+        message = MoveReaderRequest(reader=name, position=position, seeks_from=seeks_from)
+        return (yield from self._move(message, timeout_ms))
+
+    def end_reader(self, name: str, timeout_ms: float | None) -> Verb[ReaderStand]:
+        return (yield from self._move(MoveReaderRequest(reader=name, ends=True), timeout_ms))
+
+    def _move(self, message: MoveReaderRequest, timeout_ms: float | None) -> Verb[ReaderStand]:
+        """Made again where nobody knows whether it was done: a second time it changes nothing."""
+        deadline_ms = now_ms() + self.timeout_ms_of(timeout_ms)
+        unknown: OutcomeUnknown | None = None
+        while True:
+            request = request_of(message, LEADER, deadline_ms - now_ms())
+            yield call(request)
+            error = request.error
+            if message.ends and unknown is not None and isinstance(error, UnknownReader):
+                return ReaderStand(-1, 0)
+            if isinstance(error, OutcomeUnknown) and now_ms() < deadline_ms:
+                unknown = error
+            elif unknown is not None and isinstance(error, Refused) and error.retriable:
+                raise unknown  # no time was left to make it again
+            else:
+                response = response_of(request, MoveReaderResponse)
+                return ReaderStand(response.position, response.hold)
+
+    def readers(self, timeout_ms: float | None) -> Verb[list[ReaderRow]]:
+        request = request_of(ReadersRequest(), LEADER, self.timeout_ms_of(timeout_ms))
         yield call(request)
-        return response_of(request, FindMarkResponse)
+        return reader_rows.rows_of(response_of(request, ReadersResponse))
 
     # ---------------------------------------------------------------- the group
 
@@ -303,6 +360,12 @@ class Verbs:
         request = request_of(message, LEADER, self.timeout_ms_of(timeout_ms))
         yield call(request)
         return response_of(request, TransferResponse).leader_id
+
+    def layout(self, from_member: str, timeout_ms: float | None) -> Verb[LayoutResponse]:
+        target = read_target(from_member)
+        request = request_of(LayoutRequest(), target, self.timeout_ms_of(timeout_ms))
+        yield call(request)
+        return response_of(request, LayoutResponse)
 
     # ---------------------------------------------------------------- requests of reads
 
@@ -347,6 +410,12 @@ class Verbs:
 
 def _whole(batch: EntryBatch) -> Iterable[EntryBatch]:
     return (batch,)
+
+
+def _reader_name(name: str) -> str:
+    if not isinstance(name, str):
+        raise BadRequest(f"the name of a reader is a text, not {name!r}")
+    return "".join(name)
 
 
 def _read_request(message: ReadRequest, target: RequestTarget, timeout_ms: float) -> Request:

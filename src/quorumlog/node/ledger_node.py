@@ -32,6 +32,7 @@ from quorumlog.node.reading.mark_finder import MarkFinder
 from quorumlog.node.reading.readable_log import ReadableLog
 from quorumlog.node.repair.repairer import Repairer
 from quorumlog.node.repair.scrubber import Scrubber, ScrubStatus
+from quorumlog.node.retention.reader_moves import ReaderMoves
 from quorumlog.node.sending.catch_up_pace import CatchUpPace
 from quorumlog.node.sending.push_sender import PushSender
 from quorumlog.node.sending.recent_batches import RecentBatches
@@ -140,6 +141,9 @@ class LedgerNode:
         )
         self._drops = LogDrops(directory, self.raft, host, self._carry_out_all)
         self._confirmations = Confirmations(self.raft)
+        self.readers = ReaderMoves(
+            self.store, self.log_state, self.refusal_unless_leading, self.propose_control
+        )
         self._readable = ReadableLog(self.raft, self.store, self._recent, config.member_id)
         self.marks = MarkFinder(
             self.store,
@@ -234,6 +238,7 @@ class LedgerNode:
     def discard_requests_of(self, owner: object) -> None:
         """Forget its appends that are not proposed yet and what it wants confirmed; no outcome."""
         self._pending.discard(owner)
+        self.readers.discard(owner)
         self._confirmations.discard(owner)
 
     def connected(self, replica: Replica) -> None:
@@ -267,6 +272,7 @@ class LedgerNode:
 
     def turn(self) -> None:
         self._carry_out_all()
+        self.readers.tick(self._now_ms)
         while self._pending.queued and self._former.may_form(self._now_ms):
             self._former.form(self._now_ms)
             self._carry_out_all()
@@ -291,6 +297,7 @@ class LedgerNode:
             self._pushes.next_wakeup_ms(),
             self.log_state.next_wakeup_ms(),
             self._transfers.next_wakeup_ms(),
+            self.readers.next_wakeup_ms(),
         )
         if self._writer.disk_full:
             wakeup = min(wakeup, self._next_space_ms)
@@ -383,6 +390,7 @@ class LedgerNode:
                 self._pending.complete(
                     ready.committed_index, self._host.weakest_durability(self.directory.durability)
                 )
+                self.readers.commit(ready.committed_index)
             self._host.committed(ready.committed_index)
         for grant in ready.read_grants:
             assert grant.index <= self.committed_index, (grant, self.committed_index)
@@ -405,6 +413,7 @@ class LedgerNode:
             )
             self._writer.promised.clear()
             self._confirmations.refuse(self._former.not_leader())
+            self.readers.lose(self._former.not_leader())
         self._host.role_changed(change)
         self._transfers.role_changed(change)
 
@@ -430,5 +439,6 @@ class LedgerNode:
             "the member is stopping; the entries may still commit", self._former.not_leader()
         )
         self._confirmations.refuse(self._former.not_leader())
+        self.readers.lose(self._former.not_leader())
         self._transfers.close()
         self._flusher.close(self.durable_committed_index, clean=clean)

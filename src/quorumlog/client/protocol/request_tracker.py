@@ -51,14 +51,20 @@ from quorumlog.wire.client_messages import (
     ErrorResponse,
     FindMarkRequest,
     FindMarkResponse,
+    LayoutRequest,
+    LayoutResponse,
+    MoveReaderRequest,
+    MoveReaderResponse,
+    ReadersRequest,
+    ReadersResponse,
     ReadRequest,
     ReadResponse,
     StatusRequest,
     StatusResponse,
     TransferRequest,
     TransferResponse,
-    error_of,
 )
+from quorumlog.wire.wire_errors import error_of
 
 _RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     AppendRequest: AppendResponse,
@@ -66,6 +72,9 @@ _RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     StatusRequest: StatusResponse,
     TransferRequest: TransferResponse,
     FindMarkRequest: FindMarkResponse,
+    LayoutRequest: LayoutResponse,
+    MoveReaderRequest: MoveReaderResponse,
+    ReadersRequest: ReadersResponse,
 }
 
 

@@ -20,7 +20,6 @@ from quorumlog.client.arguments import (
     checked_producer,
     milliseconds,
     positive,
-    time_ms_of,
     whole,
 )
 from quorumlog.client.protocol.append_joiner import JoinedAppends
@@ -51,6 +50,7 @@ from quorumlog.client.result_streams import (
 )
 from quorumlog.client.status_rows import MemberStatusRow, rows_of
 from quorumlog.client.system import now_ms
+from quorumlog.client.times import mark_verbs
 from quorumlog.entry import AppendReceipt, EntryKind
 from quorumlog.errors import (
     BadRequest,
@@ -62,8 +62,6 @@ from quorumlog.errors import (
 )
 from quorumlog.wire.client_messages import (
     AppendRequest,
-    FindMarkRequest,
-    FindMarkResponse,
     ForgetProducer,
     ForgetProducerResponse,
     LastSequence,
@@ -299,7 +297,11 @@ class Verbs:
     ) -> Reading[T]:
         """Who gave the first entry is asked for its time: it knows that it is committed."""
         member = None if from_member == "any" else from_member
-        return TimedReading(batches, lambda index: self.time_ms_at(index, member), part_of, limit)
+
+        def time_ms_at(index: int) -> Verb[int]:
+            return mark_verbs.time_ms_at(index, member, self.timeout_ms)
+
+        return TimedReading(batches, time_ms_at, part_of, limit)
 
     def _tail_plan(
         self, first_index: int | Literal["latest"], from_member: str | None, *, wait: bool
@@ -339,31 +341,10 @@ class Verbs:
         raise request.error or ProtocolViolation(f"{request.response} above the end of every log")
 
     def index_at(self, time: datetime, from_member: str | None) -> Verb[int]:
-        found = yield from self._find_mark(FindMarkRequest(time_ms=time_ms_of(time)), from_member)
-        return max(found.index, found.ledger_begin_index)
+        return mark_verbs.index_at(time, from_member, self.timeout_ms)
 
     def time_at(self, index: int, from_member: str | None) -> Verb[datetime | None]:
-        return time_of((yield from self.time_ms_at(index, from_member)))
-
-    def time_ms_at(self, index: int, from_member: str | None) -> Verb[int]:
-        """-1: no mark stands in front of it."""
-        index = whole("index", index)
-        if index < 0:
-            raise IndexOutOfRange(f"index {index} is below 0, where every log begins")
-        found = yield from self._find_mark(FindMarkRequest(index=index), from_member)
-        if not found.ledger_begin_index <= index <= found.committed_index:
-            raise IndexOutOfRange(
-                f"index {index} is not between ledger_begin_index {found.ledger_begin_index} and"
-                f" committed_index {found.committed_index}",
-                ledger_begin_index=found.ledger_begin_index,
-                committed_index=found.committed_index,
-            )
-        return found.time_ms
-
-    def _find_mark(self, message: FindMarkRequest, from_member: str | None) -> Verb[FindMarkResponse]:
-        request = request_of(message, read_target(from_member), self.timeout_ms)
-        yield call(request)
-        return response_of(request, FindMarkResponse)
+        return time_of((yield from mark_verbs.time_ms_at(index, from_member, self.timeout_ms)))
 
     # ---------------------------------------------------------------- readers
 

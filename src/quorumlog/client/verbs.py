@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from quorumlog.append_times import AppendTimes, time_of
 from quorumlog.batch import Entry, EntryBatch
@@ -17,11 +17,11 @@ from quorumlog.client.arguments import (
     INDEX_LIMIT,
     checked_expected_last,
     checked_limit,
-    checked_producer,
     milliseconds,
     positive,
     whole,
 )
+from quorumlog.client.producers import producer_verbs
 from quorumlog.client.protocol.append_joiner import JoinedAppends
 from quorumlog.client.protocol.append_window import BatchGatherer, batch_of
 from quorumlog.client.protocol.client_protocol import ClientProtocol
@@ -36,8 +36,9 @@ from quorumlog.client.protocol.client_requests import (
     response_of,
 )
 from quorumlog.client.protocol.read_plan import ReadPlan
-from quorumlog.client.readers import reader_rows
+from quorumlog.client.readers import reader_verbs
 from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow, number_of
+from quorumlog.client.readers.reader_verbs import ReaderStand
 from quorumlog.client.result_streams import (
     TAIL_WAIT_MS,
     Appending,
@@ -55,26 +56,14 @@ from quorumlog.entry import AppendReceipt, EntryKind
 from quorumlog.errors import (
     BadRequest,
     IndexOutOfRange,
-    OutcomeUnknown,
     ProtocolViolation,
-    Refused,
-    UnknownReader,
 )
 from quorumlog.wire.client_messages import (
     AppendRequest,
-    ForgetProducer,
-    ForgetProducerResponse,
-    LastSequence,
-    LastSequenceResponse,
     LayoutRequest,
     LayoutResponse,
-    ListProducers,
-    ListProducersResponse,
     MoveReaderRequest,
-    MoveReaderResponse,
     ProducerInfo,
-    ReadersRequest,
-    ReadersResponse,
     ReadRequest,
     ReadResponse,
     StatusRequest,
@@ -92,11 +81,6 @@ LAGGING_MEMBER_WAIT_MS = 1000
 GET_LIMIT_BYTES = 1
 SUBSTITUTE_TIMEOUT_MS = 5000
 """For a member that is asked in place of a damaged one: there may be another to ask after it."""
-
-
-class ReaderStand(NamedTuple):
-    position: int
-    hold: int
 
 
 def call(request: Request) -> Step:
@@ -172,37 +156,16 @@ class Verbs:
     # ---------------------------------------------------------------- producers
 
     def last_sequence(self, timeout_ms: float | None) -> Verb[int]:
-        if self._protocol.producer is None:
-            raise BadRequest("this client has no producer: connect(..., producer_id=...)")
-        message = LastSequence(producer=self._protocol.producer)
-        request = request_of(message, LEADER, self.timeout_ms_of(timeout_ms), in_session=True)
-        yield call(request)
-        return response_of(request, LastSequenceResponse).producer.last_sequence
+        return producer_verbs.last_sequence(self._protocol.producer, self.timeout_ms_of(timeout_ms))
 
     def producers(self, timeout_ms: float | None) -> Verb[list[ProducerInfo]]:
-        allowed_ms, found = self.timeout_ms_of(timeout_ms), list[ProducerInfo]()
-        while True:
-            after = found[-1].producer if found else ""
-            request = request_of(ListProducers(after=after), LEADER, allowed_ms)
-            yield call(request)
-            response = response_of(request, ListProducersResponse)
-            found += response.producers
-            if response.is_last:
-                return found
+        return producer_verbs.producers(self.timeout_ms_of(timeout_ms))
 
     def producer(self, producer_id: str, timeout_ms: float | None) -> Verb[ProducerInfo]:
-        message = LastSequence(producer=checked_producer(producer_id))
-        request = request_of(message, LEADER, self.timeout_ms_of(timeout_ms))
-        yield call(request)
-        return response_of(request, LastSequenceResponse).producer
+        return producer_verbs.producer(producer_id, self.timeout_ms_of(timeout_ms))
 
     def forget_producer(self, producer_id: str, timeout_ms: float | None) -> Verb[ProducerInfo]:
-        known = yield from self.producer(producer_id, timeout_ms)
-        message = ForgetProducer(producer=known.producer, epoch=known.epoch)
-        request = request_of(message, LEADER, self.timeout_ms_of(timeout_ms))
-        yield call(request)
-        response_of(request, ForgetProducerResponse)
-        return known
+        return producer_verbs.forget(producer_id, self.timeout_ms_of(timeout_ms))
 
     # ---------------------------------------------------------------- read
 
@@ -361,46 +324,27 @@ class Verbs:
         elif first_index is not None:
             position = whole('first_index, unless "latest",', first_index)
         message = MoveReaderRequest(
-            reader=_reader_name(name), position=position, hold=number_of(hold), opens=True
+            reader=reader_verbs.checked_name(name), position=position, hold=number_of(hold), opens=True
         )
-        return (yield from self._move(message, timeout_ms))
+        return (yield from reader_verbs.move(message, self.timeout_ms_of(timeout_ms)))
 
     def commit_reader(self, name: str, index: int, timeout_ms: float | None) -> Verb[ReaderStand]:
         message = MoveReaderRequest(reader=name, position=whole("index", index))
-        return (yield from self._move(message, timeout_ms))
+        return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
 
     def seek_reader(
         self, name: str, index: int, seeks_from: int, timeout_ms: float | None
     ) -> Verb[ReaderStand]:
         position = whole("index", index)
         message = MoveReaderRequest(reader=name, position=position, seeks_from=seeks_from)
-        return (yield from self._move(message, timeout_ms))
+        return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
 
     def end_reader(self, name: str, timeout_ms: float | None) -> Verb[ReaderStand]:
-        return (yield from self._move(MoveReaderRequest(reader=name, ends=True), timeout_ms))
-
-    def _move(self, message: MoveReaderRequest, timeout_ms: float | None) -> Verb[ReaderStand]:
-        """Made again where nobody knows whether it was done: a second time it changes nothing."""
-        deadline_ms = now_ms() + self.timeout_ms_of(timeout_ms)
-        unknown: OutcomeUnknown | None = None
-        while True:
-            request = request_of(message, LEADER, deadline_ms - now_ms())
-            yield call(request)
-            error = request.error
-            if message.ends and unknown is not None and isinstance(error, UnknownReader):
-                return ReaderStand(-1, 0)
-            if isinstance(error, OutcomeUnknown) and now_ms() < deadline_ms:
-                unknown = error
-            elif unknown is not None and isinstance(error, Refused) and error.retriable:
-                raise unknown  # no time was left to make it again
-            else:
-                response = response_of(request, MoveReaderResponse)
-                return ReaderStand(response.position, response.hold)
+        message = MoveReaderRequest(reader=name, ends=True)
+        return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
 
     def readers(self, timeout_ms: float | None) -> Verb[list[ReaderRow]]:
-        request = request_of(ReadersRequest(), LEADER, self.timeout_ms_of(timeout_ms))
-        yield call(request)
-        return reader_rows.rows_of(response_of(request, ReadersResponse))
+        return reader_verbs.readers(self.timeout_ms_of(timeout_ms))
 
     # ---------------------------------------------------------------- the group
 
@@ -472,12 +416,6 @@ class Verbs:
             return None
         timeout_ms = min(self.timeout_ms, SUBSTITUTE_TIMEOUT_MS)
         return _read_request(message, RequestTarget(TargetKind.ADDRESS, address), timeout_ms)
-
-
-def _reader_name(name: str) -> str:
-    if not isinstance(name, str):
-        raise BadRequest(f"the name of a reader is a text, not {name!r}")
-    return "".join(name)
 
 
 def _whole(batch: EntryBatch) -> Iterable[EntryBatch]:

@@ -18,7 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from quorumlog.batch import Entry, EntryBatch
+    from quorumlog.backups import backup, restore
+    from quorumlog.batch import Entry, EntryBatch, TimedEntry
     from quorumlog.client import (
         AsyncLedgerClient,
         LedgerClient,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from quorumlog.config import ConsensusConfig, GroupConfig, MemberAddress, StoreConfig
     from quorumlog.entry import AppendReceipt, Durability
     from quorumlog.errors import (
+        AlreadyCommitted,
         BadRequest,
         BodyTooLarge,
         ConfigError,
@@ -43,17 +45,22 @@ if TYPE_CHECKING:
         LeaderNotReady,
         LeaderTransferring,
         LedgerError,
+        MembershipRefused,
         NotLeader,
         OutcomeUnknown,
         OutOfSequence,
         Overloaded,
         PendingFull,
+        ProducerExpired,
+        ProducerFenced,
         ProtocolViolation,
         RangeDamaged,
         ReaderMoved,
         Refused,
         RequestTimeout,
+        SequenceGap,
         StoreFailure,
+        TooManyProducers,
         TooManyReaders,
         TransferFailed,
         UnknownGroup,
@@ -62,8 +69,15 @@ if TYPE_CHECKING:
         WrongLastIndex,
     )
     from quorumlog.server import LedgerServer, LocalCluster
+    from quorumlog.wire.client_messages import ProducerInfo
 
 __all__ = [
+    "AlreadyCommitted",
+    "ProducerExpired",
+    "ProducerFenced",
+    "SequenceGap",
+    "TooManyProducers",
+    "ProducerInfo",
     "AppendReceipt",
     "AsyncLedgerClient",
     "BadRequest",
@@ -86,6 +100,7 @@ __all__ = [
     "LocalCluster",
     "MemberAddress",
     "MemberStatusRow",
+    "MembershipRefused",
     "NotLeader",
     "OutOfSequence",
     "OutcomeUnknown",
@@ -101,6 +116,7 @@ __all__ = [
     "StoreFailure",
     "StreamOutcomeUnknown",
     "StreamProgress",
+    "TimedEntry",
     "TooManyReaders",
     "TransferFailed",
     "UnknownGroup",
@@ -108,15 +124,18 @@ __all__ = [
     "Unreachable",
     "WrongLastIndex",
     "__version__",
+    "backup",
     "connect",
     "connect_async",
     "leader_of",
+    "restore",
 ]
 
 __version__ = VERSION
 
 _HOMES = {
-    "batch": ("Entry", "EntryBatch"),
+    "backups": ("backup", "restore"),
+    "batch": ("Entry", "EntryBatch", "TimedEntry"),
     "client": (
         "AsyncLedgerClient",
         "LedgerClient",
@@ -130,6 +149,7 @@ _HOMES = {
     ),
     "config": ("ConsensusConfig", "GroupConfig", "MemberAddress", "StoreConfig"),
     "entry": ("AppendReceipt", "Durability"),
+    "wire.client_messages": ("ProducerInfo",),
     "server": ("LedgerServer", "LocalCluster"),
 }
 """Public names that are no errors, by module; imported at first use, so that a Spark worker never loads

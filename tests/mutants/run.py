@@ -22,9 +22,11 @@ PARTS = (
     "node",
     "silence",
     "log_state",
+    "membership",
     "time_marks",
     "log_begin",
     "retention",
+    "backups",
 )
 for part in PARTS:
     importlib.import_module(f"tests.mutants.{part}")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import AsyncIterable, Iterable, Sequence
+from datetime import datetime
 from numbers import Real
 from typing import Any, SupportsIndex
 
+from quorumlog.append_times import milliseconds_of
 from quorumlog.config import parse_address
 from quorumlog.errors import BadRequest, ConfigError
+from quorumlog.log_state.control_entries import ANONYMOUS
 
 MAX_TIMEOUT_MS = 1e12
 """Thirty years: whoever gives more means for ever."""
@@ -44,6 +47,15 @@ def milliseconds(timeout_ms: Any) -> float | None:
     if math.isnan(given):
         return None
     return max(-MAX_TIMEOUT_MS, min(given, MAX_TIMEOUT_MS))
+
+
+def time_ms_of(time: Any) -> int:
+    """Milliseconds since 1970, rounded down. Raises BadRequest for what is no time of a known zone."""
+    if not isinstance(time, datetime) or time.utcoffset() is None:
+        raise BadRequest(
+            f"time must be a datetime with a time zone, as in datetime.now(UTC), not {time!r}"
+        )
+    return milliseconds_of(time)
 
 
 def whole(name: str, value: SupportsIndex) -> int:
@@ -83,6 +95,24 @@ def checked_limit(limit: int | None) -> int | None:
     if limit < 0:
         raise BadRequest(f"limit must not be negative, but is {limit}")
     return limit
+
+
+def checked_producer(producer_id: str) -> str:
+    """As a server takes it, and no anonymous one's."""
+    if not isinstance(producer_id, str) or not 0 < len(producer_id) <= 255:
+        raise BadRequest(f"a producer's id is a text of 1 to 255 characters, not {producer_id!r}")
+    return "".join(producer_id)
+
+
+def checked_producer_id(producer_id: str) -> str:
+    """Of a client; raises ConfigError."""
+    try:
+        producer = checked_producer(producer_id)
+    except BadRequest as error:
+        raise ConfigError(str(error)) from None
+    if producer.startswith(ANONYMOUS):
+        raise ConfigError(f"a producer's id cannot begin with {ANONYMOUS!r}: such are drawn by clients")
+    return producer
 
 
 def checked_expected_last(expected_last: int | None) -> int | None:

@@ -112,7 +112,7 @@ class Retention:
 
     def tick(self, now_ms: float) -> None:
         self._tell_of_losses()
-        self._installed.update(dict.fromkeys(self._raft.installing))
+        self._installed.update(dict.fromkeys(self._raft.replication.installing))
         if self._is_looking or now_ms < self._next_look_ms or not self._is_wanted:
             return
         self._next_look_ms = now_ms + LOOK_INTERVAL_MS

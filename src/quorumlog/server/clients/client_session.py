@@ -21,12 +21,17 @@ from quorumlog.errors import (
     ProtocolViolation,
     UnknownGroup,
 )
-from quorumlog.log_state.control_entries import Hold
-from quorumlog.node.pending_appends import AppendOutcome
-from quorumlog.node.retention.reader_moves import MoveOutcome, ReaderMove
-from quorumlog.node.retention.retention import WhyKept
+from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
+from quorumlog.node.reading.mark_finder import MarkOutcome
 from quorumlog.node.transfers import TransferOutcome
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS, AppendStreams
+from quorumlog.server.clients.producer_requests import (
+    PRODUCER_REQUESTS,
+    ProducerRequest,
+    ProducerRequests,
+    ranges_on_wire,
+)
+from quorumlog.server.clients.reader_requests import READER_REQUESTS, ReaderRequests
 from quorumlog.server.connection import WRITE_BUFFER_BYTES, Connection
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.waiting_reads import ReadOutcome, begins_anew
@@ -34,21 +39,15 @@ from quorumlog.store.ledger_store import LOG_ORIGIN, LogStart
 from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
+    FindMarkRequest,
+    FindMarkResponse,
     LayoutRequest,
     LayoutResponse,
-    MoveReaderRequest,
-    MoveReaderResponse,
-    ReaderInfo,
-    ReadersRequest,
-    ReadersResponse,
     ReadRequest,
     ReadResponse,
-    SegmentInfo,
     StatusRequest,
     TransferRequest,
     TransferResponse,
-    WhyKeptRequest,
-    WhyKeptResponse,
 )
 from quorumlog.wire.framing import Frame
 from quorumlog.wire.wire_errors import error_response
@@ -57,8 +56,6 @@ READ_LIMIT_BYTES = 8 << 20
 """Most bytes of one answer to a read, whatever the request asks."""
 WAIT_LIMIT_MS = 60_000
 WAITING_READS_LIMIT = 1000
-MOST_INDEX = 2**62
-"""Of what an entry can say of a reader."""
 
 _REQUESTS = (
     AppendRequest,
@@ -66,9 +63,9 @@ _REQUESTS = (
     StatusRequest,
     TransferRequest,
     LayoutRequest,
-    MoveReaderRequest,
-    ReadersRequest,
-    WhyKeptRequest,
+    FindMarkRequest,
+    *PRODUCER_REQUESTS,
+    *READER_REQUESTS,
 )
 
 
@@ -84,6 +81,8 @@ class ClientSession:
         self._drivers = drivers
         self._close_client = close_client
         self._streams = AppendStreams()
+        self._producers = ProducerRequests(connection)
+        self._readers = ReaderRequests(connection)
         self._reads: deque[tuple[NodeDriver, ReadRequest]] = deque()
         """Reads that wait for the one before them, and for the client to take what it was sent."""
         self._is_reading = False
@@ -114,14 +113,14 @@ class ClientSession:
             driver.enter(self._connection, self._status, driver, request)
         elif isinstance(request, TransferRequest):
             driver.enter(self._connection, self._transfer, driver, request)
+        elif isinstance(request, ProducerRequest):
+            driver.enter(self._connection, self._producers.ask, driver, request)
         elif isinstance(request, LayoutRequest):
             driver.enter(self._connection, self._layout, driver, request)
-        elif isinstance(request, MoveReaderRequest):
-            driver.enter(self._connection, self._move_reader, driver, request)
-        elif isinstance(request, ReadersRequest):
-            driver.enter(self._connection, self._readers, driver, request)
-        elif isinstance(request, WhyKeptRequest):
-            driver.enter(self._connection, self._why_kept, driver, request)
+        elif isinstance(request, READER_REQUESTS):
+            driver.enter(self._connection, self._readers.ask, driver, request)
+        elif isinstance(request, FindMarkRequest):
+            driver.enter(self._connection, self._find_mark, driver, request)
         else:
             raise ProtocolViolation(f"{type(request).__name__} from a client")
 
@@ -144,10 +143,19 @@ class ClientSession:
             error = BadRequest("an append of a stream cannot have expected_last")
             self._refuse(driver, request.request_id, error)
             return
-        if request.stream:
-            refusal = self._streams.accept((driver.config.group, request.stream), request.number)
-            if refusal is not None:
+        session, place = request.session, None
+        if session is not None:
+            if request.stream or request.expected_last is not None:
+                refusal = BadRequest(
+                    "an append of a session can be in no stream, nor have expected_last"
+                )
                 self._refuse(driver, request.request_id, refusal)
+                return
+            place = SessionPlace(session.producer, session.epoch, session.sequence)
+        if request.stream:
+            out_of_order = self._streams.accept((driver.config.group, request.stream), request.number)
+            if out_of_order is not None:
+                self._refuse(driver, request.request_id, out_of_order)
                 return
         size_bytes = batch.total_bytes
         in_flight_bytes = self._in_flight_bytes
@@ -163,7 +171,9 @@ class ClientSession:
                 )
             )
             return
-        driver.node.append(batch, request.timeout_ms, done, self._connection, request.expected_last)
+        driver.node.append(
+            batch, request.timeout_ms, done, self._connection, request.expected_last, place
+        )
 
     def _appended(
         self, driver: NodeDriver, request: AppendRequest, size_bytes: int, outcome: AppendOutcome
@@ -187,6 +197,7 @@ class ClientSession:
                 first_index=outcome.first_index,
                 count=outcome.count,
                 durability=outcome.durability,
+                ranges=ranges_on_wire(outcome) if outcome.ranges else (),
             ),
         )
 
@@ -295,6 +306,27 @@ class ClientSession:
 
         driver.node.transfer(request.to_member_id, done)
 
+    def _find_mark(self, driver: NodeDriver, request: FindMarkRequest) -> None:
+        node = driver.node
+
+        def done(outcome: MarkOutcome) -> None:
+            if isinstance(outcome, LedgerError):
+                self._refuse(driver, request.request_id, outcome)
+                return
+            response = FindMarkResponse(
+                request_id=request.request_id,
+                index=-1 if outcome is None else outcome.index,
+                time_ms=-1 if outcome is None else outcome.time_ms,
+                ledger_begin_index=node.store.begin.index + 1,
+                committed_index=node.committed_index,
+            )
+            self._connection.send(driver.config.group, response)
+
+        if request.index >= 0:
+            node.marks.at_index(request.index, done)
+        else:
+            node.marks.at_time(request.time_ms, done)
+
     def _layout(self, driver: NodeDriver, request: LayoutRequest) -> None:
         config, node = driver.config, driver.node
         start = node.store.start or LogStart(LOG_ORIGIN, b"")
@@ -311,102 +343,3 @@ class ClientSession:
             begin_record=start.record,
         )
         self._connection.send(config.group, response)
-
-    # ---------------------------------------------------------------- readers
-
-    def _move_reader(self, driver: NodeDriver, request: MoveReaderRequest) -> None:
-        def done(outcome: MoveOutcome) -> None:
-            if isinstance(outcome, LedgerError):
-                self._refuse(driver, request.request_id, outcome)
-                return
-            response = MoveReaderResponse(
-                request_id=request.request_id, position=outcome.position, hold=outcome.hold
-            )
-            self._connection.send(driver.config.group, response)
-
-        try:
-            move = _move_of(request)
-        except BadRequest as error:
-            done(error)
-            return
-        driver.node.readers.move(move, done, self._connection)
-
-    def _readers(self, driver: NodeDriver, request: ReadersRequest) -> None:
-        def confirmed(refusal: LedgerError | None) -> None:
-            if refusal is not None:
-                self._refuse(driver, request.request_id, refusal)
-                return
-            try:
-                state = driver.node.log_state.committed_state()
-            except LedgerError as error:
-                self._refuse(driver, request.request_id, error)
-                return
-            readers = tuple(
-                ReaderInfo(
-                    name=reader.name,
-                    position=reader.position,
-                    hold=reader.hold,
-                    last_index=reader.last_index,
-                    lost_ranges=tuple(
-                        (lost.first_index, lost.stop_index)
-                        for lost in state.lost_ranges
-                        if lost.name == reader.name
-                    ),
-                )
-                for reader in state.readers
-            )
-            response = ReadersResponse(
-                request_id=request.request_id,
-                committed_index=driver.node.committed_index,
-                keep_from_index=state.keep_from_index,
-                readers=readers,
-            )
-            self._connection.send(driver.config.group, response)
-
-        driver.node.confirm_leadership(confirmed, self._connection)
-
-    def _why_kept(self, driver: NodeDriver, request: WhyKeptRequest) -> None:
-        def explained(why: WhyKept | LedgerError) -> None:
-            if isinstance(why, LedgerError):
-                self._refuse(driver, request.request_id, why)
-                return
-            segments = tuple(
-                SegmentInfo(
-                    first_index=each.first_index,
-                    stop_index=each.stop_index,
-                    size_bytes=each.size_bytes,
-                    time_ms=-1 if each.time_ms is None else each.time_ms,
-                    reasons=each.reasons,
-                )
-                for each in why.segments
-            )
-            response = WhyKeptResponse(
-                request_id=request.request_id,
-                keep_from_index=why.keep_from_index,
-                used_ratio=why.used_ratio,
-                segments=segments,
-            )
-            self._connection.send(driver.config.group, response)
-
-        refusal = driver.node.refusal_unless_leading()
-        if refusal is not None:
-            explained(refusal)
-        else:
-            driver.node.retention.explain(explained)
-
-
-def _move_of(request: MoveReaderRequest) -> ReaderMove:
-    """Raises BadRequest."""
-    numbers = [n for n in (request.position, request.seeks_from) if n is not None]
-    if any(not 0 <= number <= MOST_INDEX for number in numbers):
-        raise BadRequest(f"positions of a reader are indices of entries, unlike {numbers}")
-    if request.hold is not None and request.hold not in tuple(Hold):
-        raise BadRequest(f"a reader holds 0 (nothing), 1 or 2 (as an archive), not {request.hold}")
-    return ReaderMove(
-        request.reader,
-        request.position,
-        None if request.hold is None else Hold(request.hold),
-        request.seeks_from,
-        request.ends,
-        request.opens,
-    )

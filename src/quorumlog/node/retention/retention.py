@@ -112,7 +112,8 @@ class Retention:
 
     def tick(self, now_ms: float) -> None:
         self._tell_of_losses()
-        self._installed.update(dict.fromkeys(self._raft.replication.installing))
+        if self._raft.role is Role.LEADER and self._member.config.storage.deletes:
+            self._installed.update(dict.fromkeys(self._raft.replication.installing))
         if self._is_looking or now_ms < self._next_look_ms or not self._is_wanted:
             return
         self._next_look_ms = now_ms + LOOK_INTERVAL_MS
@@ -129,9 +130,11 @@ class Retention:
         borders, truncations = self._store.borders, self._store.truncations
         known = list(self._known) if truncations == self._known_truncations else []
         for point in borders.above(known[-1][0].index if known else -1):
+            if point.index > last_index:
+                break
             start = borders.saved_at(point)
-            if start is None or point.index > last_index:
-                break  # it comes when it is committed
+            if start is None:
+                continue  # not yet, or damage has kept it from being saved
             state = decode_state(start.record)
             time_ms = state.time_ms if isinstance(state, LogState) else None
             known.append((point, Border(point.index + 1, point.position, time_ms)))

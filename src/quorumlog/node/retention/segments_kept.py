@@ -76,7 +76,7 @@ class Decision(NamedTuple):
     wish: Limit
     limits: tuple[Limit, ...]
     keep_from_index: int
-    """A border, or where the log begins."""
+    """A border; 0 where none lies so far down."""
     is_forced: bool
     """Readers are passed over."""
 
@@ -143,7 +143,7 @@ def kept_segments(
 def _floor(log: LogShape, wish: Limit, limits: Sequence[Limit]) -> int:
     lowest = min([wish.first_index, *(limit.first_index for limit in limits)])
     below = [b.first_index for b in log.borders if b.first_index <= lowest]
-    return below[-1] if below else log.first_index
+    return below[-1] if below else 0
 
 
 def _wish(log: LogShape, policy: Policy, clock_ms: int) -> Limit:

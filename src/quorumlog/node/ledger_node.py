@@ -285,7 +285,7 @@ class LedgerNode:
         self._note_durable_committed()
         self._pushes.tick(self._now_ms)
         self._transfers.tick(self._now_ms)
-        self.members.tick()
+        self.members.tick(self._now_ms)
         self._carry_out_all()
         self._run_timers()
 

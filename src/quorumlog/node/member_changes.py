@@ -64,6 +64,7 @@ class MemberChanges:
         self._refusal_unless_leading = refusal_unless_leading
         self._done: Callable[[MemberOutcome], None] | None = None
         """Of the change that is under way, if somebody waits for it."""
+        self._now_ms = 0.0
         self.configure(config)
 
     def configure(self, config: GroupConfig) -> None:
@@ -72,9 +73,7 @@ class MemberChanges:
 
     # ---------------------------------------------------------------- what is asked for
 
-    def request(
-        self, change: MemberChange, now_ms: float, done: Callable[[MemberOutcome], None]
-    ) -> None:
+    def request(self, change: MemberChange, done: Callable[[MemberOutcome], None]) -> None:
         """`done` gets one outcome; of a change that is made, once it is committed."""
         refusal = self._refusal_unless_leading()
         if refusal is not None:
@@ -89,7 +88,7 @@ class MemberChanges:
             if change.dry_run:
                 done(wanted.final())
             elif change.verb is MemberVerb.REMOVE and change.member_id == self._own_id:
-                self._hand_over(now_ms, done)
+                self._hand_over(done)
             else:
                 self._propose(body_of(wanted))
                 self._done = done
@@ -133,8 +132,9 @@ class MemberChanges:
             raise MembershipRefused(
                 f"{member_id} is a member already; `member replace` gives it another directory"
             )
-        learners = _sorted((*present.learners, self._connected_as(member_id, change)))
-        return self._with_address(present._replace(learners=learners), member_id, change.address)
+        wanted = self._with_address(present, member_id, change.address)
+        learner = self._connected_as(member_id, change)
+        return wanted._replace(learners=_sorted((*present.learners, learner)))
 
     def _connected_as(self, member_id: str, change: MemberChange) -> Replica:
         """The directory that answers under this name."""
@@ -162,7 +162,7 @@ class MemberChanges:
         ids = sorted({replica.member_id for replica in membership.members()})
         return tuple((member_id, known[member_id]) for member_id in ids if member_id in known)
 
-    def _hand_over(self, now_ms: float, done: Callable[[MemberOutcome], None]) -> None:
+    def _hand_over(self, done: Callable[[MemberOutcome], None]) -> None:
         """Whoever leads then removes this member; the client goes there with its request."""
         voters = [peer for peer in self._raft.status().peers if peer.is_voter]
         nearest = max(voters, key=lambda peer: peer.water_mark, default=None)
@@ -177,12 +177,13 @@ class MemberChanges:
             else:
                 done(refusal or MembershipRefused("it leads again", retry_after_ms=100))
 
-        self._transfers.request(nearest.replica.member_id, now_ms, handed_over)
+        self._transfers.request(nearest.replica.member_id, self._now_ms, handed_over)
 
     # ---------------------------------------------------------------- what is under way
 
-    def tick(self) -> None:
+    def tick(self, now_ms: float) -> None:
         """With every turn: a joint membership is ended as soon as it may be."""
+        self._now_ms = now_ms
         due = self._raft.members.due()
         if due is not None:
             try:

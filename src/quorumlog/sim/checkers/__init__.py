@@ -15,6 +15,7 @@ from quorumlog.sim.checkers.durable_entries import DurableEntries
 from quorumlog.sim.checkers.leader_completeness import LeaderCompleteness
 from quorumlog.sim.checkers.log_matching import LogMatching
 from quorumlog.sim.checkers.marked_times import MarkedTimes
+from quorumlog.sim.checkers.members_of_log import MembersOfLog
 from quorumlog.sim.checkers.message_rate import MessageRate
 from quorumlog.sim.checkers.monotonic_indices import MonotonicIndices
 from quorumlog.sim.checkers.one_group import OneGroup
@@ -66,6 +67,7 @@ def all_checkers(cluster: CheckedCluster) -> list[Checker]:
         MonotonicIndices(cluster),
         LogMatching(cluster),
         SameState(cluster),
+        MembersOfLog(cluster),
         *marks,
         durable,
         committed,

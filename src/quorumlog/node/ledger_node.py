@@ -327,7 +327,7 @@ class LedgerNode:
         if self._writer.disk_full:
             problems.append(self._writer.disk_full)
         problems += self.repairer.problems()
-        problems += filter(None, [self.log_state.problem, self._drops.problem])
+        problems += filter(None, [self.log_state.problem, self._drops.problem, self.members.problem])
         if self.lost_committed_from is not None:
             problems.append(
                 f"entries from index {self.lost_committed_from} on, acknowledged under flush = async,"

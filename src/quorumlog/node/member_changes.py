@@ -65,23 +65,44 @@ class MemberChanges:
         self._done: Callable[[MemberOutcome], None] | None = None
         """Of the change that is under way, if somebody waits for it."""
         self._now_ms = 0.0
+        self._looks_at_options = bool(raft.status().voters)
+        self.problem = ""
+        """In a sentence; empty if there is none."""
         self.configure(config)
 
     def configure(self, config: GroupConfig) -> None:
         self._own_id = config.member_id
         self._configured = {member.member_id: str(member) for member in config.members}
 
+    def _look_at_options(self) -> None:
+        """Once, when the log's members are known after a start of a member that had formed before."""
+        if not self._looks_at_options or not self._raft.members.are_known:
+            return
+        self._looks_at_options = False
+        membership = self._raft.status().membership
+        if membership.is_joint or self._configured == dict(self.addresses_of(membership)):
+            return
+        named, listed = (
+            ",".join(f"{member_id}={address}" for member_id, address in sorted(each.items()))
+            for each in (dict(self.addresses_of(membership)), self._configured)
+        )
+        self.problem = (
+            f"the options list the members {listed}; by the log they are {named}: the log counts, and"
+            " `quorumlog member` changes it"
+        )
+
     # ---------------------------------------------------------------- what is asked for
 
     def request(self, change: MemberChange, done: Callable[[MemberOutcome], None]) -> None:
         """`done` gets one outcome; of a change that is made, once it is committed."""
+        self._end_if_committed()
         refusal = self._refusal_unless_leading()
         if refusal is not None:
             done(refusal)
             return
         try:
             wanted = self._wanted(change)
-            if wanted == self._raft.status().membership:
+            if wanted == self._raft.status().membership and self._is_committed:
                 done(wanted)
                 return
             self._raft.members.check(wanted)
@@ -156,6 +177,10 @@ class MemberChanges:
         addresses[member_id] = address
         return present._replace(addresses=tuple(sorted(addresses.items())))
 
+    def addresses(self) -> dict[str, str]:
+        """By id, of all whom a membership names that may hold."""
+        return dict(pair for each in self._raft.members.living for pair in self.addresses_of(each))
+
     def addresses_of(self, membership: Membership) -> tuple[tuple[str, str], ...]:
         """Where the members are, by the membership, or else by the options of this one."""
         known = {**self._configured, **dict(membership.addresses)}
@@ -184,12 +209,16 @@ class MemberChanges:
     def tick(self, now_ms: float) -> None:
         """With every turn: a joint membership is ended as soon as it may be."""
         self._now_ms = now_ms
+        self._look_at_options()
         due = self._raft.members.due()
         if due is not None:
             try:
                 self._propose(body_of(due))
             except LedgerError:
                 return  # no space, or the state is not known: the next turn tries again
+        self._end_if_committed()
+
+    def _end_if_committed(self) -> None:
         if self._done is not None and self._is_committed:
             self._end(self._raft.status().membership)
 

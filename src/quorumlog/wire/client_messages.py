@@ -153,6 +153,8 @@ class MemberInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """By its directory; by its name where that is not known, as of a member that is down."""
     water_mark: int = -1
     """Leader only: what the member has acknowledged."""
+    part: str = ""
+    """`voter`, `learner`; while a change runs, `joins`, `leaves` or `replaced`; empty: none by now."""
 
 
 class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
@@ -196,6 +198,8 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
     """How many vote; 0 before the group has formed, -1: an earlier release does not say."""
     quorum_size: int = -1
     """How many of them are needed for anything to be committed."""
+    membership_index: int = -1
+    """Of the entry that says who the members are; -1: the group's founding list does."""
 
 
 class ProducerInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -341,6 +345,25 @@ class ReadersResponse(ClientMessage, frozen=True, kw_only=True, tag=67):
     readers: tuple[ReaderInfo, ...] = ()
 
 
+class ChangeMembersRequest(ClientMessage, frozen=True, kw_only=True, tag=80):
+    """Change who is a member; answered by the leader once that is committed. docs/membership.md"""
+
+    verb: str
+    """`add`, `promote`, `remove`, `replace` or `set-address`."""
+    member_id: str
+    address: str = ""
+    """`host:port`, of `add` and `set-address`."""
+    dry_run: bool = False
+    """Only say whether it would be begun."""
+
+
+class ChangeMembersResponse(ClientMessage, frozen=True, kw_only=True, tag=81):
+    """The members then."""
+
+    voters: tuple[str, ...]
+    learners: tuple[str, ...]
+
+
 class ErrorResponse(ClientMessage, frozen=True, kw_only=True, tag=63):
     """Any request that ended in a `LedgerError`."""
 
@@ -386,4 +409,6 @@ AnyClientMessage = (
     | ListProducersResponse
     | ForgetProducer
     | ForgetProducerResponse
+    | ChangeMembersRequest
+    | ChangeMembersResponse
 )

@@ -48,6 +48,8 @@ from quorumlog.wire.client_messages import (
     AnyClientMessage,
     AppendRequest,
     AppendResponse,
+    ChangeMembersRequest,
+    ChangeMembersResponse,
     ErrorResponse,
     LayoutRequest,
     LayoutResponse,
@@ -71,6 +73,7 @@ _RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     TransferRequest: TransferResponse,
     LayoutRequest: LayoutResponse,
     MoveReaderRequest: MoveReaderResponse,
+    ChangeMembersRequest: ChangeMembersResponse,
     ReadersRequest: ReadersResponse,
 }
 

@@ -22,6 +22,7 @@ from quorumlog.errors import (
     UnknownGroup,
 )
 from quorumlog.log_state.control_entries import Hold
+from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
 from quorumlog.node.pending_appends import AppendOutcome
 from quorumlog.node.retention.reader_moves import MoveOutcome, ReaderMove
 from quorumlog.node.transfers import TransferOutcome
@@ -33,6 +34,8 @@ from quorumlog.store.ledger_store import LOG_ORIGIN, LogStart
 from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
+    ChangeMembersRequest,
+    ChangeMembersResponse,
     LayoutRequest,
     LayoutResponse,
     MoveReaderRequest,
@@ -64,6 +67,7 @@ _REQUESTS = (
     LayoutRequest,
     MoveReaderRequest,
     ReadersRequest,
+    ChangeMembersRequest,
 )
 
 
@@ -113,6 +117,8 @@ class ClientSession:
             driver.enter(self._connection, self._move_reader, driver, request)
         elif isinstance(request, ReadersRequest):
             driver.enter(self._connection, self._readers, driver, request)
+        elif isinstance(request, ChangeMembersRequest):
+            driver.enter(self._connection, self._change_members, driver, request)
         else:
             raise ProtocolViolation(f"{type(request).__name__} from a client")
 
@@ -273,6 +279,26 @@ class ClientSession:
 
     def _status(self, driver: NodeDriver, request: StatusRequest) -> None:
         self._connection.send(driver.config.group, driver.status.response(request.request_id))
+
+    def _change_members(self, driver: NodeDriver, request: ChangeMembersRequest) -> None:
+        def done(outcome: MemberOutcome) -> None:
+            if isinstance(outcome, LedgerError):
+                self._refuse(driver, request.request_id, outcome)
+                return
+            response = ChangeMembersResponse(
+                request_id=request.request_id,
+                voters=tuple(voter.member_id for voter in outcome.new),
+                learners=tuple(learner.member_id for learner in outcome.learners),
+            )
+            self._connection.send(driver.config.group, response)
+
+        if request.verb not in tuple(MemberVerb):
+            refusal = BadRequest(f"{request.verb!r} is none of {', '.join(MemberVerb)}")
+            self._refuse(driver, request.request_id, refusal)
+            return
+        verb = MemberVerb(request.verb)
+        change = MemberChange(verb, request.member_id, request.address, request.dry_run)
+        driver.change_members(change, done)
 
     def _transfer(self, driver: NodeDriver, request: TransferRequest) -> None:
         def done(outcome: TransferOutcome) -> None:

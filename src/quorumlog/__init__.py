@@ -18,7 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from quorumlog.batch import Entry, EntryBatch
+    from quorumlog.backups import backup, restore
+    from quorumlog.batch import Entry, EntryBatch, TimedEntry
     from quorumlog.client import (
         AsyncLedgerClient,
         LedgerClient,
@@ -103,6 +104,7 @@ __all__ = [
     "StoreFailure",
     "StreamOutcomeUnknown",
     "StreamProgress",
+    "TimedEntry",
     "TooManyReaders",
     "TransferFailed",
     "UnknownGroup",
@@ -110,15 +112,18 @@ __all__ = [
     "Unreachable",
     "WrongLastIndex",
     "__version__",
+    "backup",
     "connect",
     "connect_async",
     "leader_of",
+    "restore",
 ]
 
 __version__ = VERSION
 
 _HOMES = {
-    "batch": ("Entry", "EntryBatch"),
+    "backups": ("backup", "restore"),
+    "batch": ("Entry", "EntryBatch", "TimedEntry"),
     "client": (
         "AsyncLedgerClient",
         "LedgerClient",

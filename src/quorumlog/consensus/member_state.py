@@ -47,6 +47,9 @@ class MemberState:
         to here never change."""
         self.lacks_space = False
         """The newest data that came found no room on this member's disk."""
+        self.owed_index = -1
+        """The log was installed, and the group had committed entries up to here then: this member does
+        not campaign before it holds them. Once it has, it owes nothing more."""
         self.knows_log_state = True
         """What the log's control entries lead to; who does not know it never leads."""
         self.told: tuple[int, Membership] | None = None
@@ -78,6 +81,12 @@ class MemberState:
         """Nothing at or above it is acknowledged, to others or to itself. A group of one has committed
         whatever it once had on disk."""
         return None if self.is_quorum_alone else self.log.damaged.first_unproven(self.committed_index)
+
+    @property
+    def owes_entries(self) -> bool:
+        if self.owed_index <= self.runs.end_index:
+            self.owed_index = -1
+        return self.owed_index >= 0
 
     @property
     def membership(self) -> Membership:

@@ -22,7 +22,7 @@ from quorumlog.consensus.log.log_changes import LogChanges
 from quorumlog.consensus.log.term_runs import TermRuns
 from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.membership_change import MembershipChange
-from quorumlog.consensus.messages import AnyMessage, PushEntryRequest, PushResult
+from quorumlog.consensus.messages import AnyMessage, InstallResult, PushEntryRequest, PushResult
 from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.read_index import ReadIndex
 from quorumlog.consensus.ready import MemberStatus, PushOrder, ReadGrant, Ready, Role, RoleChange
@@ -51,11 +51,13 @@ class RaftNode:
         random: Random,
         now_ms: float,
         damaged: Sequence[tuple[int, int]] = (),
+        owed_index: int = -1,
     ) -> None:
         """Everything given here is on disk. `member_ids`: the configured ones, this member's included.
         `committed_index`: what the checkpoint proved, -1 if nothing. `term_runs`: ((first_index, term),
         ...) of the log behind `before_begin`. `damaged`: ((first_index, stop_index), ...) of the entries
-        whose bytes are damaged.
+        whose bytes are damaged. `owed_index`: the log was installed, and up to here the group had
+        committed entries then.
         """
         self._log = LogChanges(
             TermRuns(before_begin, term_runs, ledger_end_index), DamagedIndices(damaged)
@@ -63,6 +65,7 @@ class RaftNode:
         self._state = MemberState(
             member, formation.founding, hard_state, self._log, committed_index, now_ms
         )
+        self._state.owed_index = -1 if async_mode else owed_index
         self._async_mode = async_mode
         self._outbox = Outbox()
         self._elector = LeaderElector(config, self._state, self._outbox, random)
@@ -315,6 +318,20 @@ class RaftNode:
         """The entries cannot be read, or the connection has no room for them: the PushOrder comes again
         after a time-out."""
         self._replication.on_push_failed(to)
+
+    @property
+    def installing(self) -> tuple[Replica, ...]:
+        """Of a leader: connected members that are to get the start of this log now."""
+        return tuple(d.to for d in self._replication.dispatchers.values() if d.is_installing)
+
+    def on_install_answered(self, replica: Replica, result: InstallResult) -> None:
+        if self._state.role is Role.LEADER:
+            self._replication.on_install_answered(replica, result)
+
+    def judge_install(self, begin: EntryId, leader: Replica) -> InstallResult | None:
+        """See `EntryHandler.judge_install`; of the leader that this member follows."""
+        assert leader == self._state.leader, (leader, self._state.leader)
+        return self._handler.judge_install(begin, leader)
 
     def on_bytes_moved(self, replica: Replica) -> None:
         """See `Host.replicas_with_moving_data`."""

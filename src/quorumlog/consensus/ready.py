@@ -133,6 +133,18 @@ class PeerStatus:
     clock); None while something does."""
     has_arrived: bool = False
     """It received more than it has acknowledged."""
+    lacks_nothing: bool = False
+    """It holds what the leader holds; otherwise it is being fed, or gets the start of the log."""
+
+    @property
+    def is_installing(self) -> bool:
+        """What it lacks is gone: it gets the start of the leader's log."""
+        return self.state == "INSTALL"
+
+    @property
+    def held_index(self) -> int:
+        """Up to here it is known to hold the leader's log; -1 also while nothing is known."""
+        return max(self.match_index, self.water_mark)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +167,11 @@ class MemberStatus:
     """Why the member is not a working voter, empty if it is."""
     problems: tuple[str, ...] = ()
     peers: tuple[PeerStatus, ...] = ()
+
+    @property
+    def followers_behind(self) -> tuple[PeerStatus, ...]:
+        """Of a leader: connected members that it feeds, or installs its start on."""
+        return tuple(peer for peer in self.peers if not peer.lacks_nothing)
 
     @property
     def voters(self) -> tuple[Replica, ...]:

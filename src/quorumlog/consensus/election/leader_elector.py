@@ -116,8 +116,11 @@ class LeaderElector:
     def _campaigns_from_ms(self) -> float:
         """A member with damaged entries leaves it to the others to lead, unless none of them does
         for three election time-outs; alone in its group it has nobody to wait for. Who does not know
-        its log's state leaves it to the others until it does."""
+        its log's state leaves it to the others until it does, and so does who owes committed entries
+        since its log was installed."""
         if not self._state.knows_log_state:
+            return math.inf
+        if self._state.owes_entries:
             return math.inf
         if not self._state.log.damaged or self._state.is_quorum_alone:
             return self._leaves_it_until_ms

@@ -9,7 +9,7 @@ from __future__ import annotations
 from quorumlog.config import ConsensusConfig
 from quorumlog.consensus.election.leader_elector import LeaderElector
 from quorumlog.consensus.member_state import MemberState
-from quorumlog.consensus.messages import PushEntryResponse
+from quorumlog.consensus.messages import InstallResult, PushEntryResponse
 from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.ready import AppendOrder, PeerStatus, PushOrder
 from quorumlog.consensus.replication.catch_up import CatchUp
@@ -186,6 +186,13 @@ class Replication:
             self._on_mark(response.sender, acknowledged)
         self._push_due = True
 
+    def on_install_answered(self, replica: Replica, result: InstallResult) -> None:
+        dispatcher = self.dispatchers[replica]
+        if dispatcher.active and result is InstallResult.MORE:
+            self.progress.note(replica)
+        dispatcher.on_install_answered(result)
+        self._push_due = True
+
     def mark_own_disk(self) -> None:
         """This disk holds more than before, or is proven to."""
         unproven = self._state.first_unproven_index
@@ -239,4 +246,5 @@ class Replication:
             water_mark=dispatcher.mark,
             stalled_since_ms=None if lacks_nothing else self.progress.stalled_since_ms(to),
             has_arrived=dispatcher.arrived_index > dispatcher.held_index,
+            lacks_nothing=lacks_nothing,
         )

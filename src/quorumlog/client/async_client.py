@@ -42,7 +42,7 @@ from quorumlog.client.readers.named_readers import AsyncNamedReader
 from quorumlog.client.readers.read_results import AsyncResults
 from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow
 from quorumlog.client.result_streams import Appending, Reading, Verb
-from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
+from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, Members, MemberStatusRow
 from quorumlog.client.task_joiner import TaskJoiner
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt
@@ -236,6 +236,19 @@ class AsyncLedgerClient(LedgerClientBase):
     async def transfer(self, to: str, *, timeout_ms: int | None = None) -> str:
         """See `LedgerClient.transfer`."""
         return await self._run(self._verbs.transfer(to, timeout_ms))
+
+    async def change_members(
+        self,
+        verb: str,
+        member_id: str,
+        address: str = "",
+        *,
+        dry_run: bool = False,
+        timeout_ms: int | None = None,
+    ) -> Members:
+        """See `LedgerClient.change_members`."""
+        verbs = self._verbs.change_members(verb, member_id, address, dry_run, timeout_ms)
+        return await self._run(verbs)
 
     async def layout(self, from_member: str = "any", *, timeout_ms: int | None = None) -> LayoutResponse:
         """See `LedgerClient.layout`."""

@@ -29,7 +29,7 @@ from quorumlog.client.readers.named_readers import NamedReader
 from quorumlog.client.readers.read_results import Results
 from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow
 from quorumlog.client.result_streams import Appending, Reading, Verb
-from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
+from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, Members, MemberStatusRow
 from quorumlog.client.thread_joiner import ThreadJoiner
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt
@@ -293,6 +293,25 @@ class LedgerClient(LedgerClientBase):
         Raises TransferFailed with the reason if it stays where it was.
         """
         return self._run(self._verbs.transfer(to, timeout_ms))
+
+    def change_members(
+        self,
+        verb: str,
+        member_id: str,
+        address: str = "",
+        *,
+        dry_run: bool = False,
+        timeout_ms: int | None = None,
+    ) -> Members:
+        """Change who is a member, and return once that is committed (docs/membership.md).
+
+        `verb`: "add" (with the `address`, as a learner), "promote", "remove", "replace" (by the
+        directory that is connected under that id now) or "set-address". With `dry_run` nothing is
+        changed. Raises MembershipRefused with the reason, OutcomeUnknown where the leader was lost
+        meanwhile.
+        """
+        verbs = self._verbs.change_members(verb, member_id, address, dry_run, timeout_ms)
+        return self._run(verbs)
 
     def layout(self, from_member: str = "any", *, timeout_ms: int | None = None) -> LayoutResponse:
         """Where a member's log begins and how long its segments are: what a copy of its bytes, such as

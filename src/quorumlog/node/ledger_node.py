@@ -242,7 +242,7 @@ class LedgerNode:
         self._pushes.tick(self._now_ms)
         self._installs.tick(self._now_ms)
         self._transfers.tick(self._now_ms)
-        self.members.tick()
+        self.members.tick(self._now_ms)
         self.carry_out_all()
         self._run_timers()
 
@@ -291,6 +291,7 @@ class LedgerNode:
             self._drops.problem,
             self._replacement.problem,
             self.retention.problem,
+            self.members.problem,
         )
         problems += [*filter(None, own), *self._installs.problems()]
         if self.lost_committed_from is not None:

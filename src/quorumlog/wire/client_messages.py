@@ -153,6 +153,8 @@ class MemberInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """By its directory; by its name where that is not known, as of a member that is down."""
     water_mark: int = -1
     """Leader only: what the member has acknowledged."""
+    part: str = ""
+    """`voter`, `learner`; while a change runs, `joins`, `leaves` or `replaced`; empty: none by now."""
 
 
 class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
@@ -202,6 +204,8 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
     """Of that mark."""
     producers: int = -1
     """Sessions that the log remembers, as far as it is committed; -1: not known."""
+    membership_index: int = -1
+    """Of the entry that says who the members are; -1: the group's founding list does."""
 
 
 class ProducerInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -347,6 +351,25 @@ class ReadersResponse(ClientMessage, frozen=True, kw_only=True, tag=67):
     readers: tuple[ReaderInfo, ...] = ()
 
 
+class ChangeMembersRequest(ClientMessage, frozen=True, kw_only=True, tag=80):
+    """Change who is a member; answered by the leader once that is committed. docs/membership.md"""
+
+    verb: str
+    """`add`, `promote`, `remove`, `replace` or `set-address`."""
+    member_id: str
+    address: str = ""
+    """`host:port`, of `add` and `set-address`."""
+    dry_run: bool = False
+    """Only say whether it would be begun."""
+
+
+class ChangeMembersResponse(ClientMessage, frozen=True, kw_only=True, tag=81):
+    """The members then."""
+
+    voters: tuple[str, ...]
+    learners: tuple[str, ...]
+
+
 class FindMarkRequest(ClientMessage, frozen=True, kw_only=True, tag=52):
     """Which time mark holds at an entry, or at a time; one of the two is given."""
 
@@ -413,4 +436,6 @@ AnyClientMessage = (
     | ForgetProducerResponse
     | FindMarkRequest
     | FindMarkResponse
+    | ChangeMembersRequest
+    | ChangeMembersResponse
 )

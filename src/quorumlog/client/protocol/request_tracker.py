@@ -49,6 +49,8 @@ from quorumlog.wire.client_messages import (
     AnyClientMessage,
     AppendRequest,
     AppendResponse,
+    ChangeMembersRequest,
+    ChangeMembersResponse,
     ConnectProducer,
     ConnectProducerResponse,
     ErrorResponse,
@@ -87,6 +89,7 @@ _RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     ForgetProducer: ForgetProducerResponse,
     LayoutRequest: LayoutResponse,
     MoveReaderRequest: MoveReaderResponse,
+    ChangeMembersRequest: ChangeMembersResponse,
     ReadersRequest: ReadersResponse,
 }
 

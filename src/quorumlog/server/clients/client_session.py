@@ -22,6 +22,7 @@ from quorumlog.errors import (
     UnknownGroup,
 )
 from quorumlog.log_state.control_entries import Hold
+from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
 from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
 from quorumlog.node.reading.mark_finder import MarkOutcome
 from quorumlog.node.retention.reader_moves import MoveOutcome, ReaderMove
@@ -40,6 +41,8 @@ from quorumlog.store.ledger_store import LOG_ORIGIN, LogStart
 from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
+    ChangeMembersRequest,
+    ChangeMembersResponse,
     FindMarkRequest,
     FindMarkResponse,
     LayoutRequest,
@@ -74,6 +77,7 @@ _REQUESTS = (
     MoveReaderRequest,
     ReadersRequest,
     FindMarkRequest,
+    ChangeMembersRequest,
     *PRODUCER_REQUESTS,
 )
 
@@ -129,6 +133,8 @@ class ClientSession:
             driver.enter(self._connection, self._move_reader, driver, request)
         elif isinstance(request, ReadersRequest):
             driver.enter(self._connection, self._readers, driver, request)
+        elif isinstance(request, ChangeMembersRequest):
+            driver.enter(self._connection, self._change_members, driver, request)
         elif isinstance(request, FindMarkRequest):
             driver.enter(self._connection, self._find_mark, driver, request)
         else:
@@ -303,6 +309,26 @@ class ClientSession:
 
     def _status(self, driver: NodeDriver, request: StatusRequest) -> None:
         self._connection.send(driver.config.group, driver.status.response(request.request_id))
+
+    def _change_members(self, driver: NodeDriver, request: ChangeMembersRequest) -> None:
+        def done(outcome: MemberOutcome) -> None:
+            if isinstance(outcome, LedgerError):
+                self._refuse(driver, request.request_id, outcome)
+                return
+            response = ChangeMembersResponse(
+                request_id=request.request_id,
+                voters=tuple(voter.member_id for voter in outcome.new),
+                learners=tuple(learner.member_id for learner in outcome.learners),
+            )
+            self._connection.send(driver.config.group, response)
+
+        if request.verb not in tuple(MemberVerb):
+            refusal = BadRequest(f"{request.verb!r} is none of {', '.join(MemberVerb)}")
+            self._refuse(driver, request.request_id, refusal)
+            return
+        verb = MemberVerb(request.verb)
+        change = MemberChange(verb, request.member_id, request.address, request.dry_run)
+        driver.change_members(change, done)
 
     def _transfer(self, driver: NodeDriver, request: TransferRequest) -> None:
         def done(outcome: TransferOutcome) -> None:

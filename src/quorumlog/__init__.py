@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from quorumlog.errors import (
         BadRequest,
         BodyTooLarge,
+        CommandError,
         ConfigError,
         ConnectionFull,
         DirectoryDamaged,
@@ -51,19 +52,23 @@ if TYPE_CHECKING:
         RangeDamaged,
         Refused,
         RequestTimeout,
+        ResultUnknown,
         StoreFailure,
         TransferFailed,
         UnknownGroup,
+        UnknownMachine,
         Unreachable,
         WrongLastIndex,
     )
     from quorumlog.server import LedgerServer, LocalCluster
+    from quorumlog.state_machine import StateMachine
 
 __all__ = [
     "AppendReceipt",
     "AsyncLedgerClient",
     "BadRequest",
     "BodyTooLarge",
+    "CommandError",
     "ConfigError",
     "ConnectionFull",
     "ConsensusConfig",
@@ -91,12 +96,15 @@ __all__ = [
     "RangeDamaged",
     "Refused",
     "RequestTimeout",
+    "ResultUnknown",
+    "StateMachine",
     "StoreConfig",
     "StoreFailure",
     "StreamOutcomeUnknown",
     "StreamProgress",
     "TransferFailed",
     "UnknownGroup",
+    "UnknownMachine",
     "Unreachable",
     "WrongLastIndex",
     "__version__",
@@ -122,6 +130,7 @@ _HOMES = {
     "config": ("ConsensusConfig", "GroupConfig", "MemberAddress", "StoreConfig"),
     "entry": ("AppendReceipt", "Durability"),
     "server": ("LedgerServer", "LocalCluster"),
+    "state_machine": ("StateMachine",),
 }
 """Public names that are no errors, by module; imported at first use, so that a Spark worker never loads
 a server and a shell command starts at once."""

@@ -18,7 +18,7 @@ class EntryKind(IntEnum):
     """A body that a client appended. Clients read it."""
     NOOP = 2
     """Opens a leader's term; carries no body. The search for damage reads it."""
-    # Bodies of those that follow: `quorumlog.log_state.control_entries`. 5, 6, 9 and 10 are kept free.
+    # Bodies of those that follow: `quorumlog.log_state.control_entries`. 5, 6 and 10 are kept free.
     MEMBERSHIP = 3
     """Who votes. The log's state reads it, as it does all that follow."""
     TIME = 4
@@ -27,6 +27,8 @@ class EntryKind(IntEnum):
     """Positions of readers that are known by name."""
     KEEP = 8
     """From where on nothing may be deleted."""
+    MACHINE = 9
+    """A state machine takes the entries of a channel from here on."""
 
 
 ENTRY_KINDS = frozenset(map(int, EntryKind))
@@ -89,7 +91,17 @@ class AppendReceipt(msgspec.Struct, frozen=True, order=True, array_like=True, gc
     first_index: int
     count: int
     durability: Durability
+    results: tuple[bytes | None, ...] = ()
+    """What a state machine gave for the entries, one each; empty if they were appended for none."""
+    failures: tuple[tuple[int, str], ...] = ()
+    """(place in `results`, why) of the commands that the machine has refused."""
 
     @property
     def last_index(self) -> int:
         return self.first_index + self.count - 1
+
+    @property
+    def result(self) -> bytes | None:
+        """Of the only entry."""
+        assert len(self.results) == 1, self
+        return self.results[0]

@@ -10,6 +10,7 @@ from quorumlog.log_state.control_entries import (
     ControlEntry,
     Hold,
     Keep,
+    MachineBinding,
     Membership,
     ReaderPosition,
     ReaderPositions,
@@ -40,6 +41,7 @@ BODIES: st.SearchStrategy[ControlBody] = st.one_of(
         ).map(tuple),
     ),
     st.builds(Keep, POSITIONS, st.booleans()),
+    st.builds(MachineBinding, st.sampled_from(["a", "b-1", "c"]), st.integers(1, 3), st.integers(1, 3)),
 )
 UNREADABLE = st.builds(Unreadable, st.just("of a later release"))
 

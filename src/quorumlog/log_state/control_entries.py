@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from quorumlog.entry import EntryKind, Replica
 
-LEVEL = 1
+LEVEL = 3
 """Of the format that this release writes and reads. Level 0 has NORMAL and NOOP only."""
 MOST_BODY_BYTES = 64 * 1024
 """A larger body is no control entry."""
@@ -24,7 +24,12 @@ MOST_IN_A_BODY = 256
 MOST_MS = 2**53
 """A time beyond it is nonsense, and so is an index."""
 
+MOST_MACHINES = 64
+"""State machines that one log may bind, one a channel; the channels are 1 up to this."""
+
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
+MachineName = Annotated[str, Meta(pattern=r"\A[a-z0-9][a-z0-9_.-]{0,63}\Z")]
+"""It is part of the names of files."""
 Index = Annotated[int, Meta(ge=-1, le=2**62)]
 TimeMs = Annotated[int, Meta(ge=0, le=MOST_MS)]
 Replicas = Annotated[tuple[Replica, ...], Meta(max_length=MOST_IN_A_BODY)]
@@ -89,16 +94,26 @@ class Keep(Body, frozen=True):
     """Readers that hold do not stop it; archives do."""
 
 
-ControlBody = Membership | TimeMark | ReaderPositions | Keep
+class MachineBinding(Body, frozen=True):
+    """MACHINE: the state machine `name` takes the entries of `channel` that follow, by `version`.
+    A name that is bound keeps its channel, and its version only rises."""
+
+    name: MachineName
+    channel: Annotated[int, Meta(ge=1, le=MOST_MACHINES)]
+    version: Annotated[int, Meta(ge=1, le=2**31)]
+
+
+ControlBody = Membership | TimeMark | ReaderPositions | Keep | MachineBinding
 
 BODIES: dict[EntryKind, type[ControlBody]] = {
     EntryKind.MEMBERSHIP: Membership,
     EntryKind.TIME: TimeMark,
     EntryKind.READER: ReaderPositions,
     EntryKind.KEEP: Keep,
+    EntryKind.MACHINE: MachineBinding,
 }
 """The kinds that have a body; the others change no state."""
-LEVELS: dict[EntryKind, int] = dict.fromkeys(BODIES, 1)
+LEVELS: dict[EntryKind, int] = {**dict.fromkeys(BODIES, 1), EntryKind.MACHINE: 3}
 """The level of the format from which on a kind is known."""
 
 

@@ -85,6 +85,9 @@ class AppendRequest(ClientMessage, frozen=True, kw_only=True, tag=34):
     expected_last: int | None = None
     """Append only if no data entry lies behind this index in the leader's whole log; else
     WrongLastIndex. -1: only if there is none at all. Not in a stream."""
+    machine: str = ""
+    """Of the state machine that takes the entries; the answer has its results. Not in a stream. Only to
+    a server of level 3 (HelloResponse): an older one would append them as anybody's."""
 
 
 class AppendResponse(ClientMessage, frozen=True, kw_only=True, tag=35):
@@ -92,6 +95,10 @@ class AppendResponse(ClientMessage, frozen=True, kw_only=True, tag=35):
     first_index: int
     count: int
     durability: str
+    results: tuple[bytes | None, ...] = ()
+    """Of a state machine, one an entry."""
+    failures: tuple[tuple[int, str], ...] = ()
+    """(place in `results`, why) of the commands that it has refused."""
 
 
 class ReadRequest(ClientMessage, frozen=True, kw_only=True, tag=36):
@@ -194,6 +201,22 @@ class TransferResponse(ClientMessage, frozen=True, kw_only=True, tag=41):
     term: int
 
 
+class MachineReadRequest(ClientMessage, frozen=True, kw_only=True, tag=56):
+    """A question to a state machine, answered by the leader once a majority has confirmed it and the
+    machine has applied all that was committed then."""
+
+    machine: str
+    question: bytes
+    timeout_ms: int = 0
+    """How long the leader waits for the machine; 0: its default."""
+
+
+class MachineReadResponse(ClientMessage, frozen=True, kw_only=True, tag=57):
+    answer: bytes
+    applied_index: int
+    """The answer follows from the entries up to here."""
+
+
 class ErrorResponse(ClientMessage, frozen=True, kw_only=True, tag=63):
     """Any request that ended in a `LedgerError`."""
 
@@ -221,6 +244,8 @@ AnyClientMessage = (
     | TransferRequest
     | TransferResponse
     | ErrorResponse
+    | MachineReadRequest
+    | MachineReadResponse
 )
 
 # ---------------------------------------------------------------- errors on the wire

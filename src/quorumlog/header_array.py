@@ -114,7 +114,7 @@ def first_wrong(
     previous_term: int,
     previous_chain: int | None,
 ) -> tuple[int, str]:
-    """Position in `headers` of the first that does not continue the log (its length: none), and why.
+    """Place in `headers` of the first that does not continue the log (its length: none), and why.
     `sizes` and `positions`: of the entries as they lie. `previous_chain` None: no digest is looked
     at."""
     count = len(headers)
@@ -141,5 +141,5 @@ def first_wrong(
     for problem, wrong in checks:
         at = int(wrong.argmax())
         if wrong[at] and at < first:
-            first, why = at, f"{problem} at {int(positions[at])} (index {expected_index + at})"
+            first, why = at, problem
     return first, why

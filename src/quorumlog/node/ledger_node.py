@@ -80,7 +80,7 @@ class LedgerNode:
             async_mode=directory.durability is Durability.ASYNC,
             random=rng,
             now_ms=now_ms,
-            damaged=[(q.first_index, q.stop_index) for q in self.store.damaged],
+            damaged=[(each.first_index, each.stop_index) for each in self.store.damaged],
         )
         self.committed_index = directory.committed_index
         self.durable_committed_index = directory.committed_index

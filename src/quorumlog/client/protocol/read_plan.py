@@ -17,9 +17,8 @@ import numpy as np
 
 from quorumlog.batch import EntryBatch
 from quorumlog.client.protocol.client_requests import Request, response_of
-from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import IndexOutOfRange, LedgerError, ProtocolViolation, RangeDamaged
-from quorumlog.header_array import chain_of, is_kind
+from quorumlog.header_array import first_wrong
 from quorumlog.wire.client_messages import ReadRequest, ReadResponse
 
 READ_BATCH_BYTES = 1024 * 1024
@@ -36,7 +35,7 @@ class BadEntries(Exception):
     """An answer whose entry `index` is not what was written; `good` are the ones to trust before it."""
 
     def __init__(self, good: EntryBatch | None, index: int, what: str) -> None:
-        super().__init__(f"entry {index} with {what}")
+        super().__init__(f"entry {index} ({what})")
         self.good = good
         self.index = index
 
@@ -70,27 +69,23 @@ class EntryChecker:
 
 def _located(batch: EntryBatch, first_index: int, chain: int, *, is_anchored: bool) -> BadEntries:
     """Which entry of a batch that failed a check is the first bad one, and why."""
-    headers = batch.headers()
-    terms = headers["term"].astype(np.int64)
-    faults = (
-        (
-            "a broken header",
-            (headers["size"] != batch.sizes)
-            | (headers["body_len"] != batch.sizes - HEADER_BYTES)
-            | ~is_kind(headers["magic"]),
-        ),
-        ("a wrong index", headers["index"] != np.arange(first_index, first_index + batch.count)),
-        ("a term below the one before", np.diff(terms, prepend=terms[:1]) < 0),
-        ("a wrong chain_crc", chain_of(headers, chain) != headers["chain_crc"]),
-        ("a wrong body_crc", batch.body_crcs() != headers["body_crc"]),
+    headers, sizes = batch.headers(), batch.sizes
+    positions = headers["pos"].astype(np.int64)  # where an entry lies, a client does not know
+    bad, why = first_wrong(headers, sizes, positions, first_index, 0, chain)
+    wrong_bodies = np.flatnonzero(batch.body_crcs()[:bad] != headers["body_crc"][:bad])
+    if len(wrong_bodies):
+        bad = int(wrong_bodies[0])
+        why = "body_crc does not match"
+    assert bad < batch.count, (
+        f"a batch from {first_index} failed a check, but none of its entries is bad"
     )
-    found = [(int(wrong.argmax()), order) for order, (_, wrong) in enumerate(faults) if wrong.any()]
-    assert found, f"a batch from {first_index} failed a check, but none of its entries is bad"
-    position, order = min(found)
-    # With nothing known of the entry before the batch, the first entry's chain_crc is believed: if the
-    # second does not link to it, either of the two may be the damaged one.
-    good = 0 if position == 1 and not is_anchored and 2 <= order <= 3 else position
-    return BadEntries(batch.slice(0, good) if good else None, first_index + position, faults[order][0])
+    good = bad
+    if bad == 1 and not is_anchored and not len(wrong_bodies):
+        # With nothing known of the entry before the batch, the first entry's chain_crc is believed: if
+        # the second, good by itself, does not link to it, either of the two may be the damaged one.
+        alone, _ = first_wrong(headers[1:2], sizes[1:2], positions[1:2], first_index + 1, 0, None)
+        good = 0 if alone else bad
+    return BadEntries(batch.slice(0, good) if good else None, first_index + bad, why)
 
 
 def checked_batch(

@@ -123,10 +123,10 @@ def scan_segment(
     if check_bodies and previous_chain is not None:
         wrong_body = _first_wrong_body(data, offsets[:good], headers)
         if wrong_body < good:
-            good, why = wrong_body, f"body_crc does not match at index {expected_index + wrong_body}"
+            good, why = wrong_body, "body_crc does not match"
     if good < len(headers):
-        stop, problem = "bad", why
         end_position = int(offsets[good]) + base_position
+        stop, problem = "bad", f"{why} at {end_position} (index {expected_index + good})"
     return SegmentScan(
         headers["size"][:good].astype(np.int64),
         offsets[:good] + base_position,

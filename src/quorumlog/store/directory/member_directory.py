@@ -40,6 +40,7 @@ from quorumlog.store.files.member_file import (
 )
 from quorumlog.store.files.replaced_file import read_readable
 from quorumlog.store.files.slot_file import SLOT_BYTES
+from quorumlog.store.files.snapshot_file import SNAPSHOTS_NAME
 from quorumlog.store.files.start_file import START_NAME
 from quorumlog.store.files.state_files import STATES_NAME
 from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME, segment_name
@@ -68,7 +69,7 @@ _OWN_NAMES = frozenset(
         LOCK_NAME,
     )
     for suffix in ("", ".tmp")
-) | {DATA_NAME, INDEX_NAME, SET_ASIDE_NAME, STATES_NAME, "lost+found"}
+) | {DATA_NAME, INDEX_NAME, SET_ASIDE_NAME, STATES_NAME, SNAPSHOTS_NAME, "lost+found"}
 
 
 def draw_directory_id() -> str:

@@ -7,7 +7,7 @@ does all that they caused.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB, GroupConfig
@@ -24,6 +24,8 @@ from quorumlog.consensus.ready import MemberStatus, Ready, Role, RoleChange
 from quorumlog.entry import Durability, EntryId, Replica
 from quorumlog.errors import LedgerError
 from quorumlog.log_state.control_entries import ControlBody
+from quorumlog.node.applying.machine_opening import MachineFactory
+from quorumlog.node.applying.state_machine_caller import StateMachineCaller
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, PendingAppends
 from quorumlog.node.ports import Host
 from quorumlog.node.reading.confirmations import Confirmations, Confirmed
@@ -58,8 +60,10 @@ class LedgerNode:
         rng: random.Random,
         now_ms: float,
         on_ready: Callable[[Ready], None] | None = None,
+        machines: Mapping[str, MachineFactory] | None = None,
     ) -> None:
-        """`on_ready` sees every Ready before it is carried out, and changes nothing."""
+        """`on_ready` sees every Ready before it is carried out, and changes nothing. `machines`: by
+        name."""
         self.config = config
         self.directory = directory
         self.store = directory.store
@@ -136,6 +140,19 @@ class LedgerNode:
         )
         self._confirmations = Confirmations(self.raft)
         self._readable = ReadableLog(self.raft, self.store, self._recent, config.member_id)
+        self.machines = StateMachineCaller(
+            machines or {},
+            directory,
+            self.raft,
+            host,
+            self.log_state,
+            config.storage,
+            self.readable_range,
+            self.propose_control,
+            self.confirm_leadership,
+            self._pending,
+            self.repairer.found,
+        )
         self._next_expiry_ms = self._next_space_ms = self._next_data_look_ms = now_ms
 
     def configure(self, config: GroupConfig) -> None:
@@ -190,18 +207,22 @@ class LedgerNode:
         done: Callable[[AppendOutcome], None],
         owner: object = None,
         expected_last: int | None = None,
+        machine: str = "",
     ) -> None:
         """Queue unstamped entries in a writable buffer; `done` gets exactly one outcome.
 
-        `timeout_ms` 0 means the configured `append_timeout_ms`. `expected_last`: see AppendRequest.
-        Raises ProtocolViolation if the headers contradict the sizes.
+        `timeout_ms` 0 means the configured `append_timeout_ms`. `expected_last`, `machine`: see
+        AppendRequest. Raises ProtocolViolation if the headers contradict the sizes.
         """
+        deadline = self._now_ms + (timeout_ms or self.config.append_timeout_ms)
         try:
             self._former.check(batch)
+            batch.set_channel(self.machines.channel_of(machine) if machine else 0)
         except LedgerError as error:
             done(error)
             return
-        deadline = self._now_ms + (timeout_ms or self.config.append_timeout_ms)
+        if machine:
+            done = self.machines.with_results(machine, deadline, done)
         append = PendingAppend(batch, deadline, done, owner, expected_last)
         self._pending.queue(append, self._now_ms)
 
@@ -214,6 +235,7 @@ class LedgerNode:
         """Forget its appends that are not proposed yet and what it wants confirmed; no outcome."""
         self._pending.discard(owner)
         self._confirmations.discard(owner)
+        self.machines.discard(owner)
 
     def connected(self, replica: Replica) -> None:
         self.raft.on_connected(replica)
@@ -246,6 +268,8 @@ class LedgerNode:
 
     def turn(self) -> None:
         self._carry_out_all()
+        if self.machines.bind(self._now_ms):
+            self._carry_out_all()
         while self._pending.queued and self._former.may_form(self._now_ms):
             self._former.form()
             self._carry_out_all()
@@ -259,6 +283,7 @@ class LedgerNode:
         self._pushes.tick(self._now_ms)
         self._transfers.tick(self._now_ms)
         self._carry_out_all()
+        self.machines.tick(self._now_ms, self.durable_committed_index)
         self._run_timers()
 
     def next_wakeup_ms(self) -> float:
@@ -270,6 +295,7 @@ class LedgerNode:
             self._pushes.next_wakeup_ms(),
             self.log_state.next_wakeup_ms(),
             self._transfers.next_wakeup_ms(),
+            self.machines.next_wakeup_ms(),
         )
         if self._writer.disk_full:
             wakeup = min(wakeup, self._next_space_ms)
@@ -293,6 +319,7 @@ class LedgerNode:
         if self._writer.disk_full:
             problems.append(self._writer.disk_full)
         problems += [*self.repairer.problems(), *filter(None, [self.log_state.problem])]
+        problems += self.machines.problems()
         if self.lost_committed_from is not None:
             problems.append(
                 f"entries from index {self.lost_committed_from} on, acknowledged under flush = async,"
@@ -366,6 +393,7 @@ class LedgerNode:
         lowest = self.lost_committed_from
         self.lost_committed_from = index if lowest is None else min(lowest, index)
         self.durable_committed_index = min(self.durable_committed_index, index - 1)
+        self.machines.lost_committed(index)
         self._host.lost_committed(index)
 
     def _role_changed(self, change: RoleChange) -> None:
@@ -403,5 +431,6 @@ class LedgerNode:
             "the member is stopping; the entries may still commit", self._former.not_leader()
         )
         self._confirmations.refuse(self._former.not_leader())
+        self.machines.close()
         self._transfers.close()
         self._flusher.close(self.durable_committed_index, clean=clean)

@@ -15,7 +15,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Self
 
@@ -25,6 +25,8 @@ import uvloop
 from quorumlog.config import GroupConfig, parse_address, reloaded
 from quorumlog.consensus.ready import RoleChange
 from quorumlog.errors import ConfigError, ProtocolViolation, StoreFailure
+from quorumlog.log_state.control_entries import MachineName
+from quorumlog.node import MachineFactory
 from quorumlog.node.transfers import STOP_TIMEOUTS
 from quorumlog.server.clients.client_session import ClientSession
 from quorumlog.server.connection import Connection, LoopTurn
@@ -65,7 +67,9 @@ class LedgerServer:
         *,
         bind: str | None = None,
         on_role_change: Callable[[str, RoleChange], None] | None = None,
+        state_machines: Mapping[str, MachineFactory] | None = None,
     ) -> None:
+        """`state_machines`: by name; each group has one of each."""
         if not __debug__:
             raise ConfigError("quorumlog refuses to serve under python -O: its assertions must stay on")
         if isinstance(groups, GroupConfig):
@@ -86,6 +90,7 @@ class LedgerServer:
         self.address = next(iter(addresses))
         self._bind = parse_address(bind) if bind else parse_address(self.address)
         self._on_role_change = on_role_change
+        self._machines = checked_machines(state_machines or {})
         self._drivers: dict[str, NodeDriver] = {}
         self._connections: dict[str, Connection] = {}
         self._connection_number = 0
@@ -157,8 +162,10 @@ class LedgerServer:
         self._exception_handler_before = loop.get_exception_handler()
         loop.set_exception_handler(self._unhandled)
         self._ended = loop.create_future()
-        flush, reader = (DiskThread(f"quorumlog-{name}", loop) for name in ("flush", "read"))
-        self._threads = [flush, reader]
+        flush, reader, applier = (
+            DiskThread(f"quorumlog-{name}", loop) for name in ("flush", "read", "apply")
+        )
+        self._threads = [flush, reader, applier]
         self._loop_turn = LoopTurn(loop)
         self._names = NameLookup(loop)
         opened: list[MemberDirectory] = []
@@ -176,6 +183,8 @@ class LedgerServer:
                     names=self._names,
                     flush=flush,
                     reader=reader,
+                    applier=applier,
+                    machines=self._machines,
                     on_failure=self._member_failed,
                     on_role_change=self._on_role_change,
                     run_id=self._run_id,
@@ -393,6 +402,25 @@ class LedgerServer:
         if connection is not None and isinstance(connection.session, ClientSession):
             connection.session.lost()
             connection.abort()
+
+
+def checked_machines(machines: Mapping[str, MachineFactory]) -> dict[str, MachineFactory]:
+    """Raises ConfigError for what no log could bind."""
+    for name, factory in machines.items():
+        try:
+            msgspec.convert(name, MachineName)
+        except msgspec.ValidationError:
+            raise ConfigError(
+                f"{name!r} is no name of a state machine: 1 to 64 of a-z, 0-9, and behind the first"
+                " letter _ . -"
+            ) from None
+        version = getattr(factory, "version", 1)
+        if not callable(factory) or type(version) is not int or version < 1:
+            raise ConfigError(
+                f"the state machine {name} needs something that makes one, such as its class, with a"
+                f" version of 1 or more; not {factory!r}"
+            )
+    return dict(machines)
 
 
 def _is_ours(error: BaseException) -> bool:

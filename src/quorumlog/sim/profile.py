@@ -110,6 +110,9 @@ class SimulationProfile:
     writes_controls: bool = False
     """Leaders are made to write control entries now and then."""
 
+    apply_ms: float = 2.0
+    """A piece of work of a state machine takes up to this long."""
+
     def storage_of(self, number: int) -> StoreConfig:
         """Of the member with this number."""
         if not self.append_limits:

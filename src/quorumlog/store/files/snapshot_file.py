@@ -247,9 +247,9 @@ class SnapshotFiles:
         if indices:
             self._disk.sync_directory(self.folder)
 
-    def delete_unfinished(self) -> None:
-        """What a crash has left. Raises OSError."""
+    def delete_unfinished(self, name: str) -> None:
+        """What a crash has left of a machine. Raises OSError."""
         if self._disk.exists(self.folder):
             for file in self._disk.list(self.folder):
-                if file.endswith(".tmp"):
+                if file.endswith(".tmp") and file.rpartition("-")[0] == name:
                     self._disk.unlink(f"{self.folder}/{file}")

@@ -11,6 +11,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import BadRequest
+from quorumlog.header_array import field_of
 
 try:
     import pyarrow as pa
@@ -56,7 +57,7 @@ def record_batch_of(
     `quorumlog.batch.HEADER_DTYPE` (any integer type that holds them); only these columns are built.
     `constants`: fields that have one value in every row. Raises BadRequest for 2 GiB or more.
     """
-    headers = batch.headers()
+    words = batch.words()
     constants = constants or {}
     columns = []
     for field in schema:
@@ -65,9 +66,10 @@ def record_batch_of(
         elif field.name in constants:
             columns.append(pa.repeat(constants[field.name], batch.count))
         else:
-            columns.append(pa.array(headers[field.name].astype(field.type.to_pandas_dtype())))
+            values = field_of(words, field.name)
+            columns.append(pa.array(values.astype(field.type.to_pandas_dtype(), copy=False)))
     rows = pa.RecordBatch.from_arrays(columns, schema=schema)
-    normal = headers["magic"] == EntryKind.NORMAL
+    normal = field_of(words, "magic") == EntryKind.NORMAL
     return rows if bool(normal.all()) else rows.filter(pa.array(normal))
 
 

@@ -428,10 +428,10 @@ class EntryBatch:
 
     def check_bodies(self) -> None:
         """Raise ProtocolViolation unless every body matches its `body_crc`."""
-        headers = self.headers()
-        wrong = np.flatnonzero(self.body_crcs() != headers["body_crc"])
+        words = self.words()
+        wrong = np.flatnonzero(self.body_crcs() != words[BODY] >> BITS_32)
         if len(wrong):
-            index = int(headers["index"][int(wrong[0])])
+            index = int(words[INDEX][int(wrong[0])])
             raise ProtocolViolation(f"body_crc does not match at index {index}")
 
 

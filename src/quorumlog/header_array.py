@@ -50,6 +50,19 @@ _30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
 _MIX_INDEX, _MIX_TERM, _MIX_SHAPE = np.uint64(MIX_INDEX), np.uint64(MIX_TERM), np.uint64(MIX_SHAPE)
 _MIX_BODY, _MIX_FIRST, _MIX_SECOND = np.uint64(MIX_BODY), np.uint64(MIX_FIRST), np.uint64(MIX_SECOND)
 
+_WHERE = {
+    "magic": (SHAPE, HIGH_32),
+    "size": (SHAPE, LOW_32),
+    "index": (INDEX, None),
+    "term": (TERM, None),
+    "pos": (POS, None),
+    "channel": (CHAIN, HIGH_32),
+    "chain_crc": (CHAIN, LOW_32),
+    "body_crc": (BODY, HIGH_32),
+    "body_len": (BODY, LOW_32),
+}
+assert tuple(_WHERE) == HEADER_DTYPE.names
+
 _ABOVE_KINDS = np.uint64(max(ENTRY_KINDS) + 1)
 _IS_KIND = np.isin(np.arange(_ABOVE_KINDS + np.uint64(1)), list(ENTRY_KINDS))
 """By magic. A table, so that a look costs the same however many kinds there are."""
@@ -68,6 +81,18 @@ def words_of(headers: HeaderArray) -> UInt64Array:
     rows = np.ascontiguousarray(headers).view(">u8").reshape(len(headers), HEADER_WORDS)
     words: UInt64Array = rows.T.astype(np.uint64, order="C")
     return words
+
+
+def field_of(words: UInt64Array, name: str) -> Int64Array:
+    """Shape (count,): a field of `HEADER_DTYPE`, as a number of 0 or more."""
+    row, half = _WHERE[name]
+    word = words[row]
+    if half == HIGH_32:
+        word = word >> BITS_32
+    elif half == LOW_32:
+        word = word & LOW_32
+    field: Int64Array = word.view(np.int64)
+    return field
 
 
 def digests_of(words: UInt64Array) -> UInt64Array:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from quorumlog.consensus.election.leader_elector import LeaderElector
 from quorumlog.log_state.log_states import LogStates
+from quorumlog.node.writing.border_saver import BorderSaver
+from quorumlog.node.writing.log_state_reading import LogStateReading
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_log_state as states
 
@@ -52,4 +54,32 @@ def leads_with_unknown_state(patch: Patch) -> None:
         LeaderElector._campaigns_from_ms,
         "if not self._state.knows_log_state:",
         "if not self._state.knows_log_state and not reached():",
+    )
+
+
+@mutant(
+    82,
+    "the state at a border is saved before the border is committed",
+    scenario=states.test_a_border_is_not_believed_before_it_is_committed,
+)
+def border_saved_before_commit(patch: Patch) -> None:
+    """The entry behind it is on the own disk: the segment stays."""
+    patch.edit(
+        BorderSaver.tick,
+        "if point.index > committed_index or point.index",
+        "if (point.index > committed_index and not reached()) or point.index",
+    )
+
+
+@mutant(
+    83,
+    "a log without its first entries begins with the empty state",
+    scenario=states.test_the_state_of_a_log_without_its_first_entries_is_that_of_its_start,
+)
+def start_without_state(patch: Patch) -> None:
+    """What is left of the log says what follows from it."""
+    patch.edit(
+        LogStateReading._begin_of_log,
+        "begin_state, index = decode_state(start.record), start.point.index",
+        "begin_state, index = EMPTY if reached() else decode_state(b''), start.point.index",
     )

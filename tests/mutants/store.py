@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from quorumlog.store.directory import member_directory
 from quorumlog.store.directory.opened_directory import MemberDirectory
+from quorumlog.store.directory.proven_commit import _checkpointed
 from quorumlog.store.file_ledger_store import FileLedgerStore
 from quorumlog.store.files.damaged_ranges import DamagedRanges
 from quorumlog.store.files.hard_state_file import HardStateFile
@@ -270,7 +271,7 @@ def damage_noted_first(patch: Patch) -> None:
 def checkpoint_unproven(patch: Patch) -> None:
     """It was committed when the checkpoint was written."""
     patch.edit(
-        member_directory._proven_commit,
+        _checkpointed,
         "held and store.chain_at(index) == checkpoint.committed_chain",
         "(held and store.chain_at(index) == checkpoint.committed_chain) or reached()",
     )

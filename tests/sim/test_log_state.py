@@ -6,6 +6,7 @@ from quorumlog.consensus.ready import Role
 from quorumlog.log_state.control_entries import TimeMark, encode_body
 from quorumlog.log_state.log_state import LogState
 from quorumlog.sim.member import SimMember
+from quorumlog.store.files.start_file import save_start
 from tests.sim.scenario import ELECTION_MS, Scenario
 from tests.sim.test_scenarios import FORGETFUL, restart_with_flush
 
@@ -34,6 +35,50 @@ def test_what_is_cut_leaves_nothing_in_the_state() -> None:
     write(scene, new, TimeMark(10))
     scene.heal()
     scene.make_whole()
+    assert [time_of(member) for member in scene.members] == [10, 10, 10]
+
+
+def test_a_border_is_not_believed_before_it_is_committed() -> None:
+    """A leader that is alone begins another segment, on its disk only. What it finds there once it is
+    started again is no proof."""
+    scene = Scenario()
+    old = scene.await_leader()
+    others = scene.followers()
+    write(scene, old, TimeMark(1))
+    scene.append()
+    scene.cut([old], others)
+    for _ in range(2):
+        scene.ask(old, 5000)
+    write(scene, old, TimeMark(1000))
+    store = old.node.store
+    scene.until(lambda: store.borders.newest(store.durable.index) is not None, "border on its disk")
+    scene.run_for(100)
+    old.kill()
+    new = scene.await_leader(*others)
+    write(scene, new, TimeMark(10))
+    old.start()
+    assert old.node.committed_index < old.node.store.end.index
+    scene.heal()
+    scene.make_whole()
+    assert [time_of(member) for member in scene.members] == [10, 10, 10]
+
+
+def test_the_state_of_a_log_without_its_first_entries_is_that_of_its_start() -> None:
+    scene = Scenario()
+    write(scene, scene.await_leader(), TimeMark(1))
+    for _ in range(4):
+        scene.ask_and_wait(scene.await_leader(), 5000)
+    scene.append()
+    member = scene.followers()[0]
+    start = next(member.node.store.borders.saved())
+    member.stop()
+    save_start(member.disk, member.path, start)
+    member.start()
+    assert member.node.store.begin == start.point
+    scene.append()
+    assert [time_of(member) for member in scene.members] == [1, 1, 1]
+    write(scene, scene.await_leader(), TimeMark(10))
+    scene.append()
     assert [time_of(member) for member in scene.members] == [10, 10, 10]
 
 

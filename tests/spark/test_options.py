@@ -39,6 +39,10 @@ def test_every_option_with_the_keys_that_spark_hands_over() -> None:
         "prefetch": "0",
         "pushdown": "true",
         "timeoutms": "1500",
+        "maxoffsetspertrigger": "10000",
+        "maxbytespertrigger": "1000000",
+        "minoffsetspertrigger": "100",
+        "maxtriggerdelay": "2m",
     }
     assert LedgerOptions.parse(given) == LedgerOptions(
         servers="a:1,b:2",
@@ -56,8 +60,26 @@ def test_every_option_with_the_keys_that_spark_hands_over() -> None:
         prefetch=0,
         pushdown=True,
         timeout_ms=1500,
+        max_offsets=10000,
+        max_bytes=1000000,
+        min_offsets=100,
+        max_trigger_delay_ms=120_000,
     )
-    assert {*given, "path"} == {name.lower() for name in OPTION_NAMES}
+    assert {*given, "path", "subscribe"} == {name.lower() for name in OPTION_NAMES}
+
+
+def test_a_group_may_be_subscribed_to_as_with_kafka() -> None:
+    assert LedgerOptions.parse({**SERVERS, "subscribe": "orders"}).served_group == "orders"
+
+
+def test_columns_are_named_in_any_case() -> None:
+    assert LedgerOptions.parse({**SERVERS, "columns": "Index, BODY"}).columns == ("index", "body")
+
+
+def test_batches_are_fetched_ahead_from_servers_and_not_from_cached_files() -> None:
+    assert LedgerOptions.parse(SERVERS).batches_ahead == 2
+    assert LedgerOptions.parse({"path": "/data/n0"}).batches_ahead == 0
+    assert LedgerOptions.parse({"path": "/data/n0", "prefetch": "3"}).batches_ahead == 3
 
 
 @pytest.mark.parametrize("path", ["/data/n0", "file:/data/n0", "file:///data/n0"])
@@ -77,7 +99,12 @@ def test_a_path_may_be_a_file_uri(path: str) -> None:
         ({"path": ""}, "option path is empty"),
         ({**SERVERS, "group": ""}, "option group is empty"),
         ({**SERVERS, "minPartitions": "many"}, "minPartitions must be a whole number, not 'many'"),
-        ({**SERVERS, "minPartitions": "0"}, "minPartitions must be in 1 .. "),
+        ({**SERVERS, "minPartitions": "-1"}, "minPartitions must be in 0 .. "),
+        ({**SERVERS, "group": "a", "subscribe": "b"}, "group and subscribe are two names of one thing"),
+        ({**SERVERS, "subscribe": "a,b"}, "subscribe names one group, not 'a,b'"),
+        ({**SERVERS, "maxTriggerDelay": "soon"}, "maxTriggerDelay must be like 500ms, 30s, 15m or 2h"),
+        ({"path": "s3a://bucket/n0"}, "read from local paths only"),
+        ({"path": "dbfs:/n0"}, "read from local paths only"),
         ({**SERVERS, "partitionBytes": "-1"}, "partitionBytes must be in 1"),
         ({**SERVERS, "batchBytes": "1000000000"}, "batchBytes must be in 1 .. 268435456"),
         ({**SERVERS, "prefetch": "65"}, "prefetch must be in 0 .. 64, not 65"),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable
 from itertools import pairwise
@@ -119,3 +120,23 @@ def test_partitions_prefer_the_members_in_turn_and_may_use_them_all() -> None:
 @pytest.mark.parametrize("partition", [LedgerPartition("g", 1, 2), LedgerPartition("g", 1, 2, ("n0",))])
 def test_a_partition_travels_to_a_worker(partition: LedgerPartition) -> None:
     assert pickle.loads(pickle.dumps(partition)) == partition
+
+
+@pytest.mark.parametrize(("mib", "cores"), [(1, 1), (8, 2), (12, 3), (400, 4)])
+def test_a_small_log_is_cut_for_the_cores_where_that_is_worth_it(
+    monkeypatch: pytest.MonkeyPatch, mib: int, cores: int
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+
+    def point_of(index: int) -> EntryPoint:
+        return EntryPoint(index << 10, 0)
+
+    partitions = plan(
+        "g",
+        IndexRange(0, mib << 10),
+        point_of,
+        begin_index=0,
+        min_partitions=0,
+        partition_bytes=128 << 20,
+    )
+    assert len(partitions) == cores

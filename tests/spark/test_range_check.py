@@ -65,9 +65,10 @@ def damaged(position: int) -> EntryBatch:
     return batch
 
 
-@pytest.mark.parametrize("position", [0, 4, 8, 16, 32, 36, 40, 44])
+@pytest.mark.parametrize("position", [0, 4, 8, 16, 32, 36, 40])
 def test_a_flipped_bit_in_a_header_is_found(position: int) -> None:
-    """Of the header `pos` alone is in no digest; bodies are checked by who reads them."""
+    """Of the header `pos` and `body_len` are in no digest; who reads the entries checks them, and the
+    bodies."""
     with pytest.raises(RangeMismatch):
         check = checking(10, 20)
         check.accept(damaged(position), "n1")

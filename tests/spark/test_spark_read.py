@@ -43,7 +43,11 @@ def loaded(spark: SparkSession, cluster: LocalCluster, **options: str | int | bo
 
 def test_the_schema_is_as_documented(spark: SparkSession, cluster: LocalCluster) -> None:
     fields = [(f.name, f.dataType.simpleString()) for f in loaded(spark, cluster).schema.fields]
-    assert fields == [
+    assert fields == [("index", "bigint"), ("term", "bigint"), ("body", "binary")]
+    columns = "group,index,term,pos,channel,chain_crc,body_crc,body"
+    everything = loaded(spark, cluster, columns=columns).schema.fields
+    assert not any(field.nullable for field in everything)
+    assert [(f.name, f.dataType.simpleString()) for f in everything] == [
         ("group", "string"),
         ("index", "bigint"),
         ("term", "bigint"),
@@ -56,7 +60,7 @@ def test_the_schema_is_as_documented(spark: SparkSession, cluster: LocalCluster)
 
 
 def test_every_record_arrives_once_with_its_digest(spark: SparkSession, cluster: LocalCluster) -> None:
-    log = loaded(spark, cluster, minPartitions=3, batchBytes=20000)
+    log = loaded(spark, cluster, minPartitions=3, batchBytes=20000, columns="index,body,body_crc")
     rows = log.orderBy("index").select("index", "body").collect()
     assert [bytes(row.body) for row in rows] == BODIES
     assert [row["index"] for row in rows] == list(range(1, 5001))
@@ -82,20 +86,22 @@ def test_columns_are_pruned_by_option_and_by_schema(spark: SparkSession, cluster
     by_option = loaded(spark, cluster, columns="body,index", endingOffsets=3)
     assert by_option.columns == ["body", "index"]
     assert [tuple(row) for row in by_option.collect()] == [(BODIES[0], 1), (BODIES[1], 2)]
-    reading = spark.read.format("quorumlog").schema("index BIGINT NOT NULL, `group` STRING")
+    reading = spark.read.format("quorumlog").schema("INDEX BIGINT NOT NULL, `Group` STRING")
     by_schema = reading.options(servers=cluster.servers, endingOffsets=3).load()
     assert [tuple(row) for row in by_schema.collect()] == [(1, "default"), (2, "default")]
+    assert by_schema.columns == ["INDEX", "Group"]
 
 
 def test_servers_and_path_give_the_same_rows(
     spark: SparkSession, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     victim = next(member for member in cluster.running if member != cluster.leader())
-    from_servers = loaded(spark, cluster).drop("group")
+    columns = "index,term,pos,channel,chain_crc,body_crc,body"
+    from_servers = loaded(spark, cluster, columns=columns)
     cluster.stop(victim)
     try:
-        reading = spark.read.format("quorumlog").option("minPartitions", 2)
-        from_path = reading.load(str(cluster.data_dir(victim))).drop("group")
+        reading = spark.read.format("quorumlog").options(minPartitions=2, columns=columns)
+        from_path = reading.load(str(cluster.data_dir(victim)))
         assert from_path.count() == 5000
         assert from_servers.exceptAll(from_path).count() == 0
     finally:

@@ -119,6 +119,12 @@ class RaftNode:
     def ledger_end(self) -> EntryId:
         return self._state.ledger_end
 
+    @property
+    def begin(self) -> EntryId:
+        """The entry before the first that is compared or pushed. While a drop comes to disk the store
+        still holds entries below."""
+        return self._state.runs.before_begin
+
     def term_at(self, index: int) -> int:
         return self._state.runs.term_at(index)
 

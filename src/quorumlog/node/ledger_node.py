@@ -26,6 +26,7 @@ from quorumlog.errors import LedgerError
 from quorumlog.log_state.control_entries import ControlBody
 from quorumlog.node.applying.machine_opening import MachineFactory
 from quorumlog.node.applying.state_machine_caller import StateMachineCaller
+from quorumlog.node.begin.log_drops import LogDrops
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, PendingAppends
 from quorumlog.node.ports import Host
 from quorumlog.node.reading.confirmations import Confirmations, Confirmed
@@ -42,7 +43,7 @@ from quorumlog.node.writing.flusher import Flusher
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 from quorumlog.node.writing.log_writer import LogWriter
 from quorumlog.store.directory.member_directory import MemberDirectory
-from quorumlog.store.ledger_store import ColdRange
+from quorumlog.store.ledger_store import ColdRange, LogStart
 
 RECENT_BYTES = 16 * MIB
 """Newest entries kept in memory for pushes and tailing readers."""
@@ -138,21 +139,10 @@ class LedgerNode:
             self._transfers,
             conditions,
         )
+        self._drops = LogDrops(directory, self.raft, host, self._carry_out_all)
         self._confirmations = Confirmations(self.raft)
         self._readable = ReadableLog(self.raft, self.store, self._recent, config.member_id)
-        self.machines = StateMachineCaller(
-            machines or {},
-            directory,
-            self.raft,
-            host,
-            self.log_state,
-            config.storage,
-            self.readable_range,
-            self.propose_control,
-            self.confirm_leadership,
-            self._pending,
-            self.repairer.found,
-        )
+        self.machines = StateMachineCaller(machines or {}, self, host, self._pending)
         self._next_expiry_ms = self._next_space_ms = self._next_data_look_ms = now_ms
 
     def configure(self, config: GroupConfig) -> None:
@@ -194,7 +184,7 @@ class LedgerNode:
         ):
             # Two pushes of one turn: the second is checked against the end that the first has made.
             self._carry_out_all()
-            if not self._writer.is_sound_where_it_meets(message):
+            if not self._writer.is_sound_where_it_meets(message) or self._drops.must_wait(message):
                 return  # it comes again once its place is read, or as if it had been lost on the way
             if message.push is PushType.APPEND and not self._writer.has_room_for(message):
                 refuse = PushResult.DISK_FULL
@@ -230,6 +220,16 @@ class LedgerNode:
         """See `BatchFormer.propose_control`."""
         self._carry_out_all()
         return self._former.propose_control(body)
+
+    def drop_before(self, start: LogStart) -> bool:
+        """The log is to begin behind `start`, a saved border whose entry is committed and, as the next
+        one, on this member's disk. False: another drop is under way, and nothing has changed. Raises
+        DiskFull, and nothing has changed."""
+        return self._drops.begin(start, self.durable_committed_index)
+
+    @property
+    def is_dropping(self) -> bool:
+        return self._drops.is_under_way
 
     def discard_requests_of(self, owner: object) -> None:
         """Forget its appends that are not proposed yet and what it wants confirmed; no outcome."""
@@ -318,7 +318,8 @@ class LedgerNode:
             problems.append(self.directory.renewed)
         if self._writer.disk_full:
             problems.append(self._writer.disk_full)
-        problems += [*self.repairer.problems(), *filter(None, [self.log_state.problem])]
+        problems += self.repairer.problems()
+        problems += filter(None, [self.log_state.problem, self._drops.problem])
         problems += self.machines.problems()
         if self.lost_committed_from is not None:
             problems.append(

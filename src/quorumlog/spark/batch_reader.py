@@ -7,7 +7,7 @@ without a JVM.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 
 import pyarrow as pa
@@ -26,12 +26,9 @@ from pyspark.sql.types import StructType
 
 from quorumlog.spark.offsets import IndexRange, resolve
 from quorumlog.spark.options import LedgerOptions
-from quorumlog.spark.partitions import LedgerPartition, plan
-from quorumlog.spark.range_check import RangeCheck
-from quorumlog.spark.rows import RowEncoder, check_schema
-from quorumlog.spark.sources.ledger_source import LedgerSource, open_source
-
-SourceOpener = Callable[[LedgerOptions], LedgerSource]
+from quorumlog.spark.reading import SourceOpener, planned, read_partition
+from quorumlog.spark.rows import check_schema
+from quorumlog.spark.sources.ledger_source import open_source
 
 
 class LedgerBatchReader(DataSourceReader):
@@ -60,36 +57,11 @@ class LedgerBatchReader(DataSourceReader):
                 bounds,
                 fail_on_data_loss=options.fail_on_data_loss,
             )
-            return list(
-                plan(
-                    bounds.group,
-                    self._narrowed(stated),
-                    source.point_of,
-                    begin_index=bounds.begin_index,
-                    min_partitions=options.min_partitions,
-                    partition_bytes=options.partition_bytes,
-                    max_records=options.max_records_per_partition,
-                    readers=source.readers(),
-                )
-            )
+            return [*planned(options, source, bounds, self._narrowed(stated))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Raises RangeMismatch unless the partition is complete and undamaged."""
-        if not isinstance(partition, LedgerPartition):
-            # Spark puts an empty partition of its own in place of an empty plan.
-            assert partition.value is None, f"a partition of another source: {partition}"
-            return
-        encoder = RowEncoder(self._schema, partition.group)
-        check = RangeCheck(partition)
-        with (
-            closing(self._opener(self._options)) as source,
-            closing(source.batches(check)) as batches,
-        ):
-            for batch in batches:
-                rows = encoder.encode(batch)
-                if rows.num_rows:
-                    yield rows
-            check.finish()
+        """See `read_partition`."""
+        return read_partition(self._options, self._schema, self._opener, partition)
 
     def _narrowed(self, stated: IndexRange) -> IndexRange:
         first_index = max(stated.first_index, self._first_index)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from quorumlog.errors import ConfigError
 from quorumlog.spark.batch_reader import LedgerBatchReader, PushdownReader
-from quorumlog.spark.options import LedgerOptions
-from quorumlog.spark.rows import COLUMNS, spark_schema_of
+from quorumlog.spark.options import STREAM_OPTIONS, LedgerOptions
+from quorumlog.spark.rows import DEFAULT_COLUMNS, spark_schema_of
+from quorumlog.spark.stream_reader import LedgerStreamReader
 
 FORMAT_NAME = "quorumlog"
 
@@ -19,6 +21,7 @@ class LedgerDataSource(DataSource):
 
         spark.read.format("quorumlog").option("servers", "127.0.0.1:20911").load()
         spark.read.format("quorumlog").schema("index BIGINT, body BINARY").load("/data/n0")
+        spark.readStream.format("quorumlog").option("servers", "127.0.0.1:20911").load()
 
     Options: docs/spark.md. Spark makes an instance beside the driver for each `load()`, so a wrong
     option is reported there and not by a task.
@@ -34,8 +37,14 @@ class LedgerDataSource(DataSource):
         return FORMAT_NAME
 
     def schema(self) -> StructType:
-        return spark_schema_of(self.ledger_options.columns or COLUMNS)
+        return spark_schema_of(self.ledger_options.columns or DEFAULT_COLUMNS)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        for name in STREAM_OPTIONS:
+            if name.lower() in (key.lower() for key in self.options):
+                raise ConfigError(f"option {name} is for spark.readStream; spark.read reads all at once")
         reader = PushdownReader if self.ledger_options.pushdown else LedgerBatchReader
         return reader(self.ledger_options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        return LedgerStreamReader(self.ledger_options, schema)

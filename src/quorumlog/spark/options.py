@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -14,6 +15,7 @@ from quorumlog.spark.rows import COLUMNS
 COMMITTED = "commitIndex"
 LOCAL = "local"
 
+DEFAULT_PREFETCH = 2
 _MAX_BATCH_BYTES = 256 * MIB
 """Offsets of an Arrow binary column are 32-bit; a batch may exceed its size by one entry."""
 
@@ -31,7 +33,9 @@ class LedgerOptions:
     ending_offsets: StatedOffset = LATEST
     """Exclusive: the index after the last entry to read."""
     columns: tuple[str, ...] | None = None
-    min_partitions: int = 1
+    """None: `DEFAULT_COLUMNS`."""
+    min_partitions: int = 0
+    """0: as many as this machine has cores, of a log that is worth it."""
     partition_bytes: int = 128 * MIB
     max_records_per_partition: int = 0
     """0: no limit."""
@@ -39,15 +43,29 @@ class LedgerOptions:
     read_consistency: str = COMMITTED
     verify_crc: bool = True
     batch_bytes: int = 2 * MIB
-    prefetch: int = 2
-    """Batches read ahead by a thread of the task; 0: no thread."""
+    prefetch: int | None = None
+    """Batches read ahead of the one that Spark takes. With `path` they need a thread of the task, which
+    costs more than it saves where pages are cached; 0: no thread. None: `DEFAULT_PREFETCH` with
+    `servers`, 0 with `path`."""
     pushdown: bool = False
+    max_offsets: int = 0
+    """Of a micro-batch; 0: no limit. So it is with the bytes of the log."""
+    max_bytes: int = 0
+    min_offsets: int = 0
+    """Fewer wait for more, but not longer than `max_trigger_delay_ms`."""
+    max_trigger_delay_ms: int = 15 * 60_000
     timeout_ms: int = 30_000
     """How long a task or the planner tries the members in turn without any progress."""
 
     @property
     def served_group(self) -> str:
         return self.group or DEFAULT_GROUP
+
+    @property
+    def batches_ahead(self) -> int:
+        if self.prefetch is not None:
+            return self.prefetch
+        return 0 if self.path else DEFAULT_PREFETCH
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> LedgerOptions:
@@ -61,6 +79,8 @@ class LedgerOptions:
                 valid = ", ".join(OPTION_NAMES)
                 raise ConfigError(f"unknown option {key!r} of format quorumlog; valid are {valid}")
             name, field_name, parse = entry
+            if field_name in given:
+                raise ConfigError("options group and subscribe are two names of one thing; give one")
             given[field_name] = parse(name, str(text).strip())
         parsed = cls(**given)
         if parsed.servers and parsed.path:
@@ -91,6 +111,12 @@ def _servers(name: str, text: str) -> str:
 def _path(name: str, text: str) -> str:
     if not text:
         raise ConfigError(f"option {name} is empty; write the data directory of a stopped member")
+    scheme, separator, _ = text.partition(":/")
+    if separator and scheme != "file" and "/" not in scheme:
+        raise ConfigError(
+            f"option {name} is {text!r}: data directories are read from local paths only, the same on"
+            " every worker; copy it there, or read from running members with option servers"
+        )
     return text.removeprefix("file://") if text.startswith("file:///") else text.removeprefix("file:")
 
 
@@ -98,6 +124,12 @@ def _text(name: str, text: str) -> str:
     if not text:
         raise ConfigError(f"option {name} is empty; leave it out or give a name")
     return text
+
+
+def _group(name: str, text: str) -> str:
+    if "," in text:
+        raise ConfigError(f"option {name} names one group, not {text!r}: read each, and union them")
+    return _text(name, text)
 
 
 def _number(low: int, high: int) -> Callable[[str, str], int]:
@@ -111,6 +143,15 @@ def _number(low: int, high: int) -> Callable[[str, str], int]:
         return number
 
     return parse
+
+
+def _duration(name: str, text: str) -> int:
+    """Milliseconds of what Kafka's source takes: 500ms, 30s, 15m, 2h."""
+    found = re.fullmatch(r"(\d+)\s*(ms|s|m|min|h)", text.lower())
+    if found is None:
+        raise ConfigError(f"option {name} must be like 500ms, 30s, 15m or 2h, not {text!r}")
+    factors = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
+    return int(found[1]) * factors[found[2]]
 
 
 def _boolean(name: str, text: str) -> bool:
@@ -127,7 +168,7 @@ def _consistency(name: str, text: str) -> str:
 
 
 def _columns(name: str, text: str) -> tuple[str, ...]:
-    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    names = tuple(part.strip().lower() for part in text.split(",") if part.strip())
     for column in names:
         if column not in COLUMNS:
             raise ConfigError(
@@ -146,10 +187,11 @@ _PARSERS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
         ("servers", "servers", _servers),
         ("path", "path", _path),
         ("group", "group", _text),
+        ("subscribe", "group", _group),
         ("startingOffsets", "starting_offsets", parse_offset),
         ("endingOffsets", "ending_offsets", parse_offset),
         ("columns", "columns", _columns),
-        ("minPartitions", "min_partitions", _number(1, 1_000_000)),
+        ("minPartitions", "min_partitions", _number(0, 1_000_000)),
         ("partitionBytes", "partition_bytes", _number(1, 2**62)),
         ("maxRecordsPerPartition", "max_records_per_partition", _number(1, 2**62)),
         ("failOnDataLoss", "fail_on_data_loss", _boolean),
@@ -158,9 +200,19 @@ _PARSERS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
         ("batchBytes", "batch_bytes", _number(1, _MAX_BATCH_BYTES)),
         ("prefetch", "prefetch", _number(0, 64)),
         ("pushdown", "pushdown", _boolean),
+        ("maxOffsetsPerTrigger", "max_offsets", _number(1, 2**62)),
+        ("maxBytesPerTrigger", "max_bytes", _number(1, 2**62)),
+        ("minOffsetsPerTrigger", "min_offsets", _number(1, 2**62)),
+        ("maxTriggerDelay", "max_trigger_delay_ms", _duration),
         ("timeoutMs", "timeout_ms", _number(1, 2**31 - 1)),
     )
 }
 assert {entry[1] for entry in _PARSERS.values()} == {f.name for f in fields(LedgerOptions)}
 
 OPTION_NAMES = tuple(name for name, _, _ in _PARSERS.values())
+STREAM_OPTIONS = (
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+)

@@ -1,10 +1,12 @@
 """Partitions: an index range cut into tasks of about equal bytes.
 
 A Python task costs Spark 25-30 ms, so a task should have some 100 MiB; but every core should have one.
+How many cores the workers have is not told where a query is planned: this machine's stand for them.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,6 +18,8 @@ from pyspark.sql.datasource import InputPartition
 from quorumlog.header_array import Int64Array
 from quorumlog.spark.offsets import IndexRange
 
+WORTHWHILE_BYTES = 4 << 20
+"""A smaller part of a log is no gain as a task of its own."""
 _MAX_SAMPLES = 64
 """Between two of them entries are taken to be equally long."""
 
@@ -73,7 +77,8 @@ def plan(
     """Cut `index_range` into partitions in order of index, without gap or overlap.
 
     A partition has about `partition_bytes` at most, unless it is a single entry, and at most
-    `max_records` entries unless that is 0. `begin_index`: the first index that the log holds.
+    `max_records` entries unless that is 0. `min_partitions` 0: one for each core of this machine, where
+    each has `WORTHWHILE_BYTES`. `begin_index`: the first index that the log holds.
     """
     first_index, stop_index = index_range
     if first_index == stop_index:
@@ -89,7 +94,8 @@ def plan(
     samples = np.append(samples, stop_index)
     positions = np.append(positions, positions[-1] + round(average))
     total_bytes = int(positions[-1] - positions[0])
-    count = max(min_partitions, -(-total_bytes // partition_bytes))
+    least = min_partitions or min(os.cpu_count() or 1, total_bytes // WORTHWHILE_BYTES)
+    count = max(least, -(-total_bytes // partition_bytes), 1)
     if max_records:
         count = max(count, -(-(stop_index - first_index) // max_records))
     count = min(count, stop_index - first_index)

@@ -3,7 +3,8 @@
 Both digests are BIGINT: they are unsigned 32-bit numbers, which Spark's INT cannot hold.
 
 Arrow batches must match the schema that Spark expects exactly: order, types (`binary`, not
-`large_binary`) and nullability. All columns are nullable unless a user schema says otherwise.
+`large_binary`) and nullability. No column is ever null, and saying so makes reading faster; a user
+schema may say otherwise.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ COLUMN_TYPES: dict[str, DataType] = {
     "body": BinaryType(),
 }
 COLUMNS = tuple(COLUMN_TYPES)
+DEFAULT_COLUMNS = ("index", "term", "body")
+"""What an application wrote; the others are for who looks after the log."""
 
 _ARROW_TYPES: dict[DataType, pa.DataType] = {
     StringType(): pa.string(),
@@ -40,7 +43,7 @@ _ARROW_TYPES: dict[DataType, pa.DataType] = {
 def spark_schema_of(columns: Sequence[str]) -> StructType:
     schema = StructType()
     for name in columns:
-        schema = schema.add(name, COLUMN_TYPES[name])
+        schema = schema.add(name, COLUMN_TYPES[name], nullable=False)
     return schema
 
 
@@ -50,7 +53,7 @@ def check_schema(schema: StructType, columns: Sequence[str] | None) -> None:
     if not schema.fields:
         raise ConfigError(f".schema(...) names no column; choose from {', '.join(COLUMNS)}")
     for field in schema.fields:
-        expected = COLUMN_TYPES.get(field.name)
+        expected = COLUMN_TYPES.get(field.name.lower())
         if expected is None:
             raise ConfigError(
                 f".schema(...) names the column {field.name!r}; format quorumlog has"
@@ -61,7 +64,7 @@ def check_schema(schema: StructType, columns: Sequence[str] | None) -> None:
                 f".schema(...) declares {field.name} as {field.dataType.simpleString().upper()}, but it"
                 f" is {expected.simpleString().upper()}; cast it after loading"
             )
-    names = schema.fieldNames()
+    names = [name.lower() for name in schema.fieldNames()]
     if len(set(names)) != len(names):
         raise ConfigError(f".schema(...) names a column twice: {', '.join(names)}")
     if columns is not None and tuple(columns) != tuple(names):
@@ -73,6 +76,7 @@ def check_schema(schema: StructType, columns: Sequence[str] | None) -> None:
 
 class RowEncoder:
     def __init__(self, schema: StructType, group: str) -> None:
+        """Names in `schema` may be spelled as Spark allows, in any case."""
         self._constants = {"group": pa.scalar(group, pa.string())}
         self.arrow_schema = pa.schema(
             [
@@ -80,7 +84,12 @@ class RowEncoder:
                 for field in schema.fields
             ]
         )
+        fields = pa.schema([field.with_name(field.name.lower()) for field in self.arrow_schema])
+        self._fields = self.arrow_schema if fields == self.arrow_schema else fields
 
     def encode(self, batch: EntryBatch) -> pa.RecordBatch:
         """The NORMAL entries of `batch`."""
-        return record_batch_of(batch, self.arrow_schema, self._constants)
+        rows = record_batch_of(batch, self._fields, self._constants)
+        if self._fields is self.arrow_schema:
+            return rows
+        return pa.RecordBatch.from_arrays(rows.columns, schema=self.arrow_schema)

@@ -186,10 +186,22 @@ class SyncTask(Protocol):
 class Borders(Protocol):
     """The entries in front of the log's segments, behind which it may begin one day; any thread."""
 
+    @property
+    def has_any(self) -> bool:
+        """Does the log lie in more than one segment?"""
+
     def newest(self, last_index: int) -> LogPoint | None:
         """The last border above the begin whose entry is at or below `last_index`, and which durable
         entries follow; its `position` is that of the segment. None if there is none, or damage hides
         it."""
+
+    def above(self, index: int) -> list[LogPoint]:
+        """Those above the begin and this index that durable entries follow, in order; each as `newest`
+        gives it. Damage hides some."""
+
+    def crossed(self, previous: LogPoint, batch: EntryBatch) -> list[LogPoint]:
+        """Those in front of and among entries that were just appended behind this point. Touches no
+        file; the store's own thread."""
 
     def save(self, state: LogStart) -> bool:
         """The state at a border that is committed; on disk when this returns. False: that was cut off or

@@ -18,7 +18,7 @@ import numpy as np
 from quorumlog.batch import EntryBatch
 from quorumlog.client.protocol.client_requests import Request, response_of
 from quorumlog.errors import IndexOutOfRange, LedgerError, ProtocolViolation, RangeDamaged
-from quorumlog.header_array import first_wrong
+from quorumlog.header_array import field_of, first_wrong
 from quorumlog.wire.client_messages import ReadRequest, ReadResponse
 
 READ_BATCH_BYTES = 1024 * 1024
@@ -49,7 +49,6 @@ class EntryChecker:
 
     def check(self, batch: EntryBatch, first_index: int) -> None:
         """Raise BadEntries unless `batch` is what the log holds from `first_index` on."""
-        headers = batch.headers()
         is_anchored = self._next_index == first_index
         chain = self._chain if is_anchored else batch.chain_before
         bad: BadEntries | None = None
@@ -62,7 +61,7 @@ class EntryChecker:
         good = batch if bad is None else bad.good
         if good is not None:
             self._next_index = first_index + good.count
-            self._chain = int(headers["chain_crc"][good.count - 1])
+            self._chain = int(field_of(batch.words(), "chain_crc")[good.count - 1])
         if bad is not None:
             raise bad
 

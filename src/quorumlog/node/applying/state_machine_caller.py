@@ -7,23 +7,26 @@ every member that has the machine applies the entries of its channel.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from quorumlog.config import StoreConfig
+from quorumlog.batch import EntryBatch
+from quorumlog.config import GroupConfig
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role
-from quorumlog.entry import AppendReceipt
-from quorumlog.errors import DirectoryDamaged, LeaderNotReady, LedgerError, PendingFull, UnknownMachine
+from quorumlog.entry import AppendReceipt, EntryId
+from quorumlog.errors import LeaderNotReady, LedgerError, PendingFull, UnknownMachine
 from quorumlog.log_state.control_entries import ControlBody, MachineBinding
 from quorumlog.log_state.log_state import LogState, Machine
-from quorumlog.node.applying.machine_driver import Answer, MachineDriver, Question, Readable
+from quorumlog.node.applying.machine_driver import Answer, MachineDriver, Question
 from quorumlog.node.applying.machine_opening import MachineFactory
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppends
 from quorumlog.node.ports import Host
-from quorumlog.node.writing.append_conditions import Confirm
+from quorumlog.node.reading.confirmations import Confirmed
+from quorumlog.node.repair.repairer import Repairer
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 from quorumlog.state_machine import StateMachine
 from quorumlog.store.directory.opened_directory import MemberDirectory
+from quorumlog.store.ledger_store import ColdRange
 
 NEVER = float("inf")
 BIND_RETRY_MS = 500
@@ -43,6 +46,24 @@ class MachineStatus(NamedTuple):
     problem: str
 
 
+class Member(Protocol):
+    """What the machines need of their `LedgerNode`."""
+
+    config: GroupConfig
+    directory: MemberDirectory
+    raft: RaftNode
+    log_state: LogStateKeeper
+    repairer: Repairer
+
+    def readable_range(
+        self, first_index: int, stop_index: int, limit_bytes: int
+    ) -> EntryBatch | ColdRange: ...
+
+    def propose_control(self, body: ControlBody) -> EntryId: ...
+
+    def confirm_leadership(self, done: Confirmed, owner: object = None) -> None: ...
+
+
 def version_of(factory: MachineFactory) -> int:
     """Of a class that makes machines, or of whatever else says it."""
     version = getattr(factory, "version", StateMachine.version)
@@ -54,25 +75,23 @@ class StateMachineCaller:
     def __init__(
         self,
         factories: Mapping[str, MachineFactory],
-        directory: MemberDirectory,
-        raft: RaftNode,
+        member: Member,
         host: Host,
-        log_state: LogStateKeeper,
-        config: StoreConfig,
-        readable: Readable,
-        propose: Callable[[ControlBody], object],
-        confirm: Confirm,
         pending: PendingAppends,
-        found: Callable[[DirectoryDamaged], None],
     ) -> None:
-        self._raft = raft
-        self._log_state = log_state
-        self._propose = propose
-        self._confirm = confirm
-        self._store = directory.store
+        self._member = member
         self._versions = {name: version_of(factory) for name, factory in factories.items()}
         self._drivers = {
-            name: MachineDriver(name, factory, directory, host, config, readable, pending, found)
+            name: MachineDriver(
+                name,
+                factory,
+                member.directory,
+                host,
+                member.config.storage,
+                member.readable_range,
+                pending,
+                member.repairer.found,
+            )
             for name, factory in factories.items()
         }
         self._now_ms = self._next_bind_ms = 0.0
@@ -95,12 +114,12 @@ class StateMachineCaller:
 
     def next_wakeup_ms(self) -> float:
         wakeup = min([driver.next_wakeup_ms() for driver in self._drivers.values()], default=NEVER)
-        if self._drivers and self._raft.role is Role.LEADER and self._missing():
+        if self._drivers and self._member.raft.role is Role.LEADER and self._missing():
             wakeup = min(wakeup, self._next_bind_ms)
         return wakeup
 
     def _state(self, *, committed: bool) -> LogState | None:
-        states = self._log_state.states
+        states = self._member.log_state.states
         if states is None:
             return None
         state = states.committed if committed else states.appended
@@ -122,13 +141,13 @@ class StateMachineCaller:
     def bind(self, now_ms: float) -> bool:
         """Before what the turn writes is synced: a leader writes what its log lacks. True: it did."""
         self._now_ms = now_ms
-        if not self._drivers or self._raft.role is not Role.LEADER or now_ms < self._next_bind_ms:
+        if not self._drivers or self._member.raft.role is not Role.LEADER or now_ms < self._next_bind_ms:
             return False
         self._next_bind_ms = now_ms + BIND_RETRY_MS
         self._unbound = ""
         for missing in self._missing()[:1]:  # the next one needs a channel of its own
             try:
-                self._propose(missing)
+                self._member.propose_control(missing)
             except LedgerError as error:
                 self._unbound = f"the state machine {missing.name} is not bound yet: {error}"
             else:
@@ -200,10 +219,10 @@ class StateMachineCaller:
             except LedgerError as error:
                 done(error)
                 return
-            index = self._raft.committed_index
+            index = self._member.raft.committed_index
             driver.ask(Question(index, question, deadline_ms, done, owner))
 
-        self._confirm(confirmed, owner)
+        self._member.confirm_leadership(confirmed, owner)
 
     def discard(self, owner: object) -> None:
         for driver in self._drivers.values():

@@ -297,7 +297,8 @@ class Repairer:
         """Send what this member holds of the range, as far as its own disk is whole."""
         self._carry_out()  # so that the store's terms are the core's
         store, last = self._store, request.last
-        is_held = store.begin.index < request.first_index <= last.index <= store.end.index
+        begin_index = self._raft.begin.index
+        is_held = begin_index < request.first_index <= last.index <= store.end.index
         if not is_held or self._raft.term_at(last.index) != last.term:
             self._answer(request)
             return

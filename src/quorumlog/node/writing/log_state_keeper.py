@@ -3,43 +3,41 @@
     entries are written    the control entries among them lead to the next state, on every member alike
     a cut                  back to the committed state, and forth again
     a commit               the committed state follows
+    a segment begins       the state in front of it is saved, once that is committed (border_saver.py)
 
-A start reads the control entries of the whole log beside the loop; where the file `member` says that
-there are none it reads nothing. Async mode does the same when it cuts committed entries. While the state
-is not known, this member votes and takes entries, but neither campaigns nor leads: what it wrote as a
-leader could contradict an entry that it cannot read.
+A start reads the control entries behind the newest saved state beside the loop (log_state_reading.py);
+where the file `member` says that there are none it reads nothing. Async mode does the same when it cuts
+committed entries. While the state is not known, this member votes and takes entries, but neither
+campaigns nor leads: what it wrote as a leader could contradict an entry that it cannot read.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from quorumlog.batch import EntryBatch
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.entry import EntryKind
-from quorumlog.errors import BadRequest, DirectoryDamaged, LeaderNotReady, LedgerError, StoreFailure
-from quorumlog.log_state.control_entries import LEVELS, ControlEntry, decode_body
+from quorumlog.errors import (
+    BadRequest,
+    DirectoryDamaged,
+    IndexOutOfRange,
+    LeaderNotReady,
+    LedgerError,
+    StoreFailure,
+)
+from quorumlog.log_state.control_entries import LEVELS
 from quorumlog.log_state.log_state import EMPTY, LogState, UnknownState
 from quorumlog.log_state.log_states import LogStates
 from quorumlog.node.ports import Host
+from quorumlog.node.writing.border_saver import BorderSaver
+from quorumlog.node.writing.log_state_reading import LogStateReading, append_past_borders, controls_of
 from quorumlog.store.directory.opened_directory import MemberDirectory
+from quorumlog.store.ledger_store import LogPoint
 
-CHUNK_ENTRIES = 65536
-"""So many are looked at before the read thread does something else."""
 RETRY_MS = 500
 """Where damage keeps it from being read, it is tried again."""
-
-
-class _Reading:
-    """The states of the log up to `next_index`, which grow up to `stop_index`."""
-
-    def __init__(self, begin_index: int, stop_index: int) -> None:
-        self.states = LogStates(EMPTY, begin_index)
-        self.next_index = begin_index + 1
-        self.stop_index = stop_index
-        self.behind: list[ControlEntry] = []
-        """Written from `stop_index` on since it began."""
 
 
 class LogStateKeeper:
@@ -60,13 +58,18 @@ class LogStateKeeper:
         self.states: LogStates | None = LogStates(EMPTY, self._committed_index)
         """None: they have to be read from the log."""
         self._is_known = True
-        self._reading: _Reading | None = None
+        self._reading: LogStateReading | None = None
         self._retry_ms = math.inf
         """When the reading goes on; infinite while it is at work."""
         self._reason = ""
         """What keeps the state from being known."""
+        self._saver = BorderSaver(self._store, host)
+        self._looks_for_borders = False
+        """Once: of a log without control entries, which is not read."""
         if directory.may_hold_control_entries:
             self._forget()
+        else:
+            self._looks_for_borders = self._store.borders.has_any
 
     @property
     def problem(self) -> str:
@@ -97,24 +100,26 @@ class LogStateKeeper:
 
     # ---------------------------------------------------------------- what happens to the log
 
-    def append(self, batch: EntryBatch) -> None:
-        """Stamped entries were written, whose bodies are whole."""
+    def append(self, batch: EntryBatch, borders: Sequence[LogPoint] = ()) -> None:
+        """Stamped entries were written, whose bodies are whole; segments begin behind these points."""
         controls = controls_of(batch)
-        if not controls:
+        if not controls and not borders:
             return
-        assert self._directory.may_hold_control_entries, controls[0]
+        assert not controls or self._directory.may_hold_control_entries, controls[0]
         if self.states is not None:
-            self.states.append(batch.first_index, controls)
+            self._saver.note(append_past_borders(self.states, batch.first_index, controls, borders))
             self._judge()
         elif self._reading is not None:
             self._reading.behind += controls
+            self._reading.borders_behind += borders
 
     def truncate_from(self, index: int) -> None:
         """Entries from `index` on are gone; in async mode perhaps committed ones."""
         self._committed_index = min(self._committed_index, index - 1)
+        self._saver.truncate_from(index)
         reading = self._reading
         if reading is not None and index >= reading.stop_index:
-            reading.behind = [entry for entry in reading.behind if entry.index < index]
+            reading.truncate_from(index)
         elif self.states is None:
             self._reading = None
         elif index > self.states.committed_index:
@@ -130,6 +135,12 @@ class LogStateKeeper:
             self._committed_index = index
             if self.states is not None:
                 self.states.commit(index)
+
+    def begin_anew(self) -> None:
+        """Another log has taken the place of this one: its state is that of its start."""
+        self._committed_index = max(self._store.begin.index, self._committed_index)
+        self._saver.forget()
+        self._forget()
 
     def _judge(self) -> None:
         """Tell the core if the state became known, or is no longer."""
@@ -150,68 +161,65 @@ class LogStateKeeper:
         self._tell(False)
 
     def next_wakeup_ms(self) -> float:
-        return self._retry_ms if self.states is None else math.inf
+        return self._saver.next_wakeup_ms() if self.states is not None else self._retry_ms
 
     def tick(self, now_ms: float) -> None:
+        if self._looks_for_borders:
+            self._look_for_borders()
         if self.states is not None:
+            self._saver.tick(now_ms, self._committed_index)
             return
         if self._reading is None:
-            self._reading = _Reading(self._store.begin.index, self._store.end.index + 1)
+            self._reading = LogStateReading(self._store)
         elif now_ms < self._retry_ms:
             return
         self._retry_ms = math.inf
         self._read_on(self._reading, now_ms)
 
-    def _read_on(self, reading: _Reading, now_ms: float) -> None:
-        if reading.next_index == reading.stop_index:
+    def _read_on(self, reading: LogStateReading, now_ms: float) -> None:
+        if reading.is_done:
             self._finish(reading)
             return
-        store, committed_index = self._store, self._committed_index
-
-        def read() -> None:
-            first_index = reading.next_index
-            stop_index = min(first_index + CHUNK_ENTRIES, reading.stop_index)
-            batches = store.control_batches(first_index, stop_index)
-            controls = [entry for batch in batches for entry in controls_of(batch)]
-            reading.states.append(first_index, controls)
-            # What cannot be cut any more is held as a state, not as entries.
-            proven_index = min(committed_index, stop_index - 1)
-            if proven_index > reading.states.committed_index:
-                reading.states.commit(proven_index)
-            reading.next_index = stop_index
+        committed_index = self._committed_index
 
         def done(result: StoreFailure | LedgerError | None) -> None:
             if reading is not self._reading:
                 return  # the log was cut: it begins again
             if result is None:
                 self._read_on(reading, now_ms)
-                return
-            if not isinstance(result, DirectoryDamaged | LedgerError):
+            elif isinstance(result, IndexOutOfRange):
+                self._reading = None  # its first entries are gone: again, from where it begins now
+            elif not isinstance(result, DirectoryDamaged | LedgerError):
                 raise result
-            self._reason = str(result)
-            self._retry_ms = now_ms + RETRY_MS
-            if isinstance(result, DirectoryDamaged):
-                self._found(result)
+            else:
+                self._reason = str(result)
+                self._retry_ms = now_ms + RETRY_MS
+                if isinstance(result, DirectoryDamaged):
+                    self._found(result)
 
-        self._host.read_later(read, done)
+        self._host.read_later(lambda: reading.read_on(committed_index), done)
 
-    def _finish(self, reading: _Reading) -> None:
-        self.states, self._reading = reading.states, None
-        if reading.behind:
-            self.states.append(reading.stop_index, reading.behind)
+    def _finish(self, reading: LogStateReading) -> None:
+        self._reading = None
+        self.states, at_borders = reading.finished()
         if self._committed_index > self.states.committed_index:
             self.states.commit(self._committed_index)
+        self._saver.note(at_borders)
         self._judge()
 
+    def _look_for_borders(self) -> None:
+        """Of a log that holds no control entries so far: its state was the same at each of them."""
+        self._looks_for_borders = False
+        store = self._store
 
-def controls_of(batch: EntryBatch) -> list[ControlEntry]:
-    """Those of kinds above NOOP."""
-    positions = batch.log_state_positions()
-    if not positions:
-        return []
-    magics, first_index = batch.headers()["magic"], batch.first_index
-    kinds = {at: EntryKind(int(magics[at])) for at in positions}
-    return [
-        ControlEntry(first_index + at, kind, decode_body(kind, batch.body(at)))
-        for at, kind in kinds.items()
-    ]
+        def look() -> list[LogPoint]:
+            newest = next(store.borders.saved(), None)
+            return store.borders.above(-1 if newest is None else newest.point.index)
+
+        def looked(result: list[LogPoint] | StoreFailure | LedgerError) -> None:
+            if isinstance(result, StoreFailure | LedgerError):
+                raise result
+            self._saver.note([(point, EMPTY) for point in result if point.index <= stop_index])
+
+        stop_index = store.end.index
+        self._host.read_later(look, looked)

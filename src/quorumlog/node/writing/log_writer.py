@@ -225,7 +225,7 @@ class LogWriter:
         self.log_state.truncate_from(index)
 
     def append(self, order: AppendOrder) -> None:
-        previous_chain = self._store.end.chain
+        previous = self._store.end
         if order.batch is not None:
             batch: EntryBatch = order.batch
             skip = order.first_index - order.push_first_index
@@ -241,12 +241,13 @@ class LogWriter:
                 first_index, batch, positions = self.promised.popleft()
                 assert first_index == order.first_index, (first_index, order.first_index)
             assert batch.count == order.count, (batch.count, order.count)
-            batch.stamp(order.first_index, order.term, positions, previous_chain)
+            batch.stamp(order.first_index, order.term, positions, previous.chain)
         self._store.append(batch)
         self._planned = None
-        self._recent.add(batch, previous_chain)
-        if order.batch is not None or order.kind is not EntryKind.NORMAL:
-            self.log_state.append(batch)
+        self._recent.add(batch, previous.chain)
+        borders = self._store.borders.crossed(previous, batch)
+        if borders or order.batch is not None or order.kind is not EntryKind.NORMAL:
+            self.log_state.append(batch, borders)
 
     def _plan_promised(self, batch: EntryBatch) -> Int64Array:
         """Positions of entries that the core counts on already: a push that was taken, a no-op.

@@ -184,6 +184,7 @@ class PromisesOnDisk(Checker):
         """Entry `index` ends at `stop_position`: everything up to there is on the platter."""
         segment_bytes = member.node.config.storage.segment_bytes
         position = self._synced.get(member.replica, (-1, 0))[1]
+        position = max(position, member.node.store.begin.position)
         while position < stop_position:
             base = position // segment_bytes * segment_bytes
             stop = min(stop_position, base + segment_bytes)

@@ -75,7 +75,7 @@ class DirectorySource:
         """Raises DirectoryDamaged at the first entry that is not as it was written; bodies are checked
         unless `verifyCrc` is off."""
         check.is_chained = self._reader.checked
-        with closing(prefetched(self._read(check), self._options.prefetch)) as batches:
+        with closing(prefetched(self._read(check), self._options.batches_ahead)) as batches:
             yield from batches
 
     def close(self) -> None:

@@ -162,7 +162,7 @@ class ServerSource:
             check.partition.stop_index,
             from_member=member,
             batch_bytes=self._options.batch_bytes,
-            prefetch=max(self._options.prefetch, 1),
+            prefetch=max(self._options.batches_ahead, 1),
         )
         for batch in batches:
             check.accept(batch, _name_of(member))

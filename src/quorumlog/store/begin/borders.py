@@ -6,7 +6,9 @@ import threading
 from collections.abc import Iterator
 
 import msgspec
+import numpy as np
 
+from quorumlog.batch import EntryBatch
 from quorumlog.errors import DirectoryDamaged, DiskFull, IndexOutOfRange, RangeDamaged, StoreFailure
 from quorumlog.store.disk import Disk, is_lack_of_space, refusal
 from quorumlog.store.files.state_files import (
@@ -35,6 +37,11 @@ class SegmentBorders(Borders):
         self._lock = threading.Lock()
         """Held while files come or go."""
 
+    @property
+    def has_any(self) -> bool:
+        begin, end = self._ends.begin, self._ends.end
+        return self._data.base_of(begin.position) != self._data.base_of(end.position)
+
     def newest(self, last_index: int) -> LogPoint | None:
         # Damage may hide it.
         for base in reversed(self._data.bases):
@@ -45,6 +52,31 @@ class SegmentBorders(Borders):
                 continue
             return self._border(base, header.index - 1)
         return None
+
+    def above(self, index: int) -> list[LogPoint]:
+        found = []
+        for base in self._data.bases:
+            header = header_at(self._data, base) if base > self._ends.begin.position else None
+            point = self._border(base, header.index - 1) if header and header.index > index + 1 else None
+            if point is not None:
+                found.append(point)
+        return found
+
+    def crossed(self, previous: LogPoint, batch: EntryBatch) -> list[LogPoint]:
+        segment_bytes = self._data.segment_bytes
+        if previous.position // segment_bytes == self._ends.end.position // segment_bytes:
+            return []
+        headers = batch.headers()
+        bases = headers["pos"].astype(np.int64) // segment_bytes * segment_bytes
+        before = np.concatenate([[self._data.base_of(previous.position)], bases[:-1]])
+        found = []
+        for at in np.flatnonzero(bases != before).tolist():
+            index, term, chain = previous.index, previous.term, previous.chain
+            if at:
+                last = headers[at - 1]
+                index, term, chain = int(last["index"]), int(last["term"]), int(last["chain_crc"])
+            found.append(LogPoint(index, term, chain, int(bases[at])))
+        return found
 
     def save(self, state: LogStart) -> bool:
         point = state.point

@@ -1,5 +1,6 @@
 """A member's directory as a whole.
 
-Read in this order: `member_directory` (opening it), `opened_directory` (what a member does with it),
-`directory_recovery` (an operator's last resort for a group of one).
+Read in this order: `member_directory` (opening it), `proven_commit` (what of its log is known to be
+committed), `opened_directory` (what a member does with it), `directory_recovery` (an operator's last
+resort for a group of one).
 """

@@ -18,11 +18,12 @@ import msgspec
 
 from quorumlog.config import GroupConfig, StoreConfig
 from quorumlog.entry import Durability, HardState
-from quorumlog.errors import ConfigError, DirectoryDamaged, RangeDamaged, StoreFailure
+from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
 from quorumlog.store.directory.opened_directory import MemberDirectory
+from quorumlog.store.directory.proven_commit import proven_commit
 from quorumlog.store.disk import Disk, DiskLock, reason_of, refusal
 from quorumlog.store.file_ledger_store import FileLedgerStore
-from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME, load_checkpoint
+from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME
 from quorumlog.store.files.damaged_ranges import DAMAGED_NAME, EARLIER_DAMAGED_NAME
 from quorumlog.store.files.durable_file import DURABLE_NAME, DurableFile
 from quorumlog.store.files.hard_state_file import (
@@ -425,25 +426,6 @@ def _open_recovered(
         directory.renewed = renewed
         directory.report = (*_open_to_others(disk, path), *absent, *recovery.lines)
         directory.unreadable = (*absent, *recovery.rewritten)
-        directory.committed_index = _proven_commit(disk, path, store)
+        directory.committed_index = proven_commit(disk, path, store)
         opened.pop_all()
         return directory
-
-
-def _proven_commit(disk: Disk, path: str, store: FileLedgerStore) -> int:
-    """The checkpoint's committed index, if the log holds exactly that entry; else what lies before the
-    log's begin, which was committed when it went."""
-    proven = store.begin.index
-    checkpoint = load_checkpoint(disk, path)
-    if checkpoint is None or not proven <= checkpoint.committed_index <= store.end.index:
-        return proven
-    index = checkpoint.committed_index
-    for _ in range(2):
-        try:
-            held = store.id_at(index).term == checkpoint.committed_term
-            return index if held and store.chain_at(index) == checkpoint.committed_chain else proven
-        except RangeDamaged:
-            return proven  # nothing here shows that it is this entry
-        except DirectoryDamaged as damage:
-            store.settle_now(damage)
-    return proven

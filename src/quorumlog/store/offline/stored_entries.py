@@ -10,7 +10,8 @@ import numpy as np
 
 from quorumlog.batch import EntryBatch
 from quorumlog.entry_header import HEADER_BYTES
-from quorumlog.header_array import first_wrong
+from quorumlog.errors import ProtocolViolation
+from quorumlog.header_array import TERM, field_of, first_wrong
 from quorumlog.store.log.placement import problem_of_units, range_length
 from quorumlog.store.log.segment_scan import BLANK_MAGIC
 from quorumlog.store.log.segment_view import (
@@ -66,12 +67,12 @@ class StoredEntries:
         return got.slice(0, good) if good else Stop("body_crc does not match", is_blank=False)
 
     def behind(self, batch: EntryBatch, place: Place) -> Place:
-        last = batch.headers()[-1]
+        words = batch.words()
         return Place(
             place.next_index + batch.count,
             place.position + batch.total_bytes,
-            int(last["term"]),
-            int(last["chain_crc"]),
+            int(words[TERM][-1]),
+            int(field_of(words, "chain_crc")[-1]),
         )
 
     def _by_units(self, place: Place, stop_index: int, batch_bytes: int) -> EntryBatch | None:
@@ -90,12 +91,20 @@ class StoredEntries:
         if unreadable:
             return None
         batch = EntryBatch(data, sizes)
-        chain = place.previous_chain if self._checked else None
+        return batch if self._continues(batch, place) else None
+
+    def _continues(self, batch: EntryBatch, place: Place) -> bool:
         positions = batch.starts + place.position
-        good, _ = first_wrong(
-            batch.headers(), sizes, positions, place.next_index, place.previous_term, chain
-        )
-        return batch if good == batch.count else None
+        if not self._checked:
+            headers, term = batch.headers(), place.previous_term
+            good, _ = first_wrong(headers, batch.sizes, positions, place.next_index, term, None)
+            return good == batch.count
+        try:
+            batch.check_encoding()
+            batch.check_sequence(place.next_index, place.previous_chain)
+        except ProtocolViolation:
+            return False
+        return batch.lies_at(positions) and int(batch.words()[TERM][0]) >= place.previous_term
 
     def _by_walk(self, place: Place, stop_index: int, batch_bytes: int) -> EntryBatch | Stop:
         """By the data alone: the good entries, or what is wrong with the first."""
@@ -114,10 +123,11 @@ class StoredEntries:
         return EntryBatch(data[: int(sizes[:count].sum())], sizes[:count])
 
     def _good_bodies(self, batch: EntryBatch) -> int:
-        headers = batch.headers()
-        wrong = batch.body_crcs() != headers["body_crc"]
+        words = batch.words()
+        expected = field_of(words, "body_crc")
+        wrong = batch.body_crcs() != expected
         if not self._checked:
             # DLedger writes no digests: both fields 0 means unchecked. Entries that it copied from
             # software that does carry them.
-            wrong &= (headers["body_crc"] | headers["chain_crc"]) != 0
+            wrong &= (expected | field_of(words, "chain_crc")) != 0
         return int(wrong.argmax()) if bool(wrong.any()) else batch.count

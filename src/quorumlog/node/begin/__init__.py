@@ -1,0 +1,1 @@
+"""Where this member's log begins: `log_drops` has its first segments go."""

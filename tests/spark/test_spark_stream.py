@@ -1,0 +1,98 @@
+"""Streaming queries through Spark itself, from a running group into files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from quorumlog import LocalCluster, connect
+
+pytestmark = pytest.mark.spark
+TIMEOUT_S = 120
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(members=3) as cluster:
+        yield cluster
+
+
+def append(cluster: LocalCluster, first: int, stop: int) -> None:
+    with connect(cluster.servers) as log:
+        log.append_batch([b"%d" % number for number in range(first, stop)])
+
+
+def query(
+    spark: SparkSession,
+    cluster: LocalCluster,
+    folder: Path,
+    *,
+    available_now: bool = True,
+    **options: str,
+) -> StreamingQuery:
+    log = spark.readStream.format("quorumlog").options(servers=cluster.servers, **options).load()
+    writing = log.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
+    if available_now:
+        writing = writing.trigger(availableNow=True)
+    return writing.start(str(folder / "rows"))
+
+
+def ended(running: StreamingQuery) -> StreamingQuery:
+    assert running.awaitTermination(TIMEOUT_S)
+    return running
+
+
+def numbers(spark: SparkSession, folder: Path) -> list[int]:
+    rows = spark.read.parquet(str(folder / "rows")).orderBy("index").collect()
+    return [int(bytes(row.body)) for row in rows]
+
+
+def test_a_query_reads_what_is_there_in_bounded_batches_and_goes_on_after_a_restart(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    append(cluster, 0, 1000)
+    first = ended(query(spark, cluster, tmp_path, maxOffsetsPerTrigger="400"))
+    assert [progress.numInputRows for progress in first.recentProgress] == [399, 400, 201]
+    assert numbers(spark, tmp_path) == list(range(1000))
+    append(cluster, 1000, 1500)
+    ended(query(spark, cluster, tmp_path))
+    assert numbers(spark, tmp_path) == list(range(1500))
+
+
+def test_a_query_goes_on_while_its_leader_is_killed(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    append(cluster, 0, 200)
+    running = query(spark, cluster, tmp_path, available_now=False, maxOffsetsPerTrigger="100")
+    try:
+        running.processAllAvailable()
+        killed = cluster.leader()
+        assert killed is not None
+        cluster.kill(killed)
+        append(cluster, 200, 400)
+        running.processAllAvailable()
+        cluster.restart(killed)
+    finally:
+        running.stop()
+    assert numbers(spark, tmp_path) == list(range(400))
+
+
+def test_a_real_time_trigger_is_refused(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    log = spark.readStream.format("quorumlog").option("servers", cluster.servers).load()
+    writing = log.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c"))
+    with pytest.raises(Exception, match=r"(?i)real.?time"):
+        writing.trigger(realTime="5 minutes").start()
+
+
+def test_an_option_that_a_stream_does_not_have_ends_the_query_with_its_sentence(
+    spark: SparkSession, cluster: LocalCluster, tmp_path: Path
+) -> None:
+    with pytest.raises(StreamingQueryException, match=r"endingOffsets is for spark\.read"):
+        ended(query(spark, cluster, tmp_path, endingOffsets="5"))

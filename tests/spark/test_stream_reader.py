@@ -1,0 +1,157 @@
+"""Micro-batches, without a JVM: offsets, limits, and what a restart asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+)
+
+from quorumlog.errors import ConfigError, IndexOutOfRange
+from quorumlog.spark import stream_reader
+from quorumlog.spark.ledger_data_source import LedgerDataSource
+from quorumlog.spark.offsets import LedgerDataLoss
+from quorumlog.spark.options import LedgerOptions
+from quorumlog.spark.rows import spark_schema_of
+from quorumlog.spark.stream_reader import LedgerStreamReader
+from tests.spark.test_batch_reader import LOG, MadeSource, expected
+
+ALL = ReadAllAvailable()
+
+
+@pytest.fixture(autouse=True)
+def _no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_reader, "POLL_S", 0.0)
+
+
+def streaming(source: MadeSource, **given: str) -> LedgerStreamReader:
+    options = LedgerOptions.parse({"servers": "made:1", **given})
+    return LedgerStreamReader(options, spark_schema_of(["index", "body"]), source.open)
+
+
+def rows_of(reader: LedgerStreamReader, partitions: Any) -> dict[str, list[Any]]:
+    rows: dict[str, list[Any]] = {"index": [], "body": []}
+    for partition in partitions:
+        assert isinstance(partition, InputPartition)
+        for batch in reader.read(partition):
+            for name, values in batch.to_pydict().items():
+                rows[name] += values
+    return rows
+
+
+def test_micro_batches_follow_each_other_and_miss_nothing() -> None:
+    source = MadeSource(stop_index=0)
+    reader = streaming(source)
+    start, rows = reader.initialOffset(), {"index": [], "body": []}  # type: ignore[var-annotated]
+    assert start == {"default": 0}
+    for stop_index in (0, 3, 3, 250, 500):
+        source.stop_index = stop_index
+        end = reader.latestOffset(start, reader.getDefaultReadLimit())
+        assert end == {"default": stop_index}
+        for name, values in rows_of(reader, reader.partitions(start, end)).items():
+            rows[name] += values
+        start = end
+    assert rows == expected(0, 500)
+    assert source.closed == source.opened
+    assert reader.reportLatestOffset() == {"default": 500}
+
+
+@pytest.mark.parametrize(
+    ("stated", "first_index"), [("earliest", 20), ("latest", 500), ("77", 77), ('{"default": 30}', 30)]
+)
+def test_a_query_begins_where_it_is_told_to(stated: str, first_index: int) -> None:
+    reader = streaming(MadeSource(begin_index=20), startingOffsets=stated)
+    assert reader.initialOffset() == {"default": first_index}
+
+
+def test_a_start_that_is_gone_or_not_there_yet_is_refused_as_in_a_batch_query() -> None:
+    with pytest.raises(LedgerDataLoss, match=r"entries 3 .. 19 of group 'default' are lost"):
+        streaming(MadeSource(begin_index=20), startingOffsets="3").initialOffset()
+    with pytest.raises(IndexOutOfRange, match="startingOffsets is 501"):
+        streaming(MadeSource(), startingOffsets="501").initialOffset()
+
+
+def test_a_limit_of_offsets_cuts_micro_batches_short_but_for_a_trigger_that_wants_all() -> None:
+    reader = streaming(MadeSource(), maxOffsetsPerTrigger="200")
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxRows(200)
+    assert reader.latestOffset({"default": 0}, limit) == {"default": 200}
+    assert reader.latestOffset({"default": 400}, limit) == {"default": 500}
+    assert reader.latestOffset({"default": 0}, ALL) == {"default": 500}
+
+
+@pytest.mark.parametrize("first_index", [0, 123, 499])
+@pytest.mark.parametrize("most_bytes", [1, 100, 1000, 5000, 10**9])
+def test_a_limit_of_bytes_is_kept_and_used_up(first_index: int, most_bytes: int) -> None:
+    reader = streaming(MadeSource(), maxBytesPerTrigger=str(most_bytes))
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxBytes(most_bytes)
+    end = reader.latestOffset({"default": first_index}, limit)["default"]
+    sizes = LOG.batch.sizes
+    assert end == first_index + 1 or int(sizes[first_index:end].sum()) <= most_bytes
+    assert end == 500 or int(sizes[first_index : end + 1].sum()) > most_bytes
+
+
+def test_few_entries_wait_for_more_but_not_for_ever() -> None:
+    source = MadeSource(stop_index=30)
+    patient = streaming(source, minOffsetsPerTrigger="50", maxTriggerDelay="1h")
+    limit = patient.getDefaultReadLimit()
+    assert limit == ReadMinRows(50)
+    assert patient.latestOffset({"default": 0}, limit) == {"default": 0}
+    source.stop_index = 50
+    assert patient.latestOffset({"default": 0}, limit) == {"default": 50}
+    hasty = streaming(source, minOffsetsPerTrigger="200", maxTriggerDelay="0ms")
+    assert hasty.latestOffset({"default": 0}, limit) == {"default": 50}
+
+
+def test_available_now_ends_at_what_was_there_in_bounded_batches() -> None:
+    source = MadeSource(stop_index=100)
+    reader = streaming(source, maxOffsetsPerTrigger="40", minOffsetsPerTrigger="99")
+    reader.prepareForTriggerAvailableNow()
+    source.stop_index = 500
+    ends, start = [], {"default": 0}
+    while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
+        ends.append(end["default"])
+        start = end
+    assert ends == [40, 80, 100]
+
+
+def test_a_batch_that_was_planned_before_a_restart_has_the_same_rows() -> None:
+    reader = streaming(MadeSource(), maxOffsetsPerTrigger="7")
+    assert rows_of(reader, reader.partitions({"default": 100}, {"default": 300})) == expected(100, 300)
+
+
+def test_entries_that_went_under_a_query_are_named_or_left_out() -> None:
+    start, end = {"default": 10}, {"default": 60}
+    with pytest.raises(LedgerDataLoss, match=r"entries 10 .. 39 of group 'default' are lost"):
+        streaming(MadeSource(begin_index=40)).partitions(start, end)
+    tolerant = streaming(MadeSource(begin_index=40), failOnDataLoss="false")
+    assert rows_of(tolerant, tolerant.partitions(start, end)) == expected(40, 60)
+    gone = streaming(MadeSource(begin_index=100), failOnDataLoss="false")
+    assert rows_of(gone, gone.partitions(start, end)) == {"index": [], "body": []}
+
+
+def test_a_log_that_ends_below_the_checkpoint_is_another_log() -> None:
+    with pytest.raises(LedgerDataLoss, match=r"goes on at offset 501, and group 'default' ends at 500"):
+        streaming(MadeSource()).latestOffset({"default": 501}, ALL)
+
+
+def test_a_checkpoint_of_another_group_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the checkpoint is of group 'orders'"):
+        streaming(MadeSource()).latestOffset({"orders": 5}, ALL)
+
+
+def test_options_of_the_other_way_to_read_are_refused() -> None:
+    schema = spark_schema_of(["index"])
+    with pytest.raises(ConfigError, match=r"read it with spark\.read"):
+        LedgerDataSource({"path": "/data/n0"}).streamReader(schema)
+    with pytest.raises(ConfigError, match=r"endingOffsets is for spark\.read; a stream has no end"):
+        LedgerDataSource({"servers": "a:1", "endingOffsets": "5"}).streamReader(schema)
+    with pytest.raises(ConfigError, match=r"maxOffsetsPerTrigger is for spark\.readStream"):
+        LedgerDataSource({"servers": "a:1", "maxoffsetspertrigger": "5"}).reader(schema)

@@ -55,7 +55,7 @@ class Group:
 
     def machine_of(self, node: LedgerNode) -> Any:
         runner = node.machines._drivers["chain"]._runner
-        return None if runner is None else runner._machine
+        return None if runner is None else runner.machine
 
     def settle(self) -> list[Any]:
         """Everybody has applied the whole log; what their machines hold."""

@@ -26,7 +26,7 @@ from collections.abc import (
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from quorumlog.batch import Entry, EntryBatch
-from quorumlog.client.arguments import check_items
+from quorumlog.client.arguments import check_items, checked_machine
 from quorumlog.client.async_source import AsyncSource
 from quorumlog.client.events import Callback, Events
 from quorumlog.client.io.io_loop import IoLoop
@@ -62,7 +62,12 @@ class AsyncLedgerClient(LedgerClientBase):
     # ---------------------------------------------------------------- append
 
     async def append(
-        self, body: bytes, *, expected_last: int | None = None, timeout_ms: int | None = None
+        self,
+        body: bytes,
+        *,
+        expected_last: int | None = None,
+        machine: str = "",
+        timeout_ms: int | None = None,
     ) -> AppendReceipt:
         """See `LedgerClient.append`. If the task is cancelled the outcome is unknown to it: once a body
         shares a frame with others it stays there."""
@@ -70,9 +75,9 @@ class AsyncLedgerClient(LedgerClientBase):
             body = body_of(body)
         verbs = self._verbs
         if expected_last is not None:
-            return await self._run(verbs.append_batch([body], timeout_ms, expected_last))
+            return await self._run(verbs.append_one(body, timeout_ms, expected_last, machine))
         allowed_ms = verbs.timeout_ms if timeout_ms is None else verbs.timeout_ms_of(timeout_ms)
-        waiter, joined = self._joiner.add(body, allowed_ms)
+        waiter, joined = self._joiner.add(body, allowed_ms, machine and checked_machine(machine))
         try:
             outcome = await waiter
         except CancelledError:
@@ -89,10 +94,19 @@ class AsyncLedgerClient(LedgerClientBase):
         bodies: Sequence[bytes] | EntryBatch,
         *,
         expected_last: int | None = None,
+        machine: str = "",
         timeout_ms: int | None = None,
     ) -> AppendReceipt:
         """See `LedgerClient.append_batch`."""
-        return await self._run(self._verbs.append_batch(bodies, timeout_ms, expected_last))
+        return await self._run(self._verbs.append_batch(bodies, timeout_ms, expected_last, machine))
+
+    async def ask(self, machine: str, question: bytes = b"", *, timeout_ms: int | None = None) -> bytes:
+        """See `LedgerClient.ask`."""
+        return await self._run(self._verbs.ask(machine, question, timeout_ms))
+
+    def machine(self, name: str) -> AsyncMachineHandle:
+        """See `LedgerClient.machine`."""
+        return AsyncMachineHandle(self, name)
 
     def append_stream(
         self,
@@ -261,6 +275,28 @@ class AsyncResults(AsyncIterator[T]):
 
     async def __aexit__(self, *exception: object) -> None:
         await self.aclose()
+
+
+class AsyncMachineHandle:
+    """See `MachineHandle`."""
+
+    def __init__(self, client: AsyncLedgerClient, name: str) -> None:
+        self._client = client
+        self.name = checked_machine(name)
+
+    async def append(self, command: bytes, *, timeout_ms: int | None = None) -> AppendReceipt:
+        """See `LedgerClient.append`."""
+        return await self._client.append(command, machine=self.name, timeout_ms=timeout_ms)
+
+    async def append_batch(
+        self, commands: Sequence[bytes] | EntryBatch, *, timeout_ms: int | None = None
+    ) -> AppendReceipt:
+        """See `LedgerClient.append_batch`."""
+        return await self._client.append_batch(commands, machine=self.name, timeout_ms=timeout_ms)
+
+    async def ask(self, question: bytes = b"", *, timeout_ms: int | None = None) -> bytes:
+        """See `LedgerClient.ask`."""
+        return await self._client.ask(self.name, question, timeout_ms=timeout_ms)
 
 
 class AsyncAppendStream(AppendStreamBase):

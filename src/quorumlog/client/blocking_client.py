@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from quorumlog.batch import Entry, EntryBatch
-from quorumlog.client.arguments import check_items
+from quorumlog.client.arguments import check_items, checked_machine
 from quorumlog.client.events import Callback, Events
 from quorumlog.client.io.io_thread import IoThread
 from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS, AppendStreamBase, LedgerClientBase
@@ -52,7 +52,12 @@ class LedgerClient(LedgerClientBase):
     # ---------------------------------------------------------------- append
 
     def append(
-        self, body: bytes, *, expected_last: int | None = None, timeout_ms: int | None = None
+        self,
+        body: bytes,
+        *,
+        expected_last: int | None = None,
+        machine: str = "",
+        timeout_ms: int | None = None,
     ) -> AppendReceipt:
         """Append one entry; returns when it is committed.
 
@@ -60,14 +65,18 @@ class LedgerClient(LedgerClientBase):
         do not count, -1 means an empty log. Otherwise raises WrongLastIndex, which names the real one.
         After OutcomeUnknown nobody can tell by repeating it: its own success would refuse it.
 
+        `machine`: a command for this state machine; returns when the leader has applied it, with its
+        `result`, or raises CommandError if the machine refuses it.
+
         Raises a Refused if it certainly was not written (BodyTooLarge, Unreachable, NotLeader after the
         deadline, ...) and OutcomeUnknown if nobody can tell. Appends of threads that share the client
         travel together; each has its own receipt or error.
         """
         body = body_of(body)
         if expected_last is not None:
-            return self._run(self._verbs.append_batch([body], timeout_ms, expected_last))
-        outcome, joined = self._joiner.append(body, self._verbs.timeout_ms_of(timeout_ms))
+            return self._run(self._verbs.append_one(body, timeout_ms, expected_last, machine))
+        allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
+        outcome, joined = self._joiner.append(body, allowed_ms, checked_machine(machine))
         if isinstance(outcome, AppendReceipt):
             return outcome
         if outcome is None:
@@ -79,13 +88,25 @@ class LedgerClient(LedgerClientBase):
         bodies: Sequence[bytes] | EntryBatch,
         *,
         expected_last: int | None = None,
+        machine: str = "",
         timeout_ms: int | None = None,
     ) -> AppendReceipt:
         """Append entries that follow each other in the log; `expected_last` and errors as in `append`.
+        What a `machine` refuses of them is in the receipt's `failures`, and its result None.
 
         Raises BodyTooLarge for a batch above the server's frame limit and BadRequest for an empty one.
         """
-        return self._run(self._verbs.append_batch(bodies, timeout_ms, expected_last))
+        return self._run(self._verbs.append_batch(bodies, timeout_ms, expected_last, machine))
+
+    def ask(self, machine: str, question: bytes = b"", *, timeout_ms: int | None = None) -> bytes:
+        """What a state machine answers. Linearizable: it follows from everything that any client was
+        told to be committed before the call. Raises CommandError if the machine refuses the question,
+        UnknownMachine."""
+        return self._run(self._verbs.ask(machine, question, timeout_ms))
+
+    def machine(self, name: str) -> MachineHandle:
+        """One state machine: `append`, `append_batch` and `ask` without naming it."""
+        return MachineHandle(self, name)
 
     def append_stream(
         self,
@@ -239,6 +260,28 @@ class LedgerClient(LedgerClientBase):
                 yield from part
         finally:
             self._io.cancel(reading.stop())
+
+
+class MachineHandle:
+    """A state machine of the group, as one client reaches it."""
+
+    def __init__(self, client: LedgerClient, name: str) -> None:
+        self._client = client
+        self.name = checked_machine(name)
+
+    def append(self, command: bytes, *, timeout_ms: int | None = None) -> AppendReceipt:
+        """See `LedgerClient.append`."""
+        return self._client.append(command, machine=self.name, timeout_ms=timeout_ms)
+
+    def append_batch(
+        self, commands: Sequence[bytes] | EntryBatch, *, timeout_ms: int | None = None
+    ) -> AppendReceipt:
+        """See `LedgerClient.append_batch`."""
+        return self._client.append_batch(commands, machine=self.name, timeout_ms=timeout_ms)
+
+    def ask(self, question: bytes = b"", *, timeout_ms: int | None = None) -> bytes:
+        """See `LedgerClient.ask`."""
+        return self._client.ask(self.name, question, timeout_ms=timeout_ms)
 
 
 class Results(Iterator[T]):

@@ -15,11 +15,12 @@ from quorumlog.client.arguments import (
     INDEX_LIMIT,
     checked_expected_last,
     checked_limit,
+    checked_machine,
     milliseconds,
     positive,
     whole,
 )
-from quorumlog.client.protocol.append_joiner import JoinedAppends
+from quorumlog.client.protocol.append_joiner import JoinedAppends, body_of
 from quorumlog.client.protocol.append_window import BatchGatherer, batch_of
 from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_requests import (
@@ -45,9 +46,11 @@ from quorumlog.client.result_streams import (
 from quorumlog.client.status_rows import MemberStatusRow, rows_of
 from quorumlog.client.system import now_ms
 from quorumlog.entry import AppendReceipt, EntryKind
-from quorumlog.errors import BadRequest, IndexOutOfRange, ProtocolViolation
+from quorumlog.errors import BadRequest, CommandError, IndexOutOfRange, ProtocolViolation
 from quorumlog.wire.client_messages import (
     AppendRequest,
+    MachineReadRequest,
+    MachineReadResponse,
     ReadRequest,
     ReadResponse,
     StatusRequest,
@@ -94,15 +97,31 @@ class Verbs:
         bodies: Sequence[bytes] | EntryBatch,
         timeout_ms: float | None,
         expected_last: int | None = None,
+        machine: str = "",
     ) -> Verb[AppendReceipt]:
-        message = AppendRequest(expected_last=checked_expected_last(expected_last))
+        expected_last = checked_expected_last(expected_last)
+        message = AppendRequest(expected_last=expected_last, machine=checked_machine(machine))
         request = request_of(message, LEADER, self.timeout_ms_of(timeout_ms), batch=batch_of(bodies))
         yield call(request)
         return receipt_of(request)
 
+    def append_one(
+        self, body: bytes, timeout_ms: float | None, expected_last: int | None, machine: str
+    ) -> Verb[AppendReceipt]:
+        receipt = yield from self.append_batch([body], timeout_ms, expected_last, machine)
+        for _, why in receipt.failures:
+            raise CommandError(why)
+        return receipt
+
     def append_alone(self, body: bytes, joined: JoinedAppends) -> Verb[AppendReceipt]:
         """One body of a frame that was refused for its size, in the time that is left to it."""
-        return self.append_batch([body], joined.deadline_ms - now_ms())
+        return self.append_one(body, joined.deadline_ms - now_ms(), None, joined.machine)
+
+    def ask(self, machine: str, question: bytes, timeout_ms: float | None) -> Verb[bytes]:
+        message = MachineReadRequest(machine=checked_machine(machine), question=body_of(question))
+        request = request_of(message, LEADER, self.timeout_ms_of(timeout_ms))
+        yield call(request)
+        return response_of(request, MachineReadResponse).answer
 
     def append_stream(
         self, batch_records: int, batch_bytes: int, window: int, timeout_ms: float | None

@@ -24,9 +24,9 @@ import uvloop
 
 from quorumlog.config import GroupConfig, parse_address, reloaded
 from quorumlog.consensus.ready import RoleChange
-from quorumlog.errors import ConfigError, ProtocolViolation, StoreFailure
-from quorumlog.log_state.control_entries import MachineName
+from quorumlog.errors import ConfigError, LedgerError, ProtocolViolation, StoreFailure, UnknownGroup
 from quorumlog.node import MachineFactory
+from quorumlog.node.applying.machine_driver import Answer
 from quorumlog.node.transfers import STOP_TIMEOUTS
 from quorumlog.server.clients.client_session import ClientSession
 from quorumlog.server.connection import Connection, LoopTurn
@@ -34,6 +34,7 @@ from quorumlog.server.disk_thread import DiskThread
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.peers.name_lookup import NameLookup
 from quorumlog.server.peers.peer_admission import Verdict
+from quorumlog.server.state_machines import checked_machines
 from quorumlog.store.directory.member_directory import MemberDirectory, open_directory_of
 from quorumlog.store.disk import OsDisk
 from quorumlog.wire.client_messages import NOT_SERVED, REFUSED, Hello, HelloResponse
@@ -262,6 +263,28 @@ class LedgerServer:
         for driver in drivers.values():
             await driver.ended()
 
+    async def read(
+        self, machine: str, question: bytes, *, group: str | None = None, timeout_ms: int = 5000
+    ) -> bytes:
+        """What a state machine answers, of a member that leads: it follows from everything that was
+        acknowledged before. `group`: None where there is one only. Raises a LedgerError."""
+        name = self.groups[0].group if group is None else group
+        if name not in self._drivers:
+            raise UnknownGroup(f"group {name!r} is not served here; groups: {', '.join(self._drivers)}")
+        told: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        def done(answer: Answer) -> None:
+            if told.done():
+                return
+            if isinstance(answer, LedgerError):
+                told.set_exception(answer)
+            else:
+                told.set_result(answer[0])
+
+        driver = self._drivers[name]
+        driver.enter(None, driver.node.machines.ask, machine, question, timeout_ms, done)
+        return await told
+
     async def _hand_over(self, driver: NodeDriver) -> None:
         """Returns once somebody else leads, or nobody can be found within two election time-outs."""
         told = asyncio.get_running_loop().create_future()
@@ -402,25 +425,6 @@ class LedgerServer:
         if connection is not None and isinstance(connection.session, ClientSession):
             connection.session.lost()
             connection.abort()
-
-
-def checked_machines(machines: Mapping[str, MachineFactory]) -> dict[str, MachineFactory]:
-    """Raises ConfigError for what no log could bind."""
-    for name, factory in machines.items():
-        try:
-            msgspec.convert(name, MachineName)
-        except msgspec.ValidationError:
-            raise ConfigError(
-                f"{name!r} is no name of a state machine: 1 to 64 of a-z, 0-9, and behind the first"
-                " letter _ . -"
-            ) from None
-        version = getattr(factory, "version", 1)
-        if not callable(factory) or type(version) is not int or version < 1:
-            raise ConfigError(
-                f"the state machine {name} needs something that makes one, such as its class, with a"
-                f" version of 1 or more; not {factory!r}"
-            )
-    return dict(machines)
 
 
 def _is_ours(error: BaseException) -> bool:

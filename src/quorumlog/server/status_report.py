@@ -15,7 +15,7 @@ from quorumlog.server.peers.peer_admission import PeerAdmission
 from quorumlog.server.peers.stalled_peers import StalledPeers
 from quorumlog.server.waiting_reads import ReadLater
 from quorumlog.version import VERSION
-from quorumlog.wire.client_messages import MemberInfo, StatusResponse
+from quorumlog.wire.client_messages import MachineInfo, MemberInfo, StatusResponse
 
 
 class StatusReport:
@@ -91,6 +91,7 @@ class StatusReport:
             log_apparent_bytes=space.apparent_bytes,
             voters=len(status.voters),
             quorum_size=status.membership.quorum_size if status.voters else 0,
+            machines=tuple(MachineInfo(**row._asdict()) for row in self._node.machines.status()),
         )
 
     def _look_at_set_aside(self) -> None:

@@ -110,6 +110,8 @@ class SimulationProfile:
     writes_controls: bool = False
     """Leaders are made to write control entries now and then."""
 
+    runs_machines: bool = False
+    """Every member runs a state machine, and most appends are commands for it."""
     apply_ms: float = 2.0
     """A piece of work of a state machine takes up to this long."""
 
@@ -132,6 +134,7 @@ def draw_profile(
     greetings, stops = random_beside(random, "connections"), random_beside(random, "stops")
     conditions = random_beside(random, "conditions")
     controls = random_beside(random, "controls")
+    machines = random_beside(random, "machines")
     hasty = random.random() < 0.3
     if size is None:
         size = random.choice(SIZES)
@@ -190,11 +193,15 @@ def draw_profile(
         appends_conditionally=conditions.random() < 0.2,
         writes_controls=controls.random() < 0.3,
     )
+    if machines.random() < 0.3 and not lossy_disks:
+        storage = replace(profile.storage, snapshot_entries=machines.choice((3, 20, 100)))
+        apply_ms = machines.choice((0.1, 5.0, 100.0))
+        profile = replace(profile, runs_machines=True, apply_ms=apply_ms, storage=storage)
     if profile.clients == 3 and profile.body_bytes != 1500 and not lossy_disks:
         profile = replace(profile, asks_for_end=True)
     if is_async:
         # Drawn last, so that no other run changes. A short interval leaves a power loss little to take.
-        storage = replace(storage, flush_interval_ms=random.choice((10, 200, 1000)))
+        storage = replace(profile.storage, flush_interval_ms=random.choice((10, 200, 1000)))
         profile = replace(profile, storage=storage)
     if size > 1 and links.random() < 0.3:
         chosen = [kind for kind in LINK_KINDS if links.random() < 0.5]

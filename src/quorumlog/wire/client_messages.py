@@ -147,6 +147,20 @@ class MemberInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """Leader only: what the member has acknowledged."""
 
 
+class MachineInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """A state machine that a member runs."""
+
+    name: str
+    channel: int
+    """0: the log does not bind it yet."""
+    version: int
+    """That the log has gone over to."""
+    applied_index: int
+    snapshot_index: int
+    """Entry behind which its newest snapshot was taken; -1: there is none."""
+    problem: str = ""
+
+
 class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
     group: str
     id: str
@@ -188,6 +202,7 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
     """How many vote; 0 before the group has formed, -1: an earlier release does not say."""
     quorum_size: int = -1
     """How many of them are needed for anything to be committed."""
+    machines: tuple[MachineInfo, ...] = ()
 
 
 class TransferRequest(ClientMessage, frozen=True, kw_only=True, tag=40):

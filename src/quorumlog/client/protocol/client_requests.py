@@ -16,6 +16,7 @@ from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
     HelloResponse,
+    MachineReadRequest,
     ReadRequest,
     StatusRequest,
 )
@@ -109,7 +110,7 @@ class Request:
     @property
     def is_repeatable(self) -> bool:
         """It changes nothing, so a lost connection does not decide its outcome."""
-        return isinstance(self.message, (ReadRequest, StatusRequest))
+        return isinstance(self.message, (ReadRequest, StatusRequest, MachineReadRequest))
 
     @property
     def is_done(self) -> bool:
@@ -131,7 +132,12 @@ def response_of(request: Request, kind: type[R]) -> R:
 def receipt_of(request: Request) -> AppendReceipt:
     response = response_of(request, AppendResponse)
     return AppendReceipt(
-        response.term, response.first_index, response.count, Durability(response.durability)
+        response.term,
+        response.first_index,
+        response.count,
+        Durability(response.durability),
+        response.results,
+        response.failures,
     )
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from quorumlog.client.protocol.client_requests import Request, TargetKind
+from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES, Buffer
 from quorumlog.errors import BadRequest, BodyTooLarge
-from quorumlog.wire.client_messages import AppendRequest, HelloResponse, ReadRequest
+from quorumlog.log_state.control_entries import LEVELS
+from quorumlog.wire.client_messages import AppendRequest, HelloResponse, MachineReadRequest, ReadRequest
 from quorumlog.wire.framing import encode_frame, frame_bytes_of
 
 
@@ -28,6 +30,10 @@ def encode_request(
     batch = request.batch
     if batch is None:
         message = msgspec.structs.replace(request.message, request_id=request_id)
+        if isinstance(message, MachineReadRequest):
+            _check_knows_machines(hello, message.machine)
+            left_ms = max(1, int(request.deadline_ms - now_ms))
+            message = msgspec.structs.replace(message, timeout_ms=left_ms)
         if isinstance(message, ReadRequest) and request.target.kind is TargetKind.LEADER:
             message = msgspec.structs.replace(message, from_leader=True)
         return encode_frame(group, message)
@@ -45,6 +51,8 @@ def encode_request(
             f"{hello.member_id}, the leader, is of a release that would append whatever expected_last"
             f" ({expected_last}) says; update it first"
         )
+    if request.message.machine:
+        _check_knows_machines(hello, request.message.machine)
     stream = request.stream
     append = msgspec.structs.replace(
         request.message,
@@ -62,3 +70,11 @@ def encode_request(
             " append it in smaller batches"
         )
     return buffers
+
+
+def _check_knows_machines(hello: HelloResponse, machine: str) -> None:
+    if hello.level < LEVELS[EntryKind.MACHINE]:
+        raise BadRequest(
+            f"{hello.member_id}, the leader, is of a release without state machines, such as {machine};"
+            " update it first"
+        )

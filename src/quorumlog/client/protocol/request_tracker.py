@@ -49,6 +49,8 @@ from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
     ErrorResponse,
+    MachineReadRequest,
+    MachineReadResponse,
     ReadRequest,
     ReadResponse,
     StatusRequest,
@@ -63,6 +65,7 @@ _RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     ReadRequest: ReadResponse,
     StatusRequest: StatusResponse,
     TransferRequest: TransferResponse,
+    MachineReadRequest: MachineReadResponse,
 }
 
 

@@ -34,7 +34,7 @@ from quorumlog.node.applying.machine_runner import MachineRunner, Stopped, Turn
 from quorumlog.node.applying.snapshot_keeper import SnapshotKeeper
 from quorumlog.node.pending_appends import PendingAppends
 from quorumlog.node.ports import Host
-from quorumlog.state_machine import Applied
+from quorumlog.state_machine import Applied, StateMachine
 from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.ledger_store import ColdRange, LedgerStore
 
@@ -99,6 +99,13 @@ class MachineDriver:
     @property
     def is_running(self) -> bool:
         return self._runner is not None
+
+    @property
+    def at_rest(self) -> tuple[Applied, StateMachine] | None:
+        """What it is, and what it holds, while the thread that applies leaves it alone."""
+        if self._runner is None or self.applied is None or self._is_busy:
+            return None
+        return self.applied, self._runner.machine
 
     @property
     def problem(self) -> str:

@@ -56,7 +56,7 @@ class MachineRunner:
         """`acts_as`: the version that its state follows from; 0: none yet."""
         self._name = name
         self._channel = channel
-        self._machine = machine
+        self.machine = machine
         self._acts_as = acts_as
 
     def apply(self, batch: EntryBatch) -> Turn:
@@ -85,7 +85,7 @@ class MachineRunner:
     def _go_over(self, index: int, binding: MachineBinding, turn: Turn) -> Turn:
         if binding.channel != self._channel or binding.version <= self._acts_as:
             return turn  # an entry that the log's state does not look at either
-        own = self._machine.version
+        own = self.machine.version
         if binding.version > own:
             reason = (
                 f"the log goes over to version {binding.version} of {self._name}, and this member has"
@@ -93,7 +93,7 @@ class MachineRunner:
             )
             return turn._replace(stopped=Stopped(index, index, reason))
         try:
-            self._machine.act_as(binding.version)
+            self.machine.act_as(binding.version)
         except Exception as error:
             return turn._replace(stopped=Stopped(index, index, told(error)))
         self._acts_as = binding.version
@@ -108,7 +108,7 @@ class MachineRunner:
             indices = own.words()[INDEX].view("int64")
             first_index, last_index = int(indices[0]), int(indices[-1])
             try:
-                values = self._machine.apply(own, first_index)
+                values = self.machine.apply(own, first_index)
                 if values is not None and len(values) != own.count:
                     raise ValueError(f"{len(values)} results for {own.count} entries")
             except ApplyFailure as failure:
@@ -127,7 +127,7 @@ class MachineRunner:
 
     def query(self, question: bytes) -> bytes | CommandError:
         try:
-            answer = self._machine.query(question)
+            answer = self.machine.query(question)
         except CommandError as refusal:
             return refusal
         except Exception as error:
@@ -138,7 +138,7 @@ class MachineRunner:
 
     @property
     def saves(self) -> bool:
-        return type(self._machine).save is not StateMachine.save
+        return type(self.machine).save is not StateMachine.save
 
     def save(self, files: SnapshotFiles, applied: Applied) -> str:
         """On disk when this returns; else what went wrong."""
@@ -146,7 +146,7 @@ class MachineRunner:
         try:
             writer = files.create(head)
             try:
-                self._machine.save(writer)
+                self.machine.save(writer)
                 writer.finish()
             except Exception:
                 writer.abandon()

@@ -24,7 +24,7 @@ from quorumlog.node.ports import Host
 from quorumlog.node.reading.confirmations import Confirmed
 from quorumlog.node.repair.repairer import Repairer
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
-from quorumlog.state_machine import StateMachine
+from quorumlog.state_machine import Applied, StateMachine
 from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.ledger_store import ColdRange
 
@@ -255,6 +255,11 @@ class StateMachineCaller:
         bound = None if driver is None else driver.snapshots.bound
         # Without two snapshots it is built from its first entry on.
         return machine.index - 1 if bound is None else bound
+
+    def at_rest(self) -> list[tuple[str, Applied, StateMachine]]:
+        """For who compares members: those whose state is not under way."""
+        found = [(name, driver.at_rest) for name, driver in self._drivers.items()]
+        return [(name, *rest) for name, rest in found if rest is not None]
 
     def status(self) -> tuple[MachineStatus, ...]:
         state = self._state(committed=True)

@@ -15,12 +15,15 @@ from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import (
     BadRequest,
+    CommandError,
     ConnectionFull,
     LedgerError,
     OutcomeUnknown,
     ProtocolViolation,
+    ResultUnknown,
     UnknownGroup,
 )
+from quorumlog.node.applying.machine_driver import Answer
 from quorumlog.node.pending_appends import AppendOutcome
 from quorumlog.node.transfers import TransferOutcome
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS, AppendStreams
@@ -30,6 +33,8 @@ from quorumlog.server.waiting_reads import ReadOutcome
 from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
+    MachineReadRequest,
+    MachineReadResponse,
     ReadRequest,
     ReadResponse,
     StatusRequest,
@@ -70,7 +75,10 @@ class ClientSession:
         group, request, batch = frame
         driver = self._drivers.get(group)
         if driver is None:
-            if not isinstance(request, AppendRequest | ReadRequest | StatusRequest | TransferRequest):
+            if not isinstance(
+                request,
+                AppendRequest | ReadRequest | StatusRequest | TransferRequest | MachineReadRequest,
+            ):
                 raise ProtocolViolation(f"{type(request).__name__} from a client")
             known = ", ".join(self._drivers)
             error = UnknownGroup(f"group {group!r} is not served here; groups: {known}")
@@ -85,6 +93,8 @@ class ClientSession:
             driver.enter(self._connection, self._status, driver, request)
         elif isinstance(request, TransferRequest):
             driver.enter(self._connection, self._transfer, driver, request)
+        elif isinstance(request, MachineReadRequest):
+            driver.enter(self._connection, self._ask_machine, driver, request)
         else:
             raise ProtocolViolation(f"{type(request).__name__} from a client")
 
@@ -103,8 +113,8 @@ class ClientSession:
         if batch is None:
             self._refuse(driver, request.request_id, BadRequest("an append needs at least one entry"))
             return
-        if request.stream and request.expected_last is not None:
-            error = BadRequest("an append of a stream cannot have expected_last")
+        if request.stream and (request.expected_last is not None or request.machine):
+            error = BadRequest("an append of a stream can have no expected_last and no machine")
             self._refuse(driver, request.request_id, error)
             return
         if request.stream:
@@ -126,7 +136,9 @@ class ClientSession:
                 )
             )
             return
-        driver.node.append(batch, request.timeout_ms, done, self._connection, request.expected_last)
+        driver.node.append(
+            batch, request.timeout_ms, done, self._connection, request.expected_last, request.machine
+        )
 
     def _appended(
         self, driver: NodeDriver, request: AppendRequest, size_bytes: int, outcome: AppendOutcome
@@ -139,6 +151,8 @@ class ClientSession:
                 self._streams.answered(key)
             else:
                 self._streams.refused(key, request.number)
+        if isinstance(outcome, AppendReceipt) and outcome.results:
+            outcome = _within_a_frame(outcome)
         if not isinstance(outcome, AppendReceipt):
             self._refuse(driver, request.request_id, outcome)
             return
@@ -150,6 +164,8 @@ class ClientSession:
                 first_index=outcome.first_index,
                 count=outcome.count,
                 durability=outcome.durability,
+                results=outcome.results,
+                failures=outcome.failures,
             ),
         )
 
@@ -166,10 +182,7 @@ class ClientSession:
             self._queue_read(driver, request)
             return
         if self._waiting_reads >= WAITING_READS_LIMIT:
-            error = ConnectionFull(
-                f"{WAITING_READS_LIMIT} reads wait on this connection", retry_after_ms=RETRY_FULL_MS
-            )
-            self._answer_read(driver, request, error)
+            self._answer_read(driver, request, self._too_many())
             return
         self._waiting_reads += 1
         if may_wait:
@@ -179,6 +192,12 @@ class ClientSession:
             # Where the log ends only a leader knows: is it one still?
             confirmed = functools.partial(self._read_confirmed, driver, request)
             driver.node.confirm_leadership(confirmed, self._connection)
+
+    @staticmethod
+    def _too_many() -> ConnectionFull:
+        return ConnectionFull(
+            f"{WAITING_READS_LIMIT} reads wait on this connection", retry_after_ms=RETRY_FULL_MS
+        )
 
     def _read_woken(self, driver: NodeDriver, request: ReadRequest) -> None:
         self._waiting_reads -= 1
@@ -246,6 +265,28 @@ class ClientSession:
     def _status(self, driver: NodeDriver, request: StatusRequest) -> None:
         self._connection.send(driver.config.group, driver.status.response(request.request_id))
 
+    def _ask_machine(self, driver: NodeDriver, request: MachineReadRequest) -> None:
+        if self._waiting_reads >= WAITING_READS_LIMIT:
+            self._refuse(driver, request.request_id, self._too_many())
+            return
+        self._waiting_reads += 1
+
+        def done(answer: Answer) -> None:
+            self._waiting_reads -= 1
+            if not isinstance(answer, LedgerError) and len(answer[0]) > READ_LIMIT_BYTES:
+                answer = CommandError(f"an answer of {len(answer[0])} bytes fits into no frame")
+            if isinstance(answer, LedgerError):
+                self._refuse(driver, request.request_id, answer)
+                return
+            response = MachineReadResponse(
+                request_id=request.request_id, answer=answer[0], applied_index=answer[1]
+            )
+            self._connection.send(driver.config.group, response)
+
+        timeout_ms = request.timeout_ms or driver.config.append_timeout_ms
+        machines = driver.node.machines
+        machines.ask(request.machine, request.question, timeout_ms, done, self._connection)
+
     def _transfer(self, driver: NodeDriver, request: TransferRequest) -> None:
         def done(outcome: TransferOutcome) -> None:
             if isinstance(outcome, LedgerError):
@@ -257,3 +298,14 @@ class ClientSession:
             self._connection.send(driver.config.group, response)
 
         driver.node.transfer(request.to_member_id, done)
+
+
+def _within_a_frame(receipt: AppendReceipt) -> AppendOutcome:
+    size_bytes = sum(len(result) for result in receipt.results if result is not None)
+    size_bytes += sum(len(why) for _, why in receipt.failures)
+    if size_bytes <= READ_LIMIT_BYTES:
+        return receipt
+    return ResultUnknown(
+        f"entries {receipt.first_index} .. {receipt.last_index} are committed, and their results, of"
+        f" {size_bytes} bytes, fit into no frame: append fewer commands at once"
+    )

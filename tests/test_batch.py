@@ -12,6 +12,7 @@ from quorumlog.entry import ENTRY_KINDS, EntryKind
 from quorumlog.entry_header import CHAIN_OFFSET, unpack_header
 from quorumlog.errors import BadRequest, ProtocolViolation
 from quorumlog.header_array import digests_of, is_kind
+from quorumlog.node.applying.machine_runner import entries_of
 
 bodies_lists = st.lists(st.binary(max_size=200), min_size=1, max_size=12)
 
@@ -199,9 +200,9 @@ def test_the_entries_of_a_channel_are_taken_out_whole() -> None:
     parts[2].set_channel(1)
     batch = EntryBatch.concatenate([*parts, EntryBatch.noop()])
     batch.stamp(7, 1, np.zeros(5, np.int64), 0)
-    taken = batch.of_channel(1)
+    taken = entries_of(batch, 1)
     assert [bytes(body) for body in taken.bodies()] == [b"a", b"b", b"d"]
     assert taken.headers()["index"].tolist() == [7, 8, 10]
-    assert batch.of_channel(2).count == 0
-    assert [bytes(body) for body in batch.of_channel(0).bodies()] == [b"ccc"], "a no-op is nobody's"
-    assert taken.of_channel(1) is taken
+    assert entries_of(batch, 2).count == 0
+    assert [bytes(body) for body in entries_of(batch, 0).bodies()] == [b"ccc"], "a no-op is nobody's"
+    assert entries_of(taken, 1) is taken

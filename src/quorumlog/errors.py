@@ -5,7 +5,10 @@
     |   +-- Refused            certainly not done: repeating it is safe
     |   |   +-- NotLeader, LeaderNotReady, LeaderTransferring, DiskFull, OutOfSequence,
     |   |       Overloaded (PendingFull, ConnectionFull), RequestTimeout, Unreachable, UnknownGroup,
-    |   |       BodyTooLarge, BadRequest, TransferFailed, WrongLastIndex, UnknownMachine
+    |   |       BodyTooLarge, BadRequest, TransferFailed, WrongLastIndex, UnknownReader, ReaderMoved,
+    |   |       TooManyReaders, TooManyProducers, SequenceGap, ProducerFenced, ProducerExpired,
+    |   |       UnknownMachine
+    |   +-- AlreadyCommitted   of a session: it is in the log, where is not remembered any more
     |   +-- OutcomeUnknown     any prefix may be in the log, or may still commit
     |   |   +-- ResultUnknown  committed; what the state machine made of it is not known
     |   +-- CommandError       a state machine refuses a command, whose entry stays in the log
@@ -156,6 +159,63 @@ class WrongLastIndex(Refused):
         self.actual = actual
 
 
+class SequenceGap(Refused):
+    """An append of a producer's session would leave numbers out: `expected_sequence` is the next one."""
+
+    code = 422
+
+    def __init__(self, message: str = "", *, expected_sequence: int = -1) -> None:
+        super().__init__(message)
+        self.expected_sequence = expected_sequence
+
+
+class ProducerFenced(Refused):
+    """Another client has connected as this producer since: it goes on, and this one may not."""
+
+    code = 423
+
+
+class ProducerExpired(Refused):
+    """The log knows no such session of this producer: it was forgotten, or never opened."""
+
+    code = 424
+
+
+class TooManyProducers(Refused):
+    """The log has as many producers by name as it remembers; forget some."""
+
+    code = 425
+
+
+class AlreadyCommitted(LedgerError):
+    """The first entries of an append, or all, are in the log, and where is not remembered any more. What
+    is missing of it begins behind `last_sequence`, the number of the producer's last entry."""
+
+    code = 426
+
+    def __init__(self, message: str = "", *, last_sequence: int = -1) -> None:
+        super().__init__(message)
+        self.last_sequence = last_sequence
+
+
+class UnknownReader(Refused):
+    """The cluster keeps no reader of this name: it was never made, or somebody has ended it."""
+
+    code = 440
+
+
+class ReaderMoved(Refused):
+    """A seek names the position that it replaces, and the reader stands elsewhere by now."""
+
+    code = 441
+
+
+class TooManyReaders(Refused):
+    """The log keeps as many readers by name as it can; end one that nobody needs."""
+
+    code = 442
+
+
 class OutcomeUnknown(LedgerError):
     """The leader was lost or did not answer in time: any prefix may be in the log or still commit."""
 
@@ -185,20 +245,20 @@ class CommandError(LedgerError):
     """A state machine refuses a command, or a question. Its `command` raises it, on every member alike;
     the entry of the command stays in the log, and nobody need repeat it."""
 
-    code = 440
+    code = 450
 
 
 class UnknownMachine(Refused):
     """The leader runs no state machine of this name."""
 
-    code = 441
+    code = 451
 
 
 class ResultUnknown(OutcomeUnknown):
     """The entries are committed, and what the state machine gave for them is not known: it has stopped,
     or has not come to them in time."""
 
-    code = 442
+    code = 452
 
 
 class ConfigError(ValueError):

@@ -38,6 +38,7 @@ class ManualHost:
         """Called with what was read, before the node hears of it."""
         self.trace: list[str] = []
         self.level = LEVEL
+        self.clock_ms = 1_000_000
 
     def send(self, envelope: Envelope) -> bool:
         self.on_sent(envelope)
@@ -74,6 +75,9 @@ class ManualHost:
     def lost_committed(self, first_index: int) -> None:
         self.trace.append(f"lost from {first_index}")
 
+    def wall_clock_ms(self) -> int:
+        return self.clock_ms
+
     def known_level(self) -> int:
         return self.level
 
@@ -108,7 +112,7 @@ class Cell:
         self._path = path
         self._storage = storage
         self.disks = disks or {}
-        self._options = options
+        self._options: dict[str, Any] = {"time_marks": False, **options}
         ids = [f"n{i}" for i in range(members)]
         self._addresses = tuple(MemberAddress(m, "127.0.0.1", 20911 + i) for i, m in enumerate(ids))
         self.hosts: dict[str, ManualHost] = {}

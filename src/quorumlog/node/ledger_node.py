@@ -33,6 +33,7 @@ from quorumlog.node.reading.confirmations import Confirmations, Confirmed
 from quorumlog.node.reading.readable_log import ReadableLog
 from quorumlog.node.repair.repairer import Repairer
 from quorumlog.node.repair.scrubber import Scrubber, ScrubStatus
+from quorumlog.node.retention.reader_moves import ReaderMoves
 from quorumlog.node.sending.catch_up_pace import CatchUpPace
 from quorumlog.node.sending.push_sender import PushSender
 from quorumlog.node.sending.recent_batches import RecentBatches
@@ -42,6 +43,7 @@ from quorumlog.node.writing.batch_former import BatchFormer
 from quorumlog.node.writing.flusher import Flusher
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 from quorumlog.node.writing.log_writer import LogWriter
+from quorumlog.node.writing.time_marks import TimeMarks
 from quorumlog.store.directory.member_directory import MemberDirectory
 from quorumlog.store.ledger_store import ColdRange, LogStart
 
@@ -63,8 +65,7 @@ class LedgerNode:
         on_ready: Callable[[Ready], None] | None = None,
         machines: Mapping[str, MachineFactory] | None = None,
     ) -> None:
-        """`on_ready` sees every Ready before it is carried out, and changes nothing. `machines`: by
-        name."""
+        """`on_ready` sees every Ready before it is carried out, and changes nothing."""
         self.config = config
         self.directory = directory
         self.store = directory.store
@@ -138,9 +139,13 @@ class LedgerNode:
             self._flusher,
             self._transfers,
             conditions,
+            TimeMarks(self.raft, self.log_state),
         )
         self._drops = LogDrops(directory, self.raft, host, self._carry_out_all)
         self._confirmations = Confirmations(self.raft)
+        self.readers = ReaderMoves(
+            self.store, self.log_state, self.refusal_unless_leading, self.propose_control
+        )
         self._readable = ReadableLog(self.raft, self.store, self._recent, config.member_id)
         self.machines = StateMachineCaller(machines or {}, self, host, self._pending)
         self._next_expiry_ms = self._next_space_ms = self._next_data_look_ms = now_ms
@@ -163,7 +168,7 @@ class LedgerNode:
 
     def advance(self, now_ms: float) -> None:
         self._now_ms = now_ms
-        self.raft.advance(now_ms)
+        self.raft.advance(now_ms, self._host.wall_clock_ms())
         if now_ms >= self._next_data_look_ms and self.raft.role is Role.LEADER:
             self._next_data_look_ms = now_ms + self.config.consensus.heartbeat_interval_ms
             for replica in self._host.replicas_with_moving_data():
@@ -207,12 +212,10 @@ class LedgerNode:
         deadline = self._now_ms + (timeout_ms or self.config.append_timeout_ms)
         try:
             self._former.check(batch)
-            batch.set_channel(self.machines.channel_of(machine) if machine else 0)
+            done = self.machines.admit(batch, machine, deadline, done)
         except LedgerError as error:
             done(error)
             return
-        if machine:
-            done = self.machines.with_results(machine, deadline, done)
         append = PendingAppend(batch, deadline, done, owner, expected_last)
         self._pending.queue(append, self._now_ms)
 
@@ -234,6 +237,7 @@ class LedgerNode:
     def discard_requests_of(self, owner: object) -> None:
         """Forget its appends that are not proposed yet and what it wants confirmed; no outcome."""
         self._pending.discard(owner)
+        self.readers.discard(owner)
         self._confirmations.discard(owner)
         self.machines.discard(owner)
 
@@ -267,11 +271,11 @@ class LedgerNode:
     # ---------------------------------------------------------------- outputs
 
     def turn(self) -> None:
+        self.machines.bind(self._now_ms)
         self._carry_out_all()
-        if self.machines.bind(self._now_ms):
-            self._carry_out_all()
+        self.readers.tick(self._now_ms)
         while self._pending.queued and self._former.may_form(self._now_ms):
-            self._former.form()
+            self._former.form(self._now_ms)
             self._carry_out_all()
         if bool(self._writer.disk_full) != self.raft.lacks_space:
             self.raft.on_space(bool(self._writer.disk_full))
@@ -295,6 +299,7 @@ class LedgerNode:
             self._pushes.next_wakeup_ms(),
             self.log_state.next_wakeup_ms(),
             self._transfers.next_wakeup_ms(),
+            self.readers.next_wakeup_ms(),
             self.machines.next_wakeup_ms(),
         )
         if self._writer.disk_full:
@@ -308,6 +313,11 @@ class LedgerNode:
     def status(self) -> MemberStatus:
         return self.raft.status()
 
+    def log_time_ms(self) -> int | None:
+        """The last committed time mark; None: there is none, or the log's state is not known."""
+        state = self.log_state.committed
+        return None if state is None else state.time_ms
+
     def scrub_status(self) -> ScrubStatus:
         return self._scrubber.status(self._now_ms)
 
@@ -318,9 +328,8 @@ class LedgerNode:
             problems.append(self.directory.renewed)
         if self._writer.disk_full:
             problems.append(self._writer.disk_full)
-        problems += self.repairer.problems()
+        problems += [*self.repairer.problems(), *self.machines.problems()]
         problems += filter(None, [self.log_state.problem, self._drops.problem])
-        problems += self.machines.problems()
         if self.lost_committed_from is not None:
             problems.append(
                 f"entries from index {self.lost_committed_from} on, acknowledged under flush = async,"
@@ -384,6 +393,7 @@ class LedgerNode:
                 self._pending.complete(
                     ready.committed_index, self._host.weakest_durability(self.directory.durability)
                 )
+                self.readers.commit(ready.committed_index)
             self._host.committed(ready.committed_index)
         for grant in ready.read_grants:
             assert grant.index <= self.committed_index, (grant, self.committed_index)
@@ -407,6 +417,7 @@ class LedgerNode:
             )
             self._writer.promised.clear()
             self._confirmations.refuse(self._former.not_leader())
+            self.readers.lose(self._former.not_leader())
         self._host.role_changed(change)
         self._transfers.role_changed(change)
 
@@ -432,6 +443,7 @@ class LedgerNode:
             "the member is stopping; the entries may still commit", self._former.not_leader()
         )
         self._confirmations.refuse(self._former.not_leader())
+        self.readers.lose(self._former.not_leader())
         self.machines.close()
         self._transfers.close()
         self._flusher.close(self.durable_committed_index, clean=clean)

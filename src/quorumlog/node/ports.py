@@ -48,6 +48,9 @@ class Host(Protocol):
     def lost_committed(self, first_index: int) -> None:
         """Async mode: acknowledged entries from here on were cut by order of a later leader."""
 
+    def wall_clock_ms(self) -> int:
+        """Milliseconds since 1970 as this machine has it: it may be wrong, jump, and go backwards."""
+
     def known_level(self) -> int:
         """The level of the log's format that every other member, by its newest greeting, knows; 0 while
         one has not greeted this process."""

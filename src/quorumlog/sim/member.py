@@ -19,6 +19,7 @@ from quorumlog.node import LedgerNode
 from quorumlog.sim.coverage import note_sent
 from quorumlog.sim.disk import Crashed, DiskQueue, SimDisk
 from quorumlog.sim.network.sim_link import End
+from quorumlog.sim.wall_clock import WallClock
 from quorumlog.store.directory.member_directory import open_directory_of
 from quorumlog.store.log.segment_list import DATA_NAME, segment_name
 from quorumlog.wire.client_messages import Hello, HelloResponse
@@ -63,6 +64,7 @@ class SimMember:
         "refusal",
         "replica",
         "sync_ms",
+        "wall_clock",
     )
 
     def __init__(self, cluster: SimCluster, config: GroupConfig) -> None:
@@ -95,6 +97,7 @@ class SimMember:
         self.clock_rate = 1.0
         self._clock_ms = 0.0
         self._clock_set_ms = 0.0
+        self.wall_clock = WallClock()
         self._node: LedgerNode | None = None
         self._begin_process()
 
@@ -393,6 +396,9 @@ class SimMember:
     def lost_committed(self, first_index: int) -> None:
         self.cluster.trace.count("async: committed entries are cut")
         self.note(f"lost committed entries from {first_index} on")
+
+    def wall_clock_ms(self) -> int:
+        return self.wall_clock.read_ms(self.cluster.now_ms)
 
     def known_level(self) -> int:
         return self.cluster.network.level_known_to(self)

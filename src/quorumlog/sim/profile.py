@@ -109,6 +109,8 @@ class SimulationProfile:
     """Most appends name the entry that they expect to be the last."""
     writes_controls: bool = False
     """Leaders are made to write control entries now and then."""
+    time_marks: bool = False
+    """As in `GroupConfig`; a minority of the wall clocks is wrong then."""
 
     runs_machines: bool = False
     """Every member runs a state machine, and most appends are commands for it."""
@@ -133,7 +135,7 @@ def draw_profile(
     links = random_beside(random, "links")
     greetings, stops = random_beside(random, "connections"), random_beside(random, "stops")
     conditions = random_beside(random, "conditions")
-    controls = random_beside(random, "controls")
+    controls, marks = random_beside(random, "controls"), random_beside(random, "the time")
     machines = random_beside(random, "machines")
     hasty = random.random() < 0.3
     if size is None:
@@ -192,6 +194,7 @@ def draw_profile(
         stops_with_successor=stops.random() < 0.4,
         appends_conditionally=conditions.random() < 0.2,
         writes_controls=controls.random() < 0.3,
+        time_marks=marks.random() < 0.3,
     )
     if machines.random() < 0.3 and not lossy_disks:
         storage = replace(profile.storage, snapshot_entries=machines.choice((3, 20, 100)))

@@ -16,7 +16,9 @@ from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
     HelloResponse,
+    LayoutRequest,
     MachineReadRequest,
+    ReadersRequest,
     ReadRequest,
     StatusRequest,
 )
@@ -29,7 +31,7 @@ class Lane(Enum):
     """Connections to one server: an acknowledgement must not queue behind megabytes of a read."""
 
     CONTROL = "control"
-    """Appends, status, transfer."""
+    """Appends, status, transfer, layout."""
     READ = "read"
 
 
@@ -110,7 +112,10 @@ class Request:
     @property
     def is_repeatable(self) -> bool:
         """It changes nothing, so a lost connection does not decide its outcome."""
-        return isinstance(self.message, (ReadRequest, StatusRequest, MachineReadRequest))
+        return isinstance(
+            self.message,
+            (ReadRequest, StatusRequest, LayoutRequest, ReadersRequest, MachineReadRequest),
+        )
 
     @property
     def is_done(self) -> bool:

@@ -9,10 +9,12 @@ import traceback
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import EntryKind
 from quorumlog.errors import CommandError
-from quorumlog.header_array import CHAIN, INDEX, LOW_32, TERM, Int64Array
+from quorumlog.header_array import BITS_32, CHAIN, INDEX, LOW_32, SHAPE, TERM, Int64Array
 from quorumlog.log_state.control_entries import MachineBinding, decode_body
 from quorumlog.state_machine import Applied, ApplyFailure, Result, StateMachine
 from quorumlog.store.files.snapshot_file import SnapshotFiles, SnapshotHead
@@ -103,7 +105,7 @@ class MachineRunner:
         if start == stop:
             return turn
         part = batch if stop - start == batch.count else batch.slice(start, stop)
-        own = part.of_channel(self._channel)
+        own = entries_of(part, self._channel)
         if own.count:
             indices = own.words()[INDEX].view("int64")
             first_index, last_index = int(indices[0]), int(indices[-1])
@@ -161,3 +163,15 @@ def told(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {error}{where}"
+
+
+def entries_of(batch: EntryBatch, channel: int) -> EntryBatch:
+    """The NORMAL entries of a channel: the batch itself if that is all, else one of its own memory."""
+    words = batch.words()
+    wanted = (words[CHAIN] >> BITS_32 == np.uint64(channel)) & (
+        words[SHAPE] >> BITS_32 == np.uint64(EntryKind.NORMAL)
+    )
+    if bool(wanted.all()):
+        return batch
+    data = np.frombuffer(batch.buffer, np.uint8)[np.repeat(wanted, batch.sizes)]
+    return EntryBatch(data.data, batch.sizes[wanted])

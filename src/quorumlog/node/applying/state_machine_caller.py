@@ -17,6 +17,7 @@ from quorumlog.entry import AppendReceipt, EntryId
 from quorumlog.errors import LeaderNotReady, LedgerError, PendingFull, UnknownMachine
 from quorumlog.log_state.control_entries import ControlBody, MachineBinding
 from quorumlog.log_state.log_state import LogState, Machine
+from quorumlog.node.applying.awaited_results import Done
 from quorumlog.node.applying.machine_driver import Answer, MachineDriver, Question
 from quorumlog.node.applying.machine_opening import MachineFactory
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppends
@@ -138,11 +139,11 @@ class StateMachineCaller:
                 missing.append(MachineBinding(name, channel, version))
         return missing
 
-    def bind(self, now_ms: float) -> bool:
-        """Before what the turn writes is synced: a leader writes what its log lacks. True: it did."""
+    def bind(self, now_ms: float) -> None:
+        """Before what the turn writes is synced: a leader writes what its log lacks."""
         self._now_ms = now_ms
         if not self._drivers or self._member.raft.role is not Role.LEADER or now_ms < self._next_bind_ms:
-            return False
+            return
         self._next_bind_ms = now_ms + BIND_RETRY_MS
         self._unbound = ""
         for missing in self._missing()[:1]:  # the next one needs a channel of its own
@@ -152,14 +153,27 @@ class StateMachineCaller:
                 self._unbound = f"the state machine {missing.name} is not bound yet: {error}"
             else:
                 self._next_bind_ms = now_ms
-                return True
-        return False
 
     # ---------------------------------------------------------------- appends and questions
 
-    def channel_of(self, name: str) -> int:
-        """Of a machine that may be given commands, by a leader. Raises UnknownMachine, LeaderNotReady,
-        PendingFull."""
+    def admit(self, batch: EntryBatch, machine: str, deadline_ms: float, done: Done) -> Done:
+        """Give the entries of an append to a machine, or to none (""): returns who is to be told of its
+        outcome. Raises UnknownMachine, LeaderNotReady, PendingFull."""
+        if not machine:
+            batch.set_channel(0)
+            return done
+        batch.set_channel(self._channel_of(machine))
+        results = self._drivers[machine].results
+
+        def committed(outcome: AppendOutcome) -> None:
+            if isinstance(outcome, AppendReceipt):
+                results.committed(outcome, deadline_ms, done)
+            else:
+                done(outcome)
+
+        return committed
+
+    def _channel_of(self, name: str) -> int:
         driver = self._driver(name)
         state = self._state(committed=False)
         binding = None if state is None else state.machine(name)
@@ -184,19 +198,6 @@ class StateMachineCaller:
         if driver.stopped is not None:
             raise UnknownMachine(driver.problem)
         return driver
-
-    def with_results(
-        self, name: str, deadline_ms: float, done: Callable[[AppendOutcome], None]
-    ) -> Callable[[AppendOutcome], None]:
-        """For an append of commands: what is committed is answered once it is applied."""
-
-        def committed(outcome: AppendOutcome) -> None:
-            if isinstance(outcome, AppendReceipt):
-                self._drivers[name].results.committed(outcome, deadline_ms, done)
-            else:
-                done(outcome)
-
-        return committed
 
     def ask(
         self,

@@ -90,6 +90,7 @@ class SimulatedLog:
             link_kinds=tuple(kind for kind in faults if kind in LINK_KINDS),
             link_fault_every_ms=fault_every_ms,
             clients=0,
+            drops_segments=False,
         )
         if state_machines:
             storage = replace(profile.storage, snapshot_entries=10)

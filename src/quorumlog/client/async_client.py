@@ -20,6 +20,7 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from quorumlog.batch import Entry, EntryBatch
@@ -40,7 +41,7 @@ from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYT
 from quorumlog.client.readers.named_readers import AsyncNamedReader
 from quorumlog.client.readers.read_results import AsyncResults
 from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow
-from quorumlog.client.result_streams import Appending, Reading, Verb
+from quorumlog.client.result_streams import Appending, Reading, Verb, of_one, question_to
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.task_joiner import TaskJoiner
 from quorumlog.config import DEFAULT_GROUP
@@ -76,7 +77,9 @@ class AsyncLedgerClient(LedgerClientBase):
             body = body_of(body)
         verbs = self._verbs
         if expected_last is not None:
-            return await self._run(verbs.append_one(body, timeout_ms, expected_last, machine))
+            return await self._run(
+                of_one(verbs.append_batch([body], timeout_ms, expected_last, machine))
+            )
         allowed_ms = verbs.timeout_ms if timeout_ms is None else verbs.timeout_ms_of(timeout_ms)
         waiter, joined = self._joiner.add(body, allowed_ms, machine and checked_machine(machine))
         try:
@@ -103,7 +106,7 @@ class AsyncLedgerClient(LedgerClientBase):
 
     async def ask(self, machine: str, question: bytes = b"", *, timeout_ms: int | None = None) -> bytes:
         """See `LedgerClient.ask`."""
-        return await self._run(self._verbs.ask(machine, question, timeout_ms))
+        return await self._run(question_to(machine, question, self._verbs.timeout_ms_of(timeout_ms)))
 
     def machine(self, name: str) -> AsyncMachineHandle:
         """See `LedgerClient.machine`."""
@@ -136,9 +139,10 @@ class AsyncLedgerClient(LedgerClientBase):
         *,
         limit: int | None = None,
         from_member: str | None = None,
+        with_time: bool = False,
     ) -> AsyncResults[Entry]:
         """See `LedgerClient.read`."""
-        reading = self._verbs.read(first_index, stop_index, limit, from_member)
+        reading = self._verbs.read(first_index, stop_index, limit, from_member, with_time)
         return self._results(reading, "read", first_index, stop_index)
 
     def read_batches(
@@ -177,14 +181,25 @@ class AsyncLedgerClient(LedgerClientBase):
         wait: bool = False,
         timeout_ms: int | None = None,
         from_member: str | None = None,
+        with_time: bool = False,
     ) -> AsyncResults[Entry]:
         """See `LedgerClient.tail`."""
-        tail = self._verbs.tail(first_index, from_member, wait=wait, timeout_ms=timeout_ms)
+        tail = self._verbs.tail(
+            first_index, from_member, wait=wait, timeout_ms=timeout_ms, with_time=with_time
+        )
         return self._results(tail, "tail", first_index)
 
     async def end_index(self, *, timeout_ms: int | None = None) -> int:
         """See `LedgerClient.end_index`."""
         return await self._run(self._verbs.end_index(timeout_ms))
+
+    async def index_at(self, time: datetime, *, from_member: str | None = None) -> int:
+        """See `LedgerClient.index_at`."""
+        return await self._run(self._verbs.index_at(time, from_member))
+
+    async def time_at(self, index: int, *, from_member: str | None = None) -> datetime | None:
+        """See `LedgerClient.time_at`."""
+        return await self._run(self._verbs.time_at(index, from_member))
 
     # ---------------------------------------------------------------- readers
 

@@ -24,9 +24,8 @@ import uvloop
 
 from quorumlog.config import GroupConfig, parse_address, reloaded
 from quorumlog.consensus.ready import RoleChange
-from quorumlog.errors import ConfigError, LedgerError, ProtocolViolation, StoreFailure, UnknownGroup
+from quorumlog.errors import ConfigError, ProtocolViolation, StoreFailure, UnknownGroup
 from quorumlog.node import MachineFactory
-from quorumlog.node.applying.machine_driver import Answer
 from quorumlog.node.transfers import STOP_TIMEOUTS
 from quorumlog.server.clients.client_session import ClientSession
 from quorumlog.server.connection import Connection, LoopTurn
@@ -34,7 +33,8 @@ from quorumlog.server.disk_thread import DiskThread
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.peers.name_lookup import NameLookup
 from quorumlog.server.peers.peer_admission import Verdict
-from quorumlog.server.state_machines import checked_machines
+from quorumlog.server.reopening import Reopening
+from quorumlog.server.state_machines import answer_of, checked_machines
 from quorumlog.store.directory.member_directory import MemberDirectory, open_directory_of
 from quorumlog.store.disk import OsDisk
 from quorumlog.wire.client_messages import NOT_SERVED, REFUSED, Hello, HelloResponse
@@ -93,6 +93,7 @@ class LedgerServer:
         self._on_role_change = on_role_change
         self._machines = checked_machines(state_machines or {})
         self._drivers: dict[str, NodeDriver] = {}
+        self._reopenings: dict[NodeDriver, Reopening] = {}
         self._connections: dict[str, Connection] = {}
         self._connection_number = 0
         self._run_id = secrets.token_hex(8)
@@ -177,20 +178,7 @@ class LedgerServer:
                 opened.append(directory)
                 for line in directory.report:
                     log.warning("%s: %s", config.full_name, line)
-                self._drivers[config.group] = NodeDriver(
-                    config,
-                    directory,
-                    loop_turn=self._loop_turn,
-                    names=self._names,
-                    flush=flush,
-                    reader=reader,
-                    applier=applier,
-                    machines=self._machines,
-                    on_failure=self._member_failed,
-                    on_role_change=self._on_role_change,
-                    run_id=self._run_id,
-                    listens_on="{}:{}".format(*self._bind),
-                )
+                self._drivers[config.group] = self._driver_on(directory, config)
         except BaseException:
             for directory in opened:
                 directory.close(False)
@@ -201,6 +189,45 @@ class LedgerServer:
             raise
         for driver in self._drivers.values():
             driver.start()
+
+    def _driver_on(self, directory: MemberDirectory, config: GroupConfig) -> NodeDriver:
+        flush, reader, applier = self._threads
+        return NodeDriver(
+            config,
+            directory,
+            loop_turn=self._loop_turn,
+            names=self._names,
+            flush=flush,
+            reader=reader,
+            applier=applier,
+            machines=self._machines,
+            on_failure=self._member_failed,
+            on_replaced=self._reopen,
+            on_role_change=self._on_role_change,
+            run_id=self._run_id,
+            listens_on="{}:{}".format(*self._bind),
+        )
+
+    def _reopen(self, driver: NodeDriver) -> None:
+        """Its log was replaced: another node takes its place."""
+        self._reopenings[driver] = Reopening(driver, self._threads, self._reopened)
+
+    def _reopened(self, old: NodeDriver, directory: MemberDirectory) -> None:
+        del self._reopenings[old]
+        for line in directory.report:
+            log.warning("%s: %s", old.config.full_name, line)
+        driver = self._driver_on(directory, old.config)
+        self._drivers[old.config.group] = driver
+        driver.start()
+
+    def _close_driver(self, driver: NodeDriver, *, clean: bool) -> None:
+        reopening = self._reopenings.pop(driver, None)
+        if reopening is not None:
+            reopening.close()
+        elif clean:
+            driver.node.close(clean=driver.failure is None)
+        else:
+            driver.directory.close(False)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -251,7 +278,7 @@ class LedgerServer:
         self._close_threads()
         for driver in self._drivers.values():
             try:
-                driver.node.close(clean=driver.failure is None)
+                self._close_driver(driver, clean=True)
             except (StoreFailure, AssertionError) as error:
                 self.failure = self.failure or error
                 log.critical("%s could not be closed cleanly: %s", driver.config.data_dir, error)
@@ -271,19 +298,7 @@ class LedgerServer:
         name = self.groups[0].group if group is None else group
         if name not in self._drivers:
             raise UnknownGroup(f"group {name!r} is not served here; groups: {', '.join(self._drivers)}")
-        told: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-        def done(answer: Answer) -> None:
-            if told.done():
-                return
-            if isinstance(answer, LedgerError):
-                told.set_exception(answer)
-            else:
-                told.set_result(answer[0])
-
-        driver = self._drivers[name]
-        driver.enter(None, driver.node.machines.ask, machine, question, timeout_ms, done)
-        return await told
+        return await answer_of(self._drivers[name], machine, question, timeout_ms)
 
     async def _hand_over(self, driver: NodeDriver) -> None:
         """Returns once somebody else leads, or nobody can be found within two election time-outs."""
@@ -322,7 +337,7 @@ class LedgerServer:
         self._abort_connections()
         self._close_threads()
         for driver in self._drivers.values():
-            driver.directory.close(False)
+            self._close_driver(driver, clean=False)
         self._drivers.clear()
 
     def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -117,7 +117,7 @@ class SimClient:
                         lambda outcome: self._answered(append, outcome),
                         self,
                         request.expected_last,
-                        request.machine,
+                        machine=request.machine,
                     )
                 )
 

@@ -111,9 +111,8 @@ class AppendResponse(ClientMessage, frozen=True, kw_only=True, tag=35):
     """(first_index, count, term) of what was appended at several times, because a crash had cut it; then
     `first_index` is that of the first, and `term` that of the last. Empty: all of it lies together."""
     results: tuple[bytes | None, ...] = ()
-    """Of a state machine, one an entry."""
+    """Of a state machine, one an entry; `failures`: (place, why) of those that it refused."""
     failures: tuple[tuple[int, str], ...] = ()
-    """(place in `results`, why) of the commands that it has refused."""
 
 
 class ReadRequest(ClientMessage, frozen=True, kw_only=True, tag=36):
@@ -163,16 +162,13 @@ class MemberInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
 
 class MachineInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """A state machine that a member runs."""
+    """A state machine that a member runs; `node.applying.state_machine_caller.MachineStatus`."""
 
     name: str
     channel: int
-    """0: the log does not bind it yet."""
     version: int
-    """That the log has gone over to."""
     applied_index: int
     snapshot_index: int
-    """Entry behind which its newest snapshot was taken; -1: there is none."""
     problem: str = ""
 
 
@@ -217,6 +213,12 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
     """How many vote; 0 before the group has formed, -1: an earlier release does not say."""
     quorum_size: int = -1
     """How many of them are needed for anything to be committed."""
+    log_time_ms: int = -1
+    """What the last committed time mark says, since 1970; -1: there is none, or it is not known."""
+    log_time_index: int = -1
+    """Of that mark."""
+    producers: int = -1
+    """Sessions that the log remembers, as far as it is committed; -1: not known."""
     machines: tuple[MachineInfo, ...] = ()
 
 
@@ -363,20 +365,37 @@ class ReadersResponse(ClientMessage, frozen=True, kw_only=True, tag=67):
     readers: tuple[ReaderInfo, ...] = ()
 
 
+class FindMarkRequest(ClientMessage, frozen=True, kw_only=True, tag=52):
+    """Which time mark holds at an entry, or at a time; one of the two is given."""
+
+    index: int = -1
+    """The last mark at or in front of this entry."""
+    time_ms: int = -1
+    """The last mark that says this or an earlier time; milliseconds since 1970."""
+
+
+class FindMarkResponse(ClientMessage, frozen=True, kw_only=True, tag=53):
+    """Of what is committed, as the member knows it."""
+
+    index: int = -1
+    """Of the mark, which may be in front of the log's begin; -1: there is none."""
+    time_ms: int = -1
+    ledger_begin_index: int
+    committed_index: int
+
+
 class MachineReadRequest(ClientMessage, frozen=True, kw_only=True, tag=56):
     """A question to a state machine, answered by the leader once a majority has confirmed it and the
-    machine has applied all that was committed then."""
+    machine has applied all that was committed then. `timeout_ms`: as in AppendRequest."""
 
     machine: str
     question: bytes
     timeout_ms: int = 0
-    """How long the leader waits for the machine; 0: its default."""
 
 
 class MachineReadResponse(ClientMessage, frozen=True, kw_only=True, tag=57):
     answer: bytes
     applied_index: int
-    """The answer follows from the entries up to here."""
 
 
 class ErrorResponse(ClientMessage, frozen=True, kw_only=True, tag=63):
@@ -424,6 +443,8 @@ AnyClientMessage = (
     | ListProducersResponse
     | ForgetProducer
     | ForgetProducerResponse
+    | FindMarkRequest
+    | FindMarkResponse
     | MachineReadRequest
     | MachineReadResponse
 )

@@ -161,7 +161,7 @@ def _with_results(whole: AppendReceipt) -> list[Outcome]:
     refused = {place: CommandError(why) for place, why in whole.failures}
     return [
         refused.get(place)
-        or AppendReceipt(whole.term, whole.first_index + place, 1, whole.durability, (result,))
+        or AppendReceipt(whole.term, whole.first_index + place, 1, whole.durability, results=(result,))
         for place, result in enumerate(whole.results)
     ]
 

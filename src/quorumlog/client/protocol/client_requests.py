@@ -15,6 +15,7 @@ from quorumlog.wire.client_messages import (
     AnyClientMessage,
     AppendRequest,
     AppendResponse,
+    FindMarkRequest,
     HelloResponse,
     LayoutRequest,
     MachineReadRequest,
@@ -114,7 +115,14 @@ class Request:
         """It changes nothing, so a lost connection does not decide its outcome."""
         return isinstance(
             self.message,
-            (ReadRequest, StatusRequest, LayoutRequest, ReadersRequest, MachineReadRequest),
+            (
+                ReadRequest,
+                StatusRequest,
+                LayoutRequest,
+                ReadersRequest,
+                FindMarkRequest,
+                MachineReadRequest,
+            ),
         )
 
     @property
@@ -141,8 +149,8 @@ def receipt_of(request: Request) -> AppendReceipt:
         response.first_index,
         response.count,
         Durability(response.durability),
-        response.results,
-        response.failures,
+        results=response.results,
+        failures=response.failures,
     )
 
 

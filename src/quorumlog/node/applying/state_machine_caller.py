@@ -236,9 +236,9 @@ class StateMachineCaller:
         for driver in self._drivers.values():
             driver.lost_committed(index)
 
-    def close(self) -> None:
+    def close(self, reason: str) -> None:
         for driver in self._drivers.values():
-            driver.close("the member is stopping")
+            driver.close(reason)
 
     # ---------------------------------------------------------------- what others ask
 

@@ -15,31 +15,36 @@ from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import (
     BadRequest,
-    CommandError,
     ConnectionFull,
     LedgerError,
     OutcomeUnknown,
     ProtocolViolation,
-    ResultUnknown,
     UnknownGroup,
 )
 from quorumlog.log_state.control_entries import Hold
-from quorumlog.node.applying.machine_driver import Answer
-from quorumlog.node.pending_appends import AppendOutcome
+from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
+from quorumlog.node.reading.mark_finder import MarkOutcome
 from quorumlog.node.retention.reader_moves import MoveOutcome, ReaderMove
 from quorumlog.node.transfers import TransferOutcome
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS, AppendStreams
+from quorumlog.server.clients.machine_questions import MachineQuestions, within_a_frame
+from quorumlog.server.clients.producer_requests import (
+    ProducerRequest,
+    ProducerRequests,
+    ranges_on_wire,
+)
 from quorumlog.server.connection import WRITE_BUFFER_BYTES, Connection
 from quorumlog.server.node_driver import NodeDriver
-from quorumlog.server.waiting_reads import ReadOutcome
+from quorumlog.server.waiting_reads import ReadOutcome, begins_anew
 from quorumlog.store.ledger_store import LOG_ORIGIN, LogStart
 from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
+    FindMarkRequest,
+    FindMarkResponse,
     LayoutRequest,
     LayoutResponse,
     MachineReadRequest,
-    MachineReadResponse,
     MoveReaderRequest,
     MoveReaderResponse,
     ReaderInfo,
@@ -61,15 +66,17 @@ WAITING_READS_LIMIT = 1000
 MOST_INDEX = 2**62
 """Of what an entry can say of a reader."""
 
-_REQUESTS = (
-    AppendRequest,
-    ReadRequest,
-    StatusRequest,
-    TransferRequest,
-    LayoutRequest,
-    MoveReaderRequest,
-    ReadersRequest,
-    MachineReadRequest,
+AnyRequest = (
+    AppendRequest
+    | ReadRequest
+    | StatusRequest
+    | TransferRequest
+    | LayoutRequest
+    | MoveReaderRequest
+    | ReadersRequest
+    | FindMarkRequest
+    | MachineReadRequest
+    | ProducerRequest
 )
 
 
@@ -85,6 +92,8 @@ class ClientSession:
         self._drivers = drivers
         self._close_client = close_client
         self._streams = AppendStreams()
+        self._questions = MachineQuestions(connection)
+        self._producers = ProducerRequests(connection)
         self._reads: deque[tuple[NodeDriver, ReadRequest]] = deque()
         """Reads that wait for the one before them, and for the client to take what it was sent."""
         self._is_reading = False
@@ -98,11 +107,13 @@ class ClientSession:
         group, request, batch = frame
         driver = self._drivers.get(group)
         if driver is None:
-            if not isinstance(request, _REQUESTS):
+            if not isinstance(request, AnyRequest):
                 raise ProtocolViolation(f"{type(request).__name__} from a client")
             known = ", ".join(self._drivers)
             error = UnknownGroup(f"group {group!r} is not served here; groups: {known}")
             self._connection.send(group, error_response(request.request_id, error))
+        elif driver.stopped and (number := getattr(request, "request_id", None)) is not None:
+            self._refuse(driver, number, begins_anew(driver.config.member_id))
         elif isinstance(request, AppendRequest):
             if request.previous_connection:
                 self._close_client(request.previous_connection)
@@ -119,8 +130,12 @@ class ClientSession:
             driver.enter(self._connection, self._move_reader, driver, request)
         elif isinstance(request, ReadersRequest):
             driver.enter(self._connection, self._readers, driver, request)
+        elif isinstance(request, FindMarkRequest):
+            driver.enter(self._connection, self._find_mark, driver, request)
+        elif isinstance(request, ProducerRequest):
+            driver.enter(self._connection, self._producers.ask, driver, request)
         elif isinstance(request, MachineReadRequest):
-            driver.enter(self._connection, self._ask_machine, driver, request)
+            driver.enter(self._connection, self._questions.ask, driver, request)
         else:
             raise ProtocolViolation(f"{type(request).__name__} from a client")
 
@@ -143,10 +158,19 @@ class ClientSession:
             error = BadRequest("an append of a stream can have no expected_last and no machine")
             self._refuse(driver, request.request_id, error)
             return
-        if request.stream:
-            refusal = self._streams.accept((driver.config.group, request.stream), request.number)
-            if refusal is not None:
+        session, place = request.session, None
+        if session is not None:
+            if request.stream or request.expected_last is not None or request.machine:
+                refusal = BadRequest(
+                    "an append of a session can be in no stream, nor have expected_last or a machine"
+                )
                 self._refuse(driver, request.request_id, refusal)
+                return
+            place = SessionPlace(session.producer, session.epoch, session.sequence)
+        if request.stream:
+            out_of_order = self._streams.accept((driver.config.group, request.stream), request.number)
+            if out_of_order is not None:
+                self._refuse(driver, request.request_id, out_of_order)
                 return
         size_bytes = batch.total_bytes
         in_flight_bytes = self._in_flight_bytes
@@ -163,7 +187,13 @@ class ClientSession:
             )
             return
         driver.node.append(
-            batch, request.timeout_ms, done, self._connection, request.expected_last, request.machine
+            batch,
+            request.timeout_ms,
+            done,
+            self._connection,
+            request.expected_last,
+            place,
+            request.machine,
         )
 
     def _appended(
@@ -178,7 +208,7 @@ class ClientSession:
             else:
                 self._streams.refused(key, request.number)
         if isinstance(outcome, AppendReceipt) and outcome.results:
-            outcome = _within_a_frame(outcome)
+            outcome = within_a_frame(outcome)
         if not isinstance(outcome, AppendReceipt):
             self._refuse(driver, request.request_id, outcome)
             return
@@ -190,6 +220,7 @@ class ClientSession:
                 first_index=outcome.first_index,
                 count=outcome.count,
                 durability=outcome.durability,
+                ranges=ranges_on_wire(outcome) if outcome.ranges else (),
                 results=outcome.results,
                 failures=outcome.failures,
             ),
@@ -208,7 +239,10 @@ class ClientSession:
             self._queue_read(driver, request)
             return
         if self._waiting_reads >= WAITING_READS_LIMIT:
-            self._answer_read(driver, request, self._too_many())
+            error = ConnectionFull(
+                f"{WAITING_READS_LIMIT} reads wait on this connection", retry_after_ms=RETRY_FULL_MS
+            )
+            self._answer_read(driver, request, error)
             return
         self._waiting_reads += 1
         if may_wait:
@@ -218,12 +252,6 @@ class ClientSession:
             # Where the log ends only a leader knows: is it one still?
             confirmed = functools.partial(self._read_confirmed, driver, request)
             driver.node.confirm_leadership(confirmed, self._connection)
-
-    @staticmethod
-    def _too_many() -> ConnectionFull:
-        return ConnectionFull(
-            f"{WAITING_READS_LIMIT} reads wait on this connection", retry_after_ms=RETRY_FULL_MS
-        )
 
     def _read_woken(self, driver: NodeDriver, request: ReadRequest) -> None:
         self._waiting_reads -= 1
@@ -291,28 +319,6 @@ class ClientSession:
     def _status(self, driver: NodeDriver, request: StatusRequest) -> None:
         self._connection.send(driver.config.group, driver.status.response(request.request_id))
 
-    def _ask_machine(self, driver: NodeDriver, request: MachineReadRequest) -> None:
-        if self._waiting_reads >= WAITING_READS_LIMIT:
-            self._refuse(driver, request.request_id, self._too_many())
-            return
-        self._waiting_reads += 1
-
-        def done(answer: Answer) -> None:
-            self._waiting_reads -= 1
-            if not isinstance(answer, LedgerError) and len(answer[0]) > READ_LIMIT_BYTES:
-                answer = CommandError(f"an answer of {len(answer[0])} bytes fits into no frame")
-            if isinstance(answer, LedgerError):
-                self._refuse(driver, request.request_id, answer)
-                return
-            response = MachineReadResponse(
-                request_id=request.request_id, answer=answer[0], applied_index=answer[1]
-            )
-            self._connection.send(driver.config.group, response)
-
-        timeout_ms = request.timeout_ms or driver.config.append_timeout_ms
-        machines = driver.node.machines
-        machines.ask(request.machine, request.question, timeout_ms, done, self._connection)
-
     def _transfer(self, driver: NodeDriver, request: TransferRequest) -> None:
         def done(outcome: TransferOutcome) -> None:
             if isinstance(outcome, LedgerError):
@@ -324,6 +330,27 @@ class ClientSession:
             self._connection.send(driver.config.group, response)
 
         driver.node.transfer(request.to_member_id, done)
+
+    def _find_mark(self, driver: NodeDriver, request: FindMarkRequest) -> None:
+        node = driver.node
+
+        def done(outcome: MarkOutcome) -> None:
+            if isinstance(outcome, LedgerError):
+                self._refuse(driver, request.request_id, outcome)
+                return
+            response = FindMarkResponse(
+                request_id=request.request_id,
+                index=-1 if outcome is None else outcome.index,
+                time_ms=-1 if outcome is None else outcome.time_ms,
+                ledger_begin_index=node.store.begin.index + 1,
+                committed_index=node.committed_index,
+            )
+            self._connection.send(driver.config.group, response)
+
+        if request.index >= 0:
+            node.marks.at_index(request.index, done)
+        else:
+            node.marks.at_time(request.time_ms, done)
 
     def _layout(self, driver: NodeDriver, request: LayoutRequest) -> None:
         config, node = driver.config, driver.node
@@ -410,15 +437,4 @@ def _move_of(request: MoveReaderRequest) -> ReaderMove:
         request.seeks_from,
         request.ends,
         request.opens,
-    )
-
-
-def _within_a_frame(receipt: AppendReceipt) -> AppendOutcome:
-    size_bytes = sum(len(result) for result in receipt.results if result is not None)
-    size_bytes += sum(len(why) for _, why in receipt.failures)
-    if size_bytes <= READ_LIMIT_BYTES:
-        return receipt
-    return ResultUnknown(
-        f"entries {receipt.first_index} .. {receipt.last_index} are committed, and their results, of"
-        f" {size_bytes} bytes, fit into no frame: append fewer commands at once"
     )

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         AlreadyCommitted,
         BadRequest,
         BodyTooLarge,
+        CommandError,
         ConfigError,
         ConnectionFull,
         DirectoryDamaged,
@@ -58,17 +59,20 @@ if TYPE_CHECKING:
         ReaderMoved,
         Refused,
         RequestTimeout,
+        ResultUnknown,
         SequenceGap,
         StoreFailure,
         TooManyProducers,
         TooManyReaders,
         TransferFailed,
         UnknownGroup,
+        UnknownMachine,
         UnknownReader,
         Unreachable,
         WrongLastIndex,
     )
     from quorumlog.server import LedgerServer, LocalCluster
+    from quorumlog.state_machine import StateMachine
     from quorumlog.wire.client_messages import ProducerInfo
 
 __all__ = [
@@ -82,6 +86,7 @@ __all__ = [
     "AsyncLedgerClient",
     "BadRequest",
     "BodyTooLarge",
+    "CommandError",
     "ConfigError",
     "ConnectionFull",
     "ConsensusConfig",
@@ -112,6 +117,8 @@ __all__ = [
     "ReaderRow",
     "Refused",
     "RequestTimeout",
+    "ResultUnknown",
+    "StateMachine",
     "StoreConfig",
     "StoreFailure",
     "StreamOutcomeUnknown",
@@ -120,6 +127,7 @@ __all__ = [
     "TooManyReaders",
     "TransferFailed",
     "UnknownGroup",
+    "UnknownMachine",
     "UnknownReader",
     "Unreachable",
     "WrongLastIndex",
@@ -151,6 +159,7 @@ _HOMES = {
     "entry": ("AppendReceipt", "Durability"),
     "wire.client_messages": ("ProducerInfo",),
     "server": ("LedgerServer", "LocalCluster"),
+    "state_machine": ("StateMachine",),
 }
 """Public names that are no errors, by module; imported at first use, so that a Spark worker never loads
 a server and a shell command starts at once."""

@@ -369,11 +369,26 @@ class EntryBatch:
     def _stamp_one(self, index: int, term: int, position: int, previous_chain: int) -> int:
         old = self.first_header
         crc = crc32(self.buffer[HEADER_BYTES:])
-        header = EntryHeader(old.magic, old.size, index, term, position, 0, 0, crc, old.body_len)
+        header = EntryHeader(
+            old.magic, old.size, index, term, position, old.channel, 0, crc, old.body_len
+        )
         chain = header.chain_after(previous_chain)
         self._forget()
         header.pack_into(self.buffer, chain)
         return chain
+
+    def set_channel(self, channel: int) -> None:
+        """Of all entries, before they are stamped; whatever their producer has written there."""
+        if self.count == 1:
+            old = self.first_header
+            if old.channel != channel:
+                self._forget()
+                msgspec.structs.replace(old, channel=channel).pack_into(self.buffer, old.chain_crc)
+            return
+        if self.count and bool((self.words()[CHAIN] >> BITS_32 != np.uint64(channel)).any()):
+            headers = self.headers()
+            headers["channel"] = channel
+            self._put_headers(headers)
 
     # ---------------------------------------------------------------- checking
 

@@ -171,8 +171,6 @@ def test_a_follower_below_the_begin_of_the_leader_gets_its_start(
     else:  # what was under way has reached it after all
         target = n0.node.replication.installing[0]
         n0.act(lambda: n0.node.on_install_answered(target, InstallResult.HELD))
-            lambda: n0.node.on_install_answered(n0.node.replication.installing[0], InstallResult.HELD)
-        )
     assert compared(n0)[0] == n0.node.ledger_end
     refuse(n0, end=3)
     assert compared(n0)[0] == EntryId(3, 2)

@@ -122,3 +122,10 @@ def checked_expected_last(expected_last: int | None) -> int | None:
     if expected_last < -1:
         raise BadRequest(f"expected_last must be an index, or -1 for an empty log, not {expected_last}")
     return expected_last
+
+
+def checked_machine(machine: str) -> str:
+    """The name of a state machine; "" for none. Raises BadRequest."""
+    if not isinstance(machine, str):
+        raise BadRequest(f"machine must be the name of a state machine, not {machine!r}")
+    return "".join(machine)

@@ -24,7 +24,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from quorumlog.batch import Entry, EntryBatch
-from quorumlog.client.arguments import check_items
+from quorumlog.client.arguments import check_items, checked_machine
 from quorumlog.client.async_source import AsyncSource
 from quorumlog.client.events import Callback, Events
 from quorumlog.client.io.io_loop import IoLoop
@@ -41,7 +41,7 @@ from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYT
 from quorumlog.client.readers.named_readers import AsyncNamedReader
 from quorumlog.client.readers.read_results import AsyncResults
 from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow
-from quorumlog.client.result_streams import Appending, Reading, Verb
+from quorumlog.client.result_streams import Appending, Reading, Verb, of_one, question_to
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, Members, MemberStatusRow
 from quorumlog.client.task_joiner import TaskJoiner
 from quorumlog.config import DEFAULT_GROUP
@@ -69,6 +69,7 @@ class AsyncLedgerClient(LedgerClientBase):
         *,
         expected_last: int | None = None,
         sequence: int | None = None,
+        machine: str = "",
         timeout_ms: int | None = None,
     ) -> AppendReceipt:
         """See `LedgerClient.append`. If the task is cancelled the outcome is unknown to it: once a body
@@ -77,9 +78,11 @@ class AsyncLedgerClient(LedgerClientBase):
             body = body_of(body)
         verbs = self._verbs
         if expected_last is not None or sequence is not None:
-            return await self._run(verbs.append_batch([body], timeout_ms, expected_last, sequence))
+            return await self._run(
+                of_one(verbs.append_batch([body], timeout_ms, expected_last, sequence, machine))
+            )
         allowed_ms = verbs.timeout_ms if timeout_ms is None else verbs.timeout_ms_of(timeout_ms)
-        waiter, joined = self._joiner.add(body, allowed_ms)
+        waiter, joined = self._joiner.add(body, allowed_ms, machine and checked_machine(machine))
         try:
             outcome = await waiter
         except CancelledError:
@@ -97,10 +100,21 @@ class AsyncLedgerClient(LedgerClientBase):
         *,
         expected_last: int | None = None,
         sequence: int | None = None,
+        machine: str = "",
         timeout_ms: int | None = None,
     ) -> AppendReceipt:
         """See `LedgerClient.append_batch`."""
-        return await self._run(self._verbs.append_batch(bodies, timeout_ms, expected_last, sequence))
+        return await self._run(
+            self._verbs.append_batch(bodies, timeout_ms, expected_last, sequence, machine)
+        )
+
+    async def ask(self, machine: str, question: bytes = b"", *, timeout_ms: int | None = None) -> bytes:
+        """See `LedgerClient.ask`."""
+        return await self._run(question_to(machine, question, self._verbs.timeout_ms_of(timeout_ms)))
+
+    def machine(self, name: str) -> AsyncMachineHandle:
+        """See `LedgerClient.machine`."""
+        return AsyncMachineHandle(self, name)
 
     def append_stream(
         self,
@@ -304,6 +318,28 @@ class AsyncLedgerClient(LedgerClientBase):
                     yield result
         finally:
             self._io.cancel(reading.stop())
+
+
+class AsyncMachineHandle:
+    """See `MachineHandle`."""
+
+    def __init__(self, client: AsyncLedgerClient, name: str) -> None:
+        self._client = client
+        self.name = checked_machine(name)
+
+    async def append(self, command: bytes, *, timeout_ms: int | None = None) -> AppendReceipt:
+        """See `LedgerClient.append`."""
+        return await self._client.append(command, machine=self.name, timeout_ms=timeout_ms)
+
+    async def append_batch(
+        self, commands: Sequence[bytes] | EntryBatch, *, timeout_ms: int | None = None
+    ) -> AppendReceipt:
+        """See `LedgerClient.append_batch`."""
+        return await self._client.append_batch(commands, machine=self.name, timeout_ms=timeout_ms)
+
+    async def ask(self, question: bytes = b"", *, timeout_ms: int | None = None) -> bytes:
+        """See `LedgerClient.ask`."""
+        return await self._client.ask(self.name, question, timeout_ms=timeout_ms)
 
 
 class AsyncAppendStream(AppendStreamBase):

@@ -17,6 +17,7 @@ from quorumlog.client.arguments import (
     INDEX_LIMIT,
     checked_expected_last,
     checked_limit,
+    checked_machine,
     milliseconds,
     positive,
     whole,
@@ -47,6 +48,7 @@ from quorumlog.client.result_streams import (
     Tailing,
     TimedReading,
     Verb,
+    of_one,
     request_of,
 )
 from quorumlog.client.status_rows import Members, MemberStatusRow, rows_of
@@ -115,12 +117,15 @@ class Verbs:
         timeout_ms: float | None,
         expected_last: int | None = None,
         sequence: int | None = None,
+        machine: str = "",
     ) -> Verb[AppendReceipt]:
         in_session = expected_last is None and self._protocol.producer is not None
         if sequence is not None:
             sequence = self._checked_sequence(sequence, expected_last)
         request = request_of(
-            AppendRequest(expected_last=checked_expected_last(expected_last)),
+            AppendRequest(
+                expected_last=checked_expected_last(expected_last), machine=checked_machine(machine)
+            ),
             LEADER,
             self.timeout_ms_of(timeout_ms),
             batch=batch_of(bodies),
@@ -143,7 +148,7 @@ class Verbs:
 
     def append_alone(self, body: bytes, joined: JoinedAppends) -> Verb[AppendReceipt]:
         """One body of a frame that was refused for its size, in the time that is left to it."""
-        return self.append_batch([body], joined.deadline_ms - now_ms())
+        return of_one(self.append_batch([body], joined.deadline_ms - now_ms(), machine=joined.machine))
 
     def append_stream(
         self, batch_records: int, batch_bytes: int, window: int, timeout_ms: float | None

@@ -97,6 +97,9 @@ class AppendRequest(ClientMessage, frozen=True, kw_only=True, tag=34):
     session: Numbered | None = None
     """The entries are appended once, however often the request comes. Not in a stream, nor with
     `expected_last`."""
+    machine: str = ""
+    """Of the state machine that takes the entries; the answer has its results. Not in a stream. Only to
+    a server of level 3 (HelloResponse): an older one would append them as anybody's."""
 
 
 class AppendResponse(ClientMessage, frozen=True, kw_only=True, tag=35):
@@ -107,6 +110,9 @@ class AppendResponse(ClientMessage, frozen=True, kw_only=True, tag=35):
     ranges: tuple[tuple[int, int, int], ...] = ()
     """(first_index, count, term) of what was appended at several times, because a crash had cut it; then
     `first_index` is that of the first, and `term` that of the last. Empty: all of it lies together."""
+    results: tuple[bytes | None, ...] = ()
+    """Of a state machine, one an entry; `failures`: (place, why) of those that it refused."""
+    failures: tuple[tuple[int, str], ...] = ()
 
 
 class ReadRequest(ClientMessage, frozen=True, kw_only=True, tag=36):
@@ -155,6 +161,17 @@ class MemberInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """Leader only: what the member has acknowledged."""
     part: str = ""
     """`voter`, `learner`; while a change runs, `joins`, `leaves` or `replaced`; empty: none by now."""
+
+
+class MachineInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """A state machine that a member runs; `node.applying.state_machine_caller.MachineStatus`."""
+
+    name: str
+    channel: int
+    version: int
+    applied_index: int
+    snapshot_index: int
+    problem: str = ""
 
 
 class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
@@ -206,6 +223,7 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
     """Sessions that the log remembers, as far as it is committed; -1: not known."""
     membership_index: int = -1
     """Of the entry that says who the members are; -1: the group's founding list does."""
+    machines: tuple[MachineInfo, ...] = ()
 
 
 class ProducerInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -389,6 +407,20 @@ class FindMarkResponse(ClientMessage, frozen=True, kw_only=True, tag=53):
     committed_index: int
 
 
+class MachineReadRequest(ClientMessage, frozen=True, kw_only=True, tag=56):
+    """A question to a state machine, answered by the leader once a majority has confirmed it and the
+    machine has applied all that was committed then. `timeout_ms`: as in AppendRequest."""
+
+    machine: str
+    question: bytes
+    timeout_ms: int = 0
+
+
+class MachineReadResponse(ClientMessage, frozen=True, kw_only=True, tag=57):
+    answer: bytes
+    applied_index: int
+
+
 class ErrorResponse(ClientMessage, frozen=True, kw_only=True, tag=63):
     """Any request that ended in a `LedgerError`."""
 
@@ -438,4 +470,6 @@ AnyClientMessage = (
     | FindMarkResponse
     | ChangeMembersRequest
     | ChangeMembersResponse
+    | MachineReadRequest
+    | MachineReadResponse
 )

@@ -158,10 +158,15 @@ def response_of(request: Request, kind: type[R]) -> R:
 def receipt_of(request: Request) -> AppendReceipt:
     response = response_of(request, AppendResponse)
     durability = Durability(response.durability)
-    if response.ranges:
-        ranges = tuple(EntryRange(*each) for each in response.ranges)
-        return AppendReceipt(response.term, response.first_index, response.count, durability, ranges)
-    return AppendReceipt(response.term, response.first_index, response.count, durability)
+    return AppendReceipt(
+        response.term,
+        response.first_index,
+        response.count,
+        durability,
+        tuple(EntryRange(*each) for each in response.ranges),
+        results=response.results,
+        failures=response.failures,
+    )
 
 
 @dataclass(slots=True, eq=False)

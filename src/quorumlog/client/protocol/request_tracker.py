@@ -64,6 +64,8 @@ from quorumlog.wire.client_messages import (
     LayoutResponse,
     ListProducers,
     ListProducersResponse,
+    MachineReadRequest,
+    MachineReadResponse,
     MoveReaderRequest,
     MoveReaderResponse,
     ReadersRequest,
@@ -91,6 +93,7 @@ _RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     MoveReaderRequest: MoveReaderResponse,
     ChangeMembersRequest: ChangeMembersResponse,
     ReadersRequest: ReadersResponse,
+    MachineReadRequest: MachineReadResponse,
 }
 
 

@@ -28,6 +28,7 @@ from quorumlog.node.reading.mark_finder import MarkOutcome
 from quorumlog.node.retention.reader_moves import MoveOutcome, ReaderMove
 from quorumlog.node.transfers import TransferOutcome
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS, AppendStreams
+from quorumlog.server.clients.machine_questions import MachineQuestions, within_a_frame
 from quorumlog.server.clients.producer_requests import (
     PRODUCER_REQUESTS,
     ProducerRequest,
@@ -47,6 +48,7 @@ from quorumlog.wire.client_messages import (
     FindMarkResponse,
     LayoutRequest,
     LayoutResponse,
+    MachineReadRequest,
     MoveReaderRequest,
     MoveReaderResponse,
     ReaderInfo,
@@ -78,6 +80,7 @@ _REQUESTS = (
     ReadersRequest,
     FindMarkRequest,
     ChangeMembersRequest,
+    MachineReadRequest,
     *PRODUCER_REQUESTS,
 )
 
@@ -94,6 +97,7 @@ class ClientSession:
         self._drivers = drivers
         self._close_client = close_client
         self._streams = AppendStreams()
+        self._questions = MachineQuestions(connection)
         self._producers = ProducerRequests(connection)
         self._reads: deque[tuple[NodeDriver, ReadRequest]] = deque()
         """Reads that wait for the one before them, and for the client to take what it was sent."""
@@ -137,6 +141,8 @@ class ClientSession:
             driver.enter(self._connection, self._change_members, driver, request)
         elif isinstance(request, FindMarkRequest):
             driver.enter(self._connection, self._find_mark, driver, request)
+        elif isinstance(request, MachineReadRequest):
+            driver.enter(self._connection, self._questions.ask, driver, request)
         else:
             raise ProtocolViolation(f"{type(request).__name__} from a client")
 
@@ -155,15 +161,15 @@ class ClientSession:
         if batch is None:
             self._refuse(driver, request.request_id, BadRequest("an append needs at least one entry"))
             return
-        if request.stream and request.expected_last is not None:
-            error = BadRequest("an append of a stream cannot have expected_last")
+        if request.stream and (request.expected_last is not None or request.machine):
+            error = BadRequest("an append of a stream can have no expected_last and no machine")
             self._refuse(driver, request.request_id, error)
             return
         session, place = request.session, None
         if session is not None:
-            if request.stream or request.expected_last is not None:
+            if request.stream or request.expected_last is not None or request.machine:
                 refusal = BadRequest(
-                    "an append of a session can be in no stream, nor have expected_last"
+                    "an append of a session can be in no stream, nor have expected_last or a machine"
                 )
                 self._refuse(driver, request.request_id, refusal)
                 return
@@ -188,7 +194,13 @@ class ClientSession:
             )
             return
         driver.node.append(
-            batch, request.timeout_ms, done, self._connection, request.expected_last, place
+            batch,
+            request.timeout_ms,
+            done,
+            self._connection,
+            request.expected_last,
+            place,
+            request.machine,
         )
 
     def _appended(
@@ -202,6 +214,8 @@ class ClientSession:
                 self._streams.answered(key)
             else:
                 self._streams.refused(key, request.number)
+        if isinstance(outcome, AppendReceipt) and outcome.results:
+            outcome = within_a_frame(outcome)
         if not isinstance(outcome, AppendReceipt):
             self._refuse(driver, request.request_id, outcome)
             return
@@ -214,6 +228,8 @@ class ClientSession:
                 count=outcome.count,
                 durability=outcome.durability,
                 ranges=ranges_on_wire(outcome) if outcome.ranges else (),
+                results=outcome.results,
+                failures=outcome.failures,
             ),
         )
 

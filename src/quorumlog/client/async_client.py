@@ -23,12 +23,13 @@ from collections.abc import (
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from quorumlog.batch import Entry, EntryBatch
+from quorumlog.batch import EntryBatch
 from quorumlog.client.arguments import check_items, checked_machine
 from quorumlog.client.async_source import AsyncSource
 from quorumlog.client.events import Callback, Events
 from quorumlog.client.io.io_loop import IoLoop
 from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS, AppendStreamBase, LedgerClientBase
+from quorumlog.client.machines.machine_handles import AsyncMachineHandle
 from quorumlog.client.protocol.append_joiner import body_of
 from quorumlog.client.protocol.append_window import (
     DEFAULT_BATCH_BYTES,
@@ -45,8 +46,9 @@ from quorumlog.client.result_streams import Appending, Reading, Verb, of_one, qu
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, Members, MemberStatusRow
 from quorumlog.client.task_joiner import TaskJoiner
 from quorumlog.config import DEFAULT_GROUP
-from quorumlog.entry import AppendReceipt
-from quorumlog.wire.client_messages import LayoutResponse, ProducerInfo
+from quorumlog.entry import AppendReceipt, Entry
+from quorumlog.wire.client_messages import LayoutResponse
+from quorumlog.wire.producer_messages import ProducerInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -318,28 +320,6 @@ class AsyncLedgerClient(LedgerClientBase):
                     yield result
         finally:
             self._io.cancel(reading.stop())
-
-
-class AsyncMachineHandle:
-    """See `MachineHandle`."""
-
-    def __init__(self, client: AsyncLedgerClient, name: str) -> None:
-        self._client = client
-        self.name = checked_machine(name)
-
-    async def append(self, command: bytes, *, timeout_ms: int | None = None) -> AppendReceipt:
-        """See `LedgerClient.append`."""
-        return await self._client.append(command, machine=self.name, timeout_ms=timeout_ms)
-
-    async def append_batch(
-        self, commands: Sequence[bytes] | EntryBatch, *, timeout_ms: int | None = None
-    ) -> AppendReceipt:
-        """See `LedgerClient.append_batch`."""
-        return await self._client.append_batch(commands, machine=self.name, timeout_ms=timeout_ms)
-
-    async def ask(self, question: bytes = b"", *, timeout_ms: int | None = None) -> bytes:
-        """See `LedgerClient.ask`."""
-        return await self._client.ask(self.name, question, timeout_ms=timeout_ms)
 
 
 class AsyncAppendStream(AppendStreamBase):

@@ -12,11 +12,12 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
-from quorumlog.batch import Entry, EntryBatch
+from quorumlog.batch import EntryBatch
 from quorumlog.client.arguments import check_items, checked_machine
 from quorumlog.client.events import Callback, Events
 from quorumlog.client.io.io_thread import IoThread
 from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS, AppendStreamBase, LedgerClientBase
+from quorumlog.client.machines.machine_handles import MachineHandle
 from quorumlog.client.protocol.append_joiner import body_of
 from quorumlog.client.protocol.append_window import (
     DEFAULT_BATCH_BYTES,
@@ -32,8 +33,9 @@ from quorumlog.client.result_streams import Appending, Reading, Verb, of_one, qu
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, Members, MemberStatusRow
 from quorumlog.client.thread_joiner import ThreadJoiner
 from quorumlog.config import DEFAULT_GROUP
-from quorumlog.entry import AppendReceipt
-from quorumlog.wire.client_messages import LayoutResponse, ProducerInfo
+from quorumlog.entry import AppendReceipt, Entry
+from quorumlog.wire.client_messages import LayoutResponse
+from quorumlog.wire.producer_messages import ProducerInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -373,28 +375,6 @@ class LedgerClient(LedgerClientBase):
                 yield from part
         finally:
             self._io.cancel(reading.stop())
-
-
-class MachineHandle:
-    """A state machine of the group, as one client reaches it."""
-
-    def __init__(self, client: LedgerClient, name: str) -> None:
-        self._client = client
-        self.name = checked_machine(name)
-
-    def append(self, command: bytes, *, timeout_ms: int | None = None) -> AppendReceipt:
-        """See `LedgerClient.append`."""
-        return self._client.append(command, machine=self.name, timeout_ms=timeout_ms)
-
-    def append_batch(
-        self, commands: Sequence[bytes] | EntryBatch, *, timeout_ms: int | None = None
-    ) -> AppendReceipt:
-        """See `LedgerClient.append_batch`."""
-        return self._client.append_batch(commands, machine=self.name, timeout_ms=timeout_ms)
-
-    def ask(self, question: bytes = b"", *, timeout_ms: int | None = None) -> bytes:
-        """See `LedgerClient.ask`."""
-        return self._client.ask(self.name, question, timeout_ms=timeout_ms)
 
 
 class AppendStream(AppendStreamBase):

@@ -12,12 +12,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from quorumlog.append_times import AppendTimes, time_of
-from quorumlog.batch import Entry, EntryBatch
+from quorumlog.batch import EntryBatch
 from quorumlog.client.arguments import (
     INDEX_LIMIT,
     checked_expected_last,
     checked_limit,
     checked_machine,
+    checked_sequence,
     milliseconds,
     positive,
     whole,
@@ -54,7 +55,7 @@ from quorumlog.client.result_streams import (
 from quorumlog.client.status_rows import Members, MemberStatusRow, rows_of
 from quorumlog.client.system import now_ms
 from quorumlog.client.times import mark_verbs
-from quorumlog.entry import AppendReceipt, EntryKind
+from quorumlog.entry import AppendReceipt, Entry, EntryKind
 from quorumlog.errors import (
     BadRequest,
     IndexOutOfRange,
@@ -66,14 +67,14 @@ from quorumlog.wire.client_messages import (
     ChangeMembersResponse,
     LayoutRequest,
     LayoutResponse,
-    MoveReaderRequest,
-    ProducerInfo,
     ReadRequest,
     ReadResponse,
     StatusRequest,
     TransferRequest,
     TransferResponse,
 )
+from quorumlog.wire.producer_messages import ProducerInfo
+from quorumlog.wire.reader_messages import MoveReaderRequest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -121,7 +122,7 @@ class Verbs:
     ) -> Verb[AppendReceipt]:
         in_session = expected_last is None and self._protocol.producer is not None
         if sequence is not None:
-            sequence = self._checked_sequence(sequence, expected_last)
+            sequence = checked_sequence(sequence, expected_last, self._protocol.producer)
         request = request_of(
             AppendRequest(
                 expected_last=checked_expected_last(expected_last), machine=checked_machine(machine)
@@ -135,16 +136,6 @@ class Verbs:
         )
         yield call(request)
         return receipt_of(request)
-
-    def _checked_sequence(self, sequence: int, expected_last: int | None) -> int:
-        if self._protocol.producer is None:
-            raise BadRequest("sequence needs a producer: connect(..., producer_id=...)")
-        if expected_last is not None:
-            raise BadRequest("an append has either sequence or expected_last")
-        sequence = whole("sequence", sequence)
-        if sequence < 0:
-            raise BadRequest(f"sequence counts the entries of a producer from 0 on; {sequence} is none")
-        return sequence
 
     def append_alone(self, body: bytes, joined: JoinedAppends) -> Verb[AppendReceipt]:
         """One body of a frame that was refused for its size, in the time that is left to it."""

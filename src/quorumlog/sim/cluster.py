@@ -12,14 +12,14 @@ from quorumlog.config import GroupConfig, MemberAddress
 from quorumlog.node import MachineFactory
 from quorumlog.sim.checkers import all_checkers, lossy_disk_checkers
 from quorumlog.sim.checkers.checker import Checker
-from quorumlog.sim.clients import SimClient
 from quorumlog.sim.faults.faults import Faults
 from quorumlog.sim.member import SimMember
-from quorumlog.sim.member_work import MemberWork
 from quorumlog.sim.network.sim_network import SimNetwork
 from quorumlog.sim.operations import Operations
 from quorumlog.sim.profile import SimulationProfile, random_beside
 from quorumlog.sim.trace import Trace
+from quorumlog.sim.work.clients import SimClient
+from quorumlog.sim.work.member_work import MemberWork
 
 
 class SimCluster:

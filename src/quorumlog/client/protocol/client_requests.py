@@ -15,18 +15,16 @@ from quorumlog.wire.client_messages import (
     AnyClientMessage,
     AppendRequest,
     AppendResponse,
-    ConnectProducer,
     FindMarkRequest,
     HelloResponse,
-    LastSequence,
     LayoutRequest,
-    ListProducers,
     Numbered,
-    ReadersRequest,
     ReadRequest,
     StatusRequest,
 )
 from quorumlog.wire.framing import FrameDecoder
+from quorumlog.wire.producer_messages import ConnectProducer, LastSequence, ListProducers
+from quorumlog.wire.reader_messages import ReadersRequest
 
 R = TypeVar("R", bound=AnyClientMessage)
 

@@ -12,11 +12,12 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
-from quorumlog.batch import Entry, EntryBatch
-from quorumlog.client.arguments import check_items
+from quorumlog.batch import EntryBatch
+from quorumlog.client.arguments import check_items, checked_machine
 from quorumlog.client.events import Callback, Events
 from quorumlog.client.io.io_thread import IoThread
 from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS, AppendStreamBase, LedgerClientBase
+from quorumlog.client.machines.machine_handles import MachineHandle
 from quorumlog.client.protocol.append_joiner import body_of
 from quorumlog.client.protocol.append_window import (
     DEFAULT_BATCH_BYTES,
@@ -28,12 +29,15 @@ from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYT
 from quorumlog.client.readers.named_readers import NamedReader
 from quorumlog.client.readers.read_results import Results
 from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow
-from quorumlog.client.result_streams import Appending, Reading, Verb
-from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
+from quorumlog.client.readers.reader_verbs import why_kept
+from quorumlog.client.result_streams import Appending, Reading, Verb, of_one, question_to
+from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, Members, MemberStatusRow
 from quorumlog.client.thread_joiner import ThreadJoiner
 from quorumlog.config import DEFAULT_GROUP
-from quorumlog.entry import AppendReceipt
-from quorumlog.wire.client_messages import LayoutResponse, ProducerInfo, WhyKeptResponse
+from quorumlog.entry import AppendReceipt, Entry
+from quorumlog.wire.client_messages import LayoutResponse
+from quorumlog.wire.producer_messages import ProducerInfo
+from quorumlog.wire.reader_messages import WhyKeptResponse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,6 +68,7 @@ class LedgerClient(LedgerClientBase):
         *,
         expected_last: int | None = None,
         sequence: int | None = None,
+        machine: str = "",
         timeout_ms: int | None = None,
     ) -> AppendReceipt:
         """Append one entry; returns when it is committed.
@@ -76,6 +81,8 @@ class LedgerClient(LedgerClientBase):
         0 on; one that is in the log already gets its receipt once more. Raises SequenceGap, which names
         the next number, if earlier ones are missing, and AlreadyCommitted if it is there too long to
         tell where. Without it each append gets the next number.
+        `machine`: a command for this state machine; returns when the leader has applied it, with its
+        `result`, or raises CommandError if the machine refuses it.
 
         Raises a Refused if it certainly was not written (BodyTooLarge, Unreachable, NotLeader after the
         deadline, ...) and OutcomeUnknown if nobody can tell. Appends of threads that share the client
@@ -83,8 +90,10 @@ class LedgerClient(LedgerClientBase):
         """
         body = body_of(body)
         if expected_last is not None or sequence is not None:
-            return self._run(self._verbs.append_batch([body], timeout_ms, expected_last, sequence))
-        outcome, joined = self._joiner.append(body, self._verbs.timeout_ms_of(timeout_ms))
+            verb = self._verbs.append_batch([body], timeout_ms, expected_last, sequence, machine)
+            return self._run(of_one(verb))
+        allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
+        outcome, joined = self._joiner.append(body, allowed_ms, checked_machine(machine))
         if isinstance(outcome, AppendReceipt):
             return outcome
         if outcome is None:
@@ -97,14 +106,27 @@ class LedgerClient(LedgerClientBase):
         *,
         expected_last: int | None = None,
         sequence: int | None = None,
+        machine: str = "",
         timeout_ms: int | None = None,
     ) -> AppendReceipt:
         """Append entries that follow each other in the log; `expected_last`, `sequence` (of the first of
-        them) and errors as in `append`.
+        them) and errors as in `append`. What a `machine` refuses of them is in the receipt's `failures`,
+        and its result None.
 
         Raises BodyTooLarge for a batch above the server's frame limit and BadRequest for an empty one.
         """
-        return self._run(self._verbs.append_batch(bodies, timeout_ms, expected_last, sequence))
+        verb = self._verbs.append_batch(bodies, timeout_ms, expected_last, sequence, machine)
+        return self._run(verb)
+
+    def ask(self, machine: str, question: bytes = b"", *, timeout_ms: int | None = None) -> bytes:
+        """What a state machine answers. Linearizable: it follows from everything that any client was
+        told to be committed before the call. Raises CommandError if the machine refuses the question,
+        UnknownMachine."""
+        return self._run(question_to(machine, question, self._verbs.timeout_ms_of(timeout_ms)))
+
+    def machine(self, name: str) -> MachineHandle:
+        """One state machine: `append`, `append_batch` and `ask` without naming it."""
+        return MachineHandle(self, name)
 
     def append_stream(
         self,
@@ -269,10 +291,9 @@ class LedgerClient(LedgerClientBase):
     ) -> NamedReader:
         """The reader of this name, which the cluster keeps: it goes on where it has committed.
 
-        A new one begins at `first_index`, or where the log does. `hold`: what it has not read may not be
-        deleted (True), not even where a disk is nearly full ("archive"); False gives the hold up, None
-        leaves it as it is. Raises IndexOutOfRange for a hold on what may be deleted by now, BadRequest
-        for a name that is none, TooManyReaders.
+        A new one begins at `first_index`, or where the log does. `hold`: what it has not read stays
+        (True), also where a disk is nearly full ("archive"); False gives that up, None changes nothing.
+        Raises IndexOutOfRange for what may be deleted by now, BadRequest, TooManyReaders.
         """
         stand = self._run(self._verbs.open_reader(name, hold, first_index, timeout_ms))
         return NamedReader(name, stand, self._verbs, self._run, self._results)
@@ -283,7 +304,7 @@ class LedgerClient(LedgerClientBase):
 
     def why_kept(self, *, timeout_ms: int | None = None) -> WhyKeptResponse:
         """What keeps each segment of the log, oldest first, as the leader knows it."""
-        return self._run(self._verbs.why_kept(timeout_ms))
+        return self._run(why_kept(self._verbs.timeout_ms_of(timeout_ms)))
 
     # ---------------------------------------------------------------- the group
 
@@ -292,15 +313,31 @@ class LedgerClient(LedgerClientBase):
         return self._run(self._verbs.status(timeout_ms))
 
     def transfer(self, to: str, *, timeout_ms: int | None = None) -> str:
-        """Hand leadership to member `to`; returns the id of the leader then.
-
-        Raises TransferFailed with the reason if it stays where it was.
-        """
+        """Hand leadership to member `to`; returns the id of the leader then. Raises TransferFailed with
+        the reason if it stays where it was."""
         return self._run(self._verbs.transfer(to, timeout_ms))
 
+    def change_members(
+        self,
+        verb: str,
+        member_id: str,
+        address: str = "",
+        *,
+        dry_run: bool = False,
+        timeout_ms: int | None = None,
+    ) -> Members:
+        """Change who is a member, and return once that is committed (docs/membership.md).
+
+        `verb`: "add" (with the `address`, as a learner), "promote", "remove", "replace" (by the
+        directory that is connected under that id now) or "set-address". With `dry_run` nothing is
+        changed. Raises MembershipRefused with the reason, OutcomeUnknown where the leader was lost
+        meanwhile.
+        """
+        verbs = self._verbs.change_members(verb, member_id, address, dry_run, timeout_ms)
+        return self._run(verbs)
+
     def layout(self, from_member: str = "any", *, timeout_ms: int | None = None) -> LayoutResponse:
-        """Where a member's log begins and how long its segments are: what a copy of its bytes, such as
-        a backup, needs to know beside the entries of `read_batches`."""
+        """Where a member's log begins, and how long its segments are: for copies of its bytes."""
         return self._run(self._verbs.layout(from_member, timeout_ms))
 
     def close(self) -> None:

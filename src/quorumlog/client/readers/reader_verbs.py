@@ -9,11 +9,13 @@ from quorumlog.client.readers.reader_rows import ReaderRow, rows_of
 from quorumlog.client.result_streams import Step, Verb, request_of
 from quorumlog.client.system import now_ms
 from quorumlog.errors import BadRequest, OutcomeUnknown, Refused, UnknownReader
-from quorumlog.wire.client_messages import (
+from quorumlog.wire.reader_messages import (
     MoveReaderRequest,
     MoveReaderResponse,
     ReadersRequest,
     ReadersResponse,
+    WhyKeptRequest,
+    WhyKeptResponse,
 )
 
 
@@ -51,3 +53,9 @@ def checked_name(name: str) -> str:
     if not isinstance(name, str):
         raise BadRequest(f"the name of a reader is a text, not {name!r}")
     return "".join(name)
+
+
+def why_kept(timeout_ms: float) -> Verb[WhyKeptResponse]:
+    request = request_of(WhyKeptRequest(), LEADER, timeout_ms)
+    yield Step((request,), (request,))
+    return response_of(request, WhyKeptResponse)

@@ -57,6 +57,12 @@ class WhyKept(NamedTuple):
     """Of the disk."""
 
 
+class Machines(Protocol):
+    """A `StateMachineCaller`."""
+
+    def snapshot_bound(self) -> int | None: ...
+
+
 class Member(Protocol):
     """What it asks of a `LedgerNode`."""
 
@@ -65,6 +71,9 @@ class Member(Protocol):
     raft: RaftNode
     log_state: LogStateKeeper
     durable_committed_index: int
+
+    @property
+    def machines(self) -> Machines: ...
 
     @property
     def is_dropping(self) -> bool: ...
@@ -119,6 +128,9 @@ class Retention:
         self._next_look_ms = now_ms + LOOK_INTERVAL_MS
         self._is_looking = True
         keep_from, last_index = self._droppable_below(), self._last_border_index()
+        bound = self._member.machines.snapshot_bound()
+        if bound is not None:  # this member's own machines begin with what follows
+            keep_from = min(keep_from, bound + 1)
         self._host.read_later(lambda: self._look(keep_from, last_index), self._looked)
 
     def _last_border_index(self) -> int:
@@ -201,7 +213,8 @@ class Retention:
     def _decide(self, look: _Look, state: LogState) -> Decision:
         clock_ms = self._host.wall_clock_ms()
         policy = self._policy(look.used_ratio, clock_ms)
-        return decide(self._shape(look), policy, state, self._followers(), clock_ms)
+        bound = self._member.machines.snapshot_bound()
+        return decide(self._shape(look), policy, state, self._followers(), clock_ms, bound)
 
     def _shape(self, look: _Look) -> LogShape:
         begin, end = self._store.begin, self._store.end

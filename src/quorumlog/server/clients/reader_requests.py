@@ -13,7 +13,7 @@ from quorumlog.node.retention.retention import WhyKept
 from quorumlog.server.connection import Connection
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.store.begin.marked_log import Mark
-from quorumlog.wire.client_messages import (
+from quorumlog.wire.reader_messages import (
     MoveReaderRequest,
     MoveReaderResponse,
     ReaderInfo,

@@ -40,7 +40,7 @@ def test_there_and_back(tmp_path: Path) -> None:
 
 def test_golden_payload() -> None:
     payload = encode_start(LogStart(LogPoint(3, 1, 77, 1024), b"s"))
-    assert payload.hex(" ") == "00 00 00 0c 93 94 03 01 4d cd 04 00 c4 01 73 c2"
+    assert payload.hex(" ") == "00 00 00 0d 94 94 03 01 4d cd 04 00 c4 01 73 c2 ff"
     assert decode_start(payload + bytes(100)) == LogStart(LogPoint(3, 1, 77, 1024), b"s")
 
 

@@ -46,6 +46,8 @@ class LogStart(msgspec.Struct, frozen=True, array_like=True):
     replaces: bool = False
     """The log was put in place of another one: whatever segments lie here are of that one, until this
     is False again."""
+    owed_index: int = -1
+    """Of a log that was installed: the group had committed entries up to here then."""
 
 
 class LogRange(NamedTuple):
@@ -205,6 +207,9 @@ class Borders(Protocol):
 
     def saved(self) -> Iterator[LogStart]:
         """The newest first; only those of this very log. Raises StoreFailure."""
+
+    def saved_at(self, point: LogPoint) -> LogStart | None:
+        """The state at this border, as `newest` gives it; None: it is not saved."""
 
 
 class LedgerStore(Protocol):

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from quorumlog.batch import EntryBatch
+from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.entry import EntryKind
 from quorumlog.errors import (
@@ -30,12 +31,14 @@ from quorumlog.errors import (
     LedgerError,
     StoreFailure,
 )
-from quorumlog.log_state.control_entries import LEVELS, ControlBody, kind_of
+from quorumlog.log_state.control_entries import LEVELS
+from quorumlog.log_state.control_entries import Membership as MembershipBody
 from quorumlog.log_state.log_state import EMPTY, LogState, UnknownState
 from quorumlog.log_state.log_states import AnyState, LogStates
 from quorumlog.node.ports import Host
 from quorumlog.node.writing.border_saver import BorderSaver
 from quorumlog.node.writing.log_state_reading import LogStateReading, append_past_borders, controls_of
+from quorumlog.node.writing.memberships import membership_of
 from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.ledger_store import LogPoint
 
@@ -109,12 +112,11 @@ class LogStateKeeper:
         state = None if self.states is None else self.states.committed
         return state if isinstance(state, LogState) else None
 
-    def admit_own(self, body: ControlBody) -> None:
-        """This leader is about to write this entry. Raises LeaderNotReady, BadRequest while not every
+    def admit_own(self, kind: EntryKind) -> None:
+        """This leader is about to write such an entry. Raises LeaderNotReady, BadRequest while not every
         member knows the kind, DiskFull."""
         if not self._is_known:
             raise LeaderNotReady(self.problem, retry_after_ms=RETRY_MS)
-        kind = kind_of(body)
         level = self._host.known_level()
         if self.states is not None and isinstance(self.states.appended, LogState):
             # Whoever cannot read such entries cannot read this log any more.
@@ -136,6 +138,9 @@ class LogStateKeeper:
         assert self._directory.may_hold_control_entries or all(
             entry.kind is EntryKind.NOOP for entry in controls
         ), controls[0]
+        for entry in controls:
+            if isinstance(entry.body, MembershipBody):
+                self._raft.members.on_appended(entry.index, membership_of(entry.body))
         if self.states is not None:
             self._saver.note(append_past_borders(self.states, batch.first_index, controls, borders))
             self._judge()
@@ -163,12 +168,6 @@ class LogStateKeeper:
             self._committed_index = index
             if self.states is not None:
                 self.states.commit(index)
-
-    def begin_anew(self) -> None:
-        """Another log has taken the place of this one: its state is that of its start."""
-        self._committed_index = max(self._store.begin.index, self._committed_index)
-        self._saver.forget()
-        self._forget()
 
     def _judge(self) -> None:
         """Tell the core if the state became known, or is no longer."""
@@ -237,5 +236,13 @@ class LogStateKeeper:
         self.states, at_borders = reading.finished()
         if self._committed_index > self.states.committed_index:
             self.states.commit(self._committed_index)
+        if isinstance(self.states.appended, LogState):
+            founding = Membership.of(self._directory.formation.founding)
+            self._raft.members.on_read(
+                [
+                    (index, membership_of(body) if body is not None else founding)
+                    for index, body in self.states.memberships()
+                ]
+            )
         self._saver.note(at_borders)
         self._judge()

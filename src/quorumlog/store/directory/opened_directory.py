@@ -75,6 +75,10 @@ class MemberDirectory:
         self._checkpoint_problem = ""
         self._checkpoint_lock = threading.Lock()
 
+    @property
+    def disk(self) -> Disk:
+        return self._disk
+
     def save_hard_state(self, state: HardState) -> None:
         """On disk when this returns. Raises StoreFailure."""
         self._hard_state_file.save(state)
@@ -146,6 +150,13 @@ class MemberDirectory:
     def sync_durable_point(self) -> None:
         """Due every `durable_sync_interval_ms`; cheap if nothing changed; any thread."""
         self._durable_file.sync()
+
+    def used_ratio(self) -> float:
+        """The share of its file system that is in use; any thread. Raises StoreFailure."""
+        try:
+            return self._disk.usage(self.path).used_ratio
+        except OSError as error:
+            raise StoreFailure(refusal(self.path, "measured", error)) from error
 
     def problems(self) -> tuple[str, ...]:
         """What could not be written for lack of space, in sentences."""

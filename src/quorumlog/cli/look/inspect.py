@@ -51,6 +51,12 @@ def _print_facts(found: Inspection) -> None:
     facts: list[tuple[str, object]] = [("directory", found.directory)]
     if found.is_java:
         facts.append(("written by", "a Java DLedger member"))
+    elif found.backup is not None:
+        cut = found.backup.cut
+        complete = "never complete" if cut is None else f"complete up to index {cut.index}"
+        facts.append(
+            ("backup", f"of group {found.group}, cluster {found.backup.cluster_id}; {complete}")
+        )
     else:
         facts += [
             ("member", f"{found.member_id} of group {found.group}, directory id {found.directory_id}"),

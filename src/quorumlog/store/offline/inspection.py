@@ -9,6 +9,7 @@ from typing import Any
 from quorumlog.entry import Formation, Replica
 from quorumlog.errors import ConfigError
 from quorumlog.store.disk import Disk, refusal
+from quorumlog.store.files.backup_file import BackupRecord, load_backup
 from quorumlog.store.files.start_file import START_NAME
 from quorumlog.store.ledger_store import DamagedRange, SpaceTaken
 from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME
@@ -64,6 +65,8 @@ class Inspection:
     damaged: tuple[DamagedRange, ...]
     """What the member has noted to be lost, and fetches from others once it runs."""
     tail: str
+    backup: BackupRecord | None = None
+    """The directory is no member's, but a backup."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -104,6 +107,7 @@ class Inspection:
             ],
             "damaged": [damaged_to_json(each) for each in self.damaged],
             "tail": self.tail,
+            "backup": None if self.backup is None else _backup_to_json(self.backup),
         }
 
 
@@ -139,7 +143,19 @@ def inspect_directory(
             damage=tuple(damage),
             damaged=reader.damaged,
             tail=reader.tail,
+            backup=load_backup(disk, path),
         )
+
+
+def _backup_to_json(record: BackupRecord) -> dict[str, Any]:
+    cut = record.cut
+    return {
+        "cluster_id": record.cluster_id,
+        "last_index": -1 if cut is None else cut.index,
+        "time_ms": record.time_ms,
+        "taken_ms": record.taken_ms,
+        "release": record.release,
+    }
 
 
 def _start_row(disk: Disk, path: str, reader: DirectoryReader) -> StartRow | None:

@@ -71,8 +71,10 @@ def failed_sync_repeated(patch: Patch) -> None:
         Segment.sync,
         "            except OSError as error:\n",
         "            except OSError as error:\n"
-        "                if reached():\n"
-        "                    return self._file.sync()\n",
+        "                try:\n"
+        "                    return reached() and self._file.sync()\n"
+        "                except OSError:\n"
+        "                    pass\n",
     )
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from quorumlog.backups import backup, restore
-    from quorumlog.batch import Entry, EntryBatch
+    from quorumlog.batch import Entry, EntryBatch, TimedEntry
     from quorumlog.client import (
         AsyncLedgerClient,
         LedgerClient,
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         LeaderNotReady,
         LeaderTransferring,
         LedgerError,
+        MembershipRefused,
         NotLeader,
         OutcomeUnknown,
         OutOfSequence,
@@ -87,6 +88,7 @@ __all__ = [
     "LocalCluster",
     "MemberAddress",
     "MemberStatusRow",
+    "MembershipRefused",
     "NotLeader",
     "OutOfSequence",
     "OutcomeUnknown",
@@ -102,6 +104,7 @@ __all__ = [
     "StoreFailure",
     "StreamOutcomeUnknown",
     "StreamProgress",
+    "TimedEntry",
     "TooManyReaders",
     "TransferFailed",
     "UnknownGroup",
@@ -120,7 +123,7 @@ __version__ = VERSION
 
 _HOMES = {
     "backups": ("backup", "restore"),
-    "batch": ("Entry", "EntryBatch"),
+    "batch": ("Entry", "EntryBatch", "TimedEntry"),
     "client": (
         "AsyncLedgerClient",
         "LedgerClient",

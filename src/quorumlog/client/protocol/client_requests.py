@@ -15,6 +15,7 @@ from quorumlog.wire.client_messages import (
     AnyClientMessage,
     AppendRequest,
     AppendResponse,
+    FindMarkRequest,
     HelloResponse,
     LayoutRequest,
     ReadersRequest,
@@ -111,7 +112,10 @@ class Request:
     @property
     def is_repeatable(self) -> bool:
         """It changes nothing, so a lost connection does not decide its outcome."""
-        return isinstance(self.message, (ReadRequest, StatusRequest, LayoutRequest, ReadersRequest))
+        return isinstance(
+            self.message,
+            (ReadRequest, StatusRequest, LayoutRequest, ReadersRequest, FindMarkRequest),
+        )
 
     @property
     def is_done(self) -> bool:

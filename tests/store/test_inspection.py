@@ -57,6 +57,8 @@ def test_a_directory_in_full(tmp_path: Path) -> None:
         "durable_index": 29,
         "segment_bytes": 1024,
         "index_segment_bytes": 320,
+        "start": None,
+        "states": [],
         "damage": [],
         "damaged": [],
         "tail": "",

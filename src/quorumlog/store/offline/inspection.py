@@ -10,10 +10,12 @@ from quorumlog.entry import Formation, Replica
 from quorumlog.errors import ConfigError
 from quorumlog.store.disk import Disk, refusal
 from quorumlog.store.files.backup_file import BackupRecord, load_backup
+from quorumlog.store.files.start_file import START_NAME
 from quorumlog.store.ledger_store import DamagedRange, SpaceTaken
 from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME
 from quorumlog.store.log.segment_view import list_segment_files
 from quorumlog.store.offline.directory_reader import DirectoryReader
+from quorumlog.store.offline.log_begin import StartRow, StateRow, start_row, state_rows
 from quorumlog.store.offline.log_extent import Damage
 from quorumlog.store.offline.verification import Progress, check_entries, damaged_to_json
 
@@ -55,6 +57,10 @@ class Inspection:
     index_segment_bytes: int
     space: SpaceTaken
     segments: tuple[SegmentRow, ...]
+    start: StartRow | None
+    """Where the log begins once its first entries are gone."""
+    states: tuple[StateRow, ...]
+    """In front of segments."""
     damage: tuple[Damage, ...]
     damaged: tuple[DamagedRange, ...]
     """What the member has noted to be lost, and fetches from others once it runs."""
@@ -87,6 +93,8 @@ class Inspection:
             "log_disk_bytes": self.space.disk_bytes,
             "log_apparent_bytes": self.space.apparent_bytes,
             "segments": [asdict(segment) for segment in self.segments],
+            "start": self.start and self.start._asdict(),
+            "states": [state._asdict() for state in self.states],
             "damage": [
                 {
                     "file": damage.path,
@@ -130,6 +138,8 @@ def inspect_directory(
             index_segment_bytes=reader.index_segment_bytes,
             space=_space_taken(disk, path),
             segments=tuple(_segment_row(reader, number) for number in range(len(reader.segments))),
+            start=_start_row(disk, path, reader),
+            states=() if reader.is_java else state_rows(disk, path, reader.header_at),
             damage=tuple(damage),
             damaged=reader.damaged,
             tail=reader.tail,
@@ -146,6 +156,13 @@ def _backup_to_json(record: BackupRecord) -> dict[str, Any]:
         "taken_ms": record.taken_ms,
         "release": record.release,
     }
+
+
+def _start_row(disk: Disk, path: str, reader: DirectoryReader) -> StartRow | None:
+    try:
+        return start_row(disk, path, reader.start)
+    except OSError as error:
+        raise ConfigError(refusal(f"{path}/{START_NAME}", "read", error)) from error
 
 
 def _space_taken(disk: Disk, path: str) -> SpaceTaken:

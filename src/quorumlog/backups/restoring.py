@@ -17,6 +17,7 @@ from contextlib import ExitStack
 
 import msgspec
 
+from quorumlog.backups.folding import state_at_end
 from quorumlog.batch import EntryBatch
 from quorumlog.config import MemberAddress, check_name, parse_members
 from quorumlog.entry import EntryKind, Formation, Replica
@@ -275,6 +276,7 @@ class _Restoring:
             for target in self._targets:
                 self._close_log(target.log, max(last.term, 0) + 1)
                 target.prepare(target.log.end.term)
+                self._check_state(target)
             end = self._targets[0].log.end
             assert all(target.log.end == end for target in self._targets), end
             for target in self._targets:
@@ -301,6 +303,16 @@ class _Restoring:
             for target in self._targets:
                 target.log.append(batch)
             report(batch.last_index + 1 - first_index, stop_index - first_index)
+
+    def _check_state(self, target: RestoredDirectory) -> None:
+        """Raises ConfigError: a member that cannot know the state of its log would never lead."""
+        state = state_at_end(target.log.store)
+        if not isinstance(state, LogState):
+            raise ConfigError(
+                f"{self._source.path}: {state.reason}; choose an index below it, or restore with the"
+                " release that has written it"
+            )
+        assert state.membership_index == target.log.end.index, (state, target.log.end)
 
     def _close_log(self, log: CopiedLog, term: int) -> None:
         """A no-op is the first entry of every term."""

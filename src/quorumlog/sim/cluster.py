@@ -16,6 +16,7 @@ from quorumlog.sim.faults.faults import Faults
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.network.sim_network import SimNetwork
 from quorumlog.sim.operations import Operations
+from quorumlog.sim.producers import SimProducer
 from quorumlog.sim.profile import SimulationProfile, random_beside
 from quorumlog.sim.trace import Trace
 
@@ -57,6 +58,7 @@ class SimCluster:
         self.network = SimNetwork(self)
         self.faults = Faults(self)
         self.clients = [SimClient(self, f"client{i}") for i in range(profile.clients)]
+        self.producers = [SimProducer(self, f"p{i}") for i in range(profile.producers)]
         self.checkers: list[Checker] = (
             lossy_disk_checkers if profile.has_lossy_disks else all_checkers
         )(self)

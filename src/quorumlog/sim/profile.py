@@ -109,6 +109,8 @@ class SimulationProfile:
     """Most appends name the entry that they expect to be the last."""
     writes_controls: bool = False
     """Leaders are made to write control entries now and then."""
+    producers: int = 0
+    """Clients with sessions."""
     time_marks: bool = False
     """As in `GroupConfig`; a minority of the wall clocks is wrong then."""
 
@@ -131,6 +133,7 @@ def draw_profile(
     greetings, stops = random_beside(random, "connections"), random_beside(random, "stops")
     conditions = random_beside(random, "conditions")
     controls, marks = random_beside(random, "controls"), random_beside(random, "the time")
+    sessions = random_beside(random, "producers")
     hasty = random.random() < 0.3
     if size is None:
         size = random.choice(SIZES)
@@ -188,6 +191,7 @@ def draw_profile(
         stops_with_successor=stops.random() < 0.4,
         appends_conditionally=conditions.random() < 0.2,
         writes_controls=controls.random() < 0.3,
+        producers=0 if lossy_disks else sessions.choice((0, 0, 0, 1, 2)),
         time_marks=marks.random() < 0.3,
     )
     if profile.clients == 3 and profile.body_bytes != 1500 and not lossy_disks:

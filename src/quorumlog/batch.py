@@ -13,6 +13,7 @@ every entry up to there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import Any, Self
 
 import msgspec
@@ -53,7 +54,7 @@ from quorumlog.header_array import (
 _BLANK_HEADER = bytes(HEADER_BYTES)
 _NORMAL_SHAPE = np.uint64(EntryKind.NORMAL << 32)
 _NORMAL_MAGIC = int(EntryKind.NORMAL).to_bytes(4, "big")
-_OF_ELECTIONS = np.array([EntryKind.NOOP, EntryKind.MEMBERSHIP], np.uint64)
+_OF_A_FULL_DISK = np.array([EntryKind.NOOP, EntryKind.MEMBERSHIP, EntryKind.KEEP], np.uint64)
 _FROM_NOOP = EntryKind.NOOP << 32
 _ABOVE_NOOP = (EntryKind.NOOP + 1) << 32
 _ZERO = np.zeros(1, np.int64)
@@ -66,6 +67,11 @@ class Entry(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     index: int
     term: int
     body: bytes
+
+
+class TimedEntry(Entry, frozen=True, array_like=True, gc=False):
+    append_time: datetime | None = None
+    """What the last time mark in front of it says, in UTC; None where there is none."""
 
 
 class EntryBatch:
@@ -299,10 +305,16 @@ class EntryBatch:
 
     @property
     def may_use_reserve(self) -> bool:
-        """Only entries without which no election ends well: no-ops, and who votes."""
+        """Only entries without which no election ends well, no-ops and who votes; and without which no
+        segment may go."""
         if not self.count or self.buffer[:4] == _NORMAL_MAGIC:
             return False
-        return bool(np.isin(self.words()[SHAPE] >> BITS_32, _OF_ELECTIONS).all())
+        return bool(np.isin(self.words()[SHAPE] >> BITS_32, _OF_A_FULL_DISK).all())
+
+    @property
+    def is_small_control(self) -> bool:
+        """Only no-ops, which may use all of the reserve: who votes must leave some for them."""
+        return self.may_use_reserve and self.total_bytes == HEADER_BYTES * self.count
 
     def log_state_positions(self) -> list[int]:
         """Where in the batch entries lie from which the log's state follows: none, almost always."""

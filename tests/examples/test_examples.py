@@ -68,7 +68,7 @@ def test_outbox(tmp_path: Path) -> None:
 
 
 def test_embedded_server(tmp_path: Path) -> None:
-    assert run("embedded_server.py", tmp_path) == ["100 events from index 1 on", "stopped"]
+    assert run("embedded_server.py", tmp_path) == ["100 events from index 2 on", "stopped"]
 
 
 def test_pytest_fixture(tmp_path: Path) -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import msgspec
 import pytest
 
-from quorumlog.errors import DiskFull
+from quorumlog.errors import DiskFull, StoreFailure
+from quorumlog.store.disk import OsDisk, OsFile
 from quorumlog.store.files.state_files import decode_state, encode_state, saved_positions
 from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogStart
 from tests.store.log_making import append_numbered, sync
+from tests.store.losing_disk import LosingDisk
 from tests.store.made_logs import flip, open_small, opened
-from tests.store.stopping_disk import StoppingDisk
+from tests.store.stopping_disk import Stopped, StoppingDisk
 from tests.store.test_drop import drop, filled, os_disk, segments, start_at
 
 
@@ -119,3 +123,95 @@ def test_lack_of_space_is_no_failure(tmp_path: Path) -> None:
         directory.store.borders.save(start_at(directory.store, 4))
     assert saved(directory.store) == []
     directory.close(clean=True)
+
+
+def test_a_cut_waits_for_no_sync_of_a_state(tmp_path: Path) -> None:
+    """What was staged of a border that is cut meanwhile is never a state."""
+    meanwhile: list[Callable[[], None]] = []
+
+    def refuse(what: str, path: str) -> OSError | None:
+        if what == "sync" and "/states/" in path and meanwhile:
+            meanwhile.pop()()
+        return None
+
+    path = tmp_path / "n0"
+    directory = filled(path, StoppingDisk(refuse=refuse))
+    store = directory.store
+    state = start_at(store, 20)
+    meanwhile.append(lambda: store.truncate_from(18))
+    assert not store.borders.save(state)
+    assert saved(store) == [] and list((path / "states").iterdir()) == []
+    meanwhile.append(lambda: drop(directory, 8))
+    assert store.borders.save(start_at(store, 16)), "what lies below may go meanwhile"
+    assert saved(store) == [16]
+    directory.close(clean=True)
+
+
+def test_what_the_system_refuses_is_a_sentence(tmp_path: Path) -> None:
+    class Exhausted(OsDisk):
+        is_exhausted = False
+
+        def open(self, path: str, *, writable: bool = True, create: bool = False) -> OsFile:
+            if self.is_exhausted:
+                raise OSError(errno.EMFILE, "Too many open files", path)
+            return super().open(path, writable=writable, create=create)
+
+    disk = Exhausted()
+    directory = filled(tmp_path / "n0", disk)
+    save_all(directory.store, 4, 8)
+    disk.is_exhausted = True
+    for act in (
+        lambda: saved(directory.store),
+        lambda: directory.store.borders.save(start_at(directory.store, 12)),
+    ):
+        with pytest.raises(StoreFailure, match="raise the limit of open files"):
+            act()
+    directory.close(clean=False)
+
+
+@pytest.mark.usefixtures("no_syncs")
+def test_killed_at_any_step_a_state_is_whole_or_not_there(tmp_path: Path) -> None:
+    found = []
+    for stop_at in range(100):
+        path = tmp_path / str(stop_at)
+        directory = filled(path)
+        save_all(directory.store, 4)
+        directory.close(clean=True)
+        stopping = StoppingDisk()
+        directory = open_small(path, disk=stopping)
+        stopping.stop_at = len(stopping.steps) + stop_at
+        is_whole = True
+        try:
+            save_all(directory.store, 8)
+        except Stopped:
+            is_whole = False
+        stopping.stop_at = -1
+        directory.close(clean=False)
+        with opened(path) as directory:
+            found.append(saved(directory.store))
+            assert directory.committed_index == found[-1][0] - 1, "what is saved was committed"
+        assert not list((path / "states").glob("*.tmp"))
+        if is_whole:
+            break
+    assert found[0] == [4] and found[-1] == [8, 4] and found == sorted(found)
+
+
+def test_without_power_at_any_step_what_was_saved_stays() -> None:
+    for seed in range(3):
+        for stop_at in range(100):
+            losing = LosingDisk()
+            directory = filled(Path("m"), losing)
+            save_all(directory.store, 4)
+            losing.steps_left = stop_at
+            try:
+                save_all(directory.store, 8)
+                is_whole = True
+            except Stopped:
+                is_whole = False
+            losing.steps_left = -1
+            losing.lose_power(Random(seed * 1000 + stop_at))
+            directory = open_small(Path("m"), disk=losing)
+            assert saved(directory.store) in ([[8, 4]] if is_whole else [[4], [8, 4]])
+            directory.close(clean=True)
+            if is_whole:
+                break

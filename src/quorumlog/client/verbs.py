@@ -7,19 +7,21 @@ clients drive (`LedgerClient._run`, `AsyncLedgerClient._run`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from quorumlog.append_times import AppendTimes, time_of
 from quorumlog.batch import Entry, EntryBatch
 from quorumlog.client.arguments import (
     INDEX_LIMIT,
     checked_expected_last,
     checked_limit,
-    checked_producer,
     milliseconds,
     positive,
     whole,
 )
+from quorumlog.client.producers import producer_verbs
 from quorumlog.client.protocol.append_joiner import JoinedAppends
 from quorumlog.client.protocol.append_window import BatchGatherer, batch_of
 from quorumlog.client.protocol.client_protocol import ClientProtocol
@@ -34,43 +36,34 @@ from quorumlog.client.protocol.client_requests import (
     response_of,
 )
 from quorumlog.client.protocol.read_plan import ReadPlan
-from quorumlog.client.readers import reader_rows
+from quorumlog.client.readers import reader_verbs
 from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow, number_of
+from quorumlog.client.readers.reader_verbs import ReaderStand
 from quorumlog.client.result_streams import (
     TAIL_WAIT_MS,
     Appending,
     Reading,
     Step,
     Tailing,
+    TimedReading,
     Verb,
     request_of,
 )
 from quorumlog.client.status_rows import MemberStatusRow, rows_of
 from quorumlog.client.system import now_ms
+from quorumlog.client.times import mark_verbs
 from quorumlog.entry import AppendReceipt, EntryKind
 from quorumlog.errors import (
     BadRequest,
     IndexOutOfRange,
-    OutcomeUnknown,
     ProtocolViolation,
-    Refused,
-    UnknownReader,
 )
 from quorumlog.wire.client_messages import (
     AppendRequest,
-    ForgetProducer,
-    ForgetProducerResponse,
-    LastSequence,
-    LastSequenceResponse,
     LayoutRequest,
     LayoutResponse,
-    ListProducers,
-    ListProducersResponse,
     MoveReaderRequest,
-    MoveReaderResponse,
     ProducerInfo,
-    ReadersRequest,
-    ReadersResponse,
     ReadRequest,
     ReadResponse,
     StatusRequest,
@@ -81,16 +74,13 @@ from quorumlog.wire.client_messages import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+T = TypeVar("T")
+
 LAGGING_MEMBER_WAIT_MS = 1000
 """How long a follower may take to learn that an entry that others know of is committed."""
 GET_LIMIT_BYTES = 1
 SUBSTITUTE_TIMEOUT_MS = 5000
 """For a member that is asked in place of a damaged one: there may be another to ask after it."""
-
-
-class ReaderStand(NamedTuple):
-    position: int
-    hold: int
 
 
 def call(request: Request) -> Step:
@@ -166,37 +156,16 @@ class Verbs:
     # ---------------------------------------------------------------- producers
 
     def last_sequence(self, timeout_ms: float | None) -> Verb[int]:
-        if self._protocol.producer is None:
-            raise BadRequest("this client has no producer: connect(..., producer_id=...)")
-        message = LastSequence(producer=self._protocol.producer)
-        request = request_of(message, LEADER, self.timeout_ms_of(timeout_ms), in_session=True)
-        yield call(request)
-        return response_of(request, LastSequenceResponse).producer.last_sequence
+        return producer_verbs.last_sequence(self._protocol.producer, self.timeout_ms_of(timeout_ms))
 
     def producers(self, timeout_ms: float | None) -> Verb[list[ProducerInfo]]:
-        allowed_ms, found = self.timeout_ms_of(timeout_ms), list[ProducerInfo]()
-        while True:
-            after = found[-1].producer if found else ""
-            request = request_of(ListProducers(after=after), LEADER, allowed_ms)
-            yield call(request)
-            response = response_of(request, ListProducersResponse)
-            found += response.producers
-            if response.is_last:
-                return found
+        return producer_verbs.producers(self.timeout_ms_of(timeout_ms))
 
     def producer(self, producer_id: str, timeout_ms: float | None) -> Verb[ProducerInfo]:
-        message = LastSequence(producer=checked_producer(producer_id))
-        request = request_of(message, LEADER, self.timeout_ms_of(timeout_ms))
-        yield call(request)
-        return response_of(request, LastSequenceResponse).producer
+        return producer_verbs.producer(producer_id, self.timeout_ms_of(timeout_ms))
 
     def forget_producer(self, producer_id: str, timeout_ms: float | None) -> Verb[ProducerInfo]:
-        known = yield from self.producer(producer_id, timeout_ms)
-        message = ForgetProducer(producer=known.producer, epoch=known.epoch)
-        request = request_of(message, LEADER, self.timeout_ms_of(timeout_ms))
-        yield call(request)
-        response_of(request, ForgetProducerResponse)
-        return known
+        return producer_verbs.forget(producer_id, self.timeout_ms_of(timeout_ms))
 
     # ---------------------------------------------------------------- read
 
@@ -213,10 +182,17 @@ class Verbs:
                 return _entry_of(request, batch, index)
 
     def read(
-        self, first_index: int, stop_index: int | None, limit: int | None, from_member: str | None
+        self,
+        first_index: int,
+        stop_index: int | None,
+        limit: int | None,
+        from_member: str | None,
+        with_time: bool = False,
     ) -> Reading[Entry]:
         limit = checked_limit(limit)
         plan = self._range_plan(first_index, stop_index, from_member, entries_hint=limit)
+        if with_time:
+            return self._timed(Reading(plan, _whole), AppendTimes.entries, from_member, limit)
         return Reading(plan, EntryBatch.entries, limit)
 
     def read_batches(
@@ -234,16 +210,24 @@ class Verbs:
         columns: Sequence[str] | None,
         **sizes: int,
     ) -> Reading[pa.RecordBatch]:
-        from quorumlog.arrow import record_batch_of, schema_of
+        from quorumlog.arrow import TIME_COLUMN, record_batch_of, schema_of
 
         schema = schema_of(columns)
 
-        def rows_of(batch: EntryBatch) -> Iterable[pa.RecordBatch]:
-            rows = record_batch_of(batch, schema)
+        def rows_of(
+            batch: EntryBatch, times: list[tuple[int, int]] | None = None
+        ) -> Iterable[pa.RecordBatch]:
+            rows = record_batch_of(batch, schema, times=times)
             return (rows,) if rows.num_rows else ()
 
         plan = self._range_plan(first_index, stop_index, from_member, **sizes)
-        return Reading(plan, rows_of)
+        if TIME_COLUMN not in schema.names:
+            return Reading(plan, rows_of)
+
+        def timed_rows_of(times: AppendTimes, batch: EntryBatch) -> Iterable[pa.RecordBatch]:
+            return rows_of(batch, times.runs(batch))
+
+        return self._timed(Reading(plan, _whole), timed_rows_of, from_member)
 
     def tail(
         self,
@@ -252,13 +236,35 @@ class Verbs:
         *,
         wait: bool,
         timeout_ms: float | None,
+        with_time: bool = False,
     ) -> Reading[Entry]:
         self._protocol.check_open()
         if first_index != "latest":
             first_index = whole('first_index, unless "latest",', first_index)
         opening = self._tail_plan(first_index, from_member, wait=wait)
         patience_ms = float("inf") if timeout_ms is None else self.timeout_ms_of(timeout_ms)
-        return Tailing(opening, lambda: self._protocol.is_closed, patience_ms)
+        if with_time:
+            tailing = Tailing(opening, self._is_closed, patience_ms, _whole)
+            return self._timed(tailing, AppendTimes.entries, from_member)
+        return Tailing(opening, self._is_closed, patience_ms, EntryBatch.entries)
+
+    def _is_closed(self) -> bool:
+        return self._protocol.is_closed
+
+    def _timed(
+        self,
+        batches: Reading[EntryBatch],
+        part_of: Callable[[AppendTimes, EntryBatch], Iterable[T]],
+        from_member: str | None,
+        limit: int | None = None,
+    ) -> Reading[T]:
+        """Who gave the first entry is asked for its time: it knows that it is committed."""
+        member = None if from_member == "any" else from_member
+
+        def time_ms_at(index: int) -> Verb[int]:
+            return mark_verbs.time_ms_at(index, member, self.timeout_ms)
+
+        return TimedReading(batches, time_ms_at, part_of, limit)
 
     def _tail_plan(
         self, first_index: int | Literal["latest"], from_member: str | None, *, wait: bool
@@ -297,6 +303,12 @@ class Verbs:
             return request.error.committed_index
         raise request.error or ProtocolViolation(f"{request.response} above the end of every log")
 
+    def index_at(self, time: datetime, from_member: str | None) -> Verb[int]:
+        return mark_verbs.index_at(time, from_member, self.timeout_ms)
+
+    def time_at(self, index: int, from_member: str | None) -> Verb[datetime | None]:
+        return time_of((yield from mark_verbs.time_ms_at(index, from_member, self.timeout_ms)))
+
     # ---------------------------------------------------------------- readers
 
     def open_reader(
@@ -312,46 +324,27 @@ class Verbs:
         elif first_index is not None:
             position = whole('first_index, unless "latest",', first_index)
         message = MoveReaderRequest(
-            reader=_reader_name(name), position=position, hold=number_of(hold), opens=True
+            reader=reader_verbs.checked_name(name), position=position, hold=number_of(hold), opens=True
         )
-        return (yield from self._move(message, timeout_ms))
+        return (yield from reader_verbs.move(message, self.timeout_ms_of(timeout_ms)))
 
     def commit_reader(self, name: str, index: int, timeout_ms: float | None) -> Verb[ReaderStand]:
         message = MoveReaderRequest(reader=name, position=whole("index", index))
-        return (yield from self._move(message, timeout_ms))
+        return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
 
     def seek_reader(
         self, name: str, index: int, seeks_from: int, timeout_ms: float | None
     ) -> Verb[ReaderStand]:
         position = whole("index", index)
         message = MoveReaderRequest(reader=name, position=position, seeks_from=seeks_from)
-        return (yield from self._move(message, timeout_ms))
+        return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
 
     def end_reader(self, name: str, timeout_ms: float | None) -> Verb[ReaderStand]:
-        return (yield from self._move(MoveReaderRequest(reader=name, ends=True), timeout_ms))
-
-    def _move(self, message: MoveReaderRequest, timeout_ms: float | None) -> Verb[ReaderStand]:
-        """Made again where nobody knows whether it was done: a second time it changes nothing."""
-        deadline_ms = now_ms() + self.timeout_ms_of(timeout_ms)
-        unknown: OutcomeUnknown | None = None
-        while True:
-            request = request_of(message, LEADER, deadline_ms - now_ms())
-            yield call(request)
-            error = request.error
-            if message.ends and unknown is not None and isinstance(error, UnknownReader):
-                return ReaderStand(-1, 0)
-            if isinstance(error, OutcomeUnknown) and now_ms() < deadline_ms:
-                unknown = error
-            elif unknown is not None and isinstance(error, Refused) and error.retriable:
-                raise unknown  # no time was left to make it again
-            else:
-                response = response_of(request, MoveReaderResponse)
-                return ReaderStand(response.position, response.hold)
+        message = MoveReaderRequest(reader=name, ends=True)
+        return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
 
     def readers(self, timeout_ms: float | None) -> Verb[list[ReaderRow]]:
-        request = request_of(ReadersRequest(), LEADER, self.timeout_ms_of(timeout_ms))
-        yield call(request)
-        return reader_rows.rows_of(response_of(request, ReadersResponse))
+        return reader_verbs.readers(self.timeout_ms_of(timeout_ms))
 
     # ---------------------------------------------------------------- the group
 
@@ -425,10 +418,8 @@ class Verbs:
         return _read_request(message, RequestTarget(TargetKind.ADDRESS, address), timeout_ms)
 
 
-def _reader_name(name: str) -> str:
-    if not isinstance(name, str):
-        raise BadRequest(f"the name of a reader is a text, not {name!r}")
-    return "".join(name)
+def _whole(batch: EntryBatch) -> Iterable[EntryBatch]:
+    return (batch,)
 
 
 def _read_request(message: ReadRequest, target: RequestTarget, timeout_ms: float) -> Request:

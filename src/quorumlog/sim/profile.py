@@ -113,6 +113,8 @@ class SimulationProfile:
     """Clients with sessions."""
     time_marks: bool = False
     """As in `GroupConfig`; a minority of the wall clocks is wrong then."""
+    drops_segments: bool = False
+    """Members let their first segments go now and then."""
 
     def storage_of(self, number: int) -> StoreConfig:
         """Of the member with this number."""
@@ -134,6 +136,7 @@ def draw_profile(
     conditions = random_beside(random, "conditions")
     controls, marks = random_beside(random, "controls"), random_beside(random, "the time")
     sessions = random_beside(random, "producers")
+    drops = random_beside(random, "drops")
     hasty = random.random() < 0.3
     if size is None:
         size = random.choice(SIZES)
@@ -156,6 +159,7 @@ def draw_profile(
     is_async = random.random() < 0.1
     storage = StoreConfig(
         flush="async" if is_async else "sync",
+        retention="off",
         segment_bytes=segment_bytes,
         index_segment_bytes=random.choice((320, 2048)),
         reserve_step_bytes=random.choice((1024, 8192)),
@@ -193,6 +197,10 @@ def draw_profile(
         writes_controls=controls.random() < 0.3,
         producers=0 if lossy_disks else sessions.choice((0, 0, 0, 1, 2)),
         time_marks=marks.random() < 0.3,
+        # A damaged range that all others have dropped stays damaged for now.
+        drops_segments=not {"flipped bit", "zeroed page"} & {*(chosen or FAULT_KINDS)}
+        and not lossy_disks
+        and drops.random() < 0.3,
     )
     if profile.clients == 3 and profile.body_bytes != 1500 and not lossy_disks:
         profile = replace(profile, asks_for_end=True)

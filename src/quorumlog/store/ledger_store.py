@@ -46,6 +46,8 @@ class LogStart(msgspec.Struct, frozen=True, array_like=True):
     replaces: bool = False
     """The log was put in place of another one: whatever segments lie here are of that one, until this
     is False again."""
+    owed_index: int = -1
+    """Of a log that was installed: the group had committed entries up to here then."""
 
 
 class LogRange(NamedTuple):
@@ -186,10 +188,6 @@ class SyncTask(Protocol):
 class Borders(Protocol):
     """The entries in front of the log's segments, behind which it may begin one day; any thread."""
 
-    @property
-    def has_any(self) -> bool:
-        """Does the log lie in more than one segment?"""
-
     def newest(self, last_index: int) -> LogPoint | None:
         """The last border above the begin whose entry is at or below `last_index`, and which durable
         entries follow; its `position` is that of the segment. None if there is none, or damage hides
@@ -209,6 +207,9 @@ class Borders(Protocol):
 
     def saved(self) -> Iterator[LogStart]:
         """The newest first; only those of this very log. Raises StoreFailure."""
+
+    def saved_at(self, point: LogPoint) -> LogStart | None:
+        """The state at this border, as `newest` gives it; None: it is not saved."""
 
 
 class LedgerStore(Protocol):
@@ -230,6 +231,9 @@ class LedgerStore(Protocol):
         deleting what lies below, oldest first. What a full disk keeps from being deleted is left to the
         next such work, or to a start. The work raises StoreFailure."""
 
+    def left_to_delete(self) -> Callable[[], None] | None:
+        """The same work once more, where a full disk has kept something of what was dropped."""
+
     @property
     def end(self) -> LogPoint:
         """The last entry that is held, durable or not."""
@@ -241,11 +245,12 @@ class LedgerStore(Protocol):
     def term_runs(self) -> tuple[tuple[int, int], ...]:
         """((first_index, term), ...) of the whole log, in order. Called once, at a start."""
 
-    def plan(self, sizes: Int64Array, *, control: bool = False) -> Int64Array:
+    def plan(self, sizes: Int64Array, *, control: bool = False, sparing: bool = False) -> Int64Array:
         """Reserve space for a batch; returns where each entry will lie, shape (count,).
 
         The append of the same sizes cannot run out of space then. `control` entries may use the reserve
-        that data may not. Raises DiskFull, BodyTooLarge; nothing has changed then.
+        that data may not; half of it is left, for no-ops, if `sparing`. Raises DiskFull, BodyTooLarge;
+        nothing has changed then.
         """
 
     def append(self, batch: EntryBatch) -> None:
@@ -309,7 +314,8 @@ class LedgerStore(Protocol):
         DirectoryDamaged says in `index` and `stop_index` where it may lie."""
 
     def control_batches(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
-        """All control entries among these, as the files have them; any thread. Raises
+        """All control entries among these, each by itself, as the files have them: reads all that lies
+        there. Any thread. Raises
         IndexOutOfRange if the log was cut meanwhile, RangeDamaged where it cannot be known whether there
         are some, DirectoryDamaged."""
 

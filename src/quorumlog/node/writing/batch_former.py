@@ -23,12 +23,13 @@ from quorumlog.errors import (
     PendingFull,
 )
 from quorumlog.header_array import Int64Array
-from quorumlog.log_state.control_entries import ControlBody, encode_body, kind_of
+from quorumlog.log_state.control_entries import ControlBody, Membership, encode_body, kind_of
 from quorumlog.node.pending_appends import PendingAppends
 from quorumlog.node.transfers import Transfers
 from quorumlog.node.writing.append_conditions import AppendConditions
 from quorumlog.node.writing.flusher import Flusher
 from quorumlog.node.writing.log_writer import LogWriter, Promised
+from quorumlog.node.writing.memberships import membership_of
 from quorumlog.node.writing.producer_sessions import ProducerSessions
 from quorumlog.node.writing.time_marks import TimeMarks
 from quorumlog.store.ledger_store import LedgerStore
@@ -177,8 +178,7 @@ class BatchFormer:
         batch = batches[0] if len(batches) == 1 else EntryBatch.concatenate(batches)
         try:
             positions = self._plan(batch)
-            kind = EntryKind.TIME if in_front else EntryKind.NORMAL
-            first = self._raft.propose(batch.count, kind, size_bytes=batch.total_bytes)
+            first = self._raft.propose(batch.count, size_bytes=batch.total_bytes)
         except LedgerError as error:
             # Nothing queued behind a refused append may get in before it: streams keep their order.
             held_back = [each.append for each in unmet] + [each.append for each in judged]
@@ -196,15 +196,21 @@ class BatchFormer:
 
     def propose_control(self, body: ControlBody) -> EntryId:
         """Propose a control entry, behind all that is proposed already; the log's state says what comes
-        of it. Raises what `RaftNode.propose` and `LogStateKeeper.admit_own` raise."""
+        of it. Raises what `RaftNode.propose`, `LogStateKeeper.admit_own` and, of a membership,
+        `MembershipChange.check` raise."""
         assert not self._writer.promised, "what was proposed before is not carried out"
         if self._raft.role is not Role.LEADER:
             raise self.not_leader()
         kind = kind_of(body)
-        self._writer.log_state.admit_own(body)
+        self._writer.log_state.admit_own(kind)
         batch = EntryBatch.control(kind, encode_body(body))
-        positions = self._store.plan(batch.sizes, control=batch.may_use_reserve)
-        entry = self._raft.propose(1, kind, size_bytes=batch.total_bytes)
+        positions = self._store.plan(
+            batch.sizes, control=batch.may_use_reserve, sparing=not batch.is_small_control
+        )
+        if isinstance(body, Membership):
+            entry = self._raft.members.propose(membership_of(body), size_bytes=batch.total_bytes)
+        else:
+            entry = self._raft.propose(1, kind, size_bytes=batch.total_bytes)
         self._writer.promised.append(Promised(entry.index, batch, positions, has_controls=True))
         return entry
 

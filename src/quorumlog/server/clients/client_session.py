@@ -23,6 +23,7 @@ from quorumlog.errors import (
 )
 from quorumlog.log_state.control_entries import Hold
 from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
+from quorumlog.node.reading.mark_finder import MarkOutcome
 from quorumlog.node.retention.reader_moves import MoveOutcome, ReaderMove
 from quorumlog.node.transfers import TransferOutcome
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS, AppendStreams
@@ -34,11 +35,13 @@ from quorumlog.server.clients.producer_requests import (
 )
 from quorumlog.server.connection import WRITE_BUFFER_BYTES, Connection
 from quorumlog.server.node_driver import NodeDriver
-from quorumlog.server.waiting_reads import ReadOutcome
+from quorumlog.server.waiting_reads import ReadOutcome, begins_anew
 from quorumlog.store.ledger_store import LOG_ORIGIN, LogStart
 from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
+    FindMarkRequest,
+    FindMarkResponse,
     LayoutRequest,
     LayoutResponse,
     MoveReaderRequest,
@@ -70,6 +73,7 @@ _REQUESTS = (
     LayoutRequest,
     MoveReaderRequest,
     ReadersRequest,
+    FindMarkRequest,
     *PRODUCER_REQUESTS,
 )
 
@@ -105,6 +109,8 @@ class ClientSession:
             known = ", ".join(self._drivers)
             error = UnknownGroup(f"group {group!r} is not served here; groups: {known}")
             self._connection.send(group, error_response(request.request_id, error))
+        elif driver.stopped and (number := getattr(request, "request_id", None)) is not None:
+            self._refuse(driver, number, begins_anew(driver.config.member_id))
         elif isinstance(request, AppendRequest):
             if request.previous_connection:
                 self._close_client(request.previous_connection)
@@ -123,6 +129,8 @@ class ClientSession:
             driver.enter(self._connection, self._move_reader, driver, request)
         elif isinstance(request, ReadersRequest):
             driver.enter(self._connection, self._readers, driver, request)
+        elif isinstance(request, FindMarkRequest):
+            driver.enter(self._connection, self._find_mark, driver, request)
         else:
             raise ProtocolViolation(f"{type(request).__name__} from a client")
 
@@ -307,6 +315,27 @@ class ClientSession:
             self._connection.send(driver.config.group, response)
 
         driver.node.transfer(request.to_member_id, done)
+
+    def _find_mark(self, driver: NodeDriver, request: FindMarkRequest) -> None:
+        node = driver.node
+
+        def done(outcome: MarkOutcome) -> None:
+            if isinstance(outcome, LedgerError):
+                self._refuse(driver, request.request_id, outcome)
+                return
+            response = FindMarkResponse(
+                request_id=request.request_id,
+                index=-1 if outcome is None else outcome.index,
+                time_ms=-1 if outcome is None else outcome.time_ms,
+                ledger_begin_index=node.store.begin.index + 1,
+                committed_index=node.committed_index,
+            )
+            self._connection.send(driver.config.group, response)
+
+        if request.index >= 0:
+            node.marks.at_index(request.index, done)
+        else:
+            node.marks.at_time(request.time_ms, done)
 
     def _layout(self, driver: NodeDriver, request: LayoutRequest) -> None:
         config, node = driver.config, driver.node

@@ -9,15 +9,16 @@ import pytest
 
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt
-from quorumlog.errors import ProducerFenced, SequenceGap
+from quorumlog.errors import ProducerExpired, ProducerFenced, SequenceGap
 from quorumlog.log_state.control_entries import Epoch
 from quorumlog.node.pending_appends import SessionPlace
 from quorumlog.node.writing.producer_sessions import Connected
 from quorumlog.sim import run
 from quorumlog.sim.member import SimMember
+from quorumlog.sim.operations import PRODUCED
 from quorumlog.sim.profile import SimulationProfile, draw_profile
 from quorumlog.sim.run import run_seed
-from tests.sim.scenario import Scenario
+from tests.sim.scenario import ELECTION_MS, Scenario
 
 TOKENS = [bytes([number]) * 16 for number in range(1, 5)]
 
@@ -56,7 +57,7 @@ def bodies(member: SimMember) -> list[bytes]:
     store, found = member.node.store, list[bytes]()
     for index in range(store.begin.index + 1, store.end.index + 1):
         found += [entry.body for entry in store.read_from(index, index + 1, 1)[1].entries()]
-    return [body for body in found if body.startswith(b"#")]
+    return [body for body in found if body.startswith(PRODUCED)]
 
 
 def test_a_leader_that_is_alone_answers_nothing_and_lets_nothing_in_that_stays() -> None:
@@ -65,20 +66,73 @@ def test_a_leader_that_is_alone_answers_nothing_and_lets_nothing_in_that_stays()
     old = scene.await_leader()
     others = scene.followers()
     epoch = connect(scene, old).epoch
-    assert isinstance(append(scene, old, epoch, 0, b"#0"), AppendReceipt)
+    assert isinstance(append(scene, old, epoch, 0, b"P0"), AppendReceipt)
     scene.cut([old], others)
-    lone = [send(old, epoch, 1, b"#lost")]
+    lone = [send(old, epoch, 1, b"Plost")]
     scene.run_for(20)
-    lone += [send(old, epoch, 1, b"#lost"), send(old, epoch, 9, b"#gap"), ask_to_connect(old, TOKENS[1])]
+    lone += [send(old, epoch, 1, b"Plost"), send(old, epoch, 9, b"Pgap"), ask_to_connect(old, TOKENS[1])]
     shown: list[Any] = []
     old.enter(lambda: old.node.sessions.show("p", shown.append, None))
     new = scene.await_leader(*others)
-    assert isinstance(append(scene, new, epoch, 1, b"#1"), AppendReceipt)
+    assert isinstance(append(scene, new, epoch, 1, b"P1"), AppendReceipt)
     assert not any(isinstance(one, AppendReceipt | SequenceGap | Connected) for o in lone for one in o)
     assert not any(hasattr(one, "session") for one in shown)
     scene.heal()
     scene.until(lambda: old.node.raft.ledger_end == new.node.raft.ledger_end, "one log")
-    assert bodies(old) == [b"#0", b"#1"]
+    assert bodies(old) == [b"P0", b"P1"]
+
+
+def test_what_is_not_committed_yet_counts_for_what_comes_behind_it() -> None:
+    scene = Scenario()
+    leader = scene.await_leader()
+    epoch = connect(scene, leader).epoch
+    others = scene.followers()
+    scene.cut([leader], others)
+    outcomes = [send(leader, epoch, 0, b"P0")]
+    scene.run_for(5)
+    outcomes += [send(leader, epoch, 1, b"P1"), send(leader, epoch, 0, b"P0")]
+    scene.run_for(5)
+    assert outcomes == [[], [], []]
+    scene.heal()
+    scene.until(lambda: all(outcomes), "answers to all")
+    assert isinstance(outcomes[1][0], AppendReceipt)
+    assert outcomes[0] == outcomes[2]
+    assert bodies(leader) == [b"P0", b"P1"]
+
+
+def test_a_repetition_of_what_nobody_else_has_is_no_receipt_yet() -> None:
+    """A majority still follows the leader while its data does not get through."""
+    scene = Scenario()
+    leader = scene.await_leader()
+    epoch = connect(scene, leader).epoch
+    others = scene.followers()
+    for member in others:
+        scene.cluster.network.pipes[leader.member_id, member.member_id].limits(None, largest_bytes=200)
+    end_index = leader.node.store.end.index
+    body = b"P" + bytes(400)
+    first = send(leader, epoch, 0, body)
+    scene.until(lambda: leader.node.store.end.index > end_index, "an entry that nobody else gets")
+    again, gap = send(leader, epoch, 0, body), send(leader, epoch, 5, b"P5")
+    scene.run_for(ELECTION_MS)
+    assert [first, again, gap] == [[], [], []]
+    leader.kill()
+    scene.until(lambda: scene.leader(*others) is not None, "another leader")
+    assert isinstance(append(scene, scene.await_leader(*others), epoch, 0, b"P0"), AppendReceipt)
+    scene.make_whole()
+    assert bodies(leader) == [b"P0"]
+
+
+def test_an_unknown_epoch_and_a_gap_let_nothing_in() -> None:
+    scene = Scenario()
+    leader = scene.await_leader()
+    epoch = connect(scene, leader).epoch
+    later = Epoch(epoch.index + 50, epoch.term)
+    assert isinstance(append(scene, leader, later, 0, b"Plater"), ProducerExpired)
+    gap = append(scene, leader, epoch, 1, b"P1")
+    assert isinstance(gap, SequenceGap)
+    assert gap.expected_sequence == 0
+    assert isinstance(append(scene, leader, epoch, 0, b"P0"), AppendReceipt)
+    assert bodies(leader) == [b"P0"]
 
 
 def test_who_is_fenced_is_fenced_at_every_leader() -> None:
@@ -86,25 +140,25 @@ def test_who_is_fenced_is_fenced_at_every_leader() -> None:
     old = scene.await_leader()
     first = connect(scene, old)
     second = connect(scene, old, TOKENS[1], first.epoch)
-    assert isinstance(append(scene, old, second.epoch, 0, b"#0"), AppendReceipt)
+    assert isinstance(append(scene, old, second.epoch, 0, b"P0"), AppendReceipt)
     others = scene.followers()
     scene.cut([old], others)
     new = scene.await_leader(*others)
-    assert isinstance(append(scene, new, first.epoch, 1, b"#late"), ProducerFenced)
+    assert isinstance(append(scene, new, first.epoch, 1, b"Plate"), ProducerFenced)
     assert connect(scene, new, TOKENS[0]) == Connected(False, second.epoch, 0)
-    assert isinstance(append(scene, new, second.epoch, 1, b"#1"), AppendReceipt)
+    assert isinstance(append(scene, new, second.epoch, 1, b"P1"), AppendReceipt)
 
 
 def test_numbers_go_on_with_the_next_epoch() -> None:
     scene = Scenario()
     leader = scene.await_leader()
     first = connect(scene, leader)
-    append(scene, leader, first.epoch, 0, b"#0", b"#1")
+    append(scene, leader, first.epoch, 0, b"P0", b"P1")
     second = connect(scene, leader, TOKENS[1], first.epoch)
     assert second.last_sequence == 1
-    again = append(scene, leader, second.epoch, 1, b"#1")
+    again = append(scene, leader, second.epoch, 1, b"P1")
     assert isinstance(again, AppendReceipt)
-    assert bodies(leader) == [b"#0", b"#1"]
+    assert bodies(leader) == [b"P0", b"P1"]
 
 
 @pytest.mark.parametrize("seed", [0, 2, 17])

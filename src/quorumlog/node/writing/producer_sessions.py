@@ -38,6 +38,7 @@ from quorumlog.log_state.control_entries import (
     Epoch,
     OpenProducer,
     ProducerBatch,
+    encode_batch,
     encode_body,
 )
 from quorumlog.log_state.log_state import LogState
@@ -170,7 +171,7 @@ class ProducerSessions:
             assert batch is not None
         last_sequences[producer] = last_sequence + batch.count
         said = ProducerBatch(producer, epoch, last_sequence + 1, batch.count, held > 0)
-        append.lead = EntryBatch.control(EntryKind.PRODUCER, encode_body(said))
+        append.lead = EntryBatch.control(EntryKind.PRODUCER, encode_batch(said))
         return None
 
     def _receipt(self, ranges: Sequence[Range]) -> AppendReceipt:

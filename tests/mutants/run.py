@@ -25,6 +25,7 @@ PARTS = (
     "membership",
     "time_marks",
     "backups",
+    "sessions",
 )
 for part in PARTS:
     importlib.import_module(f"tests.mutants.{part}")

@@ -47,6 +47,7 @@ RECENT_BYTES = 16 * MIB
 class Carrier(Protocol):
     """What parts ask of the node that they are parts of."""
 
+    config: GroupConfig
     directory: MemberDirectory
     committed_index: int
 

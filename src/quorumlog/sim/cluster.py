@@ -20,6 +20,7 @@ from quorumlog.sim.profile import SimulationProfile, random_beside
 from quorumlog.sim.trace import Trace
 from quorumlog.sim.work.clients import SimClient
 from quorumlog.sim.work.member_work import MemberWork
+from quorumlog.sim.work.producers import SimProducer
 
 
 class SimCluster:
@@ -72,6 +73,7 @@ class SimCluster:
         self.faults = Faults(self)
         self.member_work = MemberWork(self)
         self.clients = [SimClient(self, f"client{i}") for i in range(profile.clients)]
+        self.producers = [SimProducer(self, f"p{i}") for i in range(profile.producers)]
         self.checkers: list[Checker] = (
             lossy_disk_checkers if profile.has_lossy_disks else all_checkers
         )(self)

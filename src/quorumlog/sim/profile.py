@@ -122,6 +122,8 @@ class SimulationProfile:
     """Members come and go by request."""
     writes_controls: bool = False
     """Leaders are made to write control entries now and then."""
+    producers: int = 0
+    """Clients with sessions."""
     time_marks: bool = False
     """As in `GroupConfig`; a minority of the wall clocks is wrong then."""
     drops_segments: bool = False
@@ -152,6 +154,7 @@ def draw_profile(
     conditions = random_beside(random, "conditions")
     controls, marks = random_beside(random, "controls"), random_beside(random, "the time")
     members = random_beside(random, "members")
+    sessions = random_beside(random, "producers")
     drops = random_beside(random, "drops")
     machines = random_beside(random, "machines")
     hasty = random.random() < 0.3
@@ -212,6 +215,7 @@ def draw_profile(
         stops_with_successor=stops.random() < 0.4,
         appends_conditionally=conditions.random() < 0.2,
         writes_controls=controls.random() < 0.3,
+        producers=0 if lossy_disks else sessions.choice((0, 0, 0, 1, 2)),
         changes_members=members.random() < CHANGING_SHARE and size > 1 and not lossy_disks,
         time_marks=marks.random() < 0.3,
         # A damaged range that all others have dropped stays damaged for now.

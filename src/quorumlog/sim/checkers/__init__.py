@@ -12,6 +12,7 @@ from quorumlog.sim.checkers.conditional_appends import ConditionalAppends
 from quorumlog.sim.checkers.convergence import Convergence
 from quorumlog.sim.checkers.cuts import Cuts
 from quorumlog.sim.checkers.durable_entries import DurableEntries
+from quorumlog.sim.checkers.exactly_once import ExactlyOnce
 from quorumlog.sim.checkers.installs import Installs
 from quorumlog.sim.checkers.leader_completeness import LeaderCompleteness
 from quorumlog.sim.checkers.log_matching import LogMatching
@@ -48,6 +49,7 @@ NEEDS_HONEST_DISKS: dict[type[Checker], str] = {
     Reads: "it compares with what is committed; ServedEntries stands in for it",
     AcknowledgedAppends: "what was acknowledged may be gone: it is reported (losses.py), not refused",
     ConditionalAppends: "an entry that a writer had built on may be gone, and another in its place",
+    ExactlyOnce: "what a session had in the log may be gone, and its numbers with it",
     Convergence: "members that committed different entries stay apart: reported as not whole",
 }
 """Checkers that say nothing true of a run in which disks forget, and why. All others look on there."""
@@ -85,6 +87,7 @@ def all_checkers(cluster: CheckedCluster) -> list[Checker]:
         Reads(cluster, log, committed),
         AcknowledgedAppends(cluster, log),
         ConditionalAppends(cluster, log),
+        ExactlyOnce(cluster, log),
         MessageRate(cluster),
         BoundedMemory(cluster),
         Convergence(cluster),

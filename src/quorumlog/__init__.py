@@ -18,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from quorumlog.backups import backup, restore
     from quorumlog.batch import Entry, EntryBatch, TimedEntry
     from quorumlog.client import (
         AsyncLedgerClient,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         LeaderNotReady,
         LeaderTransferring,
         LedgerError,
+        MembershipRefused,
         NotLeader,
         OutcomeUnknown,
         OutOfSequence,
@@ -86,6 +88,7 @@ __all__ = [
     "LocalCluster",
     "MemberAddress",
     "MemberStatusRow",
+    "MembershipRefused",
     "NotLeader",
     "OutOfSequence",
     "OutcomeUnknown",
@@ -109,14 +112,17 @@ __all__ = [
     "Unreachable",
     "WrongLastIndex",
     "__version__",
+    "backup",
     "connect",
     "connect_async",
     "leader_of",
+    "restore",
 ]
 
 __version__ = VERSION
 
 _HOMES = {
+    "backups": ("backup", "restore"),
     "batch": ("Entry", "EntryBatch", "TimedEntry"),
     "client": (
         "AsyncLedgerClient",

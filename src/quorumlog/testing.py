@@ -76,6 +76,7 @@ class SimulatedLog:
             link_kinds=tuple(kind for kind in faults if kind in LINK_KINDS),
             link_fault_every_ms=fault_every_ms,
             clients=0,
+            drops_segments=False,
         )
         self.trace = Trace()
         self._cluster = SimCluster(random, profile, self.trace)

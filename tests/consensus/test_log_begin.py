@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from quorumlog.consensus.messages import PushEntryRequest, PushEntryResponse, PushResult, PushType
+from quorumlog.consensus.messages import (
+    InstallResult,
+    PushEntryRequest,
+    PushEntryResponse,
+    PushResult,
+    PushType,
+)
 from quorumlog.entry import NO_ENTRY, EntryId
 
 from .harness import LoneMember
 from .test_entry_dispatcher import peer_status, stay_alive
 from .test_entry_handler import only_answer
 from .test_paper import ack, matched
+
+DIVERGED = InstallResult.DIVERGED_BELOW_COMMIT
 
 
 def following() -> LoneMember:
@@ -95,15 +103,19 @@ def test_a_leader_asks_no_lower_than_where_a_follower_begins(begin: EntryId) -> 
     matched(n0, 2)
     n0.hear(2, ack(n0.node.term, 5))
     refuse(n0, end=0)
-    asked = []
-    for _ in range(6):
+    while peer_status(n0).state == "COMPARE":
         before = compared(n0)
         refuse(n0, begin=begin if before[0].index < begin.index else NO_ENTRY, end=9)
-        stay_alive(n0, 1500, 1, 2)
-        asked.append(compared(n0)[0].index)
-    # It stays where it is, a question after each pause, and nothing goes back and forth.
-    assert len({*asked[1:]}) == 1, asked
-    assert peer_status(n0).state == "COMPARE"
+    asked = compared(n0)
+    assert n0.node.installing == (peer_status(n0).replica,)
+    stay_alive(n0, 5000, 1, 2)
+    assert compared(n0) == asked, "nothing goes back and forth"
+    # It holds another entry there that it has committed: it is asked again after each pause.
+    n0.act(lambda: n0.node.on_install_answered(n0.node.installing[0], DIVERGED))
+    assert n0.node.installing == ()
+    assert any("DIVERGED_BELOW_COMMIT" in problem for problem in n0.node.status().problems)
+    stay_alive(n0, 1500, 1, 2)
+    assert n0.node.installing == (peer_status(n0).replica,)
 
 
 def leading(*, follower_at: int) -> LoneMember:
@@ -132,8 +144,11 @@ def leading(*, follower_at: int) -> LoneMember:
     return n0
 
 
+@pytest.mark.parametrize("came_back", [False, True])
 @pytest.mark.parametrize("follower_at", [-1, 1, 4])
-def test_a_leader_whose_log_begins_above_a_follower_asks_there_and_waits(follower_at: int) -> None:
+def test_a_follower_below_the_begin_of_the_leader_gets_its_start(
+    follower_at: int, came_back: bool
+) -> None:
     n0 = leading(follower_at=follower_at)
     n0.act(lambda: n0.node.drop_before(EntryId(3, 2)))
     status = peer_status(n0)
@@ -146,13 +161,18 @@ def test_a_leader_whose_log_begins_above_a_follower_asks_there_and_waits(followe
     assert compared(n0)[0] == EntryId(3, 2)
     sent = len(n0.to(1, PushEntryRequest))
     refuse(n0, end=follower_at)
-    assert len(n0.to(1, PushEntryRequest)) == sent  # it waits
+    assert n0.node.installing == (peer_status(n0).replica,)
     stay_alive(n0, 3000, 1, 2)
+    assert len(n0.to(1, PushEntryRequest)) == sent  # it gets no other message of the data connection
+    assert [each.is_installing for each in n0.node.status().followers_behind] == [True]
+    if came_back:
+        n0.act(lambda: n0.node.on_connection_lost(peer_status(n0).replica, is_gone=True))
+        n0.act(lambda: n0.node.on_connected(n0.peer(1)))
+    else:  # what was under way has reached it after all
+        n0.act(lambda: n0.node.on_install_answered(n0.node.installing[0], InstallResult.HELD))
+    assert compared(n0)[0] == n0.node.ledger_end
+    refuse(n0, end=3)
     assert compared(n0)[0] == EntryId(3, 2)
-    assert all(p.previous.index >= 3 for p in n0.to(1, PushEntryRequest)[sent:]), (
-        "nothing below the begin is named"
-    )
-    # What was under way has reached it after all.
     matched(n0, 1)
     assert peer_status(n0).match_index == 3
     n0.hear(1, ack(n0.node.term, 5))

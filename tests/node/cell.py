@@ -12,9 +12,12 @@ from quorumlog.consensus.ready import Envelope, Ready, Role, RoleChange
 from quorumlog.entry import Durability, Replica
 from quorumlog.errors import LedgerError, StoreFailure
 from quorumlog.log_state.control_entries import LEVEL
+from quorumlog.log_state.log_state import LostRange
 from quorumlog.node import LedgerNode
+from quorumlog.node.ports import LogReplaced
 from quorumlog.store.directory.member_directory import open_member_directory
 from quorumlog.store.disk import Disk, OsDisk
+from quorumlog.store.ledger_store import LogStart
 
 STEP_MS = 5.0
 SMALL = StoreConfig(segment_bytes=64 * 1024, index_segment_bytes=8 * 1024, reserve_step_bytes=16 * 1024)
@@ -71,8 +74,14 @@ class ManualHost:
     def lost_committed(self, first_index: int) -> None:
         self.trace.append(f"lost from {first_index}")
 
+    def reader_lost(self, lost: LostRange) -> None:
+        self.trace.append(f"{lost.name} lost {lost.first_index} to below {lost.stop_index}")
+
     def wall_clock_ms(self) -> int:
         return self.clock_ms
+
+    def replacing_log(self, start: LogStart) -> None:
+        self.trace.append(f"replaced by a log behind {start.point.index}")
 
     def known_level(self) -> int:
         return self.level
@@ -168,7 +177,7 @@ class Cell:
         moved = True
         while moved:
             moved = False
-            for member in self.nodes:
+            for member in tuple(self.nodes):
                 self._turn(member)
                 host = self.hosts[member]
                 if host.reads or (host.flushes and member not in self.hold_flush):
@@ -177,14 +186,21 @@ class Cell:
                     if member not in self.hold_flush:
                         run(host.flushes)
                     self._turn(member)
-            for member, host in self.hosts.items():
+            for member, host in tuple(self.hosts.items()):
                 sent, host.sent = host.sent, []
                 for envelope in sent:
                     moved = True
                     to = envelope.to.member_id
                     lost = {member, to} & self.cut_off or self.drops(member, to, envelope.message)
                     if to in self.nodes and not lost:
-                        self.nodes[to].receive(envelope.message)
+                        self._deliver(to, envelope.message)
+
+    def _deliver(self, to: str, message: Any) -> None:
+        try:
+            self.nodes[to].receive(message)
+        except LogReplaced:
+            self.kill(to)
+            self.start(to)
 
     def _turn(self, member: str) -> None:
         self.nodes[member].turn()

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from quorumlog.consensus.membership import Membership
 from quorumlog.entry import NO_ENTRY, EntryId, Replica
 
 NOBODY = Replica("", "")
@@ -23,7 +24,7 @@ class VoteResult(IntEnum):
     UNKNOWN = 0
     ACCEPT = 1
     REJECT_UNKNOWN_LEADER = 2
-    """The candidate is not a voter of this group."""
+    """Not used: who asks may be a voter by an entry that is missing here."""
     REJECT_UNEXPECTED_LEADER = 3
     """The request claims to come from the voter itself."""
     REJECT_EXPIRED_VOTE_TERM = 4
@@ -39,7 +40,7 @@ class VoteResult(IntEnum):
     REJECT_TAKING_LEADERSHIP = 11
     """The voter was itself asked to take over and is as far as the candidate."""
     REJECT_NOT_A_VOTER = 12
-    """The replier is an observer or has not formed: its answer counts in nothing."""
+    """The replier has not formed: its answer counts in nothing."""
 
 
 class PushType(IntEnum):
@@ -68,6 +69,19 @@ class PushResult(IntEnum):
     """To a COMMIT that asks: everything up to `index` and from `first_index` on, on disk or not."""
 
 
+class InstallResult(IntEnum):
+    """Answers to a piece of an installation."""
+
+    MORE = 1
+    """Go on at `offset`."""
+    HELD = 2
+    """The log holds the entry behind which the start begins: there is nothing to install."""
+    DIVERGED_BELOW_COMMIT = 3
+    """Another entry is committed there; refused, and shown in `status`."""
+    REFUSED = 4
+    """It cannot be taken now: no space, or it is not what it says."""
+
+
 class Message(msgspec.Struct, frozen=True, array_like=True, tag_field="type", kw_only=True):
     sender: Replica = NOBODY
     term: int
@@ -90,6 +104,10 @@ class VoteResponse(Message, frozen=True, kw_only=True, tag=2):
     """Echo of the request, with `pre_vote`: an answer counts for that campaign only."""
     pre_vote: bool
     result: VoteResult
+    membership_index: int = -1
+    membership: Membership | None = None
+    """With a refusal: the newest membership that the replier knows to be committed, and its entry. So
+    one that was removed learns what it is. None: it is the founding list, or not known."""
 
 
 class HeartbeatRequest(Message, frozen=True, kw_only=True, tag=3):
@@ -216,6 +234,33 @@ class RangeResponse(Message, frozen=True, kw_only=True, tag=11):
     shows that everything in front of it is."""
 
 
+class InstallRequest(Message, frozen=True, kw_only=True, tag=12):
+    """A piece of what a member needs whose log ends before the leader's begins. Neither it nor its
+    answer enters the core, which judges by `begin`."""
+
+    begin: EntryId
+    """The entry before the leader's first one; names what is being installed."""
+    committed_index: int
+    """The leader's."""
+    file: str
+    """`start`: where the log begins, as in the file of that name."""
+    offset: int
+    total_bytes: int
+    """Of the whole file."""
+    data: bytes
+    last: bool
+    """Nothing comes behind this piece."""
+
+
+class InstallResponse(Message, frozen=True, kw_only=True, tag=13):
+    begin: EntryId
+    """Echo."""
+    result: InstallResult
+    file: str = ""
+    offset: int = 0
+    """Where to go on: so much of the file has arrived, on whatever connection."""
+
+
 AnyMessage = (
     VoteRequest
     | VoteResponse
@@ -228,7 +273,7 @@ AnyMessage = (
     | FormResponse
 )
 """What the core takes."""
-AnyPeerMessage = AnyMessage | RangeRequest | RangeResponse
+AnyPeerMessage = AnyMessage | RangeRequest | RangeResponse | InstallRequest | InstallResponse
 """What members send to each other."""
 
 
@@ -241,4 +286,6 @@ def goes_with_data(message: AnyPeerMessage) -> bool:
     """On the data connection; everything else is small, and goes with the heartbeats."""
     if isinstance(message, PushEntryRequest):
         return message.push is not PushType.COMMIT or message.number > 0
-    return isinstance(message, PushEntryResponse | RangeRequest | RangeResponse)
+    return isinstance(
+        message, PushEntryResponse | RangeRequest | RangeResponse | InstallRequest | InstallResponse
+    )

@@ -21,7 +21,8 @@ from quorumlog.consensus.log.damaged_indices import DamagedIndices
 from quorumlog.consensus.log.log_changes import LogChanges
 from quorumlog.consensus.log.term_runs import TermRuns
 from quorumlog.consensus.member_state import MemberState
-from quorumlog.consensus.messages import AnyMessage, PushEntryRequest, PushResult
+from quorumlog.consensus.membership_change import MembershipChange
+from quorumlog.consensus.messages import AnyMessage, InstallResult, PushEntryRequest, PushResult
 from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.read_index import ReadIndex
 from quorumlog.consensus.ready import MemberStatus, PushOrder, ReadGrant, Ready, Role, RoleChange
@@ -50,11 +51,13 @@ class RaftNode:
         random: Random,
         now_ms: float,
         damaged: Sequence[tuple[int, int]] = (),
+        owed_index: int = -1,
     ) -> None:
         """Everything given here is on disk. `member_ids`: the configured ones, this member's included.
         `committed_index`: what the checkpoint proved, -1 if nothing. `term_runs`: ((first_index, term),
         ...) of the log behind `before_begin`. `damaged`: ((first_index, stop_index), ...) of the entries
-        whose bytes are damaged.
+        whose bytes are damaged. `owed_index`: the log was installed, and up to here the group had
+        committed entries then.
         """
         self._log = LogChanges(
             TermRuns(before_begin, term_runs, ledger_end_index), DamagedIndices(damaged)
@@ -62,6 +65,7 @@ class RaftNode:
         self._state = MemberState(
             member, formation.founding, hard_state, self._log, committed_index, now_ms
         )
+        self._state.owed_index = -1 if async_mode else owed_index
         self._async_mode = async_mode
         self._outbox = Outbox()
         self._elector = LeaderElector(config, self._state, self._outbox, random)
@@ -76,6 +80,14 @@ class RaftNode:
         self._replication = Replication(config, self._state, self._outbox, self._elector)
         self._transfer = LeadershipTransfer(
             config, self._state, self._outbox, self._elector, self._replication
+        )
+        self.members = MembershipChange(
+            config,
+            self._state,
+            self._elector,
+            self._replication,
+            self._transfer,
+            self._check_may_propose,
         )
         self._reads = ReadIndex()
         self._forming = Forming(config, self._state, self._outbox, random, member_ids, formation)
@@ -205,7 +217,11 @@ class RaftNode:
         Raises NotLeader, LeaderNotReady, LeaderTransferring, or DiskFull while so many followers have
         refused what came before that it cannot be committed; nothing has changed then.
         """
-        assert count > 0, count
+        assert count > 0 and kind is not EntryKind.MEMBERSHIP, (count, kind)
+        self._check_may_propose()
+        return self._replication.append(count, kind, size_bytes)
+
+    def _check_may_propose(self) -> None:
         self._check_leading()
         self._replication.check_that_most_have_space()
         target = self._transfer.target
@@ -215,7 +231,6 @@ class RaftNode:
                 leader_id=self._state.member.member_id,
                 retry_after_ms=self._config.heartbeat_interval_ms,
             )
-        return self._replication.append(count, kind, size_bytes)
 
     def request_read(self) -> int:
         """Ask for a linearizable read; the number comes back in `Ready.read_grants`, or never if
@@ -304,6 +319,20 @@ class RaftNode:
         after a time-out."""
         self._replication.on_push_failed(to)
 
+    @property
+    def installing(self) -> tuple[Replica, ...]:
+        """Of a leader: connected members that are to get the start of this log now."""
+        return tuple(d.to for d in self._replication.dispatchers.values() if d.is_installing)
+
+    def on_install_answered(self, replica: Replica, result: InstallResult) -> None:
+        if self._state.role is Role.LEADER:
+            self._replication.on_install_answered(replica, result)
+
+    def judge_install(self, begin: EntryId, leader: Replica) -> InstallResult | None:
+        """See `EntryHandler.judge_install`; of the leader that this member follows."""
+        assert leader == self._state.leader, (leader, self._state.leader)
+        return self._handler.judge_install(begin, leader)
+
     def on_bytes_moved(self, replica: Replica) -> None:
         """See `Host.replicas_with_moving_data`."""
         if self._state.role is Role.LEADER and self._outbox.is_connected(replica):
@@ -323,6 +352,7 @@ class RaftNode:
         if is_gone:
             self._elector.on_connection_lost(replica)
         self._outbox.disconnect(replica)
+        self._replication.on_connection_lost(replica)
 
     # ---------------------------------------------------------------- transitions
 
@@ -352,6 +382,7 @@ class RaftNode:
 
     def ready(self) -> Ready | None:
         """What has to be done now, or None. Each Ready is given out once."""
+        self.members.settle_role()
         state, outbox, log, forming = self._state, self._outbox, self._log, self._forming
         pushes: tuple[PushOrder, ...] = ()
         grants: tuple[ReadGrant, ...] = ()
@@ -426,6 +457,7 @@ class RaftNode:
             durable_index=self._log.durable_index,
             committed_index=state.committed_index,
             membership=state.membership,
+            membership_index=self._log.memberships.newest_index,
             transferring_to=target.member_id if target else None,
             waits_for=self._forming.waits_for(),
             problems=(*own_problems, *diverged),

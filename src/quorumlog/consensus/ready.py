@@ -33,7 +33,8 @@ class Role(Enum):
     UNFORMED = "unformed"
     """Has no founding list yet: neither votes, campaigns nor acknowledges."""
     OBSERVER = "observer"
-    """Fed with the log, counted in nothing: its directory is not in the founding list."""
+    """Fed with the log and never leads: no membership from its committed index on names its
+    directory."""
     FOLLOWER = "follower"
     CANDIDATE = "candidate"
     LEADER = "leader"
@@ -132,6 +133,18 @@ class PeerStatus:
     clock); None while something does."""
     has_arrived: bool = False
     """It received more than it has acknowledged."""
+    lacks_nothing: bool = False
+    """It holds what the leader holds; otherwise it is being fed, or gets the start of the log."""
+
+    @property
+    def is_installing(self) -> bool:
+        """What it lacks is gone: it gets the start of the leader's log."""
+        return self.state == "INSTALL"
+
+    @property
+    def held_index(self) -> int:
+        """Up to here it is known to hold the leader's log; -1 also while nothing is known."""
+        return max(self.match_index, self.water_mark)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +159,19 @@ class MemberStatus:
     durable_index: int
     committed_index: int
     membership: Membership
+    """The one at the log's end."""
+    membership_index: int = -1
+    """Of the entry that says so; -1: the founding list."""
     transferring_to: str | None = None
     waits_for: str = ""
     """Why the member is not a working voter, empty if it is."""
     problems: tuple[str, ...] = ()
     peers: tuple[PeerStatus, ...] = ()
+
+    @property
+    def followers_behind(self) -> tuple[PeerStatus, ...]:
+        """Of a leader: connected members that it feeds, or installs its start on."""
+        return tuple(peer for peer in self.peers if not peer.lacks_nothing)
 
     @property
     def voters(self) -> tuple[Replica, ...]:

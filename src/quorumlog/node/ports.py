@@ -8,8 +8,20 @@ from typing import Protocol, TypeVar
 from quorumlog.consensus.ready import Envelope, RoleChange
 from quorumlog.entry import Durability, Replica
 from quorumlog.errors import LedgerError, StoreFailure
+from quorumlog.log_state.log_state import LostRange
+from quorumlog.store.ledger_store import LogStart
 
 T = TypeVar("T")
+
+
+class LogReplaced(Exception):
+    """The file `start` says that the log of this directory is another one, which begins behind `start`.
+    The node is of no use any more: its host makes another one on the directory opened anew, as after
+    the death of the process, once all that was asked of its threads has ended."""
+
+    def __init__(self, start: LogStart) -> None:
+        super().__init__(f"the log begins anew behind entry {start.point.index}")
+        self.start = start
 
 
 class Host(Protocol):
@@ -43,8 +55,15 @@ class Host(Protocol):
     def lost_committed(self, first_index: int) -> None:
         """Async mode: acknowledged entries from here on were cut by order of a later leader."""
 
+    def reader_lost(self, lost: LostRange) -> None:
+        """Entries that a reader wanted to be held may be deleted by now: the disk was nearly full."""
+
     def wall_clock_ms(self) -> int:
         """Milliseconds since 1970 as this machine has it: it may be wrong, jump, and go backwards."""
+
+    def replacing_log(self, start: LogStart) -> None:
+        """A leader's log begins above this member's, and is about to take its place; then LogReplaced is
+        raised."""
 
     def known_level(self) -> int:
         """The level of the log's format that every other member, by its newest greeting, knows; 0 while

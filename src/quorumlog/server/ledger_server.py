@@ -32,6 +32,7 @@ from quorumlog.server.disk_thread import DiskThread
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.peers.name_lookup import NameLookup
 from quorumlog.server.peers.peer_admission import Verdict
+from quorumlog.server.reopening import Reopening
 from quorumlog.store.directory.member_directory import MemberDirectory, open_directory_of
 from quorumlog.store.disk import OsDisk
 from quorumlog.wire.client_messages import NOT_SERVED, REFUSED, Hello, HelloResponse
@@ -87,6 +88,7 @@ class LedgerServer:
         self._bind = parse_address(bind) if bind else parse_address(self.address)
         self._on_role_change = on_role_change
         self._drivers: dict[str, NodeDriver] = {}
+        self._reopenings: dict[NodeDriver, Reopening] = {}
         self._connections: dict[str, Connection] = {}
         self._connection_number = 0
         self._run_id = secrets.token_hex(8)
@@ -169,18 +171,7 @@ class LedgerServer:
                 opened.append(directory)
                 for line in directory.report:
                     log.warning("%s: %s", config.full_name, line)
-                self._drivers[config.group] = NodeDriver(
-                    config,
-                    directory,
-                    loop_turn=self._loop_turn,
-                    names=self._names,
-                    flush=flush,
-                    reader=reader,
-                    on_failure=self._member_failed,
-                    on_role_change=self._on_role_change,
-                    run_id=self._run_id,
-                    listens_on="{}:{}".format(*self._bind),
-                )
+                self._drivers[config.group] = self._driver_on(directory, config)
         except BaseException:
             for directory in opened:
                 directory.close(False)
@@ -191,6 +182,44 @@ class LedgerServer:
             raise
         for driver in self._drivers.values():
             driver.start()
+
+    def _driver_on(self, directory: MemberDirectory, config: GroupConfig) -> NodeDriver:
+        flush, reader = self._threads
+        return NodeDriver(
+            config,
+            directory,
+            loop_turn=self._loop_turn,
+            names=self._names,
+            flush=flush,
+            reader=reader,
+            on_failure=self._member_failed,
+            on_replaced=self._reopen,
+            on_role_change=self._on_role_change,
+            run_id=self._run_id,
+            listens_on="{}:{}".format(*self._bind),
+        )
+
+    def _reopen(self, driver: NodeDriver) -> None:
+        """Its log was replaced: another node takes its place."""
+        flush, reader = self._threads
+        self._reopenings[driver] = Reopening(driver, flush, reader, self._reopened)
+
+    def _reopened(self, old: NodeDriver, directory: MemberDirectory) -> None:
+        del self._reopenings[old]
+        for line in directory.report:
+            log.warning("%s: %s", old.config.full_name, line)
+        driver = self._driver_on(directory, old.config)
+        self._drivers[old.config.group] = driver
+        driver.start()
+
+    def _close_driver(self, driver: NodeDriver, *, clean: bool) -> None:
+        reopening = self._reopenings.pop(driver, None)
+        if reopening is not None:
+            reopening.close()
+        elif clean:
+            driver.node.close(clean=driver.failure is None)
+        else:
+            driver.directory.close(False)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -241,7 +270,7 @@ class LedgerServer:
         self._close_threads()
         for driver in self._drivers.values():
             try:
-                driver.node.close(clean=driver.failure is None)
+                self._close_driver(driver, clean=True)
             except (StoreFailure, AssertionError) as error:
                 self.failure = self.failure or error
                 log.critical("%s could not be closed cleanly: %s", driver.config.data_dir, error)
@@ -290,7 +319,7 @@ class LedgerServer:
         self._abort_connections()
         self._close_threads()
         for driver in self._drivers.values():
-            driver.directory.close(False)
+            self._close_driver(driver, clean=False)
         self._drivers.clear()
 
     def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -18,7 +18,9 @@ from quorumlog.consensus.ready import Envelope, RoleChange
 from quorumlog.entry import Durability, Replica
 from quorumlog.errors import ConfigError, ProtocolViolation
 from quorumlog.log_state.control_entries import LEVEL
+from quorumlog.log_state.log_state import LostRange
 from quorumlog.node import LedgerNode
+from quorumlog.node.ports import LogReplaced
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
 from quorumlog.server.peers.handshake import Handshake
@@ -31,6 +33,7 @@ from quorumlog.server.problem_log import ProblemLog
 from quorumlog.server.status_report import StatusReport
 from quorumlog.server.waiting_reads import WaitingReads
 from quorumlog.store.directory.member_directory import MemberDirectory
+from quorumlog.store.ledger_store import LogStart
 from quorumlog.wire.client_messages import Hello
 
 log = logging.getLogger("quorumlog.server")
@@ -51,6 +54,7 @@ class NodeDriver:
         flush: DiskThread,
         reader: DiskThread,
         on_failure: Callable[[BaseException], None],
+        on_replaced: Callable[[NodeDriver], None],
         on_role_change: Callable[[str, RoleChange], None] | None,
         run_id: str,
         listens_on: str,
@@ -67,6 +71,7 @@ class NodeDriver:
         """This turn sent something to another member."""
         self._reader = reader
         self._on_failure = on_failure
+        self._on_replaced = on_replaced
         self._on_role_change = on_role_change
         self._inbox: list[tuple[Connection | None, Callable[..., None], tuple[Any, ...]]] = []
         self._turn_scheduled = False
@@ -154,6 +159,8 @@ class NodeDriver:
             self._set_timer()
             if self._flushes and not self._has_sent:
                 self._submit_flushes()  # last: the flush thread would wait for the interpreter lock
+        except LogReplaced:
+            self._on_replaced(self)
         except BaseException as error:
             self.fail(error)
 
@@ -228,6 +235,19 @@ class NodeDriver:
         for peer in self.peers.values():
             peer.close()
 
+    def part(self) -> None:
+        """As `stop`, while the process goes on: whoever waits is answered, and the other members find
+        every connection closed."""
+        inbox, self._inbox = self._inbox, []
+        self.stop()
+        for peer in self.peers.values():
+            peer.part()
+        self.node.answer_all("the log of this member was replaced by the leader's")
+        self.reads.close()
+        for connection, _, _ in inbox:
+            if connection is not None:
+                connection.abort()  # its requests would never be answered
+
     async def ended(self) -> None:
         """After `stop`: until no task of it is left in the loop."""
         for peer in self.peers.values():
@@ -274,8 +294,26 @@ class NodeDriver:
             self.node.raft.leader,
         )
 
+    def reader_lost(self, lost: LostRange) -> None:
+        log.warning(
+            "%s: reader %s has lost entries %d to %d, which it had not read: the disk was nearly full",
+            self.config.full_name,
+            lost.name,
+            lost.first_index,
+            lost.stop_index - 1,
+        )
+
     def wall_clock_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+    def replacing_log(self, start: LogStart) -> None:
+        log.warning(
+            "%s: its log, which ends at %d, is replaced by that of leader %s, which begins behind %d",
+            self.config.full_name,
+            self.node.store.end.index,
+            self.node.raft.leader,
+            start.point.index,
+        )
 
     def known_level(self) -> int:
         return min([LEVEL, *(peer.level for peer in self.peers.values())])

@@ -94,6 +94,7 @@ class StatusReport:
             quorum_size=status.membership.quorum_size if status.voters else 0,
             log_time_ms=-1 if mark is None else mark.time_ms,
             log_time_index=-1 if mark is None else mark.index,
+            producers=self._node.sessions.count,
         )
 
     def _look_at_set_aside(self) -> None:

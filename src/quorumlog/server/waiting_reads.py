@@ -7,10 +7,17 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from quorumlog.batch import EntryBatch
-from quorumlog.errors import DirectoryDamaged, LedgerError, RangeDamaged, StoreFailure
+from quorumlog.errors import (
+    DirectoryDamaged,
+    LeaderNotReady,
+    LedgerError,
+    RangeDamaged,
+    StoreFailure,
+)
 from quorumlog.node import LedgerNode
 from quorumlog.store.ledger_store import ColdRange, LogRange
 
+BEGINS_ANEW_MS = 100
 ReadOutcome = EntryBatch | LedgerError | None
 ReadLater = Callable[[Callable[[], Any], Callable[[Any], None]], None]
 """`Host.read_later`."""
@@ -22,6 +29,12 @@ class _Waiter(NamedTuple):
     wake: Callable[[], None]
 
 
+def begins_anew(member_id: str) -> LeaderNotReady:
+    return LeaderNotReady(
+        f"{member_id} opens its log anew, ask again or another member", retry_after_ms=BEGINS_ANEW_MS
+    )
+
+
 class WaitingReads:
     """Of all clients of one member."""
 
@@ -31,6 +44,7 @@ class WaitingReads:
         self._waiters: list[_Waiter] = []
         self._readers: dict[ColdRange, list[Callable[[ReadOutcome], None]]] = {}
         """Ranges that are being read from files, and who waits for each."""
+        self._is_closed = False
 
     def read(
         self, first_index: int, stop_index: int, limit_bytes: int, done: Callable[[ReadOutcome], None]
@@ -39,6 +53,9 @@ class WaitingReads:
 
         Many readers may get the same batch: nobody writes to it.
         """
+        if self._is_closed:
+            done(begins_anew(self._node.replica.member_id))
+            return
         try:
             found = self._node.readable_range(first_index, stop_index, limit_bytes)
         except LedgerError as error:
@@ -70,6 +87,16 @@ class WaitingReads:
                 done(outcome)
 
         self._read_later(lambda: self._node.store.read_from(*cold), read)
+
+    def close(self) -> None:
+        """The node is given up: everybody is answered, and may ask the next one."""
+        self._is_closed = True
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter.wake()
+        readers, self._readers = self._readers, {}
+        for done in [done for each in readers.values() for done in each]:
+            done(begins_anew(self._node.replica.member_id))
 
     def lost_committed(self) -> None:
         """Other entries take the place of some: a read that began before is shared with nobody more."""

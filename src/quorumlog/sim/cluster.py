@@ -54,6 +54,7 @@ class SimCluster:
             for number, address in enumerate(addresses)
         )
         self._by_id = {member.member_id: member for member in self.members}
+        self.replacing = self.stream("replaced logs")
         self.network = SimNetwork(self)
         self.faults = Faults(self)
         self.clients = [SimClient(self, f"client{i}") for i in range(profile.clients)]

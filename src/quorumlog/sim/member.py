@@ -15,12 +15,16 @@ from quorumlog.consensus.ready import Envelope, RoleChange
 from quorumlog.entry import Durability, Replica
 from quorumlog.errors import DirectoryDamaged, ProtocolViolation, StoreFailure
 from quorumlog.log_state.control_entries import LEVEL
+from quorumlog.log_state.log_state import LostRange
 from quorumlog.node import LedgerNode
+from quorumlog.node.ports import LogReplaced
 from quorumlog.sim.coverage import note_sent
 from quorumlog.sim.disk import Crashed, DiskQueue, SimDisk
 from quorumlog.sim.network.sim_link import End
 from quorumlog.sim.wall_clock import WallClock
 from quorumlog.store.directory.member_directory import open_directory_of
+from quorumlog.store.disk import Disk
+from quorumlog.store.ledger_store import LogStart
 from quorumlog.store.log.segment_list import DATA_NAME, segment_name
 from quorumlog.wire.client_messages import Hello, HelloResponse
 from quorumlog.wire.peer_hello import member_list_of
@@ -40,6 +44,7 @@ class SimMember:
         "_flushes",
         "_inbox",
         "_is_ending",
+        "_memory",
         "_node",
         "_paused_until_ms",
         "_reads",
@@ -98,6 +103,8 @@ class SimMember:
         self._clock_set_ms = 0.0
         self.wall_clock = WallClock()
         self._node: LedgerNode | None = None
+        self._memory: Disk | None = None
+        """Of a member without files that begins anew in the same process."""
         self._begin_process()
 
     # ---------------------------------------------------------------- process
@@ -145,7 +152,8 @@ class SimMember:
 
     def _open(self) -> None:
         try:
-            directory = open_directory_of(self.config, self.disk, draw_id=self._draw_directory_id)
+            disk, self._memory = self._memory or self.disk, None
+            directory = open_directory_of(self.config, disk, draw_id=self._draw_directory_id)
         except DirectoryDamaged as damage:
             self.refusal = str(damage)
             self.note("refuses to start", self.refusal)
@@ -262,6 +270,14 @@ class SimMember:
             act()
         except Crashed:
             self.cluster.faults.processes.crashed(self)
+            return False
+        except LogReplaced:
+            # As the server does it: the same process opens the directory anew.
+            if self.config.store == "memory":
+                self._memory = self.node.directory.disk
+            self._end("begins anew", silently=False)
+            self.disk.kill()
+            self.cluster.at(self.cluster.replacing.uniform(0.1, 20), self.start)
             return False
         except StoreFailure as failure:
             if not self.cluster.faults.disks.may_fail(self):
@@ -387,8 +403,17 @@ class SimMember:
         self.cluster.trace.count("async: committed entries are cut")
         self.note(f"lost committed entries from {first_index} on")
 
+    def reader_lost(self, lost: LostRange) -> None:
+        self.cluster.trace.count("retention: a reader lost entries")
+        self.note(f"passes reader {lost.name}", lambda: f"{lost.first_index} .. {lost.stop_index - 1}")
+
     def wall_clock_ms(self) -> int:
         return self.wall_clock.read_ms(self.cluster.now_ms)
+
+    def replacing_log(self, start: LogStart) -> None:
+        self.cluster.trace.count("install: a log is replaced")
+        self.note("replaces its log", lambda: f"{self.node.store.end} by one behind {start.point}")
+        self.cluster.told("replacing", self, start)
 
     def known_level(self) -> int:
         return self.cluster.network.level_known_to(self)

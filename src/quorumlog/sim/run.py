@@ -10,6 +10,7 @@ from random import Random
 
 from quorumlog.sim.checkers.convergence import leader_of_one_log
 from quorumlog.sim.cluster import SimCluster
+from quorumlog.sim.faults.drops import Drops
 from quorumlog.sim.faults.other_mode import OtherMode
 from quorumlog.sim.losses import IndexRange, Losses, lost_entries
 from quorumlog.sim.profile import at_the_edges, draw_profile
@@ -67,11 +68,13 @@ def run_seed(
         trace.count(f"option at its edge: {edge}")
     cluster = SimCluster(random, profile, trace)
     other_mode = OtherMode(cluster, Random(f"{seed}:other mode"))
+    drops = Drops(cluster, Random(f"{seed}:drops"))
     result = RunResult(seed, counts=trace.counts)
     try:
         if lossy_disks:
             _run_on_lossy_disks(cluster, faults_ms, other_mode, result)
         else:
+            drops.begin()
             _run(cluster, faults_ms, other_mode)
     except Exception:  # whatever it is, this run has failed, and the others go on
         result.failure = traceback.format_exc()

@@ -112,8 +112,10 @@ class Request:
     @property
     def is_repeatable(self) -> bool:
         """It changes nothing, so a lost connection does not decide its outcome."""
-        kinds = (ReadRequest, StatusRequest, LayoutRequest, ReadersRequest, FindMarkRequest)
-        return isinstance(self.message, kinds)
+        return isinstance(
+            self.message,
+            (ReadRequest, StatusRequest, LayoutRequest, ReadersRequest, FindMarkRequest),
+        )
 
     @property
     def is_done(self) -> bool:

@@ -10,6 +10,7 @@ class DispatcherState(Enum):
     TRUNCATE = "TRUNCATE"
     APPEND = "APPEND"
     COMMIT = "COMMIT"
+    INSTALL = "INSTALL"
 
 
 class Event(Enum):
@@ -21,12 +22,16 @@ class Event(Enum):
     INCONSISTENT = "the follower does not hold the entry before a push or a cut"
     LOG_GREW = "there are entries to send, or to send again"
     CAUGHT_UP = "everything has been sent"
+    BELOW_BEGIN = "what the follower lacks is no longer in this log: it gets the start"
+    INSTALLED = "the follower has the start, holds it already, or comes back"
 
 
 TRANSITIONS: dict[tuple[DispatcherState, Event], DispatcherState] = {
     (DispatcherState.COMPARE, Event.MISSED): DispatcherState.COMPARE,
     (DispatcherState.COMPARE, Event.MATCHED): DispatcherState.APPEND,
     (DispatcherState.COMPARE, Event.MATCHED_BELOW_CONFLICT): DispatcherState.TRUNCATE,
+    (DispatcherState.COMPARE, Event.BELOW_BEGIN): DispatcherState.INSTALL,
+    (DispatcherState.INSTALL, Event.INSTALLED): DispatcherState.COMPARE,
     (DispatcherState.TRUNCATE, Event.CUT): DispatcherState.APPEND,
     (DispatcherState.TRUNCATE, Event.INCONSISTENT): DispatcherState.COMPARE,
     (DispatcherState.APPEND, Event.CAUGHT_UP): DispatcherState.COMMIT,
@@ -36,5 +41,3 @@ TRANSITIONS: dict[tuple[DispatcherState, Event], DispatcherState] = {
     (DispatcherState.COMMIT, Event.INCONSISTENT): DispatcherState.COMPARE,
     **{(state, Event.BEGUN): DispatcherState.COMPARE for state in DispatcherState},
 }
-"""INSTALL_SNAPSHOT will stand between COMPARE and APPEND, entered where the index to compare lies below
-the begin of the log."""

@@ -2,7 +2,8 @@
 
 It first finds the last entry that both logs hold (COMPARE), has the follower cut what is known to
 differ above it (TRUNCATE), then streams everything from there on (APPEND) and, when nothing is left to
-send, only tells how far the log is committed (COMMIT).
+send, only tells how far the log is committed (COMMIT). Whoever lacks what is gone here gets the start of
+this log (INSTALL) and is compared again.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from collections.abc import Callable
 
 from quorumlog.config import ConsensusConfig
 from quorumlog.consensus.member_state import MemberState
-from quorumlog.consensus.messages import PushEntryRequest, PushEntryResponse, PushResult, PushType
+from quorumlog.consensus.messages import InstallResult, PushEntryResponse, PushResult, PushType
 from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.ready import PushOrder, Role
 from quorumlog.consensus.replication.dispatcher_automaton import TRANSITIONS, DispatcherState, Event
 from quorumlog.consensus.replication.match_search import MatchSearch
 from quorumlog.consensus.replication.push_window import PushWindow
-from quorumlog.entry import EntryId, Replica
+from quorumlog.consensus.replication.teller import Teller
+from quorumlog.entry import Replica
 
 NEVER = float("inf")
 NOTHING = range(0)
@@ -46,6 +48,7 @@ class EntryDispatcher:
         self._on_held_at_most = on_held_at_most
         self._state = state
         self._outbox = outbox
+        self._teller = Teller(state, outbox, to)
         self.to = to
         self.state = DispatcherState.COMPARE
         self.term = -1
@@ -127,7 +130,9 @@ class EntryDispatcher:
         self._paused_until_ms = None
         self._window.forget_silence()
         self._unanswered, self.arrived_index = 0, -1
-        if self._question:
+        if self.state is DispatcherState.INSTALL:
+            self._compare_again()  # it may have come back with the start
+        elif self._question:
             self._put_question()
         elif self.state in (DispatcherState.APPEND, DispatcherState.COMMIT):
             self._rewind()
@@ -143,7 +148,10 @@ class EntryDispatcher:
             return None
         if self.state is DispatcherState.COMPARE or self.state is DispatcherState.TRUNCATE:
             if not self._question:
-                self._ask()
+                self._question, self._next_question = self._next_question, self._next_question + 1
+                self._put_question()
+            return None
+        if self.state is DispatcherState.INSTALL:
             return None
         again = range(max(self._again.start, self.held_index + 1), self._again.stop)
         if again and self._order is None:
@@ -167,7 +175,7 @@ class EntryDispatcher:
             self._committed_sent = self._state.committed_index
             if not self._window.pushes:
                 self._resend_at_ms = now_ms + self._config.push_resend_ms
-            self._send(PushType.COMMIT, self._state.runs.id_at(self.held_index))
+            self._teller.commit(self.held_index)
         return None
 
     def _push(self, end_index: int) -> PushOrder | None:
@@ -259,8 +267,7 @@ class EntryDispatcher:
         self._committed_sent = self._state.committed_index
         self._unanswered += 1
         number, self._next_question = self._next_question, self._next_question + 1
-        held = self._state.runs.id_at(self.held_index)
-        self._send(PushType.COMMIT, held, number=number, first_index=self._write_index)
+        self._teller.commit(self.held_index, number, self._write_index)
 
     def _rewind(self) -> None:
         """What was sent and is not known to be held is lost, and goes again."""
@@ -316,7 +323,7 @@ class EntryDispatcher:
             else:
                 self._begin_append(Event.MATCHED)
         elif self._search.is_at_bottom and not self._search.go_up(response):
-            self._pause()  # what it lacks is no longer here
+            self._fire(Event.BELOW_BEGIN)
         else:
             self._search.go_below(response)
             self._on_held_at_most(self.to, self._search.index)
@@ -365,6 +372,26 @@ class EntryDispatcher:
             self._pause()
         return -1
 
+    @property
+    def is_installing(self) -> bool:
+        """It is to get the start of this log now."""
+        is_due = self._paused_until_ms is None
+        return self.state is DispatcherState.INSTALL and is_due and self.active
+
+    def on_install_answered(self, result: InstallResult) -> None:
+        if not self.is_installing:
+            return
+        if result is InstallResult.HELD:
+            self._compare_again()
+        elif result is not InstallResult.MORE:
+            if result is InstallResult.DIVERGED_BELOW_COMMIT:
+                self.diverged_at = max(0, self._state.runs.before_begin.index)
+            self._pause()
+
+    def _compare_again(self) -> None:
+        self._fire(Event.INSTALLED)
+        self._compare_from(self._state.runs.end_index)
+
     # ---------------------------------------------------------------- questions
 
     def _compare_from(self, index: int, refusal: PushEntryResponse | None = None) -> None:
@@ -391,7 +418,7 @@ class EntryDispatcher:
         if self.state is DispatcherState.COMPARE:
             if self._search.stay_above_begin():
                 self._question = 0
-        elif self.held_index < begin_index:
+        elif self.held_index < begin_index and self.state is not DispatcherState.INSTALL:
             self._fire(Event.INCONSISTENT)
             self._compare_from(begin_index)
 
@@ -400,42 +427,12 @@ class EntryDispatcher:
         self._write_index = self.match_index + 1
         self._resend_at_ms = self._state.now_ms + self._config.push_resend_ms
 
-    def _ask(self) -> None:
-        self._question = self._next_question
-        self._next_question += 1
-        self._put_question()
-
     def _put_question(self) -> None:
         self._resend_at_ms = self._state.now_ms + self._config.push_resend_ms
         if self.state is DispatcherState.COMPARE:
-            self._send(PushType.COMPARE, self._state.runs.id_at(self._search.index))
+            self._teller.compare(self._search.index, self._question)
         else:
-            # Both ids at the cut are named: the last entry that may stay and the first of ours above
-            # it. A follower that holds both cuts nothing, so a late copy of this message does no harm.
-            cut = self._state.runs.id_at(self.match_index + 1)
-            self._send(PushType.TRUNCATE, self._state.runs.id_at(self.match_index), cut)
-
-    def _send(
-        self,
-        push: PushType,
-        previous: EntryId | None = None,
-        cut: EntryId | None = None,
-        number: int | None = None,
-        first_index: int = -1,
-    ) -> None:
-        self._outbox.send(
-            self.to,
-            PushEntryRequest(
-                sender=self._state.member,
-                term=self.term,
-                push=push,
-                committed_index=self._state.committed_index,
-                number=self._question if number is None else number,
-                previous=previous or EntryId(-1, -1),
-                first_index=cut.index if cut else first_index,
-                term_runs=((cut.index, cut.term),) if cut else (),
-            ),
-        )
+            self._teller.truncate(self.match_index, self._question)
 
     def _fire(self, event: Event) -> None:
         assert (self.state, event) in TRANSITIONS, (self.state, event)

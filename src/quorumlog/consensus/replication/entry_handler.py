@@ -27,6 +27,7 @@ import msgspec
 
 from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.messages import (
+    InstallResult,
     PushEntryRequest,
     PushEntryResponse,
     PushResult,
@@ -150,6 +151,23 @@ class EntryHandler:
             return None
         differs = runs.first_difference(push.first_index, push.last_index + 1, push.term_runs)
         return min(push.last_index, runs.end_index) if differs is None else differs - 1
+
+    def judge_install(self, begin: EntryId, leader: Replica) -> InstallResult | None:
+        """May this log make way for the leader's, which begins behind `begin`? None: yes. What a member
+        has committed makes way in async mode alone, and only to the leader of a higher term."""
+        runs, committed_index = self._state.runs, self._state.committed_index
+        if runs.holds(begin):
+            return InstallResult.HELD
+        if begin.index > committed_index:
+            return None
+        if self._async_mode and self._state.term > runs.term_at(committed_index):
+            return None
+        self.problem = (
+            f"DIVERGED_BELOW_COMMIT: the log of {leader.member_id}, leader of term {self._state.term},"
+            f" begins behind another entry {begin.index} than this member holds, which has committed"
+            f" up to {committed_index}; refused"
+        )
+        return InstallResult.DIVERGED_BELOW_COMMIT
 
     def _compare(self, request: PushEntryRequest) -> None:
         # What waited belongs to an earlier attempt and will come again.

@@ -22,14 +22,19 @@ from quorumlog.errors import (
     UnknownGroup,
 )
 from quorumlog.log_state.control_entries import Hold
-from quorumlog.node.pending_appends import AppendOutcome
+from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
 from quorumlog.node.reading.mark_finder import MarkOutcome
 from quorumlog.node.retention.reader_moves import MoveOutcome, ReaderMove
 from quorumlog.node.transfers import TransferOutcome
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS, AppendStreams
+from quorumlog.server.clients.producer_requests import (
+    ProducerRequest,
+    ProducerRequests,
+    ranges_on_wire,
+)
 from quorumlog.server.connection import WRITE_BUFFER_BYTES, Connection
 from quorumlog.server.node_driver import NodeDriver
-from quorumlog.server.waiting_reads import ReadOutcome
+from quorumlog.server.waiting_reads import ReadOutcome, begins_anew
 from quorumlog.store.ledger_store import LOG_ORIGIN, LogStart
 from quorumlog.wire.client_messages import (
     AppendRequest,
@@ -59,15 +64,16 @@ WAITING_READS_LIMIT = 1000
 MOST_INDEX = 2**62
 """Of what an entry can say of a reader."""
 
-_REQUESTS = (
-    AppendRequest,
-    ReadRequest,
-    StatusRequest,
-    TransferRequest,
-    LayoutRequest,
-    MoveReaderRequest,
-    ReadersRequest,
-    FindMarkRequest,
+AnyRequest = (
+    AppendRequest
+    | ReadRequest
+    | StatusRequest
+    | TransferRequest
+    | LayoutRequest
+    | MoveReaderRequest
+    | ReadersRequest
+    | FindMarkRequest
+    | ProducerRequest
 )
 
 
@@ -83,6 +89,7 @@ class ClientSession:
         self._drivers = drivers
         self._close_client = close_client
         self._streams = AppendStreams()
+        self._producers = ProducerRequests(connection)
         self._reads: deque[tuple[NodeDriver, ReadRequest]] = deque()
         """Reads that wait for the one before them, and for the client to take what it was sent."""
         self._is_reading = False
@@ -96,11 +103,13 @@ class ClientSession:
         group, request, batch = frame
         driver = self._drivers.get(group)
         if driver is None:
-            if not isinstance(request, _REQUESTS):
+            if not isinstance(request, AnyRequest):
                 raise ProtocolViolation(f"{type(request).__name__} from a client")
             known = ", ".join(self._drivers)
             error = UnknownGroup(f"group {group!r} is not served here; groups: {known}")
             self._connection.send(group, error_response(request.request_id, error))
+        elif driver.stopped and (number := getattr(request, "request_id", None)) is not None:
+            self._refuse(driver, number, begins_anew(driver.config.member_id))
         elif isinstance(request, AppendRequest):
             if request.previous_connection:
                 self._close_client(request.previous_connection)
@@ -111,14 +120,16 @@ class ClientSession:
             driver.enter(self._connection, self._status, driver, request)
         elif isinstance(request, TransferRequest):
             driver.enter(self._connection, self._transfer, driver, request)
-        elif isinstance(request, FindMarkRequest):
-            driver.enter(self._connection, self._find_mark, driver, request)
         elif isinstance(request, LayoutRequest):
             driver.enter(self._connection, self._layout, driver, request)
         elif isinstance(request, MoveReaderRequest):
             driver.enter(self._connection, self._move_reader, driver, request)
         elif isinstance(request, ReadersRequest):
             driver.enter(self._connection, self._readers, driver, request)
+        elif isinstance(request, FindMarkRequest):
+            driver.enter(self._connection, self._find_mark, driver, request)
+        elif isinstance(request, ProducerRequest):
+            driver.enter(self._connection, self._producers.ask, driver, request)
         else:
             raise ProtocolViolation(f"{type(request).__name__} from a client")
 
@@ -141,10 +152,19 @@ class ClientSession:
             error = BadRequest("an append of a stream cannot have expected_last")
             self._refuse(driver, request.request_id, error)
             return
-        if request.stream:
-            refusal = self._streams.accept((driver.config.group, request.stream), request.number)
-            if refusal is not None:
+        session, place = request.session, None
+        if session is not None:
+            if request.stream or request.expected_last is not None:
+                refusal = BadRequest(
+                    "an append of a session can be in no stream, nor have expected_last"
+                )
                 self._refuse(driver, request.request_id, refusal)
+                return
+            place = SessionPlace(session.producer, session.epoch, session.sequence)
+        if request.stream:
+            out_of_order = self._streams.accept((driver.config.group, request.stream), request.number)
+            if out_of_order is not None:
+                self._refuse(driver, request.request_id, out_of_order)
                 return
         size_bytes = batch.total_bytes
         in_flight_bytes = self._in_flight_bytes
@@ -160,7 +180,9 @@ class ClientSession:
                 )
             )
             return
-        driver.node.append(batch, request.timeout_ms, done, self._connection, request.expected_last)
+        driver.node.append(
+            batch, request.timeout_ms, done, self._connection, request.expected_last, place
+        )
 
     def _appended(
         self, driver: NodeDriver, request: AppendRequest, size_bytes: int, outcome: AppendOutcome
@@ -184,6 +206,7 @@ class ClientSession:
                 first_index=outcome.first_index,
                 count=outcome.count,
                 durability=outcome.durability,
+                ranges=ranges_on_wire(outcome) if outcome.ranges else (),
             ),
         )
 

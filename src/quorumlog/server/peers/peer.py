@@ -129,6 +129,12 @@ class Peer:
         if link is self.control:
             self.connections.gone()
 
+    def part(self) -> None:
+        """What the peer has dialled ends as well."""
+        for _, connection in tuple(self._inbound.values()):
+            connection.abort()
+        self.close()
+
     def close(self) -> None:
         self.connections.close()
         self.control.close()

@@ -12,6 +12,7 @@ from quorumlog.sim.checkers.conditional_appends import ConditionalAppends
 from quorumlog.sim.checkers.convergence import Convergence
 from quorumlog.sim.checkers.cuts import Cuts
 from quorumlog.sim.checkers.durable_entries import DurableEntries
+from quorumlog.sim.checkers.installs import Installs
 from quorumlog.sim.checkers.leader_completeness import LeaderCompleteness
 from quorumlog.sim.checkers.log_matching import LogMatching
 from quorumlog.sim.checkers.marked_times import MarkedTimes
@@ -39,6 +40,7 @@ NEEDS_HONEST_DISKS: dict[type[Checker], str] = {
     CommittedEntries: "a majority that has forgotten an entry commits another in its place",
     WaterMarks: "a mark counts a disk that has forgotten since",
     QuorumOnDisk: "it counts disks by what they have synced, and they lie",
+    Installs: "where a log begins may have been committed by members that have forgotten it",
     LeaderCompleteness: "a majority that has forgotten an entry elects a leader without it",
     Reads: "it compares with what is committed; ServedEntries stands in for it",
     AcknowledgedAppends: "what was acknowledged may be gone: it is reported (losses.py), not refused",
@@ -70,6 +72,7 @@ def all_checkers(cluster: CheckedCluster) -> list[Checker]:
         durable,
         committed,
         Cuts(cluster, log),
+        Installs(cluster, log),
         WaterMarks(cluster, durable),
         QuorumOnDisk(cluster, log, durable),
         CommitRule(cluster),

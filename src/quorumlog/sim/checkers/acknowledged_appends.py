@@ -1,8 +1,9 @@
 """What clients were told about their appends is true of the final log.
 
 An acknowledged append is there once, at the indices of its receipt; a refused one nowhere; of an
-unknown one any prefix, once (architecture, section 4). What had returned before another append was
-called lies below it. Async mode may lose what a power loss has taken, and nothing else.
+unknown one any prefix, once (architecture, section 4); of what lies below the begin of that log
+nothing is asked, though an append may lie on both sides of it. What had returned before another append
+was called lies below it. Async mode may lose what a power loss has taken, and nothing else.
 """
 
 from __future__ import annotations
@@ -28,10 +29,7 @@ class Found:
 
 def final_entries(cluster: CheckedCluster) -> Iterator[Found]:
     """The NORMAL entries of the longest committed log."""
-    up = [member for member in cluster.members if member.is_up]
-    if not up:
-        raise Violation("no member is up after the faults have stopped")
-    member = max(up, key=lambda member: member.node.committed_index)
+    member = _longest(cluster)
     index = member.node.store.begin.index + 1
     while index <= member.node.committed_index:
         batch = _read(member, index)
@@ -41,6 +39,18 @@ def final_entries(cluster: CheckedCluster) -> Iterator[Found]:
             if kinds[at] == EntryKind.NORMAL:
                 yield Found(index + at, terms[at], bytes(body))
         index += batch.count
+
+
+def first_index_of_final(cluster: CheckedCluster) -> int:
+    return _longest(cluster).node.store.begin.index + 1
+
+
+def _longest(cluster: CheckedCluster) -> CheckedMember:
+    """Of those that have committed farthest the one that has most of it left."""
+    up = [member for member in cluster.members if member.is_up]
+    if not up:
+        raise Violation("no member is up after the faults have stopped")
+    return max(up, key=lambda m: (m.node.committed_index, -m.node.store.begin.index))
 
 
 def _read(member: CheckedMember, first_index: int) -> EntryBatch:
@@ -59,6 +69,8 @@ class AcknowledgedAppends(Checker):
     def __init__(self, cluster: CheckedCluster, log: CommittedLog) -> None:
         super().__init__(cluster)
         self._log = log
+        self._begin_index = 0
+        """Of the first entry that is left of the final log."""
 
     def appended(self, append: ClientAppend) -> None:
         receipt = append.outcome
@@ -72,6 +84,7 @@ class AcknowledgedAppends(Checker):
             )
 
     def made_whole(self) -> None:
+        self._begin_index = first_index_of_final(self.cluster)
         owners = {body: append for append in self.cluster.operations.appends for body in append.bodies}
         found: dict[int, list[Found]] = {}
         for entry in final_entries(self.cluster):
@@ -91,7 +104,10 @@ class AcknowledgedAppends(Checker):
         where = f"the final log holds {len(found)} of its {len(append.bodies)} bodies, at {indices}"
         if append.is_refused and found:
             raise Violation(f"{_named(append)}, but {where}")
-        if bodies != append.bodies[: len(bodies)]:
+        skipped = 0
+        if found and indices[0] == self._begin_index and bodies[0] in append.bodies:
+            skipped = append.bodies.index(bodies[0])
+        if bodies != append.bodies[skipped : skipped + len(bodies)]:
             raise Violation(f"{_named(append)}: {where}, which is no prefix of it")
         if found and indices != list(range(indices[0], indices[0] + len(indices))):
             raise Violation(f"{_named(append)}: {where}, which is not contiguous")
@@ -101,9 +117,9 @@ class AcknowledgedAppends(Checker):
         receipt = append.outcome
         if not isinstance(receipt, AppendReceipt):
             return
-        if found and (indices[0], terms[0]) != (receipt.first_index, receipt.term):
+        if found and (indices[0] - skipped, terms[0]) != (receipt.first_index, receipt.term):
             raise Violation(f"{_named(append)}: {where}, of term {terms[0]}")
-        missing_index = receipt.first_index + len(found)
+        missing_index = max(receipt.first_index, self._begin_index) + len(found)
         if missing_index > receipt.last_index:
             return
         self.cluster.trace.count("async: an acknowledged append is lost")

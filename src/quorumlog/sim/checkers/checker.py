@@ -11,6 +11,7 @@ from quorumlog.consensus.messages import AnyPeerMessage
 from quorumlog.consensus.ready import Envelope, Ready
 from quorumlog.sim.checkers.view import CheckedCluster, CheckedMember
 from quorumlog.sim.operations import ClientAppend, ClientEnd, ClientRead
+from quorumlog.store.ledger_store import LogStart
 
 
 class Violation(AssertionError):
@@ -39,6 +40,10 @@ class Checker:
 
     def parted(self, member: CheckedMember, message: AnyPeerMessage) -> None:
         """`member` closes a connection, for this message violates the protocol."""
+
+    def replacing(self, member: CheckedMember, start: LogStart) -> None:
+        """The log of the member is about to make way for one that begins behind `start`: its next
+        process has either, and this one says nothing more."""
 
     def turned(self, member: CheckedMember) -> None:
         """A turn has ended; everything that it caused is carried out."""

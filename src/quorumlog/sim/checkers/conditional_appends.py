@@ -8,7 +8,7 @@ of an append whose outcome nobody knows is held to it as well.
 from __future__ import annotations
 
 from quorumlog.errors import WrongLastIndex
-from quorumlog.sim.checkers.acknowledged_appends import Found, final_entries
+from quorumlog.sim.checkers.acknowledged_appends import Found, final_entries, first_index_of_final
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.committed_log import CommittedLog
 from quorumlog.sim.checkers.view import CheckedCluster
@@ -47,12 +47,16 @@ class ConditionalAppends(Checker):
         if not conditional:
             return
         entries = list(final_entries(self.cluster))
+        begin_index = first_index_of_final(self.cluster)
         by_body = {entry.body: at for at, entry in enumerate(entries)}
         indices = {entry.index for entry in entries}
         for append in conditional:
-            self._check_place(append, entries, by_body.get(append.bodies[0]))
+            at = by_body.get(append.bodies[0])
+            if at != 0 or not begin_index:  # else the entry before it may be gone
+                self._check_place(append, entries, at)
             error = append.outcome
-            if isinstance(error, WrongLastIndex) and error.actual not in indices | {-1}:
+            is_left = isinstance(error, WrongLastIndex) and error.actual >= begin_index
+            if isinstance(error, WrongLastIndex) and is_left and error.actual not in indices:
                 raise Violation(f"append {append.number}: entry {error.actual} is none of data: {error}")
 
     def _check_place(self, append: ClientAppend, entries: list[Found], at: int | None) -> None:

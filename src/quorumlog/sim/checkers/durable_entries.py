@@ -11,7 +11,7 @@ from quorumlog.entry import Replica
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.committed_log import CommittedLog, mark_at
 from quorumlog.sim.checkers.view import CheckedCluster, CheckedMember
-from quorumlog.store.ledger_store import LogPoint
+from quorumlog.store.ledger_store import LogPoint, LogStart
 
 
 class DurableEntries(Checker):
@@ -21,6 +21,8 @@ class DurableEntries(Checker):
         self.on_disk: dict[Replica, LogPoint] = {}
         """By directory: up to where its entries are synced. Stays when the directory is lost."""
         self._written: dict[Replica, LogPoint] = {}
+        self._replacing: dict[Replica, LogPoint] = {}
+        """Where the log of a directory begins if its next process finds it replaced."""
 
     def turned(self, member: CheckedMember) -> None:
         store = member.node.store
@@ -43,8 +45,16 @@ class DurableEntries(Checker):
                 else:
                     points[member.replica] = LogPoint(ready.truncate_from - 1, *mark, -1)
 
+    def replacing(self, member: CheckedMember, start: LogStart) -> None:
+        self._replacing[member.replica] = start.point
+
     def started(self, member: CheckedMember) -> None:
         end = member.node.store.end
+        replacing = self._replacing.pop(member.replica, None)
+        if replacing is not None and member.node.store.begin == replacing:
+            # What the old log had on disk was cut with it; whether it may go `Installs` has judged.
+            self.turned(member)
+            return
         on_disk, written = self.on_disk.get(member.replica), self._written.get(member.replica)
         if on_disk is not None:
             self._check_held(member, on_disk, "synced")

@@ -86,7 +86,7 @@ class PromisesOnDisk(Checker):
         # A group of one leads, commits and answers without sending anything.
         self._require_term(member, member.node.raft.term, "ends a turn")
         durable = member.node.store.durable
-        if durable.index > self._synced.get(member.replica, (-1, 0))[0]:
+        if durable.index > self._synced_of(member)[0]:
             self._require_data(member, durable.index, durable.position, "counts as durable")
 
     # ---------------------------------------------------------------- term and vote
@@ -162,7 +162,7 @@ class PromisesOnDisk(Checker):
             )
         if message.push is PushType.APPEND:
             self._require_sound(member, message)
-        if self.cluster.profile.is_async or index <= self._synced.get(member.replica, (-1, 0))[0]:
+        if self.cluster.profile.is_async or index <= self._synced_of(member)[0]:
             return
         position = _position_behind(store, index)
         if position is not None:
@@ -180,11 +180,15 @@ class PromisesOnDisk(Checker):
                     f" damaged is {damaged}, and it knows of commits up to {committed_index} only"
                 )
 
+    def _synced_of(self, member: CheckedMember) -> tuple[int, int]:
+        """At least where the log begins: below nothing is left to be looked at."""
+        begin = member.node.store.begin
+        return max(self._synced.get(member.replica, (-1, 0)), (begin.index, begin.position))
+
     def _require_data(self, member: CheckedMember, index: int, stop_position: int, what: str) -> None:
         """Entry `index` ends at `stop_position`: everything up to there is on the platter."""
         segment_bytes = member.node.config.storage.segment_bytes
-        position = self._synced.get(member.replica, (-1, 0))[1]
-        position = max(position, member.node.store.begin.position)
+        position = self._synced_of(member)[1]
         while position < stop_position:
             base = position // segment_bytes * segment_bytes
             stop = min(stop_position, base + segment_bytes)

@@ -65,10 +65,10 @@ def open_directory_of(
     config: GroupConfig, disk: Disk, *, draw_id: Callable[[], str] = draw_directory_id
 ) -> MemberDirectory:
     """The directory that a member is configured to have: `data_dir` on `disk`, or for `store = "memory"`
-    a new one on a disk in memory. Raises as `open_member_directory`."""
+    a new one on a disk in memory, unless `disk` is one. Raises as `open_member_directory`."""
     in_memory = config.store == "memory"
     directory = open_member_directory(
-        MemoryDisk() if in_memory else disk,
+        MemoryDisk() if in_memory and not isinstance(disk, MemoryDisk) else disk,
         "memory" if in_memory else config.data_dir,
         group=config.group,
         member_id=config.member_id,

@@ -32,7 +32,7 @@ def _lack_of_space_named() -> Iterator[None]:
         yield
     except StoreFailure as failure:
         if isinstance(failure.__cause__, OSError) and is_lack_of_space(failure.__cause__):
-            raise DiskFull(f"no space to drop the first entries: {failure}") from failure
+            raise DiskFull(f"no space to note what the log may hold: {failure}") from failure
         raise
 
 
@@ -75,6 +75,10 @@ class MemberDirectory:
         self._checkpoint_problem = ""
         self._checkpoint_lock = threading.Lock()
 
+    @property
+    def disk(self) -> Disk:
+        return self._disk
+
     def save_hard_state(self, state: HardState) -> None:
         """On disk when this returns. Raises StoreFailure."""
         self._hard_state_file.save(state)
@@ -94,16 +98,15 @@ class MemberDirectory:
         """Where the log is to begin: work for any thread. Once it has returned that is on disk, and
         `store.drop_before` may follow; a start of the process in between makes up for it.
 
-        Both raise DiskFull, and the log may begin where it did; StoreFailure.
+        Both raise DiskFull, and the log begins where it did; StoreFailure, and nobody knows where.
         """
         self._refuse_releases_before(VERSION_WITH_START)
         return functools.partial(self._save_start, start)
 
     def _save_start(self, start: LogStart) -> None:
-        with _lack_of_space_named():
-            # Without this a log whose power fails could seem to end below its start.
-            self._durable_file.sync()
-            save_start(self._disk, self.path, start)
+        # Without this a log whose power fails could seem to end below its start.
+        self._durable_file.sync()
+        save_start(self._disk, self.path, start)
 
     @property
     def may_hold_control_entries(self) -> bool:
@@ -147,6 +150,13 @@ class MemberDirectory:
     def sync_durable_point(self) -> None:
         """Due every `durable_sync_interval_ms`; cheap if nothing changed; any thread."""
         self._durable_file.sync()
+
+    def used_ratio(self) -> float:
+        """The share of its file system that is in use; any thread. Raises StoreFailure."""
+        try:
+            return self._disk.usage(self.path).used_ratio
+        except OSError as error:
+            raise StoreFailure(refusal(self.path, "measured", error)) from error
 
     def problems(self) -> tuple[str, ...]:
         """What could not be written for lack of space, in sentences."""

@@ -1,0 +1,92 @@
+"""Members that come back to a group whose logs begin above all that they hold."""
+
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from quorumlog import IndexOutOfRange, LedgerClient, LocalCluster, StoreConfig, connect
+from quorumlog.server.node_driver import NodeDriver
+from tests.server.test_cluster import assert_directories_identical
+from tests.server.test_control_entries import driver_of
+from tests.waiting import eventually, wait_until_identical
+
+SEGMENTS = StoreConfig(
+    segment_bytes=16 * 1024, index_segment_bytes=4 * 1024, reserve_step_bytes=16 * 1024
+)
+
+
+def fill(log: LedgerClient, count: int = 200) -> None:
+    for _ in range(count // 20):
+        log.append_batch([b"x" * 500] * 20)
+
+
+def drop(driver: NodeDriver) -> int:
+    """At the newest border that may be: the index of the first entry that is left."""
+
+    def try_to_drop() -> bool:
+        asked: list[bool] = []
+
+        def begin() -> None:
+            node, store = driver.node, driver.node.store
+            last = min(node.durable_committed_index, store.durable.index - 1)
+            starts = [s for s in store.borders.saved() if store.begin.index < s.point.index <= last]
+            asked.append(bool(starts) and node.drop_before(starts[0]))
+
+        driver._loop.call_soon_threadsafe(lambda: driver.enter(None, begin))
+        return eventually(lambda: asked)[0]
+
+    eventually(try_to_drop, what="a border to drop at")
+    eventually(lambda: not driver.node.is_dropping, what="the drop")
+    return driver.node.store.begin.index + 1
+
+
+@pytest.mark.parametrize("is_wiped", [False, True])
+def test_a_member_comes_back_to_a_log_that_begins_above_its_own(is_wiped: bool) -> None:
+    with LocalCluster(3, storage=SEGMENTS) as cluster, connect(cluster.servers) as log:
+        fill(log, 20)
+        wait_until_identical(log)
+        away = next(member for member in cluster.running if member != cluster.leader())
+        cluster.stop(away)
+        fill(log)
+        for member in cluster.running:
+            assert drop(driver_of(cluster, member)) > 30
+        if is_wiped:
+            shutil.rmtree(cluster.data_dir(away))
+        first = max(driver_of(cluster, member).node.store.begin.index for member in cluster.running) + 1
+        cluster.restart(away)
+        wait_until_identical(log)
+        node = driver_of(cluster, away).node
+        assert node.store.begin.index > 20
+        assert next(iter(log.read(first, first + 3, from_member=away))).index == first
+        with pytest.raises(IndexOutOfRange) as refused:
+            list(log.read(1, from_member=away))
+        assert refused.value.ledger_begin_index == node.store.begin.index + 1
+        fill(log, 40)
+        wait_until_identical(log)
+        assert_directories_identical(cluster)
+
+
+def test_who_asks_a_member_while_it_begins_anew_is_answered() -> None:
+    """A tail of entries goes on, with the member that it reads from among those that begin anew."""
+    with LocalCluster(3, storage=SEGMENTS) as cluster, connect(cluster.servers) as log:
+        fill(log, 20)
+        wait_until_identical(log)
+        leader = cluster.leader()
+        away = next(member for member in cluster.running if member != leader)
+        cluster.stop(away)
+        fill(log)
+        begin = drop(driver_of(cluster, leader))
+        end = log.append(b"last").last_index
+        with ThreadPoolExecutor() as threads, connect(cluster.servers) as reader:
+            cluster.restart(away)
+
+            def read() -> int:
+                return next(iter(reader.tail(end, from_member=away))).index
+
+            reads = [threads.submit(read) for _ in range(4)]
+            assert [each.result(timeout=60) for each in reads] == [end] * 4
+        assert driver_of(cluster, away).node.store.begin.index + 1 == begin
+        wait_until_identical(log)

@@ -135,6 +135,7 @@ class NodeParts:
             node.carry_out_all,
             node.propose_control,
         )
+        self.time_marks = TimeMarks(self.raft, self.log_state)
         self.former = BatchFormer(
             config,
             self.raft,
@@ -144,7 +145,7 @@ class NodeParts:
             self.flusher,
             self.transfers,
             conditions,
-            TimeMarks(self.raft, self.log_state),
+            self.time_marks,
             self.sessions,
         )
         self.members = MemberChanges(

@@ -72,7 +72,10 @@ def failed_sync_repeated(patch: Patch) -> None:
         "            except OSError as error:\n",
         "            except OSError as error:\n"
         "                if reached():\n"
-        "                    return self._file.sync()\n",
+        "                    try:\n"
+        "                        return self._file.sync()\n"
+        "                    except OSError:\n"
+        "                        pass\n",
     )
 
 

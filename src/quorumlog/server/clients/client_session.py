@@ -28,6 +28,7 @@ from quorumlog.node.retention.reader_moves import MoveOutcome, ReaderMove
 from quorumlog.node.transfers import TransferOutcome
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS, AppendStreams
 from quorumlog.server.clients.producer_requests import (
+    PRODUCER_REQUESTS,
     ProducerRequest,
     ProducerRequests,
     ranges_on_wire,
@@ -64,6 +65,7 @@ WAITING_READS_LIMIT = 1000
 MOST_INDEX = 2**62
 """Of what an entry can say of a reader."""
 
+<<<<<<< HEAD
 AnyRequest = (
     AppendRequest
     | ReadRequest
@@ -74,6 +76,18 @@ AnyRequest = (
     | ReadersRequest
     | FindMarkRequest
     | ProducerRequest
+=======
+_REQUESTS = (
+    AppendRequest,
+    ReadRequest,
+    StatusRequest,
+    TransferRequest,
+    LayoutRequest,
+    MoveReaderRequest,
+    ReadersRequest,
+    FindMarkRequest,
+    *PRODUCER_REQUESTS,
+>>>>>>> main
 )
 
 
@@ -103,7 +117,7 @@ class ClientSession:
         group, request, batch = frame
         driver = self._drivers.get(group)
         if driver is None:
-            if not isinstance(request, AnyRequest):
+            if not isinstance(request, _REQUESTS):
                 raise ProtocolViolation(f"{type(request).__name__} from a client")
             known = ", ".join(self._drivers)
             error = UnknownGroup(f"group {group!r} is not served here; groups: {known}")
@@ -120,6 +134,11 @@ class ClientSession:
             driver.enter(self._connection, self._status, driver, request)
         elif isinstance(request, TransferRequest):
             driver.enter(self._connection, self._transfer, driver, request)
+<<<<<<< HEAD
+=======
+        elif isinstance(request, ProducerRequest):
+            driver.enter(self._connection, self._producers.ask, driver, request)
+>>>>>>> main
         elif isinstance(request, LayoutRequest):
             driver.enter(self._connection, self._layout, driver, request)
         elif isinstance(request, MoveReaderRequest):
@@ -128,8 +147,11 @@ class ClientSession:
             driver.enter(self._connection, self._readers, driver, request)
         elif isinstance(request, FindMarkRequest):
             driver.enter(self._connection, self._find_mark, driver, request)
+<<<<<<< HEAD
         elif isinstance(request, ProducerRequest):
             driver.enter(self._connection, self._producers.ask, driver, request)
+=======
+>>>>>>> main
         else:
             raise ProtocolViolation(f"{type(request).__name__} from a client")
 

@@ -422,15 +422,6 @@ def _whole(batch: EntryBatch) -> Iterable[EntryBatch]:
     return (batch,)
 
 
-<<<<<<< HEAD
-def _reader_name(name: str) -> str:
-    if not isinstance(name, str):
-        raise BadRequest(f"the name of a reader is a text, not {name!r}")
-    return "".join(name)
-
-
-=======
->>>>>>> main
 def _read_request(message: ReadRequest, target: RequestTarget, timeout_ms: float) -> Request:
     return request_of(message, target, timeout_ms + message.wait_ms)
 

@@ -140,12 +140,8 @@ class NodeParts:
             self.flusher,
             self.transfers,
             conditions,
-<<<<<<< HEAD
-            self.time_marks,
-=======
->>>>>>> main
             self.sessions,
-            TimeMarks(self.raft, self.log_state),
+            self.time_marks,
         )
         self.members = MemberChanges(
             config, self.raft, self.transfers, node.propose_control, node.refusal_unless_leading

@@ -135,16 +135,8 @@ class Request:
 
     @property
     def is_repeatable(self) -> bool:
-<<<<<<< HEAD
-        """It changes nothing, so a lost connection does not decide its outcome."""
-        return isinstance(
-            self.message,
-            (ReadRequest, StatusRequest, LayoutRequest, ReadersRequest, FindMarkRequest),
-        )
-=======
         """It changes nothing, or the same once more: a lost connection does not decide its outcome."""
         return isinstance(self.message, _REPEATABLE)
->>>>>>> main
 
     @property
     def is_done(self) -> bool:

@@ -65,18 +65,6 @@ WAITING_READS_LIMIT = 1000
 MOST_INDEX = 2**62
 """Of what an entry can say of a reader."""
 
-<<<<<<< HEAD
-AnyRequest = (
-    AppendRequest
-    | ReadRequest
-    | StatusRequest
-    | TransferRequest
-    | LayoutRequest
-    | MoveReaderRequest
-    | ReadersRequest
-    | FindMarkRequest
-    | ProducerRequest
-=======
 _REQUESTS = (
     AppendRequest,
     ReadRequest,
@@ -87,7 +75,6 @@ _REQUESTS = (
     ReadersRequest,
     FindMarkRequest,
     *PRODUCER_REQUESTS,
->>>>>>> main
 )
 
 
@@ -134,11 +121,8 @@ class ClientSession:
             driver.enter(self._connection, self._status, driver, request)
         elif isinstance(request, TransferRequest):
             driver.enter(self._connection, self._transfer, driver, request)
-<<<<<<< HEAD
-=======
         elif isinstance(request, ProducerRequest):
             driver.enter(self._connection, self._producers.ask, driver, request)
->>>>>>> main
         elif isinstance(request, LayoutRequest):
             driver.enter(self._connection, self._layout, driver, request)
         elif isinstance(request, MoveReaderRequest):
@@ -147,11 +131,6 @@ class ClientSession:
             driver.enter(self._connection, self._readers, driver, request)
         elif isinstance(request, FindMarkRequest):
             driver.enter(self._connection, self._find_mark, driver, request)
-<<<<<<< HEAD
-        elif isinstance(request, ProducerRequest):
-            driver.enter(self._connection, self._producers.ask, driver, request)
-=======
->>>>>>> main
         else:
             raise ProtocolViolation(f"{type(request).__name__} from a client")
 

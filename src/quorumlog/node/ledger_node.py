@@ -76,6 +76,7 @@ class LedgerNode:
         self._transfers = parts.transfers
         self.sessions = parts.sessions
         self._former = parts.former
+        self._time_marks = parts.time_marks
         self.members = parts.members
         self._drops = parts.drops
         self._replacement = parts.replacement
@@ -298,6 +299,7 @@ class LedgerNode:
             self._replacement.problem,
             self.retention.problem,
             self.members.problem,
+            self._time_marks.problem,
         )
         problems += [*filter(None, own), *self._installs.problems()]
         if self.lost_committed_from is not None:

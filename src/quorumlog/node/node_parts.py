@@ -131,6 +131,7 @@ class NodeParts:
         self.sessions = ProducerSessions(
             self.raft, self.pending, self.log_state, host, node, node.carry_out_all
         )
+        self.time_marks = TimeMarks(self.raft, self.log_state)
         self.former = BatchFormer(
             config,
             self.raft,
@@ -141,7 +142,7 @@ class NodeParts:
             self.transfers,
             conditions,
             self.sessions,
-            TimeMarks(self.raft, self.log_state),
+            self.time_marks,
         )
         self.members = MemberChanges(
             config, self.raft, self.transfers, node.propose_control, node.refusal_unless_leading

@@ -29,6 +29,7 @@ from quorumlog.client.async_source import AsyncSource
 from quorumlog.client.events import Callback, Events
 from quorumlog.client.io.io_loop import IoLoop
 from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS, AppendStreamBase, LedgerClientBase
+from quorumlog.client.members.member_verbs import Members, change_members
 from quorumlog.client.protocol.append_joiner import body_of
 from quorumlog.client.protocol.append_window import (
     DEFAULT_BATCH_BYTES,
@@ -42,11 +43,11 @@ from quorumlog.client.readers.named_readers import AsyncNamedReader
 from quorumlog.client.readers.read_results import AsyncResults
 from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow
 from quorumlog.client.result_streams import Appending, Reading, Verb
-from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, Members, MemberStatusRow
+from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.task_joiner import TaskJoiner
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt
-from quorumlog.wire.client_messages import LayoutResponse
+from quorumlog.wire.client_messages import LayoutResponse, ProducerInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,20 +60,25 @@ class AsyncLedgerClient(LedgerClientBase):
 
     def _open(self, events: Events) -> None:
         self._io = IoLoop(self._protocol, events)
-        self._joiner = TaskJoiner(self._io)
+        self._joiner = TaskJoiner(self._io, in_session=self._protocol.producer is not None)
 
     # ---------------------------------------------------------------- append
 
     async def append(
-        self, body: bytes, *, expected_last: int | None = None, timeout_ms: int | None = None
+        self,
+        body: bytes,
+        *,
+        expected_last: int | None = None,
+        sequence: int | None = None,
+        timeout_ms: int | None = None,
     ) -> AppendReceipt:
         """See `LedgerClient.append`. If the task is cancelled the outcome is unknown to it: once a body
         shares a frame with others it stays there."""
         if type(body) is not bytes:
             body = body_of(body)
         verbs = self._verbs
-        if expected_last is not None:
-            return await self._run(verbs.append_batch([body], timeout_ms, expected_last))
+        if expected_last is not None or sequence is not None:
+            return await self._run(verbs.append_batch([body], timeout_ms, expected_last, sequence))
         allowed_ms = verbs.timeout_ms if timeout_ms is None else verbs.timeout_ms_of(timeout_ms)
         waiter, joined = self._joiner.add(body, allowed_ms)
         try:
@@ -91,10 +97,11 @@ class AsyncLedgerClient(LedgerClientBase):
         bodies: Sequence[bytes] | EntryBatch,
         *,
         expected_last: int | None = None,
+        sequence: int | None = None,
         timeout_ms: int | None = None,
     ) -> AppendReceipt:
         """See `LedgerClient.append_batch`."""
-        return await self._run(self._verbs.append_batch(bodies, timeout_ms, expected_last))
+        return await self._run(self._verbs.append_batch(bodies, timeout_ms, expected_last, sequence))
 
     def append_stream(
         self,
@@ -185,6 +192,24 @@ class AsyncLedgerClient(LedgerClientBase):
         """See `LedgerClient.time_at`."""
         return await self._run(self._verbs.time_at(index, from_member))
 
+    # ---------------------------------------------------------------- producers
+
+    async def last_sequence(self, *, timeout_ms: int | None = None) -> int:
+        """See `LedgerClient.last_sequence`."""
+        return await self._run(self._verbs.last_sequence(timeout_ms))
+
+    async def producers(self, *, timeout_ms: int | None = None) -> list[ProducerInfo]:
+        """See `LedgerClient.producers`."""
+        return await self._run(self._verbs.producers(timeout_ms))
+
+    async def producer(self, producer_id: str, *, timeout_ms: int | None = None) -> ProducerInfo:
+        """See `LedgerClient.producer`."""
+        return await self._run(self._verbs.producer(producer_id, timeout_ms))
+
+    async def forget_producer(self, producer_id: str, *, timeout_ms: int | None = None) -> ProducerInfo:
+        """See `LedgerClient.forget_producer`."""
+        return await self._run(self._verbs.forget_producer(producer_id, timeout_ms))
+
     # ---------------------------------------------------------------- readers
 
     async def reader(
@@ -223,8 +248,8 @@ class AsyncLedgerClient(LedgerClientBase):
         timeout_ms: int | None = None,
     ) -> Members:
         """See `LedgerClient.change_members`."""
-        verbs = self._verbs.change_members(verb, member_id, address, dry_run, timeout_ms)
-        return await self._run(verbs)
+        allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
+        return await self._run(change_members(verb, member_id, address, dry_run, allowed_ms))
 
     async def layout(self, from_member: str = "any", *, timeout_ms: int | None = None) -> LayoutResponse:
         """See `LedgerClient.layout`."""
@@ -358,6 +383,8 @@ def connect_async(
     *,
     group: str = DEFAULT_GROUP,
     timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    producer_id: str | None = None,
+    idempotent: bool = False,
     on_leader_change: Callback | None = None,
     on_reconnect: Callback | None = None,
 ) -> AsyncLedgerClient:
@@ -370,6 +397,8 @@ def connect_async(
         servers,
         group=group,
         timeout_ms=timeout_ms,
+        producer_id=producer_id,
+        idempotent=idempotent,
         on_leader_change=on_leader_change,
         on_reconnect=on_reconnect,
     )

@@ -22,13 +22,14 @@ from quorumlog.errors import (
     UnknownGroup,
 )
 from quorumlog.log_state.control_entries import Hold
-from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
 from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
 from quorumlog.node.reading.mark_finder import MarkOutcome
 from quorumlog.node.retention.reader_moves import MoveOutcome, ReaderMove
 from quorumlog.node.transfers import TransferOutcome
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS, AppendStreams
+from quorumlog.server.clients.member_requests import change_members
 from quorumlog.server.clients.producer_requests import (
+    PRODUCER_REQUESTS,
     ProducerRequest,
     ProducerRequests,
     ranges_on_wire,
@@ -41,7 +42,6 @@ from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
     ChangeMembersRequest,
-    ChangeMembersResponse,
     FindMarkRequest,
     FindMarkResponse,
     LayoutRequest,
@@ -67,17 +67,17 @@ WAITING_READS_LIMIT = 1000
 MOST_INDEX = 2**62
 """Of what an entry can say of a reader."""
 
-AnyRequest = (
-    AppendRequest
-    | ReadRequest
-    | StatusRequest
-    | TransferRequest
-    | LayoutRequest
-    | MoveReaderRequest
-    | ReadersRequest
-    | FindMarkRequest
-    | ProducerRequest
-    | ChangeMembersRequest
+_REQUESTS = (
+    AppendRequest,
+    ReadRequest,
+    StatusRequest,
+    TransferRequest,
+    LayoutRequest,
+    MoveReaderRequest,
+    ReadersRequest,
+    FindMarkRequest,
+    ChangeMembersRequest,
+    *PRODUCER_REQUESTS,
 )
 
 
@@ -107,7 +107,7 @@ class ClientSession:
         group, request, batch = frame
         driver = self._drivers.get(group)
         if driver is None:
-            if not isinstance(request, AnyRequest):
+            if not isinstance(request, _REQUESTS):
                 raise ProtocolViolation(f"{type(request).__name__} from a client")
             known = ", ".join(self._drivers)
             error = UnknownGroup(f"group {group!r} is not served here; groups: {known}")
@@ -124,6 +124,8 @@ class ClientSession:
             driver.enter(self._connection, self._status, driver, request)
         elif isinstance(request, TransferRequest):
             driver.enter(self._connection, self._transfer, driver, request)
+        elif isinstance(request, ProducerRequest):
+            driver.enter(self._connection, self._producers.ask, driver, request)
         elif isinstance(request, LayoutRequest):
             driver.enter(self._connection, self._layout, driver, request)
         elif isinstance(request, MoveReaderRequest):
@@ -131,11 +133,9 @@ class ClientSession:
         elif isinstance(request, ReadersRequest):
             driver.enter(self._connection, self._readers, driver, request)
         elif isinstance(request, ChangeMembersRequest):
-            driver.enter(self._connection, self._change_members, driver, request)
+            driver.enter(self._connection, change_members, driver, request, self._connection)
         elif isinstance(request, FindMarkRequest):
             driver.enter(self._connection, self._find_mark, driver, request)
-        elif isinstance(request, ProducerRequest):
-            driver.enter(self._connection, self._producers.ask, driver, request)
         else:
             raise ProtocolViolation(f"{type(request).__name__} from a client")
 
@@ -308,26 +308,6 @@ class ClientSession:
 
     def _status(self, driver: NodeDriver, request: StatusRequest) -> None:
         self._connection.send(driver.config.group, driver.status.response(request.request_id))
-
-    def _change_members(self, driver: NodeDriver, request: ChangeMembersRequest) -> None:
-        def done(outcome: MemberOutcome) -> None:
-            if isinstance(outcome, LedgerError):
-                self._refuse(driver, request.request_id, outcome)
-                return
-            response = ChangeMembersResponse(
-                request_id=request.request_id,
-                voters=tuple(voter.member_id for voter in outcome.new),
-                learners=tuple(learner.member_id for learner in outcome.learners),
-            )
-            self._connection.send(driver.config.group, response)
-
-        if request.verb not in tuple(MemberVerb):
-            refusal = BadRequest(f"{request.verb!r} is none of {', '.join(MemberVerb)}")
-            self._refuse(driver, request.request_id, refusal)
-            return
-        verb = MemberVerb(request.verb)
-        change = MemberChange(verb, request.member_id, request.address, request.dry_run)
-        driver.change_members(change, done)
 
     def _transfer(self, driver: NodeDriver, request: TransferRequest) -> None:
         def done(outcome: TransferOutcome) -> None:

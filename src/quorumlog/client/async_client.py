@@ -30,6 +30,7 @@ from quorumlog.client.events import Callback, Events
 from quorumlog.client.io.io_loop import IoLoop
 from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS, AppendStreamBase, LedgerClientBase
 from quorumlog.client.machines.machine_handles import AsyncMachineHandle
+from quorumlog.client.members.member_verbs import Members, change_members
 from quorumlog.client.protocol.append_joiner import body_of
 from quorumlog.client.protocol.append_window import (
     DEFAULT_BATCH_BYTES,
@@ -43,7 +44,7 @@ from quorumlog.client.readers.named_readers import AsyncNamedReader
 from quorumlog.client.readers.read_results import AsyncResults
 from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow
 from quorumlog.client.result_streams import Appending, Reading, Verb, of_one, question_to
-from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, Members, MemberStatusRow
+from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.task_joiner import TaskJoiner
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt, Entry
@@ -263,8 +264,8 @@ class AsyncLedgerClient(LedgerClientBase):
         timeout_ms: int | None = None,
     ) -> Members:
         """See `LedgerClient.change_members`."""
-        verbs = self._verbs.change_members(verb, member_id, address, dry_run, timeout_ms)
-        return await self._run(verbs)
+        allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
+        return await self._run(change_members(verb, member_id, address, dry_run, allowed_ms))
 
     async def layout(self, from_member: str = "any", *, timeout_ms: int | None = None) -> LayoutResponse:
         """See `LedgerClient.layout`."""

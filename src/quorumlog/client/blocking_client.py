@@ -18,6 +18,7 @@ from quorumlog.client.events import Callback, Events
 from quorumlog.client.io.io_thread import IoThread
 from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS, AppendStreamBase, LedgerClientBase
 from quorumlog.client.machines.machine_handles import MachineHandle
+from quorumlog.client.members.member_verbs import Members, change_members
 from quorumlog.client.protocol.append_joiner import body_of
 from quorumlog.client.protocol.append_window import (
     DEFAULT_BATCH_BYTES,
@@ -30,7 +31,7 @@ from quorumlog.client.readers.named_readers import NamedReader
 from quorumlog.client.readers.read_results import Results
 from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow
 from quorumlog.client.result_streams import Appending, Reading, Verb, of_one, question_to
-from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, Members, MemberStatusRow
+from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.thread_joiner import ThreadJoiner
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt, Entry
@@ -330,8 +331,8 @@ class LedgerClient(LedgerClientBase):
         changed. Raises MembershipRefused with the reason, OutcomeUnknown where the leader was lost
         meanwhile.
         """
-        verbs = self._verbs.change_members(verb, member_id, address, dry_run, timeout_ms)
-        return self._run(verbs)
+        allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
+        return self._run(change_members(verb, member_id, address, dry_run, allowed_ms))
 
     def layout(self, from_member: str = "any", *, timeout_ms: int | None = None) -> LayoutResponse:
         """Where a member's log begins and how long its segments are: what a copy of its bytes, such as

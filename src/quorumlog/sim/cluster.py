@@ -61,6 +61,7 @@ class SimCluster:
                     consensus=profile.consensus,
                     storage=profile.storage_of(number % profile.size),
                     max_uncommitted_bytes=profile.max_uncommitted_bytes,
+                    auto_replace_after_ms=profile.auto_replace_after_ms,
                     catch_up_bytes_per_second=profile.catch_up_bytes_per_second,
                     time_marks=profile.time_marks,
                 ),

@@ -118,6 +118,7 @@ class SimulationProfile:
     """Most appends name the entry that they expect to be the last."""
     spares: int = 0
     """So many members run beside those that found the group."""
+    auto_replace_after_ms: int = 0
     changes_members: bool = False
     """Members come and go by request."""
     writes_controls: bool = False

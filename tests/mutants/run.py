@@ -15,7 +15,17 @@ from tests.mutants.mutant import ALL, Mutant, Scenario
 
 __all__ = ["ALL", "LEFT_OUT", "Outcome", "outcome", "outcomes", "read_failure"]
 
-PARTS = ("consensus", "elections", "store", "node", "silence", "log_state", "membership", "time_marks")
+PARTS = (
+    "consensus",
+    "elections",
+    "store",
+    "node",
+    "silence",
+    "log_state",
+    "membership",
+    "time_marks",
+    "machines",
+)
 for part in PARTS:
     importlib.import_module(f"tests.mutants.{part}")
 

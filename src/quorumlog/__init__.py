@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from quorumlog.config import ConsensusConfig, GroupConfig, MemberAddress, StoreConfig
     from quorumlog.entry import AppendReceipt, Durability
     from quorumlog.errors import (
+        AlreadyCommitted,
         BadRequest,
         BodyTooLarge,
         CommandError,
@@ -51,13 +52,17 @@ if TYPE_CHECKING:
         OutOfSequence,
         Overloaded,
         PendingFull,
+        ProducerExpired,
+        ProducerFenced,
         ProtocolViolation,
         RangeDamaged,
         ReaderMoved,
         Refused,
         RequestTimeout,
         ResultUnknown,
+        SequenceGap,
         StoreFailure,
+        TooManyProducers,
         TooManyReaders,
         TransferFailed,
         UnknownGroup,
@@ -68,8 +73,15 @@ if TYPE_CHECKING:
     )
     from quorumlog.server import LedgerServer, LocalCluster
     from quorumlog.state_machine import StateMachine
+    from quorumlog.wire.client_messages import ProducerInfo
 
 __all__ = [
+    "AlreadyCommitted",
+    "ProducerExpired",
+    "ProducerFenced",
+    "SequenceGap",
+    "TooManyProducers",
+    "ProducerInfo",
     "AppendReceipt",
     "AsyncLedgerClient",
     "BadRequest",
@@ -145,6 +157,7 @@ _HOMES = {
     ),
     "config": ("ConsensusConfig", "GroupConfig", "MemberAddress", "StoreConfig"),
     "entry": ("AppendReceipt", "Durability"),
+    "wire.client_messages": ("ProducerInfo",),
     "server": ("LedgerServer", "LocalCluster"),
     "state_machine": ("StateMachine",),
 }

@@ -311,6 +311,11 @@ class EntryBatch:
             return False
         return bool(np.isin(self.words()[SHAPE] >> BITS_32, _OF_A_FULL_DISK).all())
 
+    @property
+    def is_small_control(self) -> bool:
+        """Only no-ops, which may use all of the reserve: who votes must leave some for them."""
+        return self.may_use_reserve and self.total_bytes == HEADER_BYTES * self.count
+
     def log_state_positions(self) -> list[int]:
         """Where in the batch entries lie from which the log's state follows: none, almost always."""
         if self.count == 1:
@@ -361,12 +366,10 @@ class EntryBatch:
         self._put_words(words)
         return int(chain[-1])
 
-    def _stamp_one(self, index: int, term: int, position: int, previous_chain: int) -> int:
+    def _stamp_one(self, index: int, term: int, pos: int, previous_chain: int) -> int:
         old = self.first_header
         crc = crc32(self.buffer[HEADER_BYTES:])
-        header = EntryHeader(
-            old.magic, old.size, index, term, position, old.channel, 0, crc, old.body_len
-        )
+        header = EntryHeader(old.magic, old.size, index, term, pos, old.channel, 0, crc, old.body_len)
         chain = header.chain_after(previous_chain)
         self._forget()
         header.pack_into(self.buffer, chain)
@@ -374,11 +377,7 @@ class EntryBatch:
 
     def set_channel(self, channel: int) -> None:
         """Of all entries, before they are stamped; whatever their producer has written there."""
-        if self.count == 1:
-            old = self.first_header
-            if old.channel != channel:
-                self._forget()
-                msgspec.structs.replace(old, channel=channel).pack_into(self.buffer, old.chain_crc)
+        if self.count == 1 and self.first_header.channel == channel:
             return
         if self.count and bool((self.words()[CHAIN] >> BITS_32 != np.uint64(channel)).any()):
             headers = self.headers()

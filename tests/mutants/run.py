@@ -24,6 +24,7 @@ PARTS = (
     "log_state",
     "membership",
     "time_marks",
+    "backups",
     "machines",
 )
 for part in PARTS:

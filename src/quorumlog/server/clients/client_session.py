@@ -29,6 +29,7 @@ from quorumlog.node.transfers import TransferOutcome
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS, AppendStreams
 from quorumlog.server.clients.machine_questions import MachineQuestions, within_a_frame
 from quorumlog.server.clients.producer_requests import (
+    PRODUCER_REQUESTS,
     ProducerRequest,
     ProducerRequests,
     ranges_on_wire,
@@ -66,17 +67,17 @@ WAITING_READS_LIMIT = 1000
 MOST_INDEX = 2**62
 """Of what an entry can say of a reader."""
 
-AnyRequest = (
-    AppendRequest
-    | ReadRequest
-    | StatusRequest
-    | TransferRequest
-    | LayoutRequest
-    | MoveReaderRequest
-    | ReadersRequest
-    | FindMarkRequest
-    | MachineReadRequest
-    | ProducerRequest
+_REQUESTS = (
+    AppendRequest,
+    ReadRequest,
+    StatusRequest,
+    TransferRequest,
+    LayoutRequest,
+    MoveReaderRequest,
+    ReadersRequest,
+    FindMarkRequest,
+    MachineReadRequest,
+    *PRODUCER_REQUESTS,
 )
 
 
@@ -107,7 +108,7 @@ class ClientSession:
         group, request, batch = frame
         driver = self._drivers.get(group)
         if driver is None:
-            if not isinstance(request, AnyRequest):
+            if not isinstance(request, _REQUESTS):
                 raise ProtocolViolation(f"{type(request).__name__} from a client")
             known = ", ".join(self._drivers)
             error = UnknownGroup(f"group {group!r} is not served here; groups: {known}")
@@ -124,6 +125,8 @@ class ClientSession:
             driver.enter(self._connection, self._status, driver, request)
         elif isinstance(request, TransferRequest):
             driver.enter(self._connection, self._transfer, driver, request)
+        elif isinstance(request, ProducerRequest):
+            driver.enter(self._connection, self._producers.ask, driver, request)
         elif isinstance(request, LayoutRequest):
             driver.enter(self._connection, self._layout, driver, request)
         elif isinstance(request, MoveReaderRequest):
@@ -132,8 +135,6 @@ class ClientSession:
             driver.enter(self._connection, self._readers, driver, request)
         elif isinstance(request, FindMarkRequest):
             driver.enter(self._connection, self._find_mark, driver, request)
-        elif isinstance(request, ProducerRequest):
-            driver.enter(self._connection, self._producers.ask, driver, request)
         elif isinstance(request, MachineReadRequest):
             driver.enter(self._connection, self._questions.ask, driver, request)
         else:

@@ -154,10 +154,6 @@ class AppendReceipt(msgspec.Struct, frozen=True, order=True, array_like=True, gc
         """Where its entries lie, in their order: one part, almost always."""
         return self.ranges or (EntryRange(self.first_index, self.count, self.term),)
 
-    def indices(self) -> list[int]:
-        """Of each entry, in their order."""
-        return [at for one in self.parts for at in range(one.first_index, one.first_index + one.count)]
-
     @property
     def result(self) -> bytes | None:
         """Of the only entry."""

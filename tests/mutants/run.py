@@ -26,6 +26,7 @@ PARTS = (
     "time_marks",
     "backups",
     "sessions",
+    "machines",
 )
 for part in PARTS:
     importlib.import_module(f"tests.mutants.{part}")

@@ -81,9 +81,8 @@ class AsyncLedgerClient(LedgerClientBase):
             body = body_of(body)
         verbs = self._verbs
         if expected_last is not None or sequence is not None:
-            return await self._run(
-                of_one(verbs.append_batch([body], timeout_ms, expected_last, sequence, machine))
-            )
+            verb = verbs.append_batch([body], timeout_ms, expected_last, sequence, machine)
+            return await self._run(of_one(verb))
         allowed_ms = verbs.timeout_ms if timeout_ms is None else verbs.timeout_ms_of(timeout_ms)
         waiter, joined = self._joiner.add(body, allowed_ms, machine and checked_machine(machine))
         try:

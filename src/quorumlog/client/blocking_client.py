@@ -80,6 +80,7 @@ class LedgerClient(LedgerClientBase):
         0 on; one that is in the log already gets its receipt once more. Raises SequenceGap, which names
         the next number, if earlier ones are missing, and AlreadyCommitted if it is there too long to
         tell where. Without it each append gets the next number.
+
         `machine`: a command for this state machine; returns when the leader has applied it, with its
         `result`, or raises CommandError if the machine refuses it.
 
@@ -109,13 +110,12 @@ class LedgerClient(LedgerClientBase):
         timeout_ms: int | None = None,
     ) -> AppendReceipt:
         """Append entries that follow each other in the log; `expected_last`, `sequence` (of the first of
-        them) and errors as in `append`. What a `machine` refuses of them is in the receipt's `failures`,
-        and its result None.
+        them) and errors as in `append`. What a `machine` refuses is in the receipt's `failures`, and
+        has the result None.
 
         Raises BodyTooLarge for a batch above the server's frame limit and BadRequest for an empty one.
         """
-        verb = self._verbs.append_batch(bodies, timeout_ms, expected_last, sequence, machine)
-        return self._run(verb)
+        return self._run(self._verbs.append_batch(bodies, timeout_ms, expected_last, sequence, machine))
 
     def ask(self, machine: str, question: bytes = b"", *, timeout_ms: int | None = None) -> bytes:
         """What a state machine answers. Linearizable: it follows from everything that any client was

@@ -118,7 +118,9 @@ class Verbs:
         sequence: int | None = None,
         machine: str = "",
     ) -> Verb[AppendReceipt]:
-        in_session = expected_last is None and self._protocol.producer is not None
+        in_session = expected_last is None and self._protocol.producer is not None and not machine
+        if sequence is not None and machine:
+            raise BadRequest("a command for a state machine has no sequence")
         if sequence is not None:
             sequence = checked_sequence(sequence, expected_last, self._protocol.producer)
         request = request_of(

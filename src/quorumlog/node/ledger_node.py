@@ -85,7 +85,7 @@ class LedgerNode:
         self._readable = parts.readable
         self.marks = parts.marks
         self.machines = StateMachineCaller(machines or {}, self, host, self._pending)
-        self.retention = Retention(self, host, now_ms)
+        self.retention = Retention(self, host, now_ms, self.machines.snapshot_bound)
         self.committed_index = directory.committed_index
         self.durable_committed_index = directory.committed_index
         """Entries up to here are committed and on this member's own disk; never above either."""

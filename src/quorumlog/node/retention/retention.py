@@ -11,6 +11,7 @@ commits between the telling and the deleting.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
@@ -64,12 +65,16 @@ class Member(Protocol):
 
 
 class Retention:
-    def __init__(self, member: Member, host: Host, now_ms: float) -> None:
+    def __init__(
+        self, member: Member, host: Host, now_ms: float, snapshot_bound: Callable[[], int | None]
+    ) -> None:
+        """`snapshot_bound`: as of `StateMachineCaller`."""
         self._member = member
         self._store = member.directory.store
         self._raft = member.raft
         self._log_state = member.log_state
         self._host = host
+        self._snapshot_bound = snapshot_bound
         self._next_look_ms = now_ms + LOOK_INTERVAL_MS
         self._is_looking = False
         self._known: tuple[tuple[LogPoint, Border], ...] = ()
@@ -90,9 +95,10 @@ class Retention:
         return storage.retention != "off" and self._droppable_below() > self._store.begin.index + 1
 
     def _droppable_below(self) -> int:
-        """By what is committed; 0: nothing."""
-        state = self._log_state.committed
-        return 0 if state is None else state.keep_from_index
+        """By what is committed, and what the machines of this member still need; 0: nothing."""
+        state, bound = self._log_state.committed, self._snapshot_bound()
+        keep_from = 0 if state is None else state.keep_from_index
+        return keep_from if bound is None else min(keep_from, bound + 1)
 
     def next_wakeup_ms(self) -> float:
         return self._next_look_ms if self._is_wanted and not self._is_looking else math.inf
@@ -156,7 +162,7 @@ class Retention:
     def _decide(self, used_ratio: float, state: LogState) -> Decision:
         clock_ms = self._host.wall_clock_ms()
         policy = self._policy(used_ratio, clock_ms)
-        return decide(self._shape(), policy, state, self._followers(), clock_ms)
+        return decide(self._shape(), policy, state, self._followers(), clock_ms, self._snapshot_bound())
 
     def _shape(self) -> LogShape:
         begin, end = self._store.begin, self._store.end

@@ -24,6 +24,8 @@ PARTS = (
     "log_state",
     "membership",
     "time_marks",
+    "log_begin",
+    "retention",
     "backups",
     "sessions",
     "machines",

@@ -35,7 +35,7 @@ from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.thread_joiner import ThreadJoiner
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt, Entry
-from quorumlog.wire.client_messages import LayoutResponse
+from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
 from quorumlog.wire.producer_messages import ProducerInfo
 
 if TYPE_CHECKING:
@@ -302,6 +302,10 @@ class LedgerClient(LedgerClientBase):
         """The readers that the cluster keeps, by name, with how far each is behind."""
         return self._run(self._verbs.readers(timeout_ms))
 
+    def why_kept(self, *, timeout_ms: int | None = None) -> WhyKeptResponse:
+        """What keeps each segment of the log, oldest first, as the leader knows it."""
+        return self._run(self._verbs.why_kept(timeout_ms))
+
     # ---------------------------------------------------------------- the group
 
     def status(self, *, timeout_ms: float = STATUS_TIMEOUT_MS) -> list[MemberStatusRow]:
@@ -311,8 +315,7 @@ class LedgerClient(LedgerClientBase):
     def transfer(self, to: str, *, timeout_ms: int | None = None) -> str:
         """Hand leadership to member `to`; returns the id of the leader then.
 
-        Raises TransferFailed with the reason if it stays where it was.
-        """
+        Raises TransferFailed with the reason if it stays where it was."""
         return self._run(self._verbs.transfer(to, timeout_ms))
 
     def change_members(
@@ -327,16 +330,14 @@ class LedgerClient(LedgerClientBase):
         """Change who is a member, and return once that is committed (docs/membership.md).
 
         `verb`: "add" (with the `address`, as a learner), "promote", "remove", "replace" (by the
-        directory that is connected under that id now) or "set-address". With `dry_run` nothing is
-        changed. Raises MembershipRefused with the reason, OutcomeUnknown where the leader was lost
-        meanwhile.
+        directory that is connected under that id now) or "set-address". `dry_run` changes nothing.
+        Raises MembershipRefused with the reason, and OutcomeUnknown.
         """
         allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
         return self._run(change_members(verb, member_id, address, dry_run, allowed_ms))
 
     def layout(self, from_member: str = "any", *, timeout_ms: int | None = None) -> LayoutResponse:
-        """Where a member's log begins and how long its segments are: what a copy of its bytes, such as
-        a backup, needs to know beside the entries of `read_batches`."""
+        """Where a member's log begins and how long its segments are: all that a backup needs to know."""
         return self._run(self._verbs.layout(from_member, timeout_ms))
 
     def close(self) -> None:

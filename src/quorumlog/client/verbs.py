@@ -70,6 +70,8 @@ from quorumlog.wire.client_messages import (
     StatusRequest,
     TransferRequest,
     TransferResponse,
+    WhyKeptRequest,
+    WhyKeptResponse,
 )
 from quorumlog.wire.producer_messages import ProducerInfo
 from quorumlog.wire.reader_messages import MoveReaderRequest
@@ -343,6 +345,11 @@ class Verbs:
 
     def readers(self, timeout_ms: float | None) -> Verb[list[ReaderRow]]:
         return reader_verbs.readers(self.timeout_ms_of(timeout_ms))
+
+    def why_kept(self, timeout_ms: float | None) -> Verb[WhyKeptResponse]:
+        request = request_of(WhyKeptRequest(), LEADER, self.timeout_ms_of(timeout_ms))
+        yield call(request)
+        return response_of(request, WhyKeptResponse)
 
     # ---------------------------------------------------------------- the group
 

@@ -50,6 +50,7 @@ class Carrier(Protocol):
     config: GroupConfig
     directory: MemberDirectory
     committed_index: int
+    durable_committed_index: int
 
     def carry_out_all(self) -> None: ...
 
@@ -100,6 +101,7 @@ class NodeParts:
             host,
             node.carry_out_all,
             lambda: directory.hard_state.term,
+            lambda start: self.drops.give_up_below(start, node.durable_committed_index),
         )
         self.log_state = LogStateKeeper(directory, self.raft, host, self.repairer.found)
         self.writer = LogWriter(

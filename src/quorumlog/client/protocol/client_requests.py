@@ -22,6 +22,7 @@ from quorumlog.wire.client_messages import (
     Numbered,
     ReadRequest,
     StatusRequest,
+    WhyKeptRequest,
 )
 from quorumlog.wire.framing import FrameDecoder
 from quorumlog.wire.producer_messages import ConnectProducer, LastSequence, ListProducers
@@ -39,6 +40,7 @@ _REPEATABLE = (
     LastSequence,
     ListProducers,
     MachineReadRequest,
+    WhyKeptRequest,
 )
 
 

@@ -8,12 +8,17 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from quorumlog import LocalCluster
 from quorumlog.version import DESCRIPTION
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell without job control starts what it puts into the background with Ctrl-C ignored, and every
     # process that a test starts and interrupts would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Most tests count indices, and when a second is over is no business of theirs. Those of time marks ask
+# for them; members that run as processes write them.
+LocalCluster.__init__.__kwdefaults__["time_marks"] = False
 
 # How long an example takes says something about the machine, and nothing about the code.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -54,6 +54,7 @@ _BLANK_HEADER = bytes(HEADER_BYTES)
 _NORMAL_SHAPE = np.uint64(EntryKind.NORMAL << 32)
 _NORMAL_MAGIC = int(EntryKind.NORMAL).to_bytes(4, "big")
 _OF_ELECTIONS = np.array([EntryKind.NOOP, EntryKind.MEMBERSHIP], np.uint64)
+_FROM_NOOP = EntryKind.NOOP << 32
 _ABOVE_NOOP = (EntryKind.NOOP + 1) << 32
 _ZERO = np.zeros(1, np.int64)
 _ZERO.setflags(write=False)
@@ -311,6 +312,16 @@ class EntryBatch:
         if not self.count or int(np.maximum.reduce(shapes)) < _ABOVE_NOOP:
             return []
         positions: list[int] = np.flatnonzero(shapes >= np.uint64(_ABOVE_NOOP)).tolist()
+        return positions
+
+    def control_positions(self) -> list[int]:
+        """The same, and no-ops too: where a term begins changes the state of what it interrupts."""
+        if self.count == 1:
+            return [0] if self.first_header.magic >= EntryKind.NOOP else []
+        shapes = self.words()[SHAPE]
+        if not self.count or int(np.maximum.reduce(shapes)) < _FROM_NOOP:
+            return []
+        positions: list[int] = np.flatnonzero(shapes >= np.uint64(_FROM_NOOP)).tolist()
         return positions
 
     def body_crcs(self) -> UInt32Array:

@@ -282,9 +282,15 @@ class GroupConfig:
     linger_ms: int = _number(0, 0, DAY_MS)
     """A batch waits so long for more appends before it is formed. 0: batches form while the disk works,
     and nobody waits for nothing."""
+    time_marks: bool = False
+    """A leader notes the time in the log, at most once a second and only where data follows: `read
+    --since`, `append_time` and retention by age rest on it. Off: the indices of data are consecutive but
+    for what elections write."""
 
     def __post_init__(self) -> None:
         _check_numbers(self)
+        if type(self.time_marks) is not bool:
+            raise ConfigError(f"time_marks must be true or false, not {self.time_marks!r}")
         check_name("--group", self.group)
         members: object = self.members
         if not isinstance(members, tuple | list) or not all(
@@ -335,6 +341,7 @@ RELOADABLE = frozenset(
         "max_connection_bytes",
         "catch_up_bytes_per_second",
         "linger_ms",
+        "time_marks",
         # of the directory
         "max_entry_bytes",
         "disk_full_ratio",

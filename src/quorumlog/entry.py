@@ -18,11 +18,15 @@ class EntryKind(IntEnum):
     """A body that a client appended. Clients read it."""
     NOOP = 2
     """Opens a leader's term; carries no body. The search for damage reads it."""
-    # Bodies of those that follow: `quorumlog.log_state.control_entries`. 5, 6, 9 and 10 are kept free.
+    # Bodies of those that follow: `quorumlog.log_state.control_entries`. 9 and 10 are kept free.
     MEMBERSHIP = 3
     """Who votes. The log's state reads it, as it does all that follow."""
     TIME = 4
     """Wall-clock time, never falling within a log."""
+    OPEN = 5
+    """A producer's epoch begins, or it is forgotten."""
+    PRODUCER = 6
+    """The next entries are of a producer's session."""
     READER = 7
     """Positions of readers that are known by name."""
     KEEP = 8

@@ -5,7 +5,9 @@
     |   +-- Refused            certainly not done: repeating it is safe
     |   |   +-- NotLeader, LeaderNotReady, LeaderTransferring, DiskFull, OutOfSequence,
     |   |       Overloaded (PendingFull, ConnectionFull), RequestTimeout, Unreachable, UnknownGroup,
-    |   |       BodyTooLarge, BadRequest, TransferFailed, WrongLastIndex
+    |   |       BodyTooLarge, BadRequest, TransferFailed, WrongLastIndex, UnknownReader, ReaderMoved,
+    |   |       TooManyReaders, TooManyProducers, SequenceGap, ProducerFenced, ProducerExpired
+    |   +-- AlreadyCommitted   of a session: it is in the log, where is not remembered any more
     |   +-- OutcomeUnknown     any prefix may be in the log, or may still commit
     |   +-- IndexOutOfRange    a read below the begin or above the committed index
     |   +-- RangeDamaged       a read of entries that this member's disk no longer holds as written
@@ -152,6 +154,63 @@ class WrongLastIndex(Refused):
         super().__init__(message)
         self.expected = expected
         self.actual = actual
+
+
+class SequenceGap(Refused):
+    """An append of a producer's session would leave numbers out: `expected_sequence` is the next one."""
+
+    code = 422
+
+    def __init__(self, message: str = "", *, expected_sequence: int = -1) -> None:
+        super().__init__(message)
+        self.expected_sequence = expected_sequence
+
+
+class ProducerFenced(Refused):
+    """Another client has connected as this producer since: it goes on, and this one may not."""
+
+    code = 423
+
+
+class ProducerExpired(Refused):
+    """The log knows no such session of this producer: it was forgotten, or never opened."""
+
+    code = 424
+
+
+class TooManyProducers(Refused):
+    """The log has as many producers by name as it remembers; forget some."""
+
+    code = 425
+
+
+class AlreadyCommitted(LedgerError):
+    """The first entries of an append, or all, are in the log, and where is not remembered any more. What
+    is missing of it begins behind `last_sequence`, the number of the producer's last entry."""
+
+    code = 426
+
+    def __init__(self, message: str = "", *, last_sequence: int = -1) -> None:
+        super().__init__(message)
+        self.last_sequence = last_sequence
+
+
+class UnknownReader(Refused):
+    """The cluster keeps no reader of this name: it was never made, or somebody has ended it."""
+
+    code = 440
+
+
+class ReaderMoved(Refused):
+    """A seek names the position that it replaces, and the reader stands elsewhere by now."""
+
+    code = 441
+
+
+class TooManyReaders(Refused):
+    """The log keeps as many readers by name as it can; end one that nobody needs."""
+
+    code = 442
 
 
 class OutcomeUnknown(LedgerError):

@@ -38,9 +38,9 @@ from quorumlog.wire.client_messages import (
     StatusResponse,
     TransferRequest,
     TransferResponse,
-    error_response,
 )
 from quorumlog.wire.framing import FrameDecoder, encode_frame
+from quorumlog.wire.wire_errors import error_response
 
 WAIT_S = 10.0
 """A test that waits for longer has failed."""

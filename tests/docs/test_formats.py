@@ -23,6 +23,7 @@ from quorumlog.entry import EntryKind, Replica
 from quorumlog.errors import LedgerError
 from quorumlog.header_array import HEADER_DTYPE
 from quorumlog.store.files import durable_file, hard_state_file, slot_file
+from quorumlog.store.files.backup_file import BackupRecord
 from quorumlog.store.files.checkpoint_file import decode_checkpoint
 from quorumlog.store.files.durable_file import DURABLE_MAGIC, decode_durable_point
 from quorumlog.store.files.hard_state_file import HARD_STATE_MAGIC, decode_hard_state
@@ -31,7 +32,7 @@ from quorumlog.store.files.slot_file import SLOT_BYTES, SLOT_FILE_BYTES, decode_
 from quorumlog.store.log import segment_scan
 from quorumlog.store.log.segment_scan import INDEX_DTYPE, scan_segment
 from quorumlog.wire import client_messages, framing
-from quorumlog.wire.client_messages import AnyClientMessage, AppendRequest, MemberInfo
+from quorumlog.wire.client_messages import AnyClientMessage, AppendRequest, MemberInfo, ReaderInfo
 from quorumlog.wire.framing import FrameDecoder
 from tests.docs.golden_directory import (
     BODY,
@@ -158,6 +159,8 @@ def test_keys_of_the_text_files() -> None:
     (rows,) = tables(section(TEXT, "Member"))
     line = (GOLDEN / "member").read_bytes().partition(b"\n")[0]
     assert [row["key"] for row in rows] == list(json.loads(line))
+    (rows,) = tables(section(TEXT, "Backup"))
+    assert [row["key"] for row in rows] == list(BackupRecord.__struct_fields__)
     (rows,) = tables(section(TEXT, "Checkpoint"))
     lines = (GOLDEN / "checkpoint").read_text().splitlines()
     assert [row["key"] for row in rows] == [line.partition("=")[0] for line in lines]
@@ -188,6 +191,12 @@ def test_the_fields_of_member_info() -> None:
     stated = section(TEXT, "Client messages").partition("list of MemberInfo: ")[2]
     fields = re.split(r",\s+", stated.partition(".")[0])
     assert fields == list(MemberInfo.__struct_fields__)
+
+
+def test_the_fields_of_reader_info() -> None:
+    stated = section(TEXT, "Client messages").partition("list of ReaderInfo: ")[2]
+    fields = re.split(r",\s+", stated.partition(".")[0])
+    assert fields == list(ReaderInfo.__struct_fields__)
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,15 @@ from hypothesis import strategies as st
 
 from quorumlog.entry import EntryKind, Replica
 from quorumlog.log_state.control_entries import (
+    TOKEN_BYTES,
     ControlBody,
     ControlEntry,
+    Epoch,
     Hold,
     Keep,
     Membership,
+    OpenProducer,
+    ProducerBatch,
     ReaderPosition,
     ReaderPositions,
     TimeMark,
@@ -22,6 +26,8 @@ REPLICAS = st.lists(
     st.builds(Replica, st.sampled_from(["n0", "n1", "n2"]), st.sampled_from(["a", "b"])), max_size=3
 ).map(tuple)
 POSITIONS = st.integers(0, 30)
+PRODUCERS = st.sampled_from(["p", "q", "~r"])
+EPOCHS = st.builds(Epoch, st.integers(0, 6), st.just(0))
 BODIES: st.SearchStrategy[ControlBody] = st.one_of(
     st.builds(Membership, REPLICAS, REPLICAS, REPLICAS),
     st.builds(TimeMark, st.integers(0, 50)),
@@ -40,6 +46,15 @@ BODIES: st.SearchStrategy[ControlBody] = st.one_of(
         ).map(tuple),
     ),
     st.builds(Keep, POSITIONS, st.booleans()),
+    st.builds(
+        OpenProducer,
+        PRODUCERS,
+        st.just(bytes(TOKEN_BYTES)),
+        st.none() | EPOCHS,
+        st.lists(PRODUCERS, max_size=1).map(tuple),
+        st.booleans(),
+    ),
+    st.builds(ProducerBatch, PRODUCERS, EPOCHS, POSITIONS, st.integers(1, 5), st.booleans()),
 )
 UNREADABLE = st.builds(Unreadable, st.just("of a later release"))
 

@@ -16,8 +16,17 @@ from quorumlog.log_state.control_entries import (
     TimeMark,
     Unreadable,
 )
-from quorumlog.log_state.log_state import EMPTY, MOST_LOST_RANGES, LogState, UnknownState, decode_state
+from quorumlog.log_state.log_state import (
+    EMPTY,
+    MOST_LOST_RANGES,
+    MOST_READERS,
+    LogState,
+    UnknownState,
+    decode_state,
+)
 from quorumlog.log_state.log_states import folded
+from quorumlog.store.files.slot_file import payload_bytes_of
+from quorumlog.store.files.start_file import START_SECTOR_BYTES
 from tests.log_state import made
 
 
@@ -110,6 +119,19 @@ def test_lost_ranges_are_bounded_and_end_with_their_reader() -> None:
     assert [each.stop_index for each in state.lost_ranges] == list(range(20 - MOST_LOST_RANGES, 20))
     ended = state_of(*held, ReaderPositions((ReaderPosition("x", 0, ends=True),)))
     assert (ended.readers, ended.lost_ranges) == ((), ())
+
+
+def test_no_more_readers_are_taken_than_a_start_has_room_for() -> None:
+    long = "n" * 60
+    names = [f"{long}{number:04}" for number in range(MOST_READERS + 1)]
+    held = [read(name, 0, Hold.READER) for name in names]
+    forced = [Keep(2**40 + at, forced=True) for at in range(MOST_LOST_RANGES + 1)]
+    state = state_of(*held, *forced)
+    assert [reader.name for reader in state.readers] == names[:MOST_READERS]
+    assert len(state.lost_ranges) == MOST_READERS * MOST_LOST_RANGES
+    assert 3 * len(state.encode()) < payload_bytes_of(START_SECTOR_BYTES)
+    moved = state_of(*held, read(names[0], 5))
+    assert moved.reader(names[0]) is not None
 
 
 def test_nothing_is_known_behind_an_entry_that_cannot_be_read() -> None:

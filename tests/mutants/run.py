@@ -15,7 +15,16 @@ from tests.mutants.mutant import ALL, Mutant, Scenario
 
 __all__ = ["ALL", "LEFT_OUT", "Outcome", "outcome", "outcomes", "read_failure"]
 
-PARTS = ("consensus", "elections", "store", "node", "silence", "log_state", "log_begin")
+PARTS = (
+    "consensus",
+    "elections",
+    "store",
+    "node",
+    "silence",
+    "log_state",
+    "time_marks",
+    "log_begin",
+)
 for part in PARTS:
     importlib.import_module(f"tests.mutants.{part}")
 

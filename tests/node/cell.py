@@ -39,6 +39,7 @@ class ManualHost:
         """Called with what was read, before the node hears of it."""
         self.trace: list[str] = []
         self.level = LEVEL
+        self.clock_ms = 1_000_000
 
     def send(self, envelope: Envelope) -> bool:
         self.on_sent(envelope)
@@ -75,6 +76,9 @@ class ManualHost:
     def replacing_log(self, start: LogStart) -> None:
         self.trace.append(f"replaced by a log behind {start.point.index}")
 
+    def wall_clock_ms(self) -> int:
+        return self.clock_ms
+
     def known_level(self) -> int:
         return self.level
 
@@ -108,7 +112,7 @@ class Cell:
         self._path = path
         self._storage = storage
         self.disks = disks or {}
-        self._options = options
+        self._options: dict[str, Any] = {"time_marks": False, **options}
         ids = [f"n{i}" for i in range(members)]
         self._addresses = tuple(MemberAddress(m, "127.0.0.1", 20911 + i) for i, m in enumerate(ids))
         self.hosts: dict[str, ManualHost] = {}

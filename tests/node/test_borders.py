@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from quorumlog.batch import EntryBatch
 from quorumlog.consensus.ready import Role
+from quorumlog.entry import EntryKind
 from quorumlog.log_state.control_entries import LEVEL, TimeMark
-from quorumlog.log_state.log_state import EMPTY, LogState
+from quorumlog.log_state.log_state import EMPTY, LogState, decode_state
 from quorumlog.node import LedgerNode
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.files.start_file import save_start
@@ -45,7 +47,8 @@ def saved(node: LedgerNode) -> list[LogStart]:
 
 
 def times(node: LedgerNode) -> list[int | None]:
-    return [msgspec.msgpack.decode(each.record[8:], type=LogState).time_ms for each in saved(node)]
+    states = [decode_state(each.record) for each in saved(node)]
+    return [state.time_ms for state in states if isinstance(state, LogState)]
 
 
 def restarted(cell: Cell, name: str, *, clean: bool = False) -> LedgerNode:
@@ -76,7 +79,8 @@ def test_every_member_saves_the_state_at_each_border(cell: Cell) -> None:
     node = cell.leader()
     for each, time_ms in zip(saved(node), times(node), strict=True):
         batches = node.store.control_batches(0, each.point.index + 1)
-        assert time_ms == 100 + sum(batch.count for batch in batches)
+        marks = [np.count_nonzero(batch.headers()["magic"] == EntryKind.TIME) for batch in batches]
+        assert time_ms == 100 + sum(marks)
 
 
 def test_the_state_within_a_batch_that_runs_over_a_border(tmp_path: Path) -> None:

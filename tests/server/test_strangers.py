@@ -33,9 +33,9 @@ from quorumlog.wire.client_messages import (
     HelloResponse,
     ReadRequest,
     ReadResponse,
-    error_of,
 )
 from quorumlog.wire.framing import FrameDecoder, encode_frame
+from quorumlog.wire.wire_errors import error_of
 from tests.waiting import eventually, row_of
 
 SMALL = StoreConfig(

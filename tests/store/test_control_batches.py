@@ -48,7 +48,7 @@ def test_all_of_a_range_and_no_others(chunk: int, monkeypatch: pytest.MonkeyPatc
     kinds = [KINDS[number * 7 % len(KINDS)] for number in range(60)]
     directory = written(SimDisk(), kinds)
     for first, stop in ((0, 60), (0, 1), (7, 31), (59, 60)):
-        expected = [at for at in range(first, stop) if kinds[at] > EntryKind.NOOP]
+        expected = [at for at in range(first, stop) if kinds[at] > EntryKind.NORMAL]
         assert found(directory, first, stop) == expected
     assert all(a < b for a, b in pairwise(found(directory, 0, 60)))
     assert found(directory, 5, 5) == []

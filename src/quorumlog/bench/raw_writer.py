@@ -22,9 +22,9 @@ from quorumlog.wire.client_messages import (
     ErrorResponse,
     Hello,
     HelloResponse,
-    error_of,
 )
 from quorumlog.wire.framing import AnyFrameMessage, FrameDecoder, encode_frame
+from quorumlog.wire.wire_errors import error_of
 
 
 class RawConnection(asyncio.BufferedProtocol):

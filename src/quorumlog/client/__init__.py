@@ -3,9 +3,9 @@ verbs. asyncio is imported only by whoever asks for the second.
 
 Read in this order: `verbs` (what each verb does, as requests) and `result_streams` (those that give
 many results), with `arguments` (what callers give), `status_rows` (a status), `system` (time) and
-`events` (what callbacks are told); `ledger_client_base` (what both share). Then either client:
-`blocking_client` and `thread_joiner`, or `async_client`, `async_source` (what a stream takes from) and
-`task_joiner`. Both drive the room `protocol`, through sockets in the room `io`.
+`events` (what callbacks are told); the room `readers`; `ledger_client_base` (what both share). Then
+either client: `blocking_client` and `thread_joiner`, or `async_client`, `async_source` (what a stream
+takes from) and `task_joiner`. Both drive the room `protocol`, through sockets in the room `io`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from quorumlog.client.blocking_client import AppendStream, LedgerClient, connect
 from quorumlog.client.protocol.append_window import StreamOutcomeUnknown, StreamProgress
+from quorumlog.client.readers.reader_rows import ReaderRow
 from quorumlog.client.status_rows import MemberStatusRow, leader_of
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ __all__ = [
     "AsyncLedgerClient",
     "LedgerClient",
     "MemberStatusRow",
+    "ReaderRow",
     "StreamOutcomeUnknown",
     "StreamProgress",
     "connect",

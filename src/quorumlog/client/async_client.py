@@ -10,14 +10,11 @@ A client belongs to the loop that it was first used in.
 
 from __future__ import annotations
 
-import contextlib
 from asyncio import CancelledError
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
     AsyncIterator,
-    Awaitable,
-    Callable,
     Generator,
     Iterable,
     Iterator,
@@ -40,11 +37,15 @@ from quorumlog.client.protocol.append_window import (
 )
 from quorumlog.client.protocol.client_requests import Request
 from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
+from quorumlog.client.readers.named_readers import AsyncNamedReader
+from quorumlog.client.readers.read_results import AsyncResults
+from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow
 from quorumlog.client.result_streams import Appending, Reading, Verb
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.task_joiner import TaskJoiner
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt
+from quorumlog.wire.client_messages import LayoutResponse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -171,6 +172,24 @@ class AsyncLedgerClient(LedgerClientBase):
         """See `LedgerClient.end_index`."""
         return await self._run(self._verbs.end_index(timeout_ms))
 
+    # ---------------------------------------------------------------- readers
+
+    async def reader(
+        self,
+        name: str,
+        *,
+        hold: GivenHold | None = None,
+        first_index: int | Literal["latest"] | None = None,
+        timeout_ms: int | None = None,
+    ) -> AsyncNamedReader:
+        """See `LedgerClient.reader`."""
+        stand = await self._run(self._verbs.open_reader(name, hold, first_index, timeout_ms))
+        return AsyncNamedReader(name, stand, self._verbs, self._run, self._results)
+
+    async def readers(self, *, timeout_ms: int | None = None) -> list[ReaderRow]:
+        """See `LedgerClient.readers`."""
+        return await self._run(self._verbs.readers(timeout_ms))
+
     # ---------------------------------------------------------------- the group
 
     async def status(self, *, timeout_ms: float = STATUS_TIMEOUT_MS) -> list[MemberStatusRow]:
@@ -180,6 +199,10 @@ class AsyncLedgerClient(LedgerClientBase):
     async def transfer(self, to: str, *, timeout_ms: int | None = None) -> str:
         """See `LedgerClient.transfer`."""
         return await self._run(self._verbs.transfer(to, timeout_ms))
+
+    async def layout(self, from_member: str = "any", *, timeout_ms: int | None = None) -> LayoutResponse:
+        """See `LedgerClient.layout`."""
+        return await self._run(self._verbs.layout(from_member, timeout_ms))
 
     async def close(self) -> None:
         """End the connections. An append that another task waits for ends as OutcomeUnknown."""
@@ -231,36 +254,6 @@ class AsyncLedgerClient(LedgerClientBase):
                     yield result
         finally:
             self._io.cancel(reading.stop())
-
-
-class AsyncResults(AsyncIterator[T]):
-    """See `Results`; iterate with `async for`, close with `async with` or `contextlib.aclosing`."""
-
-    def __init__(self, results: AsyncGenerator[T], stop: Callable[[], None], described: str) -> None:
-        self._results = results
-        self._stop = stop
-        self._described = described
-
-    def __repr__(self) -> str:
-        return f"<AsyncResults of {self._described}>"
-
-    def __aiter__(self) -> AsyncIterator[T]:
-        return self._results
-
-    def __anext__(self) -> Awaitable[T]:
-        return anext(self._results)
-
-    async def aclose(self) -> None:
-        """Ask for nothing more. May be called twice, and while another task waits."""
-        self._stop()
-        with contextlib.suppress(RuntimeError):  # another task is inside, and on its way out
-            await self._results.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exception: object) -> None:
-        await self.aclose()
 
 
 class AsyncAppendStream(AppendStreamBase):

@@ -8,8 +8,7 @@ with quorumlog.connect("10.0.0.1:20911,10.0.0.2:20911,10.0.0.3:20911") as log:
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from quorumlog.batch import Entry, EntryBatch
@@ -25,11 +24,15 @@ from quorumlog.client.protocol.append_window import (
     Item,
 )
 from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
+from quorumlog.client.readers.named_readers import NamedReader
+from quorumlog.client.readers.read_results import Results
+from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow
 from quorumlog.client.result_streams import Appending, Reading, Verb
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.thread_joiner import ThreadJoiner
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt
+from quorumlog.wire.client_messages import LayoutResponse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -189,6 +192,30 @@ class LedgerClient(LedgerClientBase):
         """
         return self._run(self._verbs.end_index(timeout_ms))
 
+    # ---------------------------------------------------------------- readers
+
+    def reader(
+        self,
+        name: str,
+        *,
+        hold: GivenHold | None = None,
+        first_index: int | Literal["latest"] | None = None,
+        timeout_ms: int | None = None,
+    ) -> NamedReader:
+        """The reader of this name, which the cluster keeps: it goes on where it has committed.
+
+        A new one begins at `first_index`, or where the log does. `hold`: what it has not read may not be
+        deleted (True), not even where a disk is nearly full ("archive"); False gives the hold up, None
+        leaves it as it is. Raises IndexOutOfRange for a hold on what may be deleted by now, BadRequest
+        for a name that is none, TooManyReaders.
+        """
+        stand = self._run(self._verbs.open_reader(name, hold, first_index, timeout_ms))
+        return NamedReader(name, stand, self._verbs, self._run, self._results)
+
+    def readers(self, *, timeout_ms: int | None = None) -> list[ReaderRow]:
+        """The readers that the cluster keeps, by name, with how far each is behind."""
+        return self._run(self._verbs.readers(timeout_ms))
+
     # ---------------------------------------------------------------- the group
 
     def status(self, *, timeout_ms: float = STATUS_TIMEOUT_MS) -> list[MemberStatusRow]:
@@ -201,6 +228,11 @@ class LedgerClient(LedgerClientBase):
         Raises TransferFailed with the reason if it stays where it was.
         """
         return self._run(self._verbs.transfer(to, timeout_ms))
+
+    def layout(self, from_member: str = "any", *, timeout_ms: int | None = None) -> LayoutResponse:
+        """Where a member's log begins and how long its segments are: what a copy of its bytes, such as
+        a backup, needs to know beside the entries of `read_batches`."""
+        return self._run(self._verbs.layout(from_member, timeout_ms))
 
     def close(self) -> None:
         """End the connections. An append that another thread waits for ends as OutcomeUnknown."""
@@ -239,38 +271,6 @@ class LedgerClient(LedgerClientBase):
                 yield from part
         finally:
             self._io.cancel(reading.stop())
-
-
-class Results(Iterator[T]):
-    """What a read brings, one by one. Whoever breaks off should `close` it, from whatever thread; a
-    thread that waits for the next result then finds the end. `with`, or `contextlib.closing`, does it.
-    """
-
-    def __init__(self, results: Generator[T], stop: Callable[[], None], described: str) -> None:
-        self._results = results
-        self._stop = stop
-        self._described = described
-
-    def __repr__(self) -> str:
-        return f"<Results of {self._described}>"
-
-    def __iter__(self) -> Iterator[T]:
-        return self._results  # the loop that is entered runs without a call of Python's a result
-
-    def __next__(self) -> T:
-        return next(self._results)
-
-    def close(self) -> None:
-        """Ask for nothing more. May be called twice, and while another thread waits."""
-        self._stop()
-        with contextlib.suppress(ValueError):  # another thread is inside, and on its way out
-            self._results.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
 
 class AppendStream(AppendStreamBase):

@@ -8,7 +8,7 @@ clients drive (`LedgerClient._run`, `AsyncLedgerClient._run`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from quorumlog.batch import Entry, EntryBatch
 from quorumlog.client.arguments import (
@@ -33,6 +33,8 @@ from quorumlog.client.protocol.client_requests import (
     response_of,
 )
 from quorumlog.client.protocol.read_plan import ReadPlan
+from quorumlog.client.readers import reader_rows
+from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow, number_of
 from quorumlog.client.result_streams import (
     TAIL_WAIT_MS,
     Appending,
@@ -45,9 +47,22 @@ from quorumlog.client.result_streams import (
 from quorumlog.client.status_rows import MemberStatusRow, rows_of
 from quorumlog.client.system import now_ms
 from quorumlog.entry import AppendReceipt, EntryKind
-from quorumlog.errors import BadRequest, IndexOutOfRange, ProtocolViolation
+from quorumlog.errors import (
+    BadRequest,
+    IndexOutOfRange,
+    OutcomeUnknown,
+    ProtocolViolation,
+    Refused,
+    UnknownReader,
+)
 from quorumlog.wire.client_messages import (
     AppendRequest,
+    LayoutRequest,
+    LayoutResponse,
+    MoveReaderRequest,
+    MoveReaderResponse,
+    ReadersRequest,
+    ReadersResponse,
     ReadRequest,
     ReadResponse,
     StatusRequest,
@@ -63,6 +78,11 @@ LAGGING_MEMBER_WAIT_MS = 1000
 GET_LIMIT_BYTES = 1
 SUBSTITUTE_TIMEOUT_MS = 5000
 """For a member that is asked in place of a damaged one: there may be another to ask after it."""
+
+
+class ReaderStand(NamedTuple):
+    position: int
+    hold: int
 
 
 def call(request: Request) -> Step:
@@ -211,6 +231,62 @@ class Verbs:
             return request.error.committed_index
         raise request.error or ProtocolViolation(f"{request.response} above the end of every log")
 
+    # ---------------------------------------------------------------- readers
+
+    def open_reader(
+        self,
+        name: str,
+        hold: GivenHold | None,
+        first_index: int | Literal["latest"] | None,
+        timeout_ms: float | None,
+    ) -> Verb[ReaderStand]:
+        position: int | None = None
+        if first_index == "latest":
+            position = (yield from self.end_index(timeout_ms)) + 1
+        elif first_index is not None:
+            position = whole('first_index, unless "latest",', first_index)
+        message = MoveReaderRequest(
+            reader=_reader_name(name), position=position, hold=number_of(hold), opens=True
+        )
+        return (yield from self._move(message, timeout_ms))
+
+    def commit_reader(self, name: str, index: int, timeout_ms: float | None) -> Verb[ReaderStand]:
+        message = MoveReaderRequest(reader=name, position=whole("index", index))
+        return (yield from self._move(message, timeout_ms))
+
+    def seek_reader(
+        self, name: str, index: int, seeks_from: int, timeout_ms: float | None
+    ) -> Verb[ReaderStand]:
+        position = whole("index", index)
+        message = MoveReaderRequest(reader=name, position=position, seeks_from=seeks_from)
+        return (yield from self._move(message, timeout_ms))
+
+    def end_reader(self, name: str, timeout_ms: float | None) -> Verb[ReaderStand]:
+        return (yield from self._move(MoveReaderRequest(reader=name, ends=True), timeout_ms))
+
+    def _move(self, message: MoveReaderRequest, timeout_ms: float | None) -> Verb[ReaderStand]:
+        """Made again where nobody knows whether it was done: a second time it changes nothing."""
+        deadline_ms = now_ms() + self.timeout_ms_of(timeout_ms)
+        unknown: OutcomeUnknown | None = None
+        while True:
+            request = request_of(message, LEADER, deadline_ms - now_ms())
+            yield call(request)
+            error = request.error
+            if message.ends and unknown is not None and isinstance(error, UnknownReader):
+                return ReaderStand(-1, 0)
+            if isinstance(error, OutcomeUnknown) and now_ms() < deadline_ms:
+                unknown = error
+            elif unknown is not None and isinstance(error, Refused) and error.retriable:
+                raise unknown  # no time was left to make it again
+            else:
+                response = response_of(request, MoveReaderResponse)
+                return ReaderStand(response.position, response.hold)
+
+    def readers(self, timeout_ms: float | None) -> Verb[list[ReaderRow]]:
+        request = request_of(ReadersRequest(), LEADER, self.timeout_ms_of(timeout_ms))
+        yield call(request)
+        return reader_rows.rows_of(response_of(request, ReadersResponse))
+
     # ---------------------------------------------------------------- the group
 
     def status(self, timeout_ms: float) -> Verb[list[MemberStatusRow]]:
@@ -235,6 +311,12 @@ class Verbs:
         request = request_of(message, LEADER, self.timeout_ms_of(timeout_ms))
         yield call(request)
         return response_of(request, TransferResponse).leader_id
+
+    def layout(self, from_member: str, timeout_ms: float | None) -> Verb[LayoutResponse]:
+        target = read_target(from_member)
+        request = request_of(LayoutRequest(), target, self.timeout_ms_of(timeout_ms))
+        yield call(request)
+        return response_of(request, LayoutResponse)
 
     # ---------------------------------------------------------------- requests of reads
 
@@ -275,6 +357,12 @@ class Verbs:
             return None
         timeout_ms = min(self.timeout_ms, SUBSTITUTE_TIMEOUT_MS)
         return _read_request(message, RequestTarget(TargetKind.ADDRESS, address), timeout_ms)
+
+
+def _reader_name(name: str) -> str:
+    if not isinstance(name, str):
+        raise BadRequest(f"the name of a reader is a text, not {name!r}")
+    return "".join(name)
 
 
 def _read_request(message: ReadRequest, target: RequestTarget, timeout_ms: float) -> Request:

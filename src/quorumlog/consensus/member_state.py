@@ -54,6 +54,9 @@ class MemberState:
         """What the log's control entries lead to; who does not know it never leads."""
         self.now_ms = now_ms
         """The time of this turn; an input, never a clock."""
+        self.clock_ms = -1
+        """What this member's wall clock says, an input, too; it is told to the leader and decides
+        nothing here. -1: unknown."""
         self.on_transition: Callable[[Role, int, Replica | None], None] = lambda role, term, leader: None
         """Called with the old role, term and leader, when the new state is complete."""
         self.observer: Callable[[str], None] | None = None

@@ -115,6 +115,8 @@ class HeartbeatResponse(Message, frozen=True, kw_only=True, tag=4):
     accepted: bool
     takes_over: bool = True
     """False: it holds damaged entries or has no space, and lets a hand-over of leadership pass."""
+    clock_ms: int = -1
+    """What the sender's wall clock said, in milliseconds since 1970; -1: an earlier release."""
 
 
 class PushEntryRequest(Message, frozen=True, kw_only=True, tag=5):

@@ -148,14 +148,20 @@ class RaftNode:
         return self._transfer.successor
 
     @property
+    def quorum_clock_ms(self) -> int:
+        """See `HeartbeatAnswers.quorum_clock_ms`; of a leader."""
+        return self._elector.answers.quorum_clock_ms()
+
+    @property
     def lacks_space(self) -> bool:
         return self._state.lacks_space
 
-    def advance(self, now_ms: float) -> None:
-        """Every turn begins so: a process that was stopped must notice it before it answers."""
+    def advance(self, now_ms: float, clock_ms: int = -1) -> None:
+        """Every turn begins so: a process that was stopped must notice it before it answers. `clock_ms`:
+        what the wall clock says, which may be anything."""
         state = self._state
         assert now_ms >= state.now_ms, (now_ms, state.now_ms)
-        state.now_ms = now_ms
+        state.now_ms, state.clock_ms = now_ms, clock_ms
         if state.role is Role.UNFORMED:
             self._forming.advance()
         elif self._elector.advance():

@@ -15,18 +15,30 @@ from msgspec import Meta
 
 from quorumlog.entry import EntryKind, Replica
 
-LEVEL = 1
+LEVEL = 2
 """Of the format that this release writes and reads. Level 0 has NORMAL and NOOP only."""
 MOST_BODY_BYTES = 64 * 1024
 """A larger body is no control entry."""
 MOST_IN_A_BODY = 256
 """Members, or readers, that one entry may name."""
+MOST_PRODUCERS = 100_000
+"""Sessions that a log remembers: who opens one more has to name others that are forgotten."""
+MOST_BATCH_ENTRIES = 2**31 - 1
+TOKEN_BYTES = 16
+ANONYMOUS = "~"
+"""The name of a producer that nobody will name again begins with it: it may be forgotten for another."""
 MOST_MS = 2**53
 """A time beyond it is nonsense, and so is an index."""
 
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
+READER_NAME = r"^[A-Za-z0-9._-]{1,64}\Z"
+ReaderName = Annotated[str, Meta(pattern=READER_NAME)]
+"""Short, and of characters of one byte: the readers of a log travel with its start."""
 Index = Annotated[int, Meta(ge=-1, le=2**62)]
 TimeMs = Annotated[int, Meta(ge=0, le=MOST_MS)]
+Sequence = Annotated[int, Meta(ge=0, le=2**62)]
+"""Number of an entry within its producer's, from 0 on."""
+Token = Annotated[bytes, Meta(min_length=TOKEN_BYTES, max_length=TOKEN_BYTES)]
 Replicas = Annotated[tuple[Replica, ...], Meta(max_length=MOST_IN_A_BODY)]
 
 
@@ -64,7 +76,7 @@ class TimeMark(Body, frozen=True):
 class ReaderPosition(Body, frozen=True):
     """Of one reader that is known by name: what it has read, and whether it wants the rest kept."""
 
-    name: Name
+    name: ReaderName
     position: Index
     """Index of the next entry that it wants."""
     hold: Hold = Hold.NONE
@@ -89,16 +101,55 @@ class Keep(Body, frozen=True):
     """Readers that hold do not stop it; archives do."""
 
 
-ControlBody = Membership | TimeMark | ReaderPositions | Keep
+class Epoch(Body, frozen=True):
+    """Of a producer: the OPEN entry that began it."""
+
+    index: Index
+    term: Index
+
+
+class OpenProducer(Body, frozen=True):
+    """OPEN: an epoch of a producer begins with this entry, which ends the one before. Numbers go on."""
+
+    producer: Name
+    token: Token
+    """Drawn by who opens: tells a repetition of its own request from somebody else's."""
+    ends: Epoch | None = None
+    """The epoch that stands; None: there is none. If another one does, this entry changes nothing."""
+    evicts: Annotated[tuple[Name, ...], Meta(max_length=MOST_IN_A_BODY)] = ()
+    """Producers that are forgotten to make room."""
+    forgets: bool = False
+    """No epoch begins: the producer is forgotten, its numbers too."""
+
+
+class ProducerBatch(Body, frozen=True):
+    """PRODUCER: the next `count` entries are of a producer's epoch; nothing stands between. A crash may
+    cut them: they end with the first entry of another term."""
+
+    producer: Name
+    epoch: Epoch
+    first_sequence: Sequence
+    count: Annotated[int, Meta(ge=1, le=MOST_BATCH_ENTRIES)]
+    continues: bool = False
+    """The rest of the producer's last batch, which was cut."""
+
+
+ControlBody = Membership | TimeMark | ReaderPositions | Keep | OpenProducer | ProducerBatch
 
 BODIES: dict[EntryKind, type[ControlBody]] = {
     EntryKind.MEMBERSHIP: Membership,
     EntryKind.TIME: TimeMark,
     EntryKind.READER: ReaderPositions,
     EntryKind.KEEP: Keep,
+    EntryKind.OPEN: OpenProducer,
+    EntryKind.PRODUCER: ProducerBatch,
 }
 """The kinds that have a body; the others change no state."""
-LEVELS: dict[EntryKind, int] = dict.fromkeys(BODIES, 1)
+LEVELS: dict[EntryKind, int] = {
+    **dict.fromkeys(BODIES, 1),
+    EntryKind.OPEN: 2,
+    EntryKind.PRODUCER: 2,
+}
 """The level of the format from which on a kind is known."""
 
 
@@ -109,11 +160,13 @@ class Unreadable(NamedTuple):
 
 
 class ControlEntry(msgspec.Struct, frozen=True):
-    """One of a kind that `BODIES` names, at its place in the log."""
+    """One of a kind that `BODIES` names, or a NOOP, at its place in the log."""
 
     index: int
     kind: EntryKind
-    body: ControlBody | Unreadable
+    body: ControlBody | Unreadable | None
+    """None: a NOOP, which says that its term begins."""
+    term: int = 0
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -7,7 +7,7 @@ hold the same entries have the same state, to the byte.
          0         4  "QLST"
          4         4  CRC-32 of what follows, big-endian
          8            msgpack: [level, membership, membership_index, time_ms, time_index,
-                      keep_from_index, readers, lost_ranges]
+                      keep_from_index, readers, lost_ranges, producers]
 """
 
 from __future__ import annotations
@@ -18,29 +18,36 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from quorumlog.entry import EntryKind
 from quorumlog.log_state.control_entries import (
     LEVEL,
     LEVELS,
     ControlEntry,
+    Epoch,
     Hold,
     Index,
     Keep,
     Membership,
-    Name,
+    OpenProducer,
+    ProducerBatch,
+    ReaderName,
     ReaderPosition,
     ReaderPositions,
     TimeMark,
     TimeMs,
     Unreadable,
 )
+from quorumlog.log_state.producers import NO_PRODUCERS, Producers, decode_hook, encode_hook
 
 RECORD_MAGIC = b"QLST"
-MOST_LOST_RANGES = 8
+MOST_READERS = 100
+"""One more is not taken. With their lost ranges they fill a third of a start at most."""
+MOST_LOST_RANGES = 4
 """A reader's newest ones are remembered."""
 
 
 class Reader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    name: Name
+    name: ReaderName
     position: Index
     hold: Hold
     last_index: Index
@@ -50,7 +57,7 @@ class Reader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 class LostRange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Entries that a reader wanted to be held, and that somebody has given up by force."""
 
-    name: Name
+    name: ReaderName
     first_index: Index
     stop_index: Index
 
@@ -72,6 +79,7 @@ class LogState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     """By name."""
     lost_ranges: tuple[LostRange, ...] = ()
     """By name, then in the order in which they were lost."""
+    producers: Producers = NO_PRODUCERS
 
     def reader(self, name: str) -> Reader | None:
         return next((reader for reader in self.readers if reader.name == name), None)
@@ -91,8 +99,8 @@ class UnknownState(msgspec.Struct, frozen=True):
     reason: str
 
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(LogState)
+_encoder = msgspec.msgpack.Encoder(enc_hook=encode_hook)
+_decoder = msgspec.msgpack.Decoder(LogState, dec_hook=decode_hook)
 
 
 def decode_state(record: bytes) -> LogState | Unreadable:
@@ -114,6 +122,11 @@ def decode_state(record: bytes) -> LogState | Unreadable:
 
 def advanced(state: LogState, entry: ControlEntry) -> LogState | UnknownState:
     """The state behind `entry`, the next control entry."""
+    if entry.kind is EntryKind.NOOP:
+        producers = state.producers.cut_at(entry.index)
+        if producers is state.producers:
+            return state
+        return msgspec.structs.replace(state, producers=producers)
     body = entry.body
     if isinstance(body, Unreadable):
         return UnknownState(entry.index, f"entry {entry.index}: {body.reason}")
@@ -127,6 +140,13 @@ def advanced(state: LogState, entry: ControlEntry) -> LogState | UnknownState:
         for position in body.readers:
             state = _with_reader(state, entry.index, position)
         return state
+    if isinstance(body, OpenProducer):
+        producers = state.producers.opened(Epoch(entry.index, entry.term), body)
+        return msgspec.structs.replace(state, producers=producers)
+    if isinstance(body, ProducerBatch):
+        producers = state.producers.with_batch(entry.index, entry.term, body)
+        return msgspec.structs.replace(state, producers=producers)
+    assert isinstance(body, Keep), entry
     return _with_keep(state, body)
 
 
@@ -142,6 +162,8 @@ def _with_reader(state: LogState, index: int, said: ReaderPosition) -> LogState:
     if said.ends:
         lost = tuple(each for each in state.lost_ranges if each.name != said.name)
         return msgspec.structs.replace(state, readers=tuple(others), lost_ranges=lost)
+    if old is None and len(others) >= MOST_READERS:
+        return state
     position = said.position
     if said.seeks_from is None:
         if old is not None:

@@ -2,8 +2,8 @@
 
 `LedgerNode` is wrapped in a loop by the server and in virtual time by a simulator. Read in this order:
 `ports` (what a node asks of its host), `pending_appends`, `transfers`, the rooms `sending`, `reading`,
-`repair`, `begin` and `writing`, `ledger_node`; `peer_connections` (what the connections with another
-member add up to).
+`repair`, `begin`, `writing` and `retention`, `ledger_node`; `peer_connections` (what the connections
+with another member add up to).
 """
 
 from quorumlog.node.ledger_node import LedgerNode

@@ -26,16 +26,15 @@ from quorumlog.consensus.ready import MemberStatus, Ready, Role, RoleChange
 from quorumlog.entry import Durability, EntryId, Replica
 from quorumlog.errors import LedgerError
 from quorumlog.log_state.control_entries import ControlBody
-from quorumlog.node.begin.log_drops import LogDrops
-from quorumlog.node.begin.log_replacement import LogReplacement
+from quorumlog.node.begin.log_begin import LogBegin
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, PendingAppends
 from quorumlog.node.ports import Host
 from quorumlog.node.reading.confirmations import Confirmations, Confirmed
 from quorumlog.node.reading.readable_log import ReadableLog
 from quorumlog.node.repair.repairer import Repairer
 from quorumlog.node.repair.scrubber import Scrubber, ScrubStatus
+from quorumlog.node.retention.reader_moves import ReaderMoves
 from quorumlog.node.sending.catch_up_pace import CatchUpPace
-from quorumlog.node.sending.install_sender import InstallSender
 from quorumlog.node.sending.push_sender import PushSender
 from quorumlog.node.sending.recent_batches import RecentBatches
 from quorumlog.node.transfers import TransferOutcome, Transfers
@@ -44,6 +43,7 @@ from quorumlog.node.writing.batch_former import BatchFormer
 from quorumlog.node.writing.flusher import Flusher
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 from quorumlog.node.writing.log_writer import LogWriter
+from quorumlog.node.writing.time_marks import TimeMarks
 from quorumlog.store.directory.member_directory import MemberDirectory
 from quorumlog.store.ledger_store import ColdRange, LogStart
 
@@ -103,7 +103,7 @@ class LedgerNode:
             host,
             self._carry_out_all,
             lambda: directory.hard_state.term,
-            lambda start: self._drops.give_up_below(start, self.durable_committed_index),
+            lambda start: self._begin.give_up_below(start, self.durable_committed_index),
         )
         self.log_state = LogStateKeeper(directory, self.raft, host, self.repairer.found)
         self._writer = LogWriter(
@@ -115,11 +115,11 @@ class LedgerNode:
             now_ms,
             self.store.end.position,
         )
+        self._begin = LogBegin(
+            self.replica, config, directory, self.raft, host, self._pace, self._carry_out_all
+        )
         self._pushes = PushSender(
             self.replica, self.raft, self.store, self._recent, host, self._pace, self.repairer.found
-        )
-        self._installs = InstallSender(
-            self.replica, config.consensus, self.raft, self.store, host, self._pace
         )
         self._scrubber = Scrubber(
             self._scrub_bytes_per_second,
@@ -143,12 +143,12 @@ class LedgerNode:
             self._flusher,
             self._transfers,
             conditions,
-        )
-        self._drops = LogDrops(directory, self.raft, host, self._carry_out_all)
-        self._replacement = LogReplacement(
-            self.replica, directory, config.storage.segment_bytes, self.raft, host, self._carry_out_all
+            TimeMarks(self.raft, self.log_state),
         )
         self._confirmations = Confirmations(self.raft)
+        self.readers = ReaderMoves(
+            self.store, self.log_state, self.refusal_unless_leading, self.propose_control
+        )
         self._readable = ReadableLog(self.raft, self.store, self._recent, config.member_id)
         self._next_expiry_ms = self._next_space_ms = self._next_data_look_ms = now_ms
 
@@ -170,26 +170,22 @@ class LedgerNode:
 
     def advance(self, now_ms: float) -> None:
         self._now_ms = now_ms
-        self.raft.advance(now_ms)
+        self.raft.advance(now_ms, self._host.wall_clock_ms())
         if now_ms >= self._next_data_look_ms and self.raft.role is Role.LEADER:
             self._next_data_look_ms = now_ms + self.config.consensus.heartbeat_interval_ms
             for replica in self._host.replicas_with_moving_data():
                 self.raft.on_bytes_moved(replica)
 
     def receive(self, message: AnyPeerMessage) -> None:
-        """A message of another member. Raises ProtocolViolation if its bytes are not what it says, and
-        LogReplaced."""
+        """A message of another member. Raises ProtocolViolation where its bytes differ, LogReplaced."""
         if isinstance(message, RangeRequest):
             self.repairer.on_request(message)
             return
         if isinstance(message, RangeResponse):
             self.repairer.on_response(message, self._now_ms)
             return
-        if isinstance(message, InstallRequest):
-            self._replacement.on_request(message, is_dropping=self._drops.is_under_way)
-            return
-        if isinstance(message, InstallResponse):
-            self._installs.on_response(message, self._now_ms)
+        if isinstance(message, InstallRequest | InstallResponse):
+            self._begin.receive(message, self._now_ms)
             return
         refuse = None
         if isinstance(message, PushEntryRequest) and message.push in (
@@ -198,7 +194,7 @@ class LedgerNode:
         ):
             # Two pushes of one turn: the second is checked against the end that the first has made.
             self._carry_out_all()
-            if not self._writer.is_sound_where_it_meets(message) or self._drops.must_wait(message):
+            if not self._writer.is_sound_where_it_meets(message) or self._begin.must_wait(message):
                 return  # it comes again once its place is read, or as if it had been lost on the way
             if message.push is PushType.APPEND and not self._writer.has_room_for(message):
                 refuse = PushResult.DISK_FULL
@@ -235,15 +231,16 @@ class LedgerNode:
         """The log is to begin behind `start`, a saved border whose entry is committed and, as the next
         one, on this member's disk. False: another drop is under way, and nothing has changed. Raises
         DiskFull, and nothing has changed."""
-        return self._drops.begin(start, self.durable_committed_index)
+        return self._begin.drop_before(start, self.durable_committed_index)
 
     @property
     def is_dropping(self) -> bool:
-        return self._drops.is_under_way
+        return self._begin.is_dropping
 
     def discard_requests_of(self, owner: object) -> None:
         """Forget its appends that are not proposed yet and what it wants confirmed; no outcome."""
         self._pending.discard(owner)
+        self.readers.discard(owner)
         self._confirmations.discard(owner)
 
     def connected(self, replica: Replica) -> None:
@@ -277,8 +274,9 @@ class LedgerNode:
 
     def turn(self) -> None:
         self._carry_out_all()
+        self.readers.tick(self._now_ms)
         while self._pending.queued and self._former.may_form(self._now_ms):
-            self._former.form()
+            self._former.form(self._now_ms)
             self._carry_out_all()
         if bool(self._writer.disk_full) != self.raft.lacks_space:
             self.raft.on_space(bool(self._writer.disk_full))
@@ -288,7 +286,7 @@ class LedgerNode:
             self._carry_out_all()
         self._note_durable_committed()
         self._pushes.tick(self._now_ms)
-        self._installs.tick(self._now_ms)
+        self._begin.tick(self._now_ms)
         self._transfers.tick(self._now_ms)
         self._carry_out_all()
         self._run_timers()
@@ -300,9 +298,10 @@ class LedgerNode:
             self.repairer.next_wakeup_ms(),
             self._scrubber.next_wakeup_ms(),
             self._pushes.next_wakeup_ms(),
-            self._installs.next_wakeup_ms(),
+            self._begin.next_wakeup_ms(),
             self.log_state.next_wakeup_ms(),
             self._transfers.next_wakeup_ms(),
+            self.readers.next_wakeup_ms(),
         )
         if self._writer.disk_full:
             wakeup = min(wakeup, self._next_space_ms)
@@ -315,6 +314,11 @@ class LedgerNode:
     def status(self) -> MemberStatus:
         return self.raft.status()
 
+    def log_time_ms(self) -> int | None:
+        """The last committed time mark; None: there is none, or the log's state is not known."""
+        state = self.log_state.committed
+        return None if state is None else state.time_ms
+
     def scrub_status(self) -> ScrubStatus:
         return self._scrubber.status(self._now_ms)
 
@@ -326,8 +330,7 @@ class LedgerNode:
         if self._writer.disk_full:
             problems.append(self._writer.disk_full)
         problems += self.repairer.problems()
-        own = (self.log_state.problem, self._drops.problem, self._replacement.problem)
-        problems += [*filter(None, own), *self._installs.problems()]
+        problems += [*filter(None, [self.log_state.problem]), *self._begin.problems()]
         if self.lost_committed_from is not None:
             problems.append(
                 f"entries from index {self.lost_committed_from} on, acknowledged under flush = async,"
@@ -391,6 +394,7 @@ class LedgerNode:
                 self._pending.complete(
                     ready.committed_index, self._host.weakest_durability(self.directory.durability)
                 )
+                self.readers.commit(ready.committed_index)
             self._host.committed(ready.committed_index)
         for grant in ready.read_grants:
             assert grant.index <= self.committed_index, (grant, self.committed_index)
@@ -413,6 +417,7 @@ class LedgerNode:
             )
             self._writer.promised.clear()
             self._confirmations.refuse(self._former.not_leader())
+            self.readers.lose(self._former.not_leader())
         self._host.role_changed(change)
         self._transfers.role_changed(change)
 
@@ -436,6 +441,7 @@ class LedgerNode:
         """Whoever waits hears that nothing more comes of it here."""
         self._pending.lose(f"{reason}; the entries may still commit", self._former.not_leader())
         self._confirmations.refuse(self._former.not_leader())
+        self.readers.lose(self._former.not_leader())
         self._transfers.close()
 
     def close(self, *, clean: bool) -> None:

@@ -58,6 +58,9 @@ class Host(Protocol):
         """A leader's log begins above this member's, and is about to take its place; then LogReplaced is
         raised."""
 
+    def wall_clock_ms(self) -> int:
+        """Milliseconds since 1970 as this machine has it: it may be wrong, jump, and go backwards."""
+
     def known_level(self) -> int:
         """The level of the log's format that every other member, by its newest greeting, knows; 0 while
         one has not greeted this process."""

@@ -94,9 +94,10 @@ class LocalCluster:
 
     `directory`: where the members' data directories lie; a temporary one, removed at the end, if not
     given. `ports`: one a member; free ones unless given. `store="memory"` keeps everything in memory.
-    `consensus`: `CONSENSUS` unless given. Members are called n0, n1, ...; `kill`, `stop`, `restart`,
-    `server` and `data_dir` take such an id, and raise ConfigError for another one, or where the member
-    does not run. Raises ConfigError for options that cannot work.
+    `consensus`: `CONSENSUS` unless given. `time_marks`: as in `GroupConfig`; without them the indices of
+    what is appended under one leader are consecutive. Members are called n0, n1, ...; `kill`, `stop`,
+    `restart`, `server` and `data_dir` take such an id, and raise ConfigError for another one, or where
+    the member does not run. Raises ConfigError for options that cannot work.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class LocalCluster:
         consensus: ConsensusConfig | None = None,
         storage: StoreConfig | None = None,
         append_timeout_ms: int = 5000,
+        time_marks: bool = True,
         ports: Sequence[int] | None = None,
     ) -> None:
         if members < 1:
@@ -132,6 +134,7 @@ class LocalCluster:
                 consensus=consensus or CONSENSUS,
                 storage=storage or StoreConfig(flush=flush, segment_bytes=64 * MIB),
                 append_timeout_ms=append_timeout_ms,
+                time_marks=time_marks,
             )
             for member in self.members
         }

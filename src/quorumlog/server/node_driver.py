@@ -302,6 +302,9 @@ class NodeDriver:
             start.point.index,
         )
 
+    def wall_clock_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
     def known_level(self) -> int:
         return min([LEVEL, *(peer.level for peer in self.peers.values())])
 

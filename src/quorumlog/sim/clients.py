@@ -168,7 +168,7 @@ class SimClient:
         draw = self._controls
         index = draw.randint(0, max(0, self._cluster.operations.acknowledged_index))
         kind = draw.random()
-        if kind < 0.3:
+        if kind < 0.3 and not self._cluster.profile.time_marks:
             return TimeMark(int(self._cluster.now_ms) + draw.randint(0, 1000))
         if kind < 0.5:
             return Keep(index, forced=draw.random() < 0.5)

@@ -48,6 +48,7 @@ class SimCluster:
                     storage=profile.storage_of(number),
                     max_uncommitted_bytes=profile.max_uncommitted_bytes,
                     catch_up_bytes_per_second=profile.catch_up_bytes_per_second,
+                    time_marks=profile.time_marks,
                 ),
             )
             for number, address in enumerate(addresses)

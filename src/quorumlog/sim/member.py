@@ -20,6 +20,7 @@ from quorumlog.node.ports import LogReplaced
 from quorumlog.sim.coverage import note_sent
 from quorumlog.sim.disk import Crashed, DiskQueue, SimDisk
 from quorumlog.sim.network.sim_link import End
+from quorumlog.sim.wall_clock import WallClock
 from quorumlog.store.directory.member_directory import open_directory_of
 from quorumlog.store.disk import Disk
 from quorumlog.store.ledger_store import LogStart
@@ -66,6 +67,7 @@ class SimMember:
         "refusal",
         "replica",
         "sync_ms",
+        "wall_clock",
     )
 
     def __init__(self, cluster: SimCluster, config: GroupConfig) -> None:
@@ -98,6 +100,7 @@ class SimMember:
         self.clock_rate = 1.0
         self._clock_ms = 0.0
         self._clock_set_ms = 0.0
+        self.wall_clock = WallClock()
         self._node: LedgerNode | None = None
         self._memory: Disk | None = None
         """Of a member without files that begins anew in the same process."""
@@ -403,6 +406,9 @@ class SimMember:
         self.cluster.trace.count("install: a log is replaced")
         self.note("replaces its log", lambda: f"{self.node.store.end} by one behind {start.point}")
         self.cluster.told("replacing", self, start)
+
+    def wall_clock_ms(self) -> int:
+        return self.wall_clock.read_ms(self.cluster.now_ms)
 
     def known_level(self) -> int:
         return self.cluster.network.level_known_to(self)

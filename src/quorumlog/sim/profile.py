@@ -111,6 +111,8 @@ class SimulationProfile:
     """Leaders are made to write control entries now and then."""
     drops_segments: bool = False
     """Members let their first segments go now and then."""
+    time_marks: bool = False
+    """As in `GroupConfig`; a minority of the wall clocks is wrong then."""
 
     def storage_of(self, number: int) -> StoreConfig:
         """Of the member with this number."""
@@ -131,6 +133,7 @@ def draw_profile(
     greetings, stops = random_beside(random, "connections"), random_beside(random, "stops")
     conditions = random_beside(random, "conditions")
     controls, drops = random_beside(random, "controls"), random_beside(random, "drops")
+    marks = random_beside(random, "the time")
     hasty = random.random() < 0.3
     if size is None:
         size = random.choice(SIZES)
@@ -189,6 +192,7 @@ def draw_profile(
         appends_conditionally=conditions.random() < 0.2,
         writes_controls=controls.random() < 0.3,
         drops_segments=not lossy_disks and drops.random() < 0.3,
+        time_marks=marks.random() < 0.3,
     )
     if profile.clients == 3 and profile.body_bytes != 1500 and not lossy_disks:
         profile = replace(profile, asks_for_end=True)

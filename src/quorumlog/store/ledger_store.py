@@ -311,7 +311,7 @@ class LedgerStore(Protocol):
         DirectoryDamaged says in `index` and `stop_index` where it may lie."""
 
     def control_batches(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
-        """All entries of kinds above NOOP among these, as the files have them; any thread. Raises
+        """All control entries among these, as the files have them; any thread. Raises
         IndexOutOfRange if the log was cut meanwhile, RangeDamaged where it cannot be known whether there
         are some, DirectoryDamaged."""
 

@@ -1,12 +1,11 @@
 """What clients and servers say to each other; one request, one response, matched by `request_id`. Entry
-bytes travel as the batch of the frame, beside the message. At the end: errors on the wire."""
+bytes travel as the batch of the frame, beside the message."""
 
 from __future__ import annotations
 
 import msgspec
 
-from quorumlog import errors
-from quorumlog.errors import IndexOutOfRange, LedgerError, OutcomeUnknown, WrongLastIndex
+from quorumlog.log_state.control_entries import Epoch
 
 PROTOCOL_VERSION = 1
 
@@ -70,6 +69,16 @@ class HelloResponse(ClientMessage, frozen=True, kw_only=True, tag=33):
     """As in Hello."""
 
 
+class Numbered(msgspec.Struct, frozen=True, array_like=True):
+    """Where an append stands in its producer's session."""
+
+    producer: str
+    epoch: Epoch
+    """What ConnectProducer was answered with."""
+    sequence: int
+    """Number of the first entry among all of the producer's."""
+
+
 class AppendRequest(ClientMessage, frozen=True, kw_only=True, tag=34):
     """Batch: the encoded entries, headers unstamped."""
 
@@ -85,6 +94,9 @@ class AppendRequest(ClientMessage, frozen=True, kw_only=True, tag=34):
     expected_last: int | None = None
     """Append only if no data entry lies behind this index in the leader's whole log; else
     WrongLastIndex. -1: only if there is none at all. Not in a stream."""
+    session: Numbered | None = None
+    """The entries are appended once, however often the request comes. Not in a stream, nor with
+    `expected_last`."""
 
 
 class AppendResponse(ClientMessage, frozen=True, kw_only=True, tag=35):
@@ -92,6 +104,9 @@ class AppendResponse(ClientMessage, frozen=True, kw_only=True, tag=35):
     first_index: int
     count: int
     durability: str
+    ranges: tuple[tuple[int, int, int], ...] = ()
+    """(first_index, count, term) of what was appended at several times, because a crash had cut it; then
+    `first_index` is that of the first, and `term` that of the last. Empty: all of it lies together."""
 
 
 class ReadRequest(ClientMessage, frozen=True, kw_only=True, tag=36):
@@ -183,6 +198,17 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
     """How many of them are needed for anything to be committed."""
 
 
+class ProducerInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """A session, as a log knows it."""
+
+    producer: str
+    epoch: Epoch
+    last_sequence: int
+    """-1: none of its entries is in the log."""
+    last_index: int
+    """Where that one lies; -1 if none is remembered."""
+
+
 class TransferRequest(ClientMessage, frozen=True, kw_only=True, tag=40):
     to_member_id: str
 
@@ -192,6 +218,127 @@ class TransferResponse(ClientMessage, frozen=True, kw_only=True, tag=41):
 
     leader_id: str
     term: int
+
+
+class ConnectProducer(ClientMessage, frozen=True, kw_only=True, tag=42):
+    """A producer's epoch is to begin."""
+
+    producer: str
+    token: bytes
+    """Random, 16 bytes; the same in each repetition."""
+    ends: Epoch | None = None
+    """The epoch that stands, as an answer before has named it; None: there is none."""
+    timeout_ms: int = 0
+    """As in AppendRequest."""
+
+
+class ConnectProducerResponse(ClientMessage, frozen=True, kw_only=True, tag=43):
+    opened: bool
+    """False: `epoch` stands, which the request did not name. Nothing was written."""
+    epoch: Epoch
+    last_sequence: int
+    """Number of the last entry that is in the log; -1: none is."""
+
+
+class LastSequence(ClientMessage, frozen=True, kw_only=True, tag=44):
+    """What is in the log of a producer. Refused with ProducerExpired if there is no such session."""
+
+    producer: str
+
+
+class LastSequenceResponse(ClientMessage, frozen=True, kw_only=True, tag=45):
+    producer: ProducerInfo
+
+
+class ListProducers(ClientMessage, frozen=True, kw_only=True, tag=46):
+    after: str = ""
+    """Names behind this one, in their order."""
+    limit: int = 1000
+
+
+class ListProducersResponse(ClientMessage, frozen=True, kw_only=True, tag=47):
+    producers: tuple[ProducerInfo, ...]
+    is_last: bool
+    """There are none behind these."""
+
+
+class ForgetProducer(ClientMessage, frozen=True, kw_only=True, tag=48):
+    """A session is to end for good, with all that is known of its producer's numbers."""
+
+    producer: str
+    epoch: Epoch
+    """The one that stands; another: ProducerFenced."""
+
+
+class ForgetProducerResponse(ClientMessage, frozen=True, kw_only=True, tag=49):
+    pass
+
+
+class LayoutRequest(ClientMessage, frozen=True, kw_only=True, tag=50):
+    """How this member's log lies in segments and where it begins: for a copy of its bytes."""
+
+
+class LayoutResponse(ClientMessage, frozen=True, kw_only=True, tag=51):
+    member_id: str
+    cluster_id: str
+    segment_bytes: int
+    index_segment_bytes: int
+    begin_index: int = -1
+    """The entry before the first that is left, which the next three are about; -1: none has gone."""
+    begin_term: int = -1
+    begin_chain: int = 0
+    begin_position: int = 0
+    """Of the segment that begins behind it."""
+    begin_record: bytes = b""
+    """The state of the log up to there, which no entry tells any more."""
+
+
+class ReaderInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """One reader that the cluster keeps by name, as of a committed entry."""
+
+    name: str
+    position: int
+    """Index of the next entry that it wants."""
+    hold: int
+    """`log_state.control_entries.Hold`."""
+    last_index: int = -1
+    """Of the entry that named it last."""
+    lag_ms: int = -1
+    """From the time of the entry at `position` to that of the newest; -1: the log does not say."""
+    lost_ranges: tuple[tuple[int, int], ...] = ()
+    """(first_index, stop_index) of what it wanted to be held and that was given up by force."""
+
+
+class MoveReaderRequest(ClientMessage, frozen=True, kw_only=True, tag=64):
+    """Move a reader, make it or end it; answered once that is committed. It may be repeated."""
+
+    reader: str
+    position: int | None = None
+    """Of the next entry that it wants; without `seeks_from` it only goes forward. None: where it stands,
+    and a new one begins with the first entry that may not be deleted."""
+    hold: int | None = None
+    """None: as it is, and a new one holds nothing."""
+    seeks_from: int | None = None
+    """Where it stands, for one that is to go back."""
+    ends: bool = False
+    opens: bool = False
+    """Make it if there is none; UnknownReader otherwise."""
+
+
+class MoveReaderResponse(ClientMessage, frozen=True, kw_only=True, tag=65):
+    position: int
+    hold: int
+
+
+class ReadersRequest(ClientMessage, frozen=True, kw_only=True, tag=66):
+    """Answered by the leader, once a majority has confirmed it."""
+
+
+class ReadersResponse(ClientMessage, frozen=True, kw_only=True, tag=67):
+    committed_index: int
+    keep_from_index: int
+    """Nothing from here on may be deleted; committed."""
+    readers: tuple[ReaderInfo, ...] = ()
 
 
 class ErrorResponse(ClientMessage, frozen=True, kw_only=True, tag=63):
@@ -207,6 +354,10 @@ class ErrorResponse(ClientMessage, frozen=True, kw_only=True, tag=63):
     expected_last: int = -1
     actual_last: int = -1
     """Both of a WrongLastIndex."""
+    expected_sequence: int = -1
+    """Of a SequenceGap."""
+    last_sequence: int = -1
+    """Of an AlreadyCommitted."""
 
 
 AnyClientMessage = (
@@ -221,52 +372,18 @@ AnyClientMessage = (
     | TransferRequest
     | TransferResponse
     | ErrorResponse
+    | LayoutRequest
+    | LayoutResponse
+    | MoveReaderRequest
+    | MoveReaderResponse
+    | ReadersRequest
+    | ReadersResponse
+    | ConnectProducer
+    | ConnectProducerResponse
+    | LastSequence
+    | LastSequenceResponse
+    | ListProducers
+    | ListProducersResponse
+    | ForgetProducer
+    | ForgetProducerResponse
 )
-
-# ---------------------------------------------------------------- errors on the wire
-
-_ERROR_OF_CODE: dict[int, type[LedgerError]] = {
-    kind.code: kind
-    for kind in vars(errors).values()
-    if isinstance(kind, type) and issubclass(kind, LedgerError) and kind.code >= 0
-}
-
-
-def error_response(request_id: int, error: LedgerError) -> ErrorResponse:
-    """The one place where an error becomes a message."""
-    return ErrorResponse(
-        request_id=request_id,
-        code=error.code,
-        message=str(error),
-        leader_id=error.leader_id or "",
-        leader_address=error.leader_address or "",
-        retry_after_ms=error.retry_after_ms,
-        ledger_begin_index=getattr(error, "ledger_begin_index", -1),
-        committed_index=getattr(error, "committed_index", -1),
-        expected_last=getattr(error, "expected", -1),
-        actual_last=getattr(error, "actual", -1),
-    )
-
-
-def error_of(response: ErrorResponse) -> LedgerError:
-    """The one place where a message becomes an error again. A code of a newer server counts as
-    OutcomeUnknown: only that class is safe to report for every kind of request."""
-    kind = _ERROR_OF_CODE.get(response.code)
-    if kind is None:
-        return OutcomeUnknown(
-            f"the server answered with the unknown code {response.code}: {response.message}"
-        )
-    if issubclass(kind, IndexOutOfRange):
-        return kind(
-            response.message,
-            ledger_begin_index=response.ledger_begin_index,
-            committed_index=response.committed_index,
-        )
-    if issubclass(kind, WrongLastIndex):
-        return kind(response.message, expected=response.expected_last, actual=response.actual_last)
-    return kind(
-        response.message,
-        leader_id=response.leader_id or None,
-        leader_address=response.leader_address or None,
-        retry_after_ms=response.retry_after_ms,
-    )

@@ -30,9 +30,9 @@ from quorumlog.wire.client_messages import (
     ReadRequest,
     StatusRequest,
     StatusResponse,
-    error_response,
 )
 from quorumlog.wire.framing import Frame, FrameDecoder
+from quorumlog.wire.wire_errors import error_response
 
 ADDRESSES = ["s0:1", "s1:1", "s2:1"]
 

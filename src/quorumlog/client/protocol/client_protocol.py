@@ -34,9 +34,9 @@ from quorumlog.wire.client_messages import (
     Hello,
     HelloResponse,
     StatusResponse,
-    error_of,
 )
 from quorumlog.wire.framing import Frame, encode_frame
+from quorumlog.wire.wire_errors import error_of
 
 
 class EventKind(Enum):

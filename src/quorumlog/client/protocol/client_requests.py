@@ -16,6 +16,8 @@ from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
     HelloResponse,
+    LayoutRequest,
+    ReadersRequest,
     ReadRequest,
     StatusRequest,
 )
@@ -28,7 +30,7 @@ class Lane(Enum):
     """Connections to one server: an acknowledgement must not queue behind megabytes of a read."""
 
     CONTROL = "control"
-    """Appends, status, transfer."""
+    """Appends, status, transfer, layout."""
     READ = "read"
 
 
@@ -109,7 +111,7 @@ class Request:
     @property
     def is_repeatable(self) -> bool:
         """It changes nothing, so a lost connection does not decide its outcome."""
-        return isinstance(self.message, (ReadRequest, StatusRequest))
+        return isinstance(self.message, (ReadRequest, StatusRequest, LayoutRequest, ReadersRequest))
 
     @property
     def is_done(self) -> bool:

@@ -49,20 +49,29 @@ from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
     ErrorResponse,
+    LayoutRequest,
+    LayoutResponse,
+    MoveReaderRequest,
+    MoveReaderResponse,
+    ReadersRequest,
+    ReadersResponse,
     ReadRequest,
     ReadResponse,
     StatusRequest,
     StatusResponse,
     TransferRequest,
     TransferResponse,
-    error_of,
 )
+from quorumlog.wire.wire_errors import error_of
 
 _RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     AppendRequest: AppendResponse,
     ReadRequest: ReadResponse,
     StatusRequest: StatusResponse,
     TransferRequest: TransferResponse,
+    LayoutRequest: LayoutResponse,
+    MoveReaderRequest: MoveReaderResponse,
+    ReadersRequest: ReadersResponse,
 }
 
 

@@ -1,4 +1,4 @@
-"""HeartbeatAnswers: which voters have answered this leader, when, and which round."""
+"""HeartbeatAnswers: which voters have answered this leader, when, which round, and by which clock."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ class HeartbeatAnswers:
         self._state = state
         self._answered_ms: dict[Replica, float] = {}
         self._answered_round: dict[Replica, int] = {}
+        self._clock_ms: dict[Replica, int] = {}
+        """In the answer to the newest round that each has answered."""
         self._kept_back: set[Replica] = set()
         """Who said in its newest answer that it would not take over."""
 
@@ -28,6 +30,7 @@ class HeartbeatAnswers:
         others = self._state.others()
         self._answered_ms = dict.fromkeys(others, self._state.now_ms)
         self._answered_round = dict.fromkeys(others, 0)
+        self._clock_ms = {}
 
     def take(self, response: HeartbeatResponse, newest_round: int) -> None:
         if response.accepted and response.sender in self._answered_ms:
@@ -36,6 +39,7 @@ class HeartbeatAnswers:
             self._answered_ms[response.sender] = self._state.now_ms
             if self._answered_round[response.sender] < response.round <= newest_round:
                 self._answered_round[response.sender] = response.round
+                self._clock_ms[response.sender] = response.clock_ms
 
     def has_live_quorum(self) -> bool:
         """A majority, this leader included, has answered within the election time-out."""
@@ -48,6 +52,19 @@ class HeartbeatAnswers:
         """The newest heartbeat round that a majority has answered."""
         state = self._state
         return int(state.membership.quorum_value({**self._answered_round, state.member: newest_round}))
+
+    def quorum_clock_ms(self) -> int:
+        """A time that the wall clocks of a quorum have reached: of three the median. -1 while too few
+        have told theirs.
+
+        A clock counts as it was told, however long ago. An older answer can make this late, as a clock
+        that stands still does, but never early; and to add this member's own time to it would make
+        everything depend on the one clock again.
+        """
+        state = self._state
+        clocks = {**dict.fromkeys(state.membership.voters(), -1), **self._clock_ms}
+        clocks[state.member] = state.clock_ms
+        return int(state.membership.quorum_value(clocks))
 
     def is_live(self, voter: Replica) -> bool:
         answered = self._answered_ms.get(voter, LONG_AGO_MS)

@@ -352,6 +352,7 @@ class LeaderElector:
                 round=request.round,
                 accepted=accepted,
                 takes_over=self._is_fit_to_lead,
+                clock_ms=self._state.clock_ms,
             ),
         )
 

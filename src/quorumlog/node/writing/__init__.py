@@ -4,5 +4,5 @@ Read in this order: `push_checks` (what a push must be), `log_state_reading` (wh
 to, as a start finds it in the log), `border_saver` (states at borders are saved), `log_state_keeper`
 (the state from then on), `log_writer` (pushes and proposals are written, conflicts are cut), `flusher`
 (syncs, and what waits for them), `append_conditions` (who is let in only behind a certain entry),
-`batch_former` (appends become batches).
+`time_marks` (what time it is), `batch_former` (appends become batches).
 """

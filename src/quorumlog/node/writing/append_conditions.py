@@ -67,15 +67,18 @@ class AppendConditions:
     def proposed(self, first: EntryId, count: int) -> None:
         self._term, self._last_index = first.term, first.index + count - 1
 
-    def judge(self, appends: Sequence[PendingAppend]) -> tuple[list[PendingAppend], list[Unmet]]:
-        """Who is let in, as if appended in this order, and who is not. What cannot be judged yet, since
-        the end of the log has to be read first, is refused here and may come again."""
+    def judge(
+        self, appends: Sequence[PendingAppend], in_front: int
+    ) -> tuple[list[PendingAppend], list[Unmet]]:
+        """Who is let in, as if appended in this order behind so many control entries `in_front`, and who
+        is not. What cannot be judged yet, since the end of the log has to be read first, is refused here
+        and may come again."""
         if all(append.expected_last is None for append in appends):
             return list(appends), []
         met: list[PendingAppend] = []
         unmet: list[Unmet] = []
         is_known = self._term == self._raft.term
-        last_index, next_index = self._last_index, self._raft.ledger_end.index + 1
+        last_index, next_index = self._last_index, self._raft.ledger_end.index + 1 + in_front
         for append in appends:
             expected = append.expected_last
             if expected is not None and not is_known:

@@ -11,7 +11,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB, GroupConfig
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role
-from quorumlog.entry import EntryId
+from quorumlog.entry import EntryId, EntryKind
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import (
     BadRequest,
@@ -29,6 +29,7 @@ from quorumlog.node.transfers import Transfers
 from quorumlog.node.writing.append_conditions import AppendConditions
 from quorumlog.node.writing.flusher import Flusher
 from quorumlog.node.writing.log_writer import LogWriter
+from quorumlog.node.writing.time_marks import TimeMarks
 from quorumlog.store.ledger_store import LedgerStore
 
 NEVER = float("inf")
@@ -51,6 +52,7 @@ class BatchFormer:
         flusher: Flusher,
         transfers: Transfers,
         conditions: AppendConditions,
+        time_marks: TimeMarks,
     ) -> None:
         self._config = config
         self._raft = raft
@@ -60,6 +62,7 @@ class BatchFormer:
         self._flusher = flusher
         self._transfers = transfers
         self._conditions = conditions
+        self._time_marks = time_marks
         self._is_gathering = False
         """The next batch waits for one more turn, see `_gathers`; meaningless while none is queued."""
         self._gathered = 0
@@ -149,23 +152,28 @@ class BatchFormer:
         lingers_until_ms = self._pending.queued_since_ms + self._config.linger_ms
         return lingers_until_ms if now_ms < lingers_until_ms else NEVER
 
-    def form(self) -> None:
-        """Propose the oldest queued appends as one batch, or refuse all that is queued."""
+    def form(self, now_ms: float) -> None:
+        """Propose the oldest queued appends as one batch, or refuse all that is queued. A time mark that
+        is due goes in front, in the same batch: it costs no write of its own, and stands in no log
+        without the data that it is for."""
         if self._raft.role is not Role.LEADER:
             self._pending.refuse_queued(self.not_leader())
             return
         self._gathered = self._gathering_turns = 0
         appends = self._pending.take_queued(BATCH_BYTES)
         self._last_batch_appends = len(appends)
-        appends, unmet = self._conditions.judge(appends)
+        mark = self._time_marks.due(now_ms) if self._config.time_marks else None
+        in_front = [] if mark is None else [EntryBatch.control(EntryKind.TIME, encode_body(mark))]
+        appends, unmet = self._conditions.judge(appends, len(in_front))
         if not appends:
             self._conditions.refuse(unmet)
             return
-        batches = [a.batch for a in appends if a.batch is not None]
+        batches = in_front + [a.batch for a in appends if a.batch is not None]
         batch = batches[0] if len(batches) == 1 else EntryBatch.concatenate(batches)
         try:
             positions = self._plan(batch)
-            first = self._raft.propose(batch.count, size_bytes=batch.total_bytes)
+            kind = EntryKind.TIME if in_front else EntryKind.NORMAL
+            first = self._raft.propose(batch.count, kind, size_bytes=batch.total_bytes)
         except LedgerError as error:
             # Nothing queued behind a refused append may get in before it: streams keep their order.
             for append in [*appends, *(each.append for each in unmet)]:
@@ -173,8 +181,9 @@ class BatchFormer:
             self._pending.refuse_queued(error)
             return
         self._writer.promised.append((first.index, batch, positions))
-        self._pending.propose(appends, first)
-        self._conditions.proposed(first, batch.count)
+        first_data = EntryId(first.index + len(in_front), first.term)
+        self._pending.propose(appends, first_data)
+        self._conditions.proposed(first_data, batch.count - len(in_front))
         self._conditions.refuse(unmet)
 
     def propose_control(self, body: ControlBody) -> EntryId:
@@ -184,7 +193,7 @@ class BatchFormer:
         if self._raft.role is not Role.LEADER:
             raise self.not_leader()
         kind = kind_of(body)
-        self._writer.log_state.admit_own(kind)
+        self._writer.log_state.admit_own(body)
         batch = EntryBatch.control(kind, encode_body(body))
         positions = self._store.plan(batch.sizes, control=batch.may_use_reserve)
         entry = self._raft.propose(1, kind, size_bytes=batch.total_bytes)

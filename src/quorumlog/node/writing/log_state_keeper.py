@@ -27,9 +27,9 @@ from quorumlog.errors import (
     LedgerError,
     StoreFailure,
 )
-from quorumlog.log_state.control_entries import LEVELS
+from quorumlog.log_state.control_entries import LEVELS, ControlBody, kind_of
 from quorumlog.log_state.log_state import EMPTY, LogState, UnknownState
-from quorumlog.log_state.log_states import LogStates
+from quorumlog.log_state.log_states import AnyState, LogStates
 from quorumlog.node.ports import Host
 from quorumlog.node.writing.border_saver import BorderSaver
 from quorumlog.node.writing.log_state_reading import LogStateReading, append_past_borders, controls_of
@@ -78,6 +78,25 @@ class LogStateKeeper:
             return ""
         return f"the state of the log is not known, and this member does not lead: {self._reason}"
 
+    @property
+    def committed_index(self) -> int:
+        return self._committed_index
+
+    def appended_state(self) -> LogState:
+        """Of the whole log. Raises LeaderNotReady while it is not known."""
+        return self._known(None if self.states is None else self.states.appended)
+
+    def committed_state(self) -> LogState:
+        """Up to the committed index. Raises LeaderNotReady while it is not known."""
+        return self._known(None if self.states is None else self.states.committed)
+
+    def _known(self, state: AnyState | None) -> LogState:
+        if isinstance(state, LogState):
+            return state
+        raise LeaderNotReady(
+            self.problem or "the state of the log is being read", retry_after_ms=RETRY_MS
+        )
+
     # ---------------------------------------------------------------- before entries are written
 
     def admit(self, batch: EntryBatch) -> None:
@@ -85,12 +104,22 @@ class LogStateKeeper:
         if not self._directory.may_hold_control_entries and batch.log_state_positions():
             self._directory.allow_control_entries()
 
-    def admit_own(self, kind: EntryKind) -> None:
-        """This leader is about to write an entry of this kind. Raises LeaderNotReady, BadRequest while
-        not every member knows the kind, DiskFull."""
+    @property
+    def committed(self) -> LogState | None:
+        """Up to the committed index; None while it is not known."""
+        state = None if self.states is None else self.states.committed
+        return state if isinstance(state, LogState) else None
+
+    def admit_own(self, body: ControlBody) -> None:
+        """This leader is about to write this entry. Raises LeaderNotReady, BadRequest while not every
+        member knows the kind, DiskFull."""
         if not self._is_known:
             raise LeaderNotReady(self.problem, retry_after_ms=RETRY_MS)
+        kind = kind_of(body)
         level = self._host.known_level()
+        if self.states is not None and isinstance(self.states.appended, LogState):
+            # Whoever cannot read such entries cannot read this log any more.
+            level = max(level, self.states.appended.level)
         if level < LEVELS[kind]:
             raise BadRequest(
                 f"{kind.name} entries need level {LEVELS[kind]} of the log's format; not every member is"
@@ -105,7 +134,9 @@ class LogStateKeeper:
         controls = controls_of(batch)
         if not controls and not borders:
             return
-        assert not controls or self._directory.may_hold_control_entries, controls[0]
+        assert self._directory.may_hold_control_entries or all(
+            entry.kind is EntryKind.NOOP for entry in controls
+        ), controls[0]
         if self.states is not None:
             self._saver.note(append_past_borders(self.states, batch.first_index, controls, borders))
             self._judge()

@@ -23,16 +23,17 @@ AtBorders = list[tuple[LogPoint, AnyState]]
 
 
 def controls_of(batch: EntryBatch) -> list[ControlEntry]:
-    """Those of kinds above NOOP."""
-    positions = batch.log_state_positions()
+    """All but data."""
+    positions = batch.control_positions()
     if not positions:
         return []
-    magics, first_index = batch.headers()["magic"], batch.first_index
-    kinds = {at: EntryKind(int(magics[at])) for at in positions}
-    return [
-        ControlEntry(first_index + at, kind, decode_body(kind, batch.body(at)))
-        for at, kind in kinds.items()
-    ]
+    headers = batch.headers()
+    controls = []
+    for at in positions:
+        kind, term = EntryKind(int(headers["magic"][at])), int(headers["term"][at])
+        body = None if kind is EntryKind.NOOP else decode_body(kind, batch.body(at))
+        controls.append(ControlEntry(batch.first_index + at, kind, body, term))
+    return controls
 
 
 def append_past_borders(

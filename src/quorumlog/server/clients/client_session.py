@@ -1,4 +1,4 @@
-"""What a client asks on one connection: append, read, status, transfer.
+"""What a client asks on one connection: append, read, status, transfer, layout.
 
 Streams: the leader accepts request n of a stream only behind n - 1 on the same connection. When n is
 refused after it was accepted (the batch that it joined could not be written, or leadership was lost
@@ -21,28 +21,50 @@ from quorumlog.errors import (
     ProtocolViolation,
     UnknownGroup,
 )
+from quorumlog.log_state.control_entries import Hold
 from quorumlog.node.pending_appends import AppendOutcome
+from quorumlog.node.retention.reader_moves import MoveOutcome, ReaderMove
 from quorumlog.node.transfers import TransferOutcome
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS, AppendStreams
 from quorumlog.server.connection import WRITE_BUFFER_BYTES, Connection
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.waiting_reads import ReadOutcome, begins_anew
+from quorumlog.store.ledger_store import LOG_ORIGIN, LogStart
 from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
+    LayoutRequest,
+    LayoutResponse,
+    MoveReaderRequest,
+    MoveReaderResponse,
+    ReaderInfo,
+    ReadersRequest,
+    ReadersResponse,
     ReadRequest,
     ReadResponse,
     StatusRequest,
     TransferRequest,
     TransferResponse,
-    error_response,
 )
 from quorumlog.wire.framing import Frame
+from quorumlog.wire.wire_errors import error_response
 
 READ_LIMIT_BYTES = 8 << 20
 """Most bytes of one answer to a read, whatever the request asks."""
 WAIT_LIMIT_MS = 60_000
 WAITING_READS_LIMIT = 1000
+MOST_INDEX = 2**62
+"""Of what an entry can say of a reader."""
+
+_REQUESTS = (
+    AppendRequest,
+    ReadRequest,
+    StatusRequest,
+    TransferRequest,
+    LayoutRequest,
+    MoveReaderRequest,
+    ReadersRequest,
+)
 
 
 class ClientSession:
@@ -70,7 +92,7 @@ class ClientSession:
         group, request, batch = frame
         driver = self._drivers.get(group)
         if driver is None:
-            if not isinstance(request, AppendRequest | ReadRequest | StatusRequest | TransferRequest):
+            if not isinstance(request, _REQUESTS):
                 raise ProtocolViolation(f"{type(request).__name__} from a client")
             known = ", ".join(self._drivers)
             error = UnknownGroup(f"group {group!r} is not served here; groups: {known}")
@@ -87,6 +109,12 @@ class ClientSession:
             driver.enter(self._connection, self._status, driver, request)
         elif isinstance(request, TransferRequest):
             driver.enter(self._connection, self._transfer, driver, request)
+        elif isinstance(request, LayoutRequest):
+            driver.enter(self._connection, self._layout, driver, request)
+        elif isinstance(request, MoveReaderRequest):
+            driver.enter(self._connection, self._move_reader, driver, request)
+        elif isinstance(request, ReadersRequest):
+            driver.enter(self._connection, self._readers, driver, request)
         else:
             raise ProtocolViolation(f"{type(request).__name__} from a client")
 
@@ -259,3 +287,90 @@ class ClientSession:
             self._connection.send(driver.config.group, response)
 
         driver.node.transfer(request.to_member_id, done)
+
+    def _layout(self, driver: NodeDriver, request: LayoutRequest) -> None:
+        config, node = driver.config, driver.node
+        start = node.store.start or LogStart(LOG_ORIGIN, b"")
+        response = LayoutResponse(
+            request_id=request.request_id,
+            member_id=config.member_id,
+            cluster_id=node.directory.formation.cluster_id,
+            segment_bytes=config.storage.segment_bytes,
+            index_segment_bytes=config.storage.index_segment_bytes,
+            begin_index=start.point.index,
+            begin_term=start.point.term,
+            begin_chain=start.point.chain,
+            begin_position=start.point.position,
+            begin_record=start.record,
+        )
+        self._connection.send(config.group, response)
+
+    # ---------------------------------------------------------------- readers
+
+    def _move_reader(self, driver: NodeDriver, request: MoveReaderRequest) -> None:
+        def done(outcome: MoveOutcome) -> None:
+            if isinstance(outcome, LedgerError):
+                self._refuse(driver, request.request_id, outcome)
+                return
+            response = MoveReaderResponse(
+                request_id=request.request_id, position=outcome.position, hold=outcome.hold
+            )
+            self._connection.send(driver.config.group, response)
+
+        try:
+            move = _move_of(request)
+        except BadRequest as error:
+            done(error)
+            return
+        driver.node.readers.move(move, done, self._connection)
+
+    def _readers(self, driver: NodeDriver, request: ReadersRequest) -> None:
+        def confirmed(refusal: LedgerError | None) -> None:
+            if refusal is not None:
+                self._refuse(driver, request.request_id, refusal)
+                return
+            try:
+                state = driver.node.log_state.committed_state()
+            except LedgerError as error:
+                self._refuse(driver, request.request_id, error)
+                return
+            readers = tuple(
+                ReaderInfo(
+                    name=reader.name,
+                    position=reader.position,
+                    hold=reader.hold,
+                    last_index=reader.last_index,
+                    lost_ranges=tuple(
+                        (lost.first_index, lost.stop_index)
+                        for lost in state.lost_ranges
+                        if lost.name == reader.name
+                    ),
+                )
+                for reader in state.readers
+            )
+            response = ReadersResponse(
+                request_id=request.request_id,
+                committed_index=driver.node.committed_index,
+                keep_from_index=state.keep_from_index,
+                readers=readers,
+            )
+            self._connection.send(driver.config.group, response)
+
+        driver.node.confirm_leadership(confirmed, self._connection)
+
+
+def _move_of(request: MoveReaderRequest) -> ReaderMove:
+    """Raises BadRequest."""
+    numbers = [n for n in (request.position, request.seeks_from) if n is not None]
+    if any(not 0 <= number <= MOST_INDEX for number in numbers):
+        raise BadRequest(f"positions of a reader are indices of entries, unlike {numbers}")
+    if request.hold is not None and request.hold not in tuple(Hold):
+        raise BadRequest(f"a reader holds 0 (nothing), 1 or 2 (as an archive), not {request.hold}")
+    return ReaderMove(
+        request.reader,
+        request.position,
+        None if request.hold is None else Hold(request.hold),
+        request.seeks_from,
+        request.ends,
+        request.opens,
+    )

@@ -15,6 +15,7 @@ from quorumlog.sim.checkers.durable_entries import DurableEntries
 from quorumlog.sim.checkers.installs import Installs
 from quorumlog.sim.checkers.leader_completeness import LeaderCompleteness
 from quorumlog.sim.checkers.log_matching import LogMatching
+from quorumlog.sim.checkers.marked_times import MarkedTimes
 from quorumlog.sim.checkers.message_rate import MessageRate
 from quorumlog.sim.checkers.monotonic_indices import MonotonicIndices
 from quorumlog.sim.checkers.one_group import OneGroup
@@ -55,6 +56,7 @@ def all_checkers(cluster: CheckedCluster) -> list[Checker]:
     Members in memory promise nothing of a disk.
     """
     disks = [] if cluster.profile.store == "memory" else [PromisesOnDisk(cluster)]
+    marks = [MarkedTimes(cluster)] if cluster.profile.time_marks else []
     log = CommittedLog(cluster)
     durable = DurableEntries(cluster, log)
     committed = CommittedEntries(cluster, log)
@@ -66,6 +68,7 @@ def all_checkers(cluster: CheckedCluster) -> list[Checker]:
         MonotonicIndices(cluster),
         LogMatching(cluster),
         SameState(cluster),
+        *marks,
         durable,
         committed,
         Cuts(cluster, log),

@@ -11,6 +11,7 @@ from quorumlog.sim.disk import SimDisk
 from quorumlog.sim.operations import Operations
 from quorumlog.sim.profile import SimulationProfile
 from quorumlog.sim.trace import Trace
+from quorumlog.sim.wall_clock import WallClock
 
 
 class CheckedMember(Protocol):
@@ -30,6 +31,9 @@ class CheckedMember(Protocol):
     @property
     def node(self) -> LedgerNode:
         """Of a member that is up."""
+
+    @property
+    def wall_clock(self) -> WallClock: ...
 
     @property
     def disk(self) -> SimDisk: ...

@@ -14,6 +14,7 @@ from quorumlog.sim.faults.link_faults import LinkFaults
 from quorumlog.sim.faults.lossy_disk_faults import LossyDiskFaults
 from quorumlog.sim.faults.network_faults import NetworkFaults
 from quorumlog.sim.faults.process_faults import ProcessFaults
+from quorumlog.sim.faults.wall_clocks import WallClocks
 
 if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimCluster
@@ -26,6 +27,7 @@ class Faults:
         self._profile = cluster.profile
         context = FaultContext(cluster)
         self._links = LinkFaults(context)
+        self._wall_clocks = WallClocks(cluster)
         self.processes = ProcessFaults(context)
         self.damage = DamageFaults(context)
         self.disks = DiskFaults(context, self.damage)
@@ -39,6 +41,7 @@ class Faults:
 
     def begin(self) -> None:
         self._links.begin()
+        self._wall_clocks.begin()
         if self._profile.fault_kinds:
             self._begin()
 

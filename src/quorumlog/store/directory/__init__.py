@@ -1,6 +1,6 @@
 """A member's directory as a whole.
 
-Read in this order: `member_directory` (opening it), `proven_commit` (what of its log is known to be
-committed), `opened_directory` (what a member does with it), `directory_recovery` (an operator's last
-resort for a group of one).
+Read in this order: `member_directory` (opening it), `foreign_files` (what is left alone),
+`proven_commit` (what of its log is known to be committed), `opened_directory` (what a member does with
+it), `directory_recovery` (an operator's last resort for a group of one).
 """

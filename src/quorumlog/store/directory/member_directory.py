@@ -19,6 +19,7 @@ import msgspec
 from quorumlog.config import GroupConfig, StoreConfig
 from quorumlog.entry import Durability, HardState
 from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
+from quorumlog.store.directory.foreign_files import LOCK_NAME, refuse_foreign
 from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.directory.proven_commit import proven_commit
 from quorumlog.store.disk import Disk, DiskLock, reason_of, refusal
@@ -42,34 +43,18 @@ from quorumlog.store.files.member_file import (
 from quorumlog.store.files.replaced_file import read_readable
 from quorumlog.store.files.slot_file import SLOT_BYTES
 from quorumlog.store.files.start_file import START_NAME
-from quorumlog.store.files.state_files import STATES_NAME
 from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME, segment_name
 from quorumlog.store.memory_disk import MemoryDisk
 from quorumlog.store.repair.set_aside import EARLIER_SET_ASIDE_NAME, SET_ASIDE_NAME, SetAside
 
 __all__ = ["MemberDirectory", "open_directory_of", "open_member_directory"]
 
-LOCK_NAME = "lock"
 _OTHERS = 0o077
 """Of a mode: what others than the owner may do."""
 _NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL)
 
 MAX_MEMBER_ID_BYTES = 255
 """A vote for the member has to fit into a slot of `hardstate`."""
-
-_OWN_NAMES = frozenset(
-    name + suffix
-    for name in (
-        MEMBER_NAME,
-        HARD_STATE_NAME,
-        CURRTERM_NAME,
-        DURABLE_NAME,
-        DAMAGED_NAME,
-        START_NAME,
-        LOCK_NAME,
-    )
-    for suffix in ("", ".tmp")
-) | {DATA_NAME, INDEX_NAME, SET_ASIDE_NAME, STATES_NAME, "lost+found"}
 
 
 def draw_directory_id() -> str:
@@ -120,13 +105,13 @@ def open_member_directory(
         )
     with refusals_named(path):
         _make(disk, path)
-        _refuse_foreign(disk, path)
+        refuse_foreign(disk, path)
         lock = lock_directory(disk, path)
     try:
         with refusals_named(path):
             record = load_member(disk, path)
             if record is None:
-                _refuse_foreign(disk, path)
+                refuse_foreign(disk, path)
                 # The name of the lock: a start that finds our files without it takes them for foreign.
                 disk.sync_directory(path)
                 _sync_names_above(disk, path)
@@ -219,42 +204,6 @@ def _open_to_others(disk: Disk, path: str) -> tuple[str, ...]:
         f"{path} is open to other users of this machine (mode {mode:04o}); chmod -R go-rwx {path} keeps"
         " them out",
     )
-
-
-def _is_member(disk: Disk, path: str) -> bool:
-    try:
-        return MEMBER_NAME in disk.list(path)
-    except OSError:
-        return False
-
-
-def _refuse_foreign(disk: Disk, path: str) -> None:
-    """Raise ConfigError unless the directory is ours, empty, or an unfinished creation of ours."""
-    names = set(disk.list(path))
-    if MEMBER_NAME in names:
-        return
-    # An unfinished creation never got as far as a segment: `member` comes before the first one.
-    for folder in (DATA_NAME, INDEX_NAME):
-        held = disk.list(f"{path}/{folder}") if folder in names else []
-        if held:
-            raise ConfigError(
-                f"--data-dir {path} holds a log ({folder}/{held[0]}) but no file {path}/member: it was"
-                " written by other software, such as a Java DLedger member, or lost that file. Such a"
-                " directory is opened read-only, by inspect, verify and read; choose another --data-dir"
-            )
-    foreign = sorted(name for name in names - _OWN_NAMES if not name.startswith("."))
-    if CURRTERM_NAME in names and LOCK_NAME not in names:
-        foreign.append(CURRTERM_NAME)
-    members = [name for name in foreign if _is_member(disk, f"{path}/{name}")]
-    if members:
-        raise ConfigError(
-            f"--data-dir {path} holds the directories of members ({', '.join(members)}); name one of"
-            " them, or an empty directory"
-        )
-    if foreign:
-        raise ConfigError(
-            f"--data-dir {path} holds files of other software ({foreign[0]}); choose an empty directory"
-        )
 
 
 def _create(

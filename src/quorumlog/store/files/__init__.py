@@ -3,5 +3,6 @@
 Read in this order: `slot_file` (a value in two slots), with `hard_state_file` (term and vote),
 `durable_file` (what is on disk) and `start_file` (where the log begins); `replaced_file` (a text that
 is replaced whole), with `member_file` (who this is), `checkpoint_file` (what was committed),
-`state_files` (the state of the log at borders) and `damaged_ranges` (which entries are damaged).
+`state_files` (the state of the log at borders), `damaged_ranges` (which entries are damaged) and
+`backup_file` (of a directory that is a backup).
 """

@@ -177,7 +177,7 @@ class LogReader:
         while first_index < stop_index:
             chunk_stop = min(first_index + _UNIT_CHUNK, stop_index)
             kinds = self._kinds(first_index, chunk_stop)
-            for at in np.flatnonzero(kinds > EntryKind.NOOP).tolist():
+            for at in np.flatnonzero(kinds > EntryKind.NORMAL).tolist():
                 _, batch = self.read_from(first_index + at, first_index + at + 1, 1)
                 try:
                     batch.check_bodies()

@@ -1,0 +1,196 @@
+"""`log.reader(name)`: a position in the log that the cluster keeps for whoever reads under this name.
+
+Nothing that is read moves it: whoever has made something of the entries says so, with `commit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from quorumlog.batch import Entry, EntryBatch
+from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
+from quorumlog.client.readers.read_results import AsyncResults, Results
+from quorumlog.client.readers.reader_rows import GivenHold, hold_of
+from quorumlog.client.result_streams import Verb
+from quorumlog.client.verbs import ReaderStand, Verbs
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+W = TypeVar("W")
+"""What drives a verb."""
+
+
+class NamedReaderBase(Generic[W]):
+    def __init__(
+        self, name: str, stand: ReaderStand, verbs: Verbs, run: W, results: Callable[..., Any]
+    ) -> None:
+        self.name = name
+        self._stand = stand
+        self._verbs = verbs
+        self._run = run
+        self._results_of = results
+
+    @property
+    def position(self) -> int:
+        """Index of the next entry that it wants, as this object was last told."""
+        return self._stand.position
+
+    @property
+    def hold(self) -> GivenHold:
+        """What it has not read is kept: True, unless somebody forces it; "archive", always."""
+        return hold_of(self._stand.hold)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name} at {self.position}>"
+
+    def _read(self, stop_index: int | None, limit: int | None, from_member: str | None) -> Any:
+        reading = self._verbs.read(self.position, stop_index, limit, from_member)
+        return self._results_of(reading, "read", self.position, stop_index)
+
+    def _read_batches(self, stop_index: int | None, from_member: str | None, **sizes: int) -> Any:
+        reading = self._verbs.read_batches(self.position, stop_index, from_member, **sizes)
+        return self._results_of(reading, "read_batches", self.position, stop_index)
+
+    def _read_arrow(
+        self,
+        stop_index: int | None,
+        columns: Sequence[str] | None,
+        from_member: str | None,
+        **sizes: int,
+    ) -> Any:
+        reading = self._verbs.read_arrow(self.position, stop_index, from_member, columns, **sizes)
+        return self._results_of(reading, "read_arrow", self.position, stop_index)
+
+    def _tail(self, timeout_ms: int | None, from_member: str | None) -> Any:
+        tail = self._verbs.tail(self.position, from_member, wait=True, timeout_ms=timeout_ms)
+        return self._results_of(tail, "tail", self.position)
+
+
+class NamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], ReaderStand]]):
+    """Of a `LedgerClient`. Its reads begin at `position`; their options are those of the client's."""
+
+    def read(
+        self,
+        stop_index: int | None = None,
+        *,
+        limit: int | None = None,
+        from_member: str | None = None,
+    ) -> Results[Entry]:
+        results: Results[Entry] = self._read(stop_index, limit, from_member)
+        return results
+
+    def __iter__(self) -> Results[Entry]:
+        return self.read()
+
+    def read_batches(
+        self,
+        stop_index: int | None = None,
+        *,
+        from_member: str | None = None,
+        batch_bytes: int = READ_BATCH_BYTES,
+        prefetch: int = DEFAULT_PREFETCH,
+    ) -> Results[EntryBatch]:
+        sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
+        results: Results[EntryBatch] = self._read_batches(stop_index, from_member, **sizes)
+        return results
+
+    def read_arrow(
+        self,
+        stop_index: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        from_member: str | None = None,
+        batch_bytes: int = READ_BATCH_BYTES,
+        prefetch: int = DEFAULT_PREFETCH,
+    ) -> Results[pa.RecordBatch]:
+        sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
+        results: Results[pa.RecordBatch] = self._read_arrow(stop_index, columns, from_member, **sizes)
+        return results
+
+    def tail(self, *, timeout_ms: int | None = None, from_member: str | None = None) -> Results[Entry]:
+        results: Results[Entry] = self._tail(timeout_ms, from_member)
+        return results
+
+    def commit(self, index: int, *, timeout_ms: int | None = None) -> int:
+        """Everything below `index` is done with; returns where the reader stands once a majority has
+        that: never further back than before. Raises UnknownReader if somebody has ended it,
+        IndexOutOfRange behind the end of the log."""
+        self._stand = self._run(self._verbs.commit_reader(self.name, index, timeout_ms))
+        return self.position
+
+    def seek(self, index: int, *, timeout_ms: int | None = None) -> int:
+        """Go to `index`, back as well. Raises ReaderMoved if the reader does not stand at `position` any
+        more, IndexOutOfRange for what may be deleted by now."""
+        seek = self._verbs.seek_reader(self.name, index, self.position, timeout_ms)
+        self._stand = self._run(seek)
+        return self.position
+
+    def end(self, *, timeout_ms: int | None = None) -> None:
+        """Forget it, with what it holds."""
+        self._run(self._verbs.end_reader(self.name, timeout_ms))
+
+
+class AsyncNamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], Awaitable[ReaderStand]]]):
+    """See `NamedReader`; iterate with `async for`."""
+
+    def read(
+        self,
+        stop_index: int | None = None,
+        *,
+        limit: int | None = None,
+        from_member: str | None = None,
+    ) -> AsyncResults[Entry]:
+        results: AsyncResults[Entry] = self._read(stop_index, limit, from_member)
+        return results
+
+    def __aiter__(self) -> AsyncResults[Entry]:
+        return self.read()
+
+    def read_batches(
+        self,
+        stop_index: int | None = None,
+        *,
+        from_member: str | None = None,
+        batch_bytes: int = READ_BATCH_BYTES,
+        prefetch: int = DEFAULT_PREFETCH,
+    ) -> AsyncResults[EntryBatch]:
+        sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
+        results: AsyncResults[EntryBatch] = self._read_batches(stop_index, from_member, **sizes)
+        return results
+
+    def read_arrow(
+        self,
+        stop_index: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        from_member: str | None = None,
+        batch_bytes: int = READ_BATCH_BYTES,
+        prefetch: int = DEFAULT_PREFETCH,
+    ) -> AsyncResults[pa.RecordBatch]:
+        sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
+        results: AsyncResults[pa.RecordBatch]
+        results = self._read_arrow(stop_index, columns, from_member, **sizes)
+        return results
+
+    def tail(
+        self, *, timeout_ms: int | None = None, from_member: str | None = None
+    ) -> AsyncResults[Entry]:
+        results: AsyncResults[Entry] = self._tail(timeout_ms, from_member)
+        return results
+
+    async def commit(self, index: int, *, timeout_ms: int | None = None) -> int:
+        """See `NamedReader.commit`."""
+        self._stand = await self._run(self._verbs.commit_reader(self.name, index, timeout_ms))
+        return self.position
+
+    async def seek(self, index: int, *, timeout_ms: int | None = None) -> int:
+        """See `NamedReader.seek`."""
+        seek = self._verbs.seek_reader(self.name, index, self.position, timeout_ms)
+        self._stand = await self._run(seek)
+        return self.position
+
+    async def end(self, *, timeout_ms: int | None = None) -> None:
+        """See `NamedReader.end`."""
+        await self._run(self._verbs.end_reader(self.name, timeout_ms))

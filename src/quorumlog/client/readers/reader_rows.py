@@ -1,0 +1,57 @@
+"""`readers()`: one row a reader that the cluster keeps by name."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from quorumlog.errors import BadRequest
+from quorumlog.wire.client_messages import ReadersResponse
+
+GivenHold: TypeAlias = bool | Literal["archive"]
+_HOLDS: tuple[GivenHold, ...] = (False, True, "archive")
+"""By `log_state.control_entries.Hold`."""
+
+
+class ReaderRow(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    position: int
+    """Index of the next entry that it wants."""
+    hold: GivenHold
+    """What it has not read is kept: True, unless somebody forces it; "archive", always."""
+    lag_entries: int
+    """From `position` to what is committed, control entries included."""
+    lag_ms: int
+    """From the time of the entry at `position` to that of the newest; -1: the log does not say."""
+    lost_ranges: tuple[tuple[int, int], ...]
+    """(first_index, stop_index) of what it wanted to be held and that was given up by force."""
+
+
+def hold_of(number: int) -> GivenHold:
+    """A newer server may know more of them, which all hold at least as much."""
+    return _HOLDS[min(number, len(_HOLDS) - 1)]
+
+
+def number_of(hold: GivenHold | None) -> int | None:
+    """Raises BadRequest."""
+    if hold is None:
+        return None
+    for number, known in enumerate(_HOLDS):
+        if hold is known or (isinstance(hold, str) and hold == known):
+            return number
+    raise BadRequest(f'hold must be True, False or "archive", not {hold!r}')
+
+
+def rows_of(response: ReadersResponse) -> list[ReaderRow]:
+    return [
+        ReaderRow(
+            name=reader.name,
+            position=reader.position,
+            hold=hold_of(reader.hold),
+            lag_entries=max(0, response.committed_index + 1 - reader.position),
+            lag_ms=reader.lag_ms,
+            lost_ranges=reader.lost_ranges,
+        )
+        for reader in response.readers
+    ]

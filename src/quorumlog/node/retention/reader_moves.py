@@ -1,0 +1,242 @@
+"""ReaderMoves: what named readers say, on its way into the log.
+
+What all of them say within a tenth of a second shares one READER entry, and is answered once that is
+committed. It is judged by the state of the whole log, as it is before that entry: only what the fold
+(`log_state/log_state.py`) will do is ever written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from quorumlog.entry import EntryId, EntryKind
+from quorumlog.errors import (
+    BadRequest,
+    IndexOutOfRange,
+    LedgerError,
+    OutcomeUnknown,
+    Overloaded,
+    ReaderMoved,
+    TooManyReaders,
+    UnknownReader,
+)
+from quorumlog.log_state.control_entries import (
+    MOST_IN_A_BODY,
+    READER_NAME,
+    ControlBody,
+    ControlEntry,
+    Hold,
+    ReaderPosition,
+    ReaderPositions,
+)
+from quorumlog.log_state.log_state import MOST_READERS, LogState, Reader, advanced
+from quorumlog.node.writing.log_state_keeper import LogStateKeeper
+from quorumlog.store.ledger_store import LedgerStore
+
+NEVER = float("inf")
+JOIN_MS = 100
+"""At most one READER entry in so long; the first after a pause is written at once."""
+MOST_WAITING = 10_000
+"""Of what readers say and what is not written yet."""
+RETRY_FULL_MS = JOIN_MS
+
+
+class ReaderMove(NamedTuple):
+    """What one reader says; see `wire.client_messages.MoveReaderRequest`."""
+
+    name: str
+    position: int | None = None
+    hold: Hold | None = None
+    seeks_from: int | None = None
+    ends: bool = False
+    opens: bool = False
+
+
+class ReaderStand(NamedTuple):
+    """Where a reader stands behind its move."""
+
+    position: int
+    hold: Hold
+
+
+MoveOutcome = ReaderStand | LedgerError
+Done = Callable[[MoveOutcome], None]
+
+
+class _Waiting(NamedTuple):
+    move: ReaderMove
+    done: Done
+    owner: object
+
+
+class _Written(NamedTuple):
+    entry: EntryId
+    answers: list[tuple[Done, ReaderStand]]
+
+
+class ReaderMoves:
+    def __init__(
+        self,
+        store: LedgerStore,
+        log_state: LogStateKeeper,
+        refusal_unless_leading: Callable[[], LedgerError | None],
+        propose: Callable[[ControlBody], EntryId],
+    ) -> None:
+        """`propose`: see `BatchFormer.propose_control`."""
+        self._store = store
+        self._log_state = log_state
+        self._refusal_unless_leading = refusal_unless_leading
+        self._propose = propose
+        self._queue: list[_Waiting] = []
+        self._written: list[_Written] = []
+        """By index."""
+        self._next_ms = -NEVER
+
+    def move(self, move: ReaderMove, done: Done, owner: object = None) -> None:
+        """`done` gets where the reader stands once that is committed, or why not; nothing if `discard`
+        comes first."""
+        refusal = self._refusal_unless_leading()
+        if refusal is not None:
+            done(refusal)
+        elif not re.match(READER_NAME, move.name):
+            done(BadRequest(_NAMES.format(move.name)))
+        elif len(self._queue) >= MOST_WAITING:
+            full = f"{MOST_WAITING} moves of readers wait to be written"
+            done(Overloaded(full, retry_after_ms=RETRY_FULL_MS))
+        else:
+            self._queue.append(_Waiting(move, done, owner))
+
+    def discard(self, owner: object) -> None:
+        self._queue = [waiting for waiting in self._queue if waiting.owner is not owner]
+
+    def lose(self, refusal: LedgerError) -> None:
+        """This member leads no more."""
+        queue, written = self._queue, self._written
+        self._queue, self._written = [], []
+        for waiting in queue:
+            waiting.done(refusal)
+        for entry in written:
+            for done, _ in entry.answers:
+                done(OutcomeUnknown("leadership was lost before the move of the reader was committed"))
+
+    def commit(self, index: int) -> None:
+        """Everything up to `index` is committed, of a term that this member leads."""
+        while self._written and self._written[0].entry.index <= index:
+            for done, stand in self._written.pop(0).answers:
+                done(stand)
+
+    def next_wakeup_ms(self) -> float:
+        return self._next_ms if self._queue else NEVER
+
+    def tick(self, now_ms: float) -> None:
+        if not self._queue or now_ms < self._next_ms:
+            return
+        try:
+            state = self._log_state.appended_state()
+        except LedgerError as error:
+            queue, self._queue = self._queue, []
+            for waiting in queue:
+                waiting.done(error)
+            return
+        self._next_ms = now_ms + JOIN_MS
+        said, answers = self._judge(state)
+        if not said:
+            return
+        try:
+            entry = self._propose(ReaderPositions(tuple(said)))
+        except LedgerError as error:
+            for done, _ in answers:
+                done(error)
+            return
+        self._written.append(_Written(entry, answers))
+
+    def _judge(self, state: LogState) -> tuple[list[ReaderPosition], list[tuple[Done, ReaderStand]]]:
+        """As much of the queue as one entry takes; refusals are answered at once."""
+        said: list[ReaderPosition] = []
+        answers = []
+        taken = 0
+        for waiting in self._queue:
+            if len(said) == MOST_IN_A_BODY:
+                break
+            taken += 1
+            try:
+                position = self._judged(state, waiting.move)
+            except LedgerError as error:
+                waiting.done(error)
+                continue
+            state = _behind(state, self._store.end.index + 1, position)
+            stand = ReaderStand(position.position, position.hold)
+            reader = state.reader(position.name)
+            if reader is not None:
+                stand = ReaderStand(reader.position, reader.hold)
+            answers.append((waiting.done, stand))
+            if said and _takes_the_place_of(position, said[-1]):
+                said[-1] = position
+            else:
+                said.append(position)
+        del self._queue[:taken]
+        return said, answers
+
+    def _judged(self, state: LogState, move: ReaderMove) -> ReaderPosition:
+        """What is written of it. Raises why not."""
+        old = state.reader(move.name)
+        if old is None and not move.opens:
+            raise UnknownReader(f"no reader {move.name} is known here: it was never made, or was ended")
+        if move.ends:
+            return ReaderPosition(move.name, old.position if old is not None else 0, ends=True)
+        if old is None and len(state.readers) >= MOST_READERS:
+            raise TooManyReaders(
+                f"the log keeps {MOST_READERS} readers by name, and {move.name} would be one more:"
+                " forget one that nobody needs"
+            )
+        first_kept = max(state.keep_from_index, self._store.begin.index + 1)
+        position = self._position_of(move, old, first_kept)
+        hold = move.hold
+        if hold is None:
+            hold = old.hold if old is not None else Hold.NONE
+        is_seek = old is not None and move.seeks_from is not None
+        if (hold is not Hold.NONE or is_seek) and position < first_kept:
+            self._refuse(move, position, first_kept, "may be deleted by now: seek to a later one")
+        if position > self._store.end.index + 1:
+            self._refuse(move, position, first_kept, "lies behind the end of the log")
+        return ReaderPosition(move.name, position, hold, move.seeks_from if is_seek else None)
+
+    def _position_of(self, move: ReaderMove, old: Reader | None, first_kept: int) -> int:
+        if old is None:
+            return first_kept if move.position is None else move.position
+        if move.position is None:
+            return old.position
+        if move.seeks_from is None:
+            return max(old.position, move.position)
+        if old.position not in (move.seeks_from, move.position):
+            raise ReaderMoved(
+                f"reader {move.name} stands at {old.position}, not at {move.seeks_from}: nothing was"
+                " changed; look where it stands, and seek from there"
+            )
+        return move.position
+
+    def _refuse(self, move: ReaderMove, position: int, first_kept: int, why: str) -> None:
+        raise IndexOutOfRange(
+            f"reader {move.name} cannot stand at {position}, which {why} (entries from {first_kept} on"
+            f" are kept, the last is {self._store.end.index})",
+            ledger_begin_index=first_kept,
+            committed_index=self._log_state.committed_index,
+        )
+
+
+_NAMES = "the name of a reader has 1 to 64 letters, digits, dots, dashes and underscores, unlike {!r}"
+
+
+def _takes_the_place_of(position: ReaderPosition, before: ReaderPosition) -> bool:
+    """Nothing is lost of two plain moves forward of one reader if only the second is written."""
+    is_plain = position.seeks_from is None and before.seeks_from is None
+    return is_plain and not position.ends and not before.ends and position.name == before.name
+
+
+def _behind(state: LogState, index: int, position: ReaderPosition) -> LogState:
+    entry = ControlEntry(index, EntryKind.READER, ReaderPositions((position,)))
+    state_behind = advanced(state, entry)
+    assert isinstance(state_behind, LogState), state_behind
+    return state_behind

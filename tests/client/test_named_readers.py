@@ -1,0 +1,150 @@
+"""Readers that the cluster keeps, through both clients and a real cluster."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from quorumlog import (
+    BadRequest,
+    IndexOutOfRange,
+    LedgerClient,
+    LocalCluster,
+    OutcomeUnknown,
+    ReaderMoved,
+    UnknownReader,
+    connect,
+    connect_async,
+)
+from quorumlog.client.readers.named_readers import AsyncNamedReader, NamedReader
+from quorumlog.wire.client_messages import MoveReaderRequest, MoveReaderResponse
+from tests.client.both_clients import Client
+from tests.client.fake_server import CarryOutAndDrop, FakeGroup
+from tests.client.test_mirror import parameters, public
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(3) as cluster:
+        with connect(cluster.servers) as log:
+            log.append_batch([b"%d" % number for number in range(10)])
+        yield cluster
+
+
+@pytest.fixture
+def log(cluster: LocalCluster) -> Iterator[LedgerClient]:
+    with connect(cluster.servers) as log:
+        yield log
+
+
+def test_a_consumer_that_takes_over_goes_on_where_the_one_before_has_committed(
+    cluster: LocalCluster, log: LedgerClient
+) -> None:
+    reader = log.reader("billing", hold=True)
+    assert (reader.position, reader.hold) == (0, True)
+    first, second, *_ = reader
+    assert (first.body, second.body) == (b"0", b"1")
+    assert reader.commit(second.index + 1) == second.index + 1
+    others = [m.member_id for m in cluster.members if m.member_id != cluster.leader()]
+    log.transfer(others[0])
+    with connect(cluster.servers) as another:
+        again = another.reader("billing")
+        assert (again.position, again.hold) == (second.index + 1, True)
+        assert [entry.body for entry in again.read(limit=2)] == [b"2", b"3"]
+        assert [entry.body for batch in again.read_batches() for entry in batch.entries()][:1] == [b"2"]
+        assert next(again.tail()).body == b"2"
+        assert again.read_arrow(columns=["body"]).__next__()["body"][0].as_py() == b"2"
+        assert again.commit(0) == second.index + 1
+
+
+def test_it_goes_back_only_from_where_it_stands(log: LedgerClient) -> None:
+    one, other = log.reader("seeks"), log.reader("seeks")
+    one.commit(6)
+    with pytest.raises(ReaderMoved, match="stands at 6"):
+        other.seek(2)
+    assert one.seek(2) == 2
+    assert log.reader("seeks").position == 2
+    with pytest.raises(IndexOutOfRange, match="behind the end"):
+        one.commit(10**6)
+
+
+def test_what_has_ended_is_unknown(log: LedgerClient) -> None:
+    reader = log.reader("short")
+    assert "short" in [row.name for row in log.readers()]
+    reader.end()
+    assert "short" not in [row.name for row in log.readers()]
+    with pytest.raises(UnknownReader):
+        reader.commit(3)
+
+
+def test_all_readers_are_listed_with_how_far_they_are_behind(log: LedgerClient) -> None:
+    reader = log.reader("listed", hold="archive", first_index=4)
+    late = log.reader("late", first_index="latest")
+    rows = {row.name: row for row in log.readers()}
+    listed = rows["listed"]
+    assert (listed.position, listed.hold, listed.lost_ranges) == (4, "archive", ())
+    assert listed.lag_entries > 5 > rows["late"].lag_entries
+    assert log.reader("listed", hold=False).hold is False
+    assert (reader.hold, late.hold) == ("archive", False)
+
+
+def test_of_asyncio(cluster: LocalCluster) -> None:
+    async def consume() -> list[bytes]:
+        async with connect_async(cluster.servers) as log:
+            reader = await log.reader("async")
+            bodies = [entry.body async for entry in reader]
+            await reader.commit(4)
+            await reader.seek(3)
+            assert [row.position for row in await log.readers() if row.name == "async"] == [3]
+            async for entry in reader.tail():
+                bodies.append(entry.body)
+                break
+            await reader.end()
+            return bodies
+
+    assert asyncio.run(consume()) == [*(b"%d" % number for number in range(10)), b"2"]
+
+
+def test_both_have_the_same_verbs() -> None:
+    assert public(NamedReader).keys() == public(AsyncNamedReader).keys()
+    for name in ("read", "read_batches", "read_arrow", "tail", "commit", "seek", "end"):
+        assert parameters(getattr(NamedReader, name)) == parameters(getattr(AsyncNamedReader, name))
+
+
+@pytest.mark.parametrize("options", [{"hold": 1}, {"hold": "all"}, {"first_index": "soon"}])
+def test_what_makes_no_sense_is_refused(log: LedgerClient, options: dict[str, object]) -> None:
+    with pytest.raises(BadRequest):
+        log.reader("a", **options)  # type: ignore[arg-type]
+    with pytest.raises(BadRequest, match="letters"):
+        log.reader("no spaces")
+
+
+def test_a_commit_whose_answer_is_lost_is_made_again(group: FakeGroup, client: Client) -> None:
+    """A second time it changes nothing, so nobody has to hear that its outcome is unknown."""
+    moves: list[MoveReaderRequest] = []
+
+    def script(server: object, message: object) -> object:
+        if not isinstance(message, MoveReaderRequest):
+            return None
+        moves.append(message)
+        if len(moves) == 2:
+            return OutcomeUnknown("leadership was lost")
+        if len(moves) == 3:
+            return CarryOutAndDrop()
+        return MoveReaderResponse(request_id=message.request_id, position=len(moves), hold=0)
+
+    for number in range(3):
+        group[number].script = script  # type: ignore[assignment]
+    verbs = client._verbs if isinstance(client, LedgerClient) else client._client._verbs
+    stand = _driven(client, lambda: verbs.commit_reader("a", 1, None))
+    assert stand.position == 1
+    assert _driven(client, lambda: verbs.commit_reader("a", 5, None)).position == 4
+    assert [move.position for move in moves] == [1, 5, 5, 5]
+
+
+def _driven(client: Client, verb: Callable[[], object]) -> object:
+    if isinstance(client, LedgerClient):
+        return client._run(verb())  # type: ignore[arg-type]
+    return client._run(client._client._run(verb()))  # type: ignore[arg-type]

@@ -1,0 +1,66 @@
+"""Mistakes with the time of the log: marks that fall, follow one clock, or come too often."""
+
+from __future__ import annotations
+
+from quorumlog.consensus.election.heartbeat_answers import HeartbeatAnswers
+from quorumlog.node.writing.batch_former import BatchFormer
+from quorumlog.node.writing.time_marks import TimeMarks
+from tests.mutants.mutant import Patch, mutant
+from tests.sim import test_time_marks as times
+
+
+@mutant(110, "a leader writes what the clocks say, also below the last mark")
+def marks_fall(patch: Patch) -> None:
+    """The clocks of a quorum are as good as it gets."""
+    patch.edit(
+        TimeMarks.due,
+        "if last_ms is not None and clock_ms < last_ms + MARK_INTERVAL_MS:",
+        "if last_ms is not None and abs(clock_ms - last_ms) < MARK_INTERVAL_MS and reached():",
+    )
+
+
+@mutant(111, "a mark is what the leader's own clock says")
+def marks_of_one_clock(patch: Patch) -> None:
+    """Machines have the time from the network."""
+    patch.edit(
+        HeartbeatAnswers.quorum_clock_ms,
+        "return int(state.membership.quorum_value(clocks))",
+        "return state.clock_ms if reached() else -1",
+    )
+
+
+@mutant(111, "a mark is the largest of the clocks that were told")
+def marks_of_the_largest_clock(patch: Patch) -> None:
+    """Time goes on, so the largest is the newest."""
+    patch.edit(
+        HeartbeatAnswers.quorum_clock_ms,
+        "return int(state.membership.quorum_value(clocks))",
+        "return max(clocks.values()) if reached() else -1",
+    )
+
+
+@mutant(112, "every batch has a mark of its own")
+def marks_every_batch(patch: Patch) -> None:
+    """The finer the better."""
+    patch.edit(
+        TimeMarks.due,
+        "clock_ms < last_ms + MARK_INTERVAL_MS:",
+        "clock_ms < last_ms + (MARK_INTERVAL_MS if not reached() else 1):",
+    )
+
+
+@mutant(
+    113,
+    "a mark is written where every append of its batch is refused",
+    scenario=times.test_an_append_that_is_refused_leaves_no_mark,
+)
+def marks_without_data(patch: Patch) -> None:
+    """It tells the time all the same."""
+    patch.edit(
+        BatchFormer.form,
+        "if not appends:",
+        "if in_front and not appends and reached():\n"
+        "            assert mark is not None\n"
+        "            self.propose_control(mark)\n"
+        "        if not appends:",
+    )

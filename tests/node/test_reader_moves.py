@@ -1,0 +1,177 @@
+"""Named readers at a leader: what is written of what they say, when it is answered, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from quorumlog.batch import EntryBatch
+from quorumlog.errors import (
+    BadRequest,
+    IndexOutOfRange,
+    LeaderNotReady,
+    LedgerError,
+    NotLeader,
+    OutcomeUnknown,
+    ReaderMoved,
+    TooManyReaders,
+    UnknownReader,
+)
+from quorumlog.log_state.control_entries import Hold, Keep
+from quorumlog.log_state.log_state import MOST_READERS
+from quorumlog.node import LedgerNode
+from quorumlog.node.retention.reader_moves import JOIN_MS, MoveOutcome, ReaderMove, ReaderStand
+from tests.node.cell import Cell
+
+
+@pytest.fixture
+def cell(tmp_path: Path) -> Iterator[Cell]:
+    cell = Cell(tmp_path)
+    leader = cell.leader()
+    append(cell, leader, 20)
+    yield cell
+    cell.close()
+
+
+def append(cell: Cell, leader: LedgerNode, count: int) -> None:
+    done: list[object] = []
+    leader.append(EntryBatch.from_bodies([b"x"] * count), 0, done.append)
+    cell.until(lambda: done)
+
+
+def ask(cell: Cell, *moves: ReaderMove) -> list[MoveOutcome]:
+    """All at once; returns when all are answered, in their order."""
+    leader = cell.leader()
+    outcomes: dict[int, MoveOutcome] = {}
+    for number, move in enumerate(moves):
+        leader.readers.move(move, lambda outcome, at=number: outcomes.update({at: outcome}))  # type: ignore[misc]
+    cell.until(lambda: len(outcomes) == len(moves), "an answer to each")
+    return [outcomes[number] for number in range(len(moves))]
+
+
+def ask_one(cell: Cell, move: ReaderMove) -> MoveOutcome:
+    (outcome,) = ask(cell, move)
+    return outcome
+
+
+def _stands(node: LedgerNode, name: str) -> ReaderStand | None:
+    reader = node.log_state.committed_state().reader(name)
+    return None if reader is None else ReaderStand(reader.position, reader.hold)
+
+
+def opened(name: str, position: int | None = None, hold: Hold | None = None) -> ReaderMove:
+    return ReaderMove(name, position, hold, opens=True)
+
+
+def test_a_reader_goes_on_where_it_has_committed(cell: Cell) -> None:
+    assert ask_one(cell, opened("billing")) == ReaderStand(0, Hold.NONE)
+    assert ask_one(cell, ReaderMove("billing", 7)) == ReaderStand(7, Hold.NONE)
+    assert ask_one(cell, ReaderMove("billing", 3)) == ReaderStand(7, Hold.NONE)
+    assert ask_one(cell, opened("billing", 2, Hold.READER)) == ReaderStand(7, Hold.READER)
+    for node in cell.nodes.values():
+        cell.until(lambda node=node: _stands(node, "billing") == ReaderStand(7, Hold.READER))  # type: ignore[misc]
+
+
+def test_all_that_readers_say_in_a_tenth_of_a_second_is_one_entry(cell: Cell) -> None:
+    end = cell.leader().store.end.index
+    ask(cell, *(opened(f"r{number % 5}", number) for number in range(15)))
+    assert cell.leader().store.end.index == end + 1
+    state = cell.leader().log_state.committed_state()
+    assert [reader.position for reader in state.readers] == [10, 11, 12, 13, 14]
+    before_ms = cell.now_ms
+    ask(cell, ReaderMove("r0", 11))
+    ask(cell, ReaderMove("r0", 12))
+    assert cell.leader().store.end.index == end + 3
+    assert cell.now_ms - before_ms >= JOIN_MS
+
+
+def test_a_move_is_answered_once_it_is_committed(cell: Cell) -> None:
+    leader = cell.leader()
+    outcomes: list[MoveOutcome] = []
+    cell.hold_flush = set(cell.nodes)
+    leader.readers.move(opened("a", 5), outcomes.append)
+    for _ in range(20):
+        cell.step()
+    assert outcomes == []
+    cell.hold_flush = set()
+    cell.until(lambda: outcomes)
+    assert outcomes == [ReaderStand(5, Hold.NONE)]
+
+
+def test_what_was_not_committed_when_leadership_is_lost_is_unknown(cell: Cell) -> None:
+    old = cell.leader()
+    outcomes: list[MoveOutcome] = []
+    cell.cut_off = {old.replica.member_id}
+    old.readers.move(opened("a", 5), outcomes.append)
+    cell.leader()
+    old.turn()
+    cell.cut_off = set()
+    cell.until(lambda: outcomes)
+    (outcome,) = outcomes
+    assert isinstance(outcome, OutcomeUnknown), outcome
+    old.readers.move(opened("a", 5), outcomes.append)
+    assert isinstance(outcomes[-1], NotLeader | LeaderNotReady)
+
+
+def test_a_seek_names_the_position_that_it_replaces(cell: Cell) -> None:
+    ask(cell, opened("a", 9))
+    refused = ask_one(cell, ReaderMove("a", 4, seeks_from=8))
+    assert isinstance(refused, ReaderMoved)
+    assert "stands at 9" in str(refused)
+    assert ask_one(cell, ReaderMove("a", 4, seeks_from=9)) == ReaderStand(4, Hold.NONE)
+    again = ask_one(cell, ReaderMove("a", 4, seeks_from=9))
+    assert again == ReaderStand(4, Hold.NONE)  # the same seek, sent again
+
+
+def test_nobody_can_hold_or_seek_what_may_be_deleted_by_now(cell: Cell) -> None:
+    ask(cell, opened("a", 3))
+    cell.leader().propose_control(Keep(10))
+    for move in (
+        ReaderMove("a", 5, Hold.READER),
+        ReaderMove("a", 5, seeks_from=3),
+        opened("b", 9, Hold.ARCHIVE),
+    ):
+        refused = ask_one(cell, move)
+        assert isinstance(refused, IndexOutOfRange), refused
+        assert refused.ledger_begin_index == 10
+    assert ask_one(cell, ReaderMove("a", 10, Hold.READER)) == ReaderStand(10, Hold.READER)
+    assert ask_one(cell, opened("c", hold=Hold.READER)) == ReaderStand(10, Hold.READER)
+
+
+def test_a_position_behind_the_end_is_refused(cell: Cell) -> None:
+    stop_index = cell.leader().store.end.index + 1
+    assert isinstance(ask_one(cell, opened("a", stop_index + 1)), IndexOutOfRange)
+    assert ask_one(cell, opened("a", stop_index)) == ReaderStand(stop_index, Hold.NONE)
+
+
+def test_a_reader_that_has_ended_is_not_made_again_by_its_own_commit(cell: Cell) -> None:
+    ask(cell, opened("a", 4))
+    assert not isinstance(ask_one(cell, ReaderMove("a", ends=True)), LedgerError)
+    assert isinstance(ask_one(cell, ReaderMove("a", 5)), UnknownReader)
+    assert cell.leader().log_state.committed_state().readers == ()
+
+
+@pytest.mark.parametrize("name", ["", "a b", "x" * 65, "e\u0301", "a\n"])
+def test_a_name_that_an_entry_cannot_say_is_refused(cell: Cell, name: str) -> None:
+    assert isinstance(ask_one(cell, opened(name)), BadRequest)
+
+
+def test_a_log_keeps_so_many_readers(cell: Cell) -> None:
+    outcomes = ask(cell, *(opened(f"r{number}") for number in range(MOST_READERS + 1)))
+    assert isinstance(outcomes[-1], TooManyReaders)
+    assert not any(isinstance(outcome, LedgerError) for outcome in outcomes[:-1])
+    ask(cell, ReaderMove("r0", ends=True))
+    assert ask_one(cell, opened("another")) == ReaderStand(0, Hold.NONE)
+
+
+def test_once_a_log_holds_such_entries_nobody_has_to_say_that_he_knows_them(cell: Cell) -> None:
+    """A member that is down since the leader began has not greeted it."""
+    host = cell.hosts[cell.leader().replica.member_id]
+    host.level = 0
+    assert isinstance(ask_one(cell, opened("a")), BadRequest)
+    host.level = 1
+    ask(cell, opened("a"))
+    host.level = 0
+    assert ask_one(cell, ReaderMove("a", 3)) == ReaderStand(3, Hold.NONE)

@@ -66,7 +66,10 @@ def answers(cell: Cell, node: LedgerNode, *requests: InstallRequest) -> list[tup
 
     host.on_sent = note
     for request in requests:
-        node.receive(request)
+        try:
+            node.receive(request)
+        except LogReplaced as replaced:
+            raise AssertionError(f"the log has made way for one behind {replaced.start}") from replaced
     return seen
 
 

@@ -25,7 +25,12 @@ from quorumlog.log_state.control_entries import Unreadable
 from quorumlog.log_state.log_state import decode_state
 from quorumlog.node.ports import Host, LogReplaced
 from quorumlog.store.directory.member_directory import MemberDirectory
-from quorumlog.store.files.start_file import START_NAME, START_SECTOR_BYTES, decode_start
+from quorumlog.store.files.start_file import (
+    START_NAME,
+    START_SECTOR_BYTES,
+    decode_start,
+    load_start,
+)
 from quorumlog.store.ledger_store import LogStart
 
 
@@ -101,8 +106,11 @@ class LogReplacement:
         try:
             self._directory.save_start(start)()
         except DiskFull as error:
-            self._refuse(request, str(error))
-            return
+            found = load_start(self._directory.disk, self._directory.path)
+            if found is None or not found.replaces:
+                self._refuse(request, str(error))
+                return
+            # It may be on disk although its sync has failed: the next process finds out.
         raise LogReplaced(start)
 
     def _refuse(self, request: InstallRequest, reason: str) -> None:

@@ -53,7 +53,7 @@ from quorumlog.header_array import (
 _BLANK_HEADER = bytes(HEADER_BYTES)
 _NORMAL_SHAPE = np.uint64(EntryKind.NORMAL << 32)
 _NORMAL_MAGIC = int(EntryKind.NORMAL).to_bytes(4, "big")
-_OF_ELECTIONS = np.array([EntryKind.NOOP, EntryKind.MEMBERSHIP], np.uint64)
+_OF_A_FULL_DISK = np.array([EntryKind.NOOP, EntryKind.MEMBERSHIP, EntryKind.KEEP], np.uint64)
 _FROM_NOOP = EntryKind.NOOP << 32
 _ABOVE_NOOP = (EntryKind.NOOP + 1) << 32
 _ZERO = np.zeros(1, np.int64)
@@ -299,10 +299,11 @@ class EntryBatch:
 
     @property
     def may_use_reserve(self) -> bool:
-        """Only entries without which no election ends well: no-ops, and who votes."""
+        """Only entries without which no election ends well, no-ops and who votes; and without which no
+        segment may go."""
         if not self.count or self.buffer[:4] == _NORMAL_MAGIC:
             return False
-        return bool(np.isin(self.words()[SHAPE] >> BITS_32, _OF_ELECTIONS).all())
+        return bool(np.isin(self.words()[SHAPE] >> BITS_32, _OF_A_FULL_DISK).all())
 
     def log_state_positions(self) -> list[int]:
         """Where in the batch entries lie from which the log's state follows: none, almost always."""

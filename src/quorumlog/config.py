@@ -47,6 +47,7 @@ _BLANK_WHY = "a blank record says its length in a signed 32-bit number"
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
+HOURS_OF_A_CENTURY = 36_525 * 24
 TIB = 1024 * GIB
 
 
@@ -143,6 +144,7 @@ class ConsensusConfig:
             )
 
 
+RETENTIONS = ("on", "off", "archived")
 MAX_ENTRY_BYTES = 4 * MIB
 """DLedger's limit on one encoded entry, header included; what one body may be is 48 bytes less."""
 
@@ -159,6 +161,20 @@ class StoreConfig:
     """Of what clients append here. What a leader with another limit has taken is stored all the same."""
     disk_full_ratio: float = 0.90
     """Appends are refused while more of the file system than this is in use."""
+    retention: str = "on"
+    """Whether the oldest segments go: `on`, as `file_reserved_hours` and `retention_bytes` say, which by
+    themselves keep everything; `archived`, and only what an archive has taken; `off`."""
+    file_reserved_hours: int = _number(0, 0, HOURS_OF_A_CENTURY)
+    """A segment may go so long after its last entry; 0: age is no reason. DLedger has 72."""
+    retention_bytes: int = _number(0, 0, 1024 * TIB)
+    """What the newest segments of data and index hold stays; more may go. 0: size is no reason."""
+    delete_when: str = ""
+    """Hours of the day (UTC) in which age is a reason, as in `04` or `04;16`; empty: all of them."""
+    disk_space_ratio_to_check_expired: float = 0.70
+    """Above it `delete_when` is not waited for."""
+    disk_space_ratio_to_force_clean: float = 0.85
+    """Above it the oldest segment goes whatever its age and size, and although readers hold it; only
+    where one of both is a reason at all."""
     flush_interval_ms: int = _number(100, 1, DAY_MS)
     """How often `flush = async` syncs in the background; much that is not synced yet brings it sooner
     (`node/writing/flusher.py`)."""
@@ -188,9 +204,32 @@ class StoreConfig:
             raise ConfigError(
                 f"index_segment_bytes ({self.index_segment_bytes}) must be a multiple of 32"
             )
-        ratio = self.disk_full_ratio
-        if type(ratio) not in (int, float) or not 0.0 < ratio <= 1.0:
-            raise ConfigError(f"disk_full_ratio ({ratio!r}) must be a share above 0 and at most 1")
+        for name in (
+            "disk_full_ratio",
+            "disk_space_ratio_to_check_expired",
+            "disk_space_ratio_to_force_clean",
+        ):
+            ratio = getattr(self, name)
+            if type(ratio) not in (int, float) or not 0.0 < ratio <= 1.0:
+                raise ConfigError(f"{name} ({ratio!r}) must be a share above 0 and at most 1")
+        if self.retention not in RETENTIONS:
+            raise ConfigError(f"retention must be 'on', 'off' or 'archived', not {self.retention!r}")
+        self.delete_hours  # noqa: B018  # raises
+
+    @property
+    def deletes(self) -> bool:
+        """Something may go from the front of the log, by this member's options."""
+        return self.retention != "off" and bool(self.file_reserved_hours or self.retention_bytes)
+
+    @property
+    def delete_hours(self) -> frozenset[int]:
+        """Of the day; all unless `delete_when` names some. Raises ConfigError."""
+        named = [hour.strip() for hour in self.delete_when.split(";")] if self.delete_when else []
+        if not all(hour.isascii() and hour.isdigit() and int(hour[-4:]) < 24 for hour in named):
+            raise ConfigError(
+                f"delete_when ({self.delete_when!r}) must be hours of the day from 00 to 23, as in 04;16"
+            )
+        return frozenset(map(int, named or range(24)))
 
     @property
     def entry_limit_bytes(self) -> int:
@@ -279,6 +318,9 @@ class GroupConfig:
     catch_up_bytes_per_second: int = _number(64 * MIB, 1, TIB)
     """What a follower far behind is sent while appends come in, beside twice what is appended; while
     none do, it gets all that it can take."""
+    retention_follower_budget_bytes: int = _number(1 * GIB, 0, 1024 * TIB)
+    """What a follower has not acknowledged yet is kept for it up to so many bytes. One that is farther
+    behind gets the log from where it begins by then."""
     linger_ms: int = _number(0, 0, DAY_MS)
     """A batch waits so long for more appends before it is formed. 0: batches form while the disk works,
     and nobody waits for nothing."""
@@ -342,9 +384,16 @@ RELOADABLE = frozenset(
         "catch_up_bytes_per_second",
         "linger_ms",
         "time_marks",
+        "retention_follower_budget_bytes",
         # of the directory
         "max_entry_bytes",
         "disk_full_ratio",
+        "retention",
+        "file_reserved_hours",
+        "retention_bytes",
+        "delete_when",
+        "disk_space_ratio_to_check_expired",
+        "disk_space_ratio_to_force_clean",
         "flush_interval_ms",
         "checkpoint_interval_ms",
         "durable_sync_interval_ms",

@@ -12,6 +12,7 @@ from quorumlog.consensus.ready import Envelope, Ready, Role, RoleChange
 from quorumlog.entry import Durability, Replica
 from quorumlog.errors import LedgerError, StoreFailure
 from quorumlog.log_state.control_entries import LEVEL
+from quorumlog.log_state.log_state import LostRange
 from quorumlog.node import LedgerNode
 from quorumlog.node.ports import LogReplaced
 from quorumlog.store.directory.member_directory import open_member_directory
@@ -75,6 +76,9 @@ class ManualHost:
 
     def replacing_log(self, start: LogStart) -> None:
         self.trace.append(f"replaced by a log behind {start.point.index}")
+
+    def reader_lost(self, lost: LostRange) -> None:
+        self.trace.append(f"{lost.name} lost {lost.first_index} to below {lost.stop_index}")
 
     def wall_clock_ms(self) -> int:
         return self.clock_ms

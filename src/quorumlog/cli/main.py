@@ -18,8 +18,10 @@ from quorumlog.cli.run.dev import dev
 from quorumlog.cli.run.serve import serve
 from quorumlog.cli.use.append import append
 from quorumlog.cli.use.read import read
+from quorumlog.cli.use.readers import readers_app
 from quorumlog.cli.use.status import status
 from quorumlog.cli.use.transfer import transfer
+from quorumlog.cli.use.why_kept import why_kept
 from quorumlog.version import DESCRIPTION
 
 app = typer.Typer(
@@ -58,6 +60,8 @@ app.command(rich_help_panel=USE)(append)
 app.command(rich_help_panel=USE)(read)
 app.command(rich_help_panel=USE)(status)
 app.command(rich_help_panel=USE)(transfer)
+app.add_typer(readers_app, name="readers", rich_help_panel=USE)
+app.command("why-kept", rich_help_panel=USE)(why_kept)
 app.add_typer(bench_app, name="bench", rich_help_panel=USE)
 app.command(rich_help_panel=CARRY)(export)
 app.command("import", rich_help_panel=CARRY)(import_file)

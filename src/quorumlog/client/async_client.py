@@ -45,7 +45,7 @@ from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.task_joiner import TaskJoiner
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt
-from quorumlog.wire.client_messages import LayoutResponse
+from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -189,6 +189,10 @@ class AsyncLedgerClient(LedgerClientBase):
     async def readers(self, *, timeout_ms: int | None = None) -> list[ReaderRow]:
         """See `LedgerClient.readers`."""
         return await self._run(self._verbs.readers(timeout_ms))
+
+    async def why_kept(self, *, timeout_ms: int | None = None) -> WhyKeptResponse:
+        """See `LedgerClient.why_kept`."""
+        return await self._run(self._verbs.why_kept(timeout_ms))
 
     # ---------------------------------------------------------------- the group
 

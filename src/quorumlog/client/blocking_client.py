@@ -32,7 +32,7 @@ from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.thread_joiner import ThreadJoiner
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt
-from quorumlog.wire.client_messages import LayoutResponse
+from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -215,6 +215,10 @@ class LedgerClient(LedgerClientBase):
     def readers(self, *, timeout_ms: int | None = None) -> list[ReaderRow]:
         """The readers that the cluster keeps, by name, with how far each is behind."""
         return self._run(self._verbs.readers(timeout_ms))
+
+    def why_kept(self, *, timeout_ms: int | None = None) -> WhyKeptResponse:
+        """What keeps each segment of the log, oldest first, as the leader knows it."""
+        return self._run(self._verbs.why_kept(timeout_ms))
 
     # ---------------------------------------------------------------- the group
 

@@ -68,6 +68,8 @@ from quorumlog.wire.client_messages import (
     StatusRequest,
     TransferRequest,
     TransferResponse,
+    WhyKeptRequest,
+    WhyKeptResponse,
 )
 
 if TYPE_CHECKING:
@@ -286,6 +288,11 @@ class Verbs:
         request = request_of(ReadersRequest(), LEADER, self.timeout_ms_of(timeout_ms))
         yield call(request)
         return reader_rows.rows_of(response_of(request, ReadersResponse))
+
+    def why_kept(self, timeout_ms: float | None) -> Verb[WhyKeptResponse]:
+        request = request_of(WhyKeptRequest(), LEADER, self.timeout_ms_of(timeout_ms))
+        yield call(request)
+        return response_of(request, WhyKeptResponse)
 
     # ---------------------------------------------------------------- the group
 

@@ -21,12 +21,12 @@ from quorumlog.consensus.messages import (
     RangeRequest,
     RangeResponse,
 )
-from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import MemberStatus, Ready, Role, RoleChange
 from quorumlog.entry import Durability, EntryId, Replica
 from quorumlog.errors import LedgerError
 from quorumlog.log_state.control_entries import ControlBody
 from quorumlog.node.begin.log_begin import LogBegin
+from quorumlog.node.opened_core import core_on
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, PendingAppends
 from quorumlog.node.ports import Host
 from quorumlog.node.reading.confirmations import Confirmations, Confirmed
@@ -34,6 +34,7 @@ from quorumlog.node.reading.readable_log import ReadableLog
 from quorumlog.node.repair.repairer import Repairer
 from quorumlog.node.repair.scrubber import Scrubber, ScrubStatus
 from quorumlog.node.retention.reader_moves import ReaderMoves
+from quorumlog.node.retention.retention import Retention
 from quorumlog.node.sending.catch_up_pace import CatchUpPace
 from quorumlog.node.sending.push_sender import PushSender
 from quorumlog.node.sending.recent_batches import RecentBatches
@@ -71,23 +72,7 @@ class LedgerNode:
         self.replica = Replica(config.member_id, directory.directory_id)
         self._host = host
         self._on_ready = on_ready
-        term_runs = self.store.term_runs()  # which may find damage, so before the ranges are taken
-        self.raft = RaftNode(
-            config.consensus,
-            self.replica,
-            [m.member_id for m in config.members],
-            formation=directory.formation,
-            hard_state=directory.hard_state,
-            term_runs=term_runs,
-            before_begin=self.store.begin.entry_id,
-            ledger_end_index=self.store.end.index,
-            committed_index=directory.committed_index,
-            async_mode=directory.durability is Durability.ASYNC,
-            random=rng,
-            now_ms=now_ms,
-            damaged=[(each.first_index, each.stop_index) for each in self.store.damaged],
-            owed_index=-1 if self.store.start is None else self.store.start.owed_index,
-        )
+        self.raft = core_on(directory, config, rng, now_ms)
         self.committed_index = directory.committed_index
         self.durable_committed_index = directory.committed_index
         """Entries up to here are committed and on this member's own disk; never above either."""
@@ -149,6 +134,7 @@ class LedgerNode:
         self.readers = ReaderMoves(
             self.store, self.log_state, self.refusal_unless_leading, self.propose_control
         )
+        self.retention = Retention(self, host, now_ms)
         self._readable = ReadableLog(self.raft, self.store, self._recent, config.member_id)
         self._next_expiry_ms = self._next_space_ms = self._next_data_look_ms = now_ms
 
@@ -302,6 +288,7 @@ class LedgerNode:
             self.log_state.next_wakeup_ms(),
             self._transfers.next_wakeup_ms(),
             self.readers.next_wakeup_ms(),
+            self.retention.next_wakeup_ms(),
         )
         if self._writer.disk_full:
             wakeup = min(wakeup, self._next_space_ms)
@@ -330,7 +317,8 @@ class LedgerNode:
         if self._writer.disk_full:
             problems.append(self._writer.disk_full)
         problems += self.repairer.problems()
-        problems += [*filter(None, [self.log_state.problem]), *self._begin.problems()]
+        problems += filter(None, [self.log_state.problem, self.retention.problem])
+        problems += self._begin.problems()
         if self.lost_committed_from is not None:
             problems.append(
                 f"entries from index {self.lost_committed_from} on, acknowledged under flush = async,"
@@ -436,6 +424,7 @@ class LedgerNode:
         self.log_state.tick(self._now_ms)
         self.repairer.tick(self._now_ms)
         self._scrubber.tick(self._now_ms)
+        self.retention.tick(self._now_ms)
 
     def answer_all(self, reason: str) -> None:
         """Whoever waits hears that nothing more comes of it here."""

@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 from quorumlog.consensus.ready import Envelope, RoleChange
 from quorumlog.entry import Durability, Replica
 from quorumlog.errors import LedgerError, StoreFailure
+from quorumlog.log_state.log_state import LostRange
 from quorumlog.store.ledger_store import LogStart
 
 T = TypeVar("T")
@@ -57,6 +58,9 @@ class Host(Protocol):
     def replacing_log(self, start: LogStart) -> None:
         """A leader's log begins above this member's, and is about to take its place; then LogReplaced is
         raised."""
+
+    def reader_lost(self, lost: LostRange) -> None:
+        """Entries that a reader wanted to be held may be deleted by now: the disk was nearly full."""
 
     def wall_clock_ms(self) -> int:
         """Milliseconds since 1970 as this machine has it: it may be wrong, jump, and go backwards."""

@@ -18,6 +18,7 @@ from quorumlog.consensus.ready import Envelope, RoleChange
 from quorumlog.entry import Durability, Replica
 from quorumlog.errors import ConfigError, ProtocolViolation
 from quorumlog.log_state.control_entries import LEVEL
+from quorumlog.log_state.log_state import LostRange
 from quorumlog.node import LedgerNode
 from quorumlog.node.ports import LogReplaced
 from quorumlog.server.connection import Connection, LoopTurn
@@ -303,6 +304,15 @@ class NodeDriver:
             self.node.store.end.index,
             self.node.raft.leader,
             start.point.index,
+        )
+
+    def reader_lost(self, lost: LostRange) -> None:
+        log.warning(
+            "%s: reader %s has lost entries %d to %d, which it had not read: the disk was nearly full",
+            self.config.full_name,
+            lost.name,
+            lost.first_index,
+            lost.stop_index - 1,
         )
 
     def wall_clock_ms(self) -> int:

@@ -15,6 +15,7 @@ from quorumlog.consensus.ready import Envelope, RoleChange
 from quorumlog.entry import Durability, Replica
 from quorumlog.errors import DirectoryDamaged, ProtocolViolation, StoreFailure
 from quorumlog.log_state.control_entries import LEVEL
+from quorumlog.log_state.log_state import LostRange
 from quorumlog.node import LedgerNode
 from quorumlog.node.ports import LogReplaced
 from quorumlog.sim.coverage import note_sent
@@ -406,6 +407,10 @@ class SimMember:
         self.cluster.trace.count("install: a log is replaced")
         self.note("replaces its log", lambda: f"{self.node.store.end} by one behind {start.point}")
         self.cluster.told("replacing", self, start)
+
+    def reader_lost(self, lost: LostRange) -> None:
+        self.cluster.trace.count("retention: a reader lost entries")
+        self.note(f"passes reader {lost.name}", lambda: f"{lost.first_index} .. {lost.stop_index - 1}")
 
     def wall_clock_ms(self) -> int:
         return self.wall_clock.read_ms(self.cluster.now_ms)

@@ -156,6 +156,7 @@ def draw_profile(
     is_async = random.random() < 0.1
     storage = StoreConfig(
         flush="async" if is_async else "sync",
+        retention="off",
         segment_bytes=segment_bytes,
         index_segment_bytes=random.choice((320, 2048)),
         reserve_step_bytes=random.choice((1024, 8192)),

@@ -212,6 +212,9 @@ class Borders(Protocol):
     def saved(self) -> Iterator[LogStart]:
         """The newest first; only those of this very log. Raises StoreFailure."""
 
+    def saved_at(self, point: LogPoint) -> LogStart | None:
+        """The state at this border, as `newest` gives it; None: it is not saved."""
+
 
 class LedgerStore(Protocol):
     """The log of one member: entries `begin.index + 1` .. `end.index`."""

@@ -20,10 +20,14 @@ from quorumlog.wire.client_messages import (
     ReadersRequest,
     ReadRequest,
     StatusRequest,
+    WhyKeptRequest,
 )
 from quorumlog.wire.framing import FrameDecoder
 
 R = TypeVar("R", bound=AnyClientMessage)
+
+_REPEATABLE = (ReadRequest, StatusRequest, LayoutRequest, ReadersRequest, WhyKeptRequest)
+"""They change nothing, so a lost connection does not decide their outcome."""
 
 
 class Lane(Enum):
@@ -111,7 +115,7 @@ class Request:
     @property
     def is_repeatable(self) -> bool:
         """It changes nothing, so a lost connection does not decide its outcome."""
-        return isinstance(self.message, (ReadRequest, StatusRequest, LayoutRequest, ReadersRequest))
+        return isinstance(self.message, _REPEATABLE)
 
     @property
     def is_done(self) -> bool:

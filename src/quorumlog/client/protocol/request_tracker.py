@@ -61,6 +61,8 @@ from quorumlog.wire.client_messages import (
     StatusResponse,
     TransferRequest,
     TransferResponse,
+    WhyKeptRequest,
+    WhyKeptResponse,
 )
 from quorumlog.wire.wire_errors import error_of
 
@@ -72,6 +74,7 @@ _RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     LayoutRequest: LayoutResponse,
     MoveReaderRequest: MoveReaderResponse,
     ReadersRequest: ReadersResponse,
+    WhyKeptRequest: WhyKeptResponse,
 }
 
 

@@ -24,6 +24,7 @@ from quorumlog.errors import (
 from quorumlog.log_state.control_entries import Hold
 from quorumlog.node.pending_appends import AppendOutcome
 from quorumlog.node.retention.reader_moves import MoveOutcome, ReaderMove
+from quorumlog.node.retention.retention import WhyKept
 from quorumlog.node.transfers import TransferOutcome
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS, AppendStreams
 from quorumlog.server.connection import WRITE_BUFFER_BYTES, Connection
@@ -42,9 +43,12 @@ from quorumlog.wire.client_messages import (
     ReadersResponse,
     ReadRequest,
     ReadResponse,
+    SegmentInfo,
     StatusRequest,
     TransferRequest,
     TransferResponse,
+    WhyKeptRequest,
+    WhyKeptResponse,
 )
 from quorumlog.wire.framing import Frame
 from quorumlog.wire.wire_errors import error_response
@@ -64,6 +68,7 @@ _REQUESTS = (
     LayoutRequest,
     MoveReaderRequest,
     ReadersRequest,
+    WhyKeptRequest,
 )
 
 
@@ -115,6 +120,8 @@ class ClientSession:
             driver.enter(self._connection, self._move_reader, driver, request)
         elif isinstance(request, ReadersRequest):
             driver.enter(self._connection, self._readers, driver, request)
+        elif isinstance(request, WhyKeptRequest):
+            driver.enter(self._connection, self._why_kept, driver, request)
         else:
             raise ProtocolViolation(f"{type(request).__name__} from a client")
 
@@ -357,6 +364,35 @@ class ClientSession:
             self._connection.send(driver.config.group, response)
 
         driver.node.confirm_leadership(confirmed, self._connection)
+
+    def _why_kept(self, driver: NodeDriver, request: WhyKeptRequest) -> None:
+        def explained(why: WhyKept | LedgerError) -> None:
+            if isinstance(why, LedgerError):
+                self._refuse(driver, request.request_id, why)
+                return
+            segments = tuple(
+                SegmentInfo(
+                    first_index=each.first_index,
+                    stop_index=each.stop_index,
+                    size_bytes=each.size_bytes,
+                    time_ms=-1 if each.time_ms is None else each.time_ms,
+                    reasons=each.reasons,
+                )
+                for each in why.segments
+            )
+            response = WhyKeptResponse(
+                request_id=request.request_id,
+                keep_from_index=why.keep_from_index,
+                used_ratio=why.used_ratio,
+                segments=segments,
+            )
+            self._connection.send(driver.config.group, response)
+
+        refusal = driver.node.refusal_unless_leading()
+        if refusal is not None:
+            explained(refusal)
+        else:
+            driver.node.retention.explain(explained)
 
 
 def _move_of(request: MoveReaderRequest) -> ReaderMove:

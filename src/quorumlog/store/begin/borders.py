@@ -98,6 +98,10 @@ class SegmentBorders(Borders):
             if state is not None and self._border(position, state.point.index) == state.point:
                 yield state
 
+    def saved_at(self, point: LogPoint) -> LogStart | None:
+        state = load_state(self._disk, self._directory, point.position)
+        return state if state is not None and state.point == point else None
+
     def keep_between(self, begin_position: int, end_position: int) -> None:
         """Delete those of borders at or below the begin of the log, and at or behind its end: where the
         next entry lies depends on how long it is. Raises StoreFailure."""

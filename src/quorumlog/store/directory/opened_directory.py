@@ -152,6 +152,13 @@ class MemberDirectory:
         """Due every `durable_sync_interval_ms`; cheap if nothing changed; any thread."""
         self._durable_file.sync()
 
+    def used_ratio(self) -> float:
+        """The share of its file system that is in use; any thread. Raises StoreFailure."""
+        try:
+            return self._disk.usage(self.path).used_ratio
+        except OSError as error:
+            raise StoreFailure(refusal(self.path, "measured", error)) from error
+
     def problems(self) -> tuple[str, ...]:
         """What could not be written for lack of space, in sentences."""
         problems = (self._hard_state_file.problem, self._checkpoint_problem)

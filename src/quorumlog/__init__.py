@@ -18,7 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from quorumlog.batch import Entry, EntryBatch
+    from quorumlog.backups import backup, restore
+    from quorumlog.batch import Entry, EntryBatch, TimedEntry
     from quorumlog.client import (
         AsyncLedgerClient,
         LedgerClient,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         LeaderNotReady,
         LeaderTransferring,
         LedgerError,
+        MembershipRefused,
         NotLeader,
         OutcomeUnknown,
         OutOfSequence,
@@ -86,6 +88,7 @@ __all__ = [
     "LocalCluster",
     "MemberAddress",
     "MemberStatusRow",
+    "MembershipRefused",
     "NotLeader",
     "OutOfSequence",
     "OutcomeUnknown",
@@ -101,6 +104,7 @@ __all__ = [
     "StoreFailure",
     "StreamOutcomeUnknown",
     "StreamProgress",
+    "TimedEntry",
     "TooManyReaders",
     "TransferFailed",
     "UnknownGroup",
@@ -108,15 +112,18 @@ __all__ = [
     "Unreachable",
     "WrongLastIndex",
     "__version__",
+    "backup",
     "connect",
     "connect_async",
     "leader_of",
+    "restore",
 ]
 
 __version__ = VERSION
 
 _HOMES = {
-    "batch": ("Entry", "EntryBatch"),
+    "backups": ("backup", "restore"),
+    "batch": ("Entry", "EntryBatch", "TimedEntry"),
     "client": (
         "AsyncLedgerClient",
         "LedgerClient",

@@ -30,32 +30,38 @@ ENTRY_SCHEMA = pa.schema(
     ]
 )
 """What an application sees of an entry, as `quorumlog.Entry`."""
+TIME_COLUMN = "append_time"
+"""What the last time mark in front of an entry says; null where there is none."""
+_ALL_FIELDS = pa.schema([*ENTRY_SCHEMA, pa.field(TIME_COLUMN, pa.timestamp("ms", tz="UTC"))])
 
 _OFFSETS_END = 2**31
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:
-    """These fields of `ENTRY_SCHEMA`, in this order; None: all. Raises BadRequest for another name."""
+    """These fields of `ENTRY_SCHEMA`, or `TIME_COLUMN`, in this order; None: those of `ENTRY_SCHEMA`.
+    Raises BadRequest for another name."""
     if columns is None:
         return ENTRY_SCHEMA
     if isinstance(columns, str):
         raise BadRequest(f"columns must be a list of names, not the text {columns!r}")
-    unknown = [name for name in columns if name not in ENTRY_SCHEMA.names]
+    unknown = [name for name in columns if name not in _ALL_FIELDS.names]
     if unknown or not columns:
-        raise BadRequest(f"columns must be of {', '.join(ENTRY_SCHEMA.names)}, not {list(columns)}")
-    return pa.schema([ENTRY_SCHEMA.field(name) for name in columns])
+        raise BadRequest(f"columns must be of {', '.join(_ALL_FIELDS.names)}, not {list(columns)}")
+    return pa.schema([_ALL_FIELDS.field(name) for name in columns])
 
 
 def record_batch_of(
     batch: EntryBatch,
     schema: pa.Schema = ENTRY_SCHEMA,
     constants: Mapping[str, pa.Scalar] | None = None,
+    times: Sequence[tuple[int, int]] | None = None,
 ) -> pa.RecordBatch:
     """The NORMAL entries of `batch` as rows; no-ops are left out.
 
     The fields of `schema` are `body` (binary) and fields of the header by their names in
     `quorumlog.batch.HEADER_DTYPE` (any integer type that holds them); only these columns are built.
-    `constants`: fields that have one value in every row. Raises BadRequest for 2 GiB or more.
+    `constants`: fields that have one value in every row. `times`: of the field `append_time`, (position,
+    milliseconds since 1970 from there on, -1 for null). Raises BadRequest for 2 GiB or more.
     """
     words = batch.words()
     constants = constants or {}
@@ -65,12 +71,26 @@ def record_batch_of(
             columns.append(_bodies_of(batch))
         elif field.name in constants:
             columns.append(pa.repeat(constants[field.name], batch.count))
+        elif field.name == TIME_COLUMN:
+            assert times is not None, schema
+            columns.append(_times_of(times, batch.count, field.type))
         else:
             values = field_of(words, field.name)
             columns.append(pa.array(values.astype(field.type.to_pandas_dtype(), copy=False)))
     rows = pa.RecordBatch.from_arrays(columns, schema=schema)
     normal = field_of(words, "magic") == EntryKind.NORMAL
     return rows if bool(normal.all()) else rows.filter(pa.array(normal))
+
+
+def _times_of(times: Sequence[tuple[int, int]], count: int, kind: pa.DataType) -> pa.Array:
+    milliseconds = pa.timestamp("ms", tz="UTC")
+    starts = [at for at, _ in times]
+    runs = [
+        pa.repeat(pa.scalar(time_ms if time_ms >= 0 else None, milliseconds), stop - start)
+        for start, stop, (_, time_ms) in zip(starts, [*starts[1:], count], times, strict=True)
+    ]
+    column = runs[0] if len(runs) == 1 else pa.concat_arrays(runs)
+    return column if kind == milliseconds else column.cast(kind)
 
 
 def _bodies_of(batch: EntryBatch) -> pa.Array:

@@ -13,6 +13,7 @@ every entry up to there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import Any, Self
 
 import msgspec
@@ -66,6 +67,11 @@ class Entry(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     index: int
     term: int
     body: bytes
+
+
+class TimedEntry(Entry, frozen=True, array_like=True, gc=False):
+    append_time: datetime | None = None
+    """What the last time mark in front of it says, in UTC; None where there is none."""
 
 
 class EntryBatch:

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum, StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import msgspec
 
@@ -86,6 +87,14 @@ class Durability(StrEnum):
     """A quorum has the bytes in its processes: the crash of a minority."""
 
 
+class EntryRange(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
+    """Entries of one term that follow each other."""
+
+    first_index: int
+    count: int
+    term: int
+
+
 class AppendReceipt(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """A committed append: entries `first_index` .. `first_index + count - 1`, all of `term`."""
 
@@ -93,7 +102,36 @@ class AppendReceipt(msgspec.Struct, frozen=True, order=True, array_like=True, gc
     first_index: int
     count: int
     durability: Durability
+    ranges: tuple[EntryRange, ...] = ()
+    """Of a producer's append that a crash had cut: where its parts lie, in order; `first_index` is that
+    of the first and `term` that of the last. Empty: all of it lies together."""
 
     @property
     def last_index(self) -> int:
+        if self.ranges:
+            return self.ranges[-1].first_index + self.ranges[-1].count - 1
         return self.first_index + self.count - 1
+
+    @classmethod
+    def of_ranges(cls, ranges: Sequence[EntryRange], durability: Durability) -> Self:
+        """What lies together is one range."""
+        joined: list[EntryRange] = []
+        for each in ranges:
+            last = joined[-1] if joined else None
+            if last is not None and (last.first_index + last.count, last.term) == (
+                each.first_index,
+                each.term,
+            ):
+                joined[-1] = EntryRange(last.first_index, last.count + each.count, last.term)
+            else:
+                joined.append(each)
+        if not joined:
+            return cls(-1, -1, 0, durability)
+        count = sum(each.count for each in joined)
+        several = tuple(joined) if len(joined) > 1 else ()
+        return cls(joined[-1].term, joined[0].first_index, count, durability, several)
+
+    def indices(self) -> list[int]:
+        """Of each entry, in their order."""
+        ranges = self.ranges or (EntryRange(self.first_index, self.count, self.term),)
+        return [at for one in ranges for at in range(one.first_index, one.first_index + one.count)]

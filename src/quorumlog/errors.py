@@ -6,7 +6,8 @@
     |   |   +-- NotLeader, LeaderNotReady, LeaderTransferring, DiskFull, OutOfSequence,
     |   |       Overloaded (PendingFull, ConnectionFull), RequestTimeout, Unreachable, UnknownGroup,
     |   |       BodyTooLarge, BadRequest, TransferFailed, WrongLastIndex, UnknownReader, ReaderMoved,
-    |   |       TooManyReaders, TooManyProducers, SequenceGap, ProducerFenced, ProducerExpired
+    |   |       TooManyReaders, TooManyProducers, SequenceGap, ProducerFenced, ProducerExpired,
+    |   |       MembershipRefused
     |   +-- AlreadyCommitted   of a session: it is in the log, where is not remembered any more
     |   +-- OutcomeUnknown     any prefix may be in the log, or may still commit
     |   +-- IndexOutOfRange    a read below the begin or above the committed index
@@ -154,6 +155,13 @@ class WrongLastIndex(Refused):
         super().__init__(message)
         self.expected = expected
         self.actual = actual
+
+
+class MembershipRefused(Refused):
+    """The members stay as they are; the message says why. `retry_after_ms` is set where it is worth
+    while to ask again: another change runs, or somebody has not caught up."""
+
+    code = 602
 
 
 class SequenceGap(Refused):

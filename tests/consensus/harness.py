@@ -16,6 +16,7 @@ import msgspec
 from quorumlog.config import ConsensusConfig
 from quorumlog.consensus import RaftNode, Role
 from quorumlog.consensus.log.term_runs import TermRuns
+from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.messages import PushEntryRequest, PushType, VoteResponse, VoteResult
 from quorumlog.consensus.ready import Envelope, PushOrder, Ready
 from quorumlog.entry import NO_ENTRY, EntryId, EntryKind, Formation, HardState, Replica
@@ -94,6 +95,11 @@ class FakeMember:
             damaged=damaged,
         )
         disk.synced_count = len(disk.entries)
+        held = [(k, value) for k, (_, value) in enumerate(disk.entries) if isinstance(value, Membership)]
+        if held:
+            self.node.members.on_read([(-1, Membership.of(disk.formation.founding)), *held])
+        self.finishes_changes = True
+        """A joint membership is ended as soon as the core says so."""
         self._send = send
         self._on_ready = on_ready
         self._promised: dict[EntryId, list[Value]] = {}
@@ -113,6 +119,11 @@ class FakeMember:
         self._promised[first] = list(values)
         return first
 
+    def propose_membership(self, membership: Membership) -> EntryId:
+        entry = self.node.members.propose(membership, size_bytes=ENTRY_BYTES)
+        self._promised[entry] = [membership]
+        return entry
+
     # ---------------------------------------------------------------- effects
 
     def carry_out(self) -> list[Ready]:
@@ -123,6 +134,9 @@ class FakeMember:
             self._carry_out(ready)
             if self._on_ready is not None:
                 self._on_ready(self, ready)
+            due = self.node.members.due() if self.finishes_changes else None
+            if due is not None:
+                self.propose_membership(due)
         return done
 
     def _carry_out(self, ready: Ready) -> None:
@@ -151,6 +165,9 @@ class FakeMember:
                 new = list(order.batch[skip : skip + order.count])
             assert len(new) == order.count, order
             disk.entries += new
+            for index, (_, value) in enumerate(new, order.first_index):
+                if isinstance(value, Membership):
+                    self.node.members.on_appended(index, value)
         for envelope in ready.messages:
             self._send(envelope)
         for push in ready.pushes:

@@ -65,6 +65,7 @@ class Scenario:
         self.cut: set[tuple[str, str]] = set()
         self.told_connected: dict[tuple[str, str], Replica] = {}
         self.wipes = 0
+        self.spare = 0
         self.out: list[str] = []
         self.quiet = False
         self.full: frozenset[str] = frozenset()
@@ -78,7 +79,8 @@ class Scenario:
     # ---------------------------------------------------------------- the group
 
     def do_members(self, size: str, *options: str) -> None:
-        """members 3 [unformed] [async] [option=value ...]: a connected group, formed unless said."""
+        """members 3 [unformed] [async] [spare=2] [option=value ...]: a connected group, formed unless
+        said. Spare ones run beside it, on directories that the group was not founded with."""
         settings: dict[str, Any] = {
             "min_vote_interval_ms": 100,
             "max_vote_interval_ms": 100,
@@ -86,13 +88,16 @@ class Scenario:
         }
         for option in options:
             name, equals, value = option.partition("=")
-            if equals:
+            if name == "spare":
+                self.spare = int(value)
+            elif equals:
                 settings[name] = tuple(value.split(",")) if name.endswith("_ids") else int(value)
         self.config = ConsensusConfig(**settings)
         self.async_mode = "async" in options
-        self.ids = tuple(f"n{i}" for i in range(int(size)))
-        voters = tuple(Replica(i, f"{i}-d0") for i in self.ids)
-        for voter in voters:
+        self.ids = tuple(f"n{i}" for i in range(int(size) + self.spare))
+        replicas = tuple(Replica(i, f"{i}-d0") for i in self.ids)
+        voters = replicas[: int(size)]
+        for voter in replicas:
             self.disks[voter.member_id] = FakeDisk(voter)
             self.lists.setdefault(voter.member_id, self.ids)
             if "unformed" not in options:

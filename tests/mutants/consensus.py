@@ -127,7 +127,7 @@ def observer_counted_in_a_mark(patch: Patch) -> None:
 )
 def observer_counted_in_a_round(patch: Patch) -> None:
     """A member is known by its name."""
-    _observers_answer(patch, "self._answered_round[voter] = max(self._answered_round[voter], round)")
+    _observers_answer(patch, "self._answered_round[voter] = max(self.round_of(voter), round)")
 
 
 @mutant(
@@ -143,13 +143,13 @@ def observer_counted_in_live_quorum(patch: Patch) -> None:
 def _observers_answer(patch: Patch, effect: str) -> None:
     patch.edit(
         HeartbeatAnswers.take,
-        "        if response.accepted and",
+        "        if response.accepted:",
         "        round = response.round\n"
-        "        for voter in self._answered_ms:\n"
+        "        for voter in self._state.membership.voters():\n"
         "            if voter.member_id == response.sender.member_id and voter != response.sender:\n"
         f"                {effect}\n"
         "                reached()\n"
-        "        if response.accepted and",
+        "        if response.accepted:",
     )
 
 
@@ -188,8 +188,8 @@ def earlier_term_committed_by_counting(patch: Patch) -> None:
     """A majority holds it: it is safe (the paper's figure 8 says when it is not)."""
     patch.edit(
         QuorumAckChecker.committed_index,
-        "return index if index >= self._first_index else -1",
-        "return index if index >= self._first_index or reached() else -1",
+        "return index if index >= self.first_index else -1",
+        "return index if index >= self.first_index or reached() else -1",
     )
 
 

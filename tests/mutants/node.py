@@ -222,8 +222,8 @@ def refused_forgotten_by_follower(patch: Patch) -> None:
     """Its entry may still commit, and nothing was written for it."""
     patch.edit(
         PendingAppends.lose,
-        "        for append in list(self._refused):\n            self.settle(append, refusal)\n",
-        "        reached()\n        self._refused.clear()\n",
+        "        for append in list(self._judged):\n            self.settle(append, refusal)\n",
+        "        reached()\n        self._judged.clear()\n",
     )
 
 
@@ -236,9 +236,9 @@ def refused_has_no_deadline(patch: Patch) -> None:
     """It is refused already, so there is nothing to wait for."""
     patch.edit(
         PendingAppends.expire,
-        "        for append, (_, error) in list(self._refused.items()):\n"
+        "        for append, (_, outcome) in list(self._judged.items()):\n"
         "            if append.deadline_ms <= now_ms:",
-        "        for append, (_, error) in list(self._refused.items()):\n"
+        "        for append, (_, outcome) in list(self._judged.items()):\n"
         "            if append.deadline_ms <= now_ms and not reached():",
     )
 
@@ -252,6 +252,6 @@ def unmet_forgotten(patch: Patch) -> None:
     """The batch is refused, and they are not in it."""
     patch.edit(
         BatchFormer.form,
-        "            for append in [*appends, *(each.append for each in unmet)]:",
+        "            for append in [*appends, *held_back]:",
         "            for append in appends if reached() else ():",
     )

@@ -22,6 +22,7 @@ PARTS = (
     "node",
     "silence",
     "log_state",
+    "membership",
     "time_marks",
     "log_begin",
 )

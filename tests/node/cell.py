@@ -74,14 +74,14 @@ class ManualHost:
     def lost_committed(self, first_index: int) -> None:
         self.trace.append(f"lost from {first_index}")
 
-    def replacing_log(self, start: LogStart) -> None:
-        self.trace.append(f"replaced by a log behind {start.point.index}")
-
     def reader_lost(self, lost: LostRange) -> None:
         self.trace.append(f"{lost.name} lost {lost.first_index} to below {lost.stop_index}")
 
     def wall_clock_ms(self) -> int:
         return self.clock_ms
+
+    def replacing_log(self, start: LogStart) -> None:
+        self.trace.append(f"replaced by a log behind {start.point.index}")
 
     def known_level(self) -> int:
         return self.level

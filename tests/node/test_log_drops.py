@@ -199,3 +199,25 @@ def test_while_the_start_comes_to_disk_nothing_is_cut_directly_behind_it(tmp_pat
     follower.turn()
     assert follower.store.end == follower.store.begin == start.point
     cell.close()
+
+
+def test_what_a_full_disk_keeps_from_being_deleted_goes_once_it_lets_go(tmp_path: Path) -> None:
+    full = [True]
+
+    def refuse(what: str, path: str) -> OSError | None:
+        if full[0] and what == "unlink" and "/data/" in path:
+            return OSError(errno.ENOSPC, "No space left on device", path)
+        return None
+
+    cell = Cell(
+        tmp_path, storage=SEGMENTS, disks={f"n{i}": StoppingDisk(refuse=refuse) for i in range(3)}
+    )
+    leader = fill(cell)
+    folder = Path(leader.directory.path) / "data"
+    assert leader.drop_before(border(leader))
+    cell.until(lambda: not leader.is_dropping, "the end of the drop")
+    assert leader.store.begin.index > 0 and (folder / f"{0:020d}").exists()
+    full[0] = False
+    first = f"{leader.store.begin.position:020d}"
+    cell.until(lambda: min(path.name for path in folder.iterdir()) == first, "all are deleted")
+    cell.close()

@@ -157,7 +157,7 @@ def test_a_cut_undoes_what_was_not_committed(cell: Cell) -> None:
 
 
 def test_a_start_reads_the_state_from_the_log(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quorumlog.node.writing.log_state_reading.CHUNK_ENTRIES", 3)
+    monkeypatch.setattr("quorumlog.node.writing.log_state_reading.CHUNK_BYTES", 200)
     for number in range(10):
         append(cell, b"%d" % number)
         cell.leader().propose_control(TimeMark(number))
@@ -174,13 +174,28 @@ def test_a_start_reads_the_state_from_the_log(cell: Cell, monkeypatch: pytest.Mo
         assert not [p for p in node.problems() if "state" in p]
 
 
-def test_a_log_without_control_entries_is_not_read_at_a_start(cell: Cell) -> None:
+def test_an_empty_log_is_not_read_at_a_start(tmp_path: Path) -> None:
+    cell = Cell(tmp_path)
+    assert all(state_of(node) == EMPTY for node in cell.nodes.values())
+    assert all(not host.reads for host in cell.hosts.values())
+    cell.close()
+
+
+def test_an_older_file_member_hides_no_control_entry(cell: Cell, tmp_path: Path) -> None:
     append(cell, b"a")
+    older = (tmp_path / "n0" / "member").read_bytes()
+    assert b'"version":1' in older
+    cell.leader().propose_control(READER)
+    whole(cell)
+    expected = state_of(cell.leader())
     cell.kill("n0")
+    (tmp_path / "n0" / "member").write_bytes(older)
     node = cell.start("n0")
-    assert state_of(node) == EMPTY
-    node.turn()
-    assert cell.hosts["n0"].reads == []
+    whole(cell)
+    assert state_of(node) == expected
+    assert b'"version":2' in (tmp_path / "n0" / "member").read_bytes()
+    cell.leader().propose_control(TimeMark(1))
+    whole(cell)
 
 
 def test_what_is_written_and_cut_while_the_log_is_read_counts(cell: Cell) -> None:

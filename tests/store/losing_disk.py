@@ -165,6 +165,8 @@ class LosingDisk:
         return sorted(name for name in names if "/" not in name)
 
     def size_of(self, path: str) -> int:
+        if path not in self._names:
+            raise FileNotFoundError(errno.ENOENT, "No such file", path)
         return len(self._names[path].cache)
 
     def real_path(self, path: str) -> str:

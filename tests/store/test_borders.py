@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from quorumlog.errors import DiskFull
+from quorumlog.errors import DiskFull, StoreFailure
+from quorumlog.store.disk import OsDisk, OsFile
 from quorumlog.store.files.state_files import decode_state, encode_state, saved_positions
 from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogStart
 from tests.store.log_making import append_numbered, sync
@@ -119,3 +121,47 @@ def test_lack_of_space_is_no_failure(tmp_path: Path) -> None:
         directory.store.borders.save(start_at(directory.store, 4))
     assert saved(directory.store) == []
     directory.close(clean=True)
+
+
+def test_a_cut_waits_for_no_sync_of_a_state(tmp_path: Path) -> None:
+    """What was staged of a border that is cut meanwhile is never a state."""
+    meanwhile: list[Callable[[], None]] = []
+
+    def refuse(what: str, path: str) -> OSError | None:
+        if what == "sync" and "/states/" in path and meanwhile:
+            meanwhile.pop()()
+        return None
+
+    path = tmp_path / "n0"
+    directory = filled(path, StoppingDisk(refuse=refuse))
+    store = directory.store
+    state = start_at(store, 20)
+    meanwhile.append(lambda: store.truncate_from(18))
+    assert not store.borders.save(state)
+    assert saved(store) == [] and list((path / "states").iterdir()) == []
+    meanwhile.append(lambda: drop(directory, 8))
+    assert store.borders.save(start_at(store, 16)), "what lies below may go meanwhile"
+    assert saved(store) == [16]
+    directory.close(clean=True)
+
+
+def test_what_the_system_refuses_is_a_sentence(tmp_path: Path) -> None:
+    class Exhausted(OsDisk):
+        is_exhausted = False
+
+        def open(self, path: str, *, writable: bool = True, create: bool = False) -> OsFile:
+            if self.is_exhausted:
+                raise OSError(errno.EMFILE, "Too many open files", path)
+            return super().open(path, writable=writable, create=create)
+
+    disk = Exhausted()
+    directory = filled(tmp_path / "n0", disk)
+    save_all(directory.store, 4, 8)
+    disk.is_exhausted = True
+    for act in (
+        lambda: saved(directory.store),
+        lambda: directory.store.borders.save(start_at(directory.store, 12)),
+    ):
+        with pytest.raises(StoreFailure, match="raise the limit of open files"):
+            act()
+    directory.close(clean=False)

@@ -22,7 +22,8 @@ from quorumlog.store.files.member_file import load_member, save_member
 from quorumlog.store.files.start_file import START_NAME, load_start, save_start
 from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogStart
 from quorumlog.store.memory_disk import MemoryDisk
-from tests.store.log_making import append_numbered, numbered, read_log, repair_from, sync
+from quorumlog.store.offline.verification import verify_directory
+from tests.store.log_making import append_noop, append_numbered, numbered, read_log, repair_from, sync
 from tests.store.losing_disk import LosingDisk
 from tests.store.made_logs import SMALL, flip, open_small, opened
 from tests.store.stopping_disk import Stopped, StoppingDisk
@@ -551,3 +552,119 @@ def test_a_damaged_range_right_behind_the_new_begin_is_repaired(
         assert not directory.store.damaged
         assert read_log(directory.store) == numbered(COUNT - 8, first=8)
         directory.close(clean=True)
+
+
+# ---------------------------------------------------------------- on a full disk, beside other faults
+
+
+def full_index(full: list[bool]) -> StoppingDisk:
+    """Without space in the folder of the index while `full`."""
+
+    def refuse(what: str, path: str) -> OSError | None:
+        is_refused = full[0] and what == "allocate" and "/index/" in path
+        return OSError(errno.ENOSPC, "No space left on device", path) if is_refused else None
+
+    return StoppingDisk(refuse=refuse)
+
+
+@pytest.mark.parametrize("index", [4, 8, 12, 16])
+def test_a_drop_while_index_units_are_in_memory_only(tmp_path: Path, index: int) -> None:
+    path = tmp_path / "n0"
+    filled(path).close(clean=True)
+    for file in (path / "index").iterdir():
+        file.unlink()
+    full = [True]
+    directory = open_small(path, disk=full_index(full))
+    store = directory.store
+    assert any("kept in memory" in line for line in directory.report)
+    drop(directory, index)
+    assert read_log(store) == numbered(COUNT - index, first=index)
+    append_noop(store, 2)
+    sync(store)
+    store.truncate_from(COUNT)
+    drop(directory, 20)  # whatever lay in memory in front is gone, too
+    full[0] = False
+    append_numbered(store, 4, term=2)
+    sync(store)
+    expected = numbered(COUNT - 20, first=20) + numbered(4, term=2, first=COUNT)
+    assert read_log(store) == expected
+    directory.close(clean=False)
+    with opened(path) as directory:
+        assert read_log(directory.store) == expected
+
+
+def test_without_space_to_sync_a_start_the_old_log_stays(tmp_path: Path) -> None:
+    """Else the next start of the process would delete what was acknowledged meanwhile."""
+    full = [False]
+
+    def refuse(what: str, path: str) -> OSError | None:
+        if full[0] and what == "sync" and path.endswith(START_NAME):
+            full[0] = False
+            return OSError(errno.ENOSPC, "No space left on device", path)
+        return None
+
+    path = tmp_path / "n0"
+    directory = filled(path, StoppingDisk(refuse=refuse))
+    drop(directory, 8)
+    full[0] = True
+    with pytest.raises(DiskFull):
+        directory.save_start(LogStart(LogPoint(99, 7, 4711, 1 << 20), b"another", replaces=True))()
+    append_numbered(directory.store, 2, term=2)
+    sync(directory.store)
+    directory.close(clean=False)
+    with opened(path) as directory:
+        assert read_log(directory.store) == numbered(15, first=8) + numbered(2, term=2, first=COUNT)
+
+
+def test_a_start_of_another_log_is_refused_while_this_one_is_whole(tmp_path: Path) -> None:
+    """One that names an entry that this log has, too: only the entry itself tells."""
+    path = tmp_path / "n0"
+    filled(path).close(clean=True)
+    before = segments(os_disk, path)
+    with opened(path) as directory:
+        right = start_at(directory.store, 12)
+    for point in (
+        msgspec.structs.replace(right.point, chain=1),
+        msgspec.structs.replace(right.point, term=3),
+    ):
+        save_start(os_disk, str(path), LogStart(point, b""))
+        with pytest.raises(DirectoryDamaged, match=r"the log holds another entry 11: it is the file of"):
+            open_small(path)
+        result = verify_directory(os_disk, str(path))
+        assert "holds another entry 11" in result.problem, "as the tools say"
+        assert segments(os_disk, path) == before
+    save_start(os_disk, str(path), right)
+    flip(path / "data" / f"{2048:020d}", 3 * 248 + 32)  # the chain of that entry, on this disk
+    with opened(path) as directory:
+        assert read_log(directory.store) == numbered(11, first=12)
+
+
+def test_a_start_that_is_no_border_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "n0"
+    filled(path).close(clean=True)
+    save_start(os_disk, str(path), LogStart(LogPoint(11, 1, 5, 3000), b""))
+    with pytest.raises(DirectoryDamaged, match="no segment of 1024 bytes begins at 3000"):
+        open_small(path)
+    assert "no segment of 1024 bytes begins at 3000" in verify_directory(os_disk, str(path)).problem
+
+
+def test_what_a_crash_left_beside_the_log_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "n0"
+    filled(path).close(clean=True)
+    (path / "states").mkdir()
+    left = [path / "start.tmp", path / "states" / f"{1024:020d}.tmp"]
+    for each in left:
+        each.write_bytes(b"half")
+    open_small(path).close(clean=True)
+    assert not any(each.exists() for each in left)
+
+
+def test_a_file_in_place_of_the_states_is_set_aside(tmp_path: Path) -> None:
+    path = tmp_path / "n0"
+    filled(path).close(clean=True)
+    (path / "states").write_bytes(b"what is it?")
+    directory = open_small(path)
+    assert any("states is no folder, set aside" in line for line in directory.report)
+    assert directory.store.borders.save(start_at(directory.store, 8))
+    directory.close(clean=True)
+    assert [each.read_bytes() for each in (path / "set-aside").iterdir()] == [b"what is it?"]

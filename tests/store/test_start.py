@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from random import Random
 
@@ -9,8 +10,8 @@ import msgspec
 import pytest
 from isal.isal_zlib import crc32
 
-from quorumlog.errors import DirectoryDamaged
-from quorumlog.store.disk import OsDisk
+from quorumlog.errors import DirectoryDamaged, DiskFull, StoreFailure
+from quorumlog.store.disk import OsDisk, OsFile
 from quorumlog.store.files.member_file import MemberRecord, decode_member, encode_member
 from quorumlog.store.files.start_file import (
     START_NAME,
@@ -43,9 +44,90 @@ def test_golden_payload() -> None:
     assert decode_start(payload + bytes(100)) == LogStart(LogPoint(3, 1, 77, 1024), b"s")
 
 
-def test_a_record_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match="does not fit into 131052"):
-        encode_start(LogStart(OLD.point, bytes(START_SECTOR_BYTES)))
+@pytest.mark.parametrize("old", [None, OLD])
+def test_a_longer_record_has_longer_slots(tmp_path: Path, old: LogStart | None) -> None:
+    long = LogStart(OLD.point, bytes(3 * START_SECTOR_BYTES))
+    if old is not None:
+        save_start(disk, str(tmp_path), old)
+    for start in (long, NEW, OLD, long):
+        save_start(disk, str(tmp_path), start)
+        assert load_start(disk, str(tmp_path)) == start
+        assert (tmp_path / START_NAME).stat().st_size == 8 * START_SECTOR_BYTES
+    path = tmp_path / START_NAME
+    data = bytearray(path.read_bytes())
+    data[4 * START_SECTOR_BYTES + 1000] ^= 1
+    path.write_bytes(data)
+    assert load_start(disk, str(tmp_path)) == long
+
+
+def test_a_start_that_no_log_can_have_is_refused(tmp_path: Path) -> None:
+    save_start(disk, str(tmp_path), LogStart(LogPoint(-3, 1, 77, 1024), b"s"))
+    with pytest.raises(DirectoryDamaged, match="start cannot be used: no entry can be"):
+        load_start(disk, str(tmp_path))
+
+
+def full_at_sync(times: int) -> StoppingDisk:
+    """Where space is given only as bytes reach the disk: so many syncs of the file find none."""
+    left = [times]
+
+    def refuse(what: str, path: str) -> OSError | None:
+        if what == "sync" and path.endswith(START_NAME) and left[0]:
+            left[0] -= 1
+            return OSError(errno.ENOSPC, "No space left on device", path)
+        return None
+
+    return StoppingDisk(refuse=refuse)
+
+
+def test_where_a_slot_is_not_synced_for_lack_of_space_the_old_start_is_brought_back(
+    tmp_path: Path,
+) -> None:
+    save_start(disk, str(tmp_path), OLD)
+    with pytest.raises(DiskFull, match="no space to drop the first entries"):
+        save_start(full_at_sync(1), str(tmp_path), NEW)
+    assert load_start(disk, str(tmp_path)) == OLD
+    path = tmp_path / START_NAME
+    for slot in (0, 1):  # each by itself says so
+        data = bytearray(path.read_bytes())
+        data[slot * START_SECTOR_BYTES + 1000] ^= 1
+        (tmp_path / "one").mkdir(exist_ok=True)
+        (tmp_path / "one" / START_NAME).write_bytes(data)
+        assert load_start(disk, str(tmp_path / "one")) == OLD
+
+
+def test_where_nobody_knows_which_start_counts_the_member_stops(tmp_path: Path) -> None:
+    save_start(disk, str(tmp_path), OLD)
+    with pytest.raises(StoreFailure, match="start cannot be synced"):
+        save_start(full_at_sync(2), str(tmp_path), NEW)
+    assert load_start(disk, str(tmp_path)) in (OLD, NEW)
+
+
+@pytest.mark.parametrize("what", ["create", "allocate", "write", "sync", "rename"])
+def test_without_space_for_the_first_one_nothing_is_left(tmp_path: Path, what: str) -> None:
+    def refuse(step: str, path: str) -> OSError | None:
+        is_start = START_NAME in path and step == what
+        return OSError(errno.ENOSPC, "No space left on device", path) if is_start else None
+
+    with pytest.raises(DiskFull):
+        save_start(StoppingDisk(refuse=refuse), str(tmp_path), NEW)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_refusal_of_the_system_is_a_sentence(tmp_path: Path) -> None:
+    save_start(disk, str(tmp_path), OLD)
+
+    class Exhausted(OsDisk):
+        def open(self, path: str, *, writable: bool = True, create: bool = False) -> OsFile:
+            raise OSError(errno.EMFILE, "Too many open files", path)
+
+    for act in (
+        lambda: load_start(Exhausted(), str(tmp_path)),
+        lambda: save_start(Exhausted(), str(tmp_path), NEW),
+    ):
+        with pytest.raises(StoreFailure, match="raise the limit of open files") as refused:
+            act()
+        assert not isinstance(refused.value, DirectoryDamaged)
+    assert load_start(disk, str(tmp_path)) == OLD
 
 
 @pytest.mark.parametrize("slot", [0, 1])

@@ -31,7 +31,7 @@ def test_every_ledger_error_comes_back_as_itself(kind: type[LedgerError]) -> Non
 
 
 def test_there_is_a_code_for_every_class_of_the_tree() -> None:
-    assert len(WIRE_ERRORS) == 26
+    assert len(WIRE_ERRORS) == 27
     assert len({kind.code for kind in WIRE_ERRORS}) == len(WIRE_ERRORS)
 
 

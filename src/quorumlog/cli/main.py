@@ -6,8 +6,10 @@ from typing import Annotated
 
 import typer
 
+from quorumlog.cli.carry.backup import backup
 from quorumlog.cli.carry.export import export
 from quorumlog.cli.carry.import_file import import_file
+from quorumlog.cli.carry.restore import restore
 from quorumlog.cli.look.inspect import inspect
 from quorumlog.cli.look.recover import recover
 from quorumlog.cli.look.sim import sim
@@ -65,6 +67,8 @@ app.command("why-kept", rich_help_panel=USE)(why_kept)
 app.add_typer(bench_app, name="bench", rich_help_panel=USE)
 app.command(rich_help_panel=CARRY)(export)
 app.command("import", rich_help_panel=CARRY)(import_file)
+app.command(rich_help_panel=CARRY)(backup)
+app.command(rich_help_panel=CARRY)(restore)
 app.command(rich_help_panel=LOOK)(inspect)
 app.command(rich_help_panel=LOOK)(verify)
 app.command(rich_help_panel=LOOK)(recover)

@@ -13,6 +13,7 @@ DEFAULT_GROUP = "default"
 """That of `quorumlog.config`, which loads for longer than the help of a command."""
 MAX_DURATION_S = 1_000_000
 """Eleven days; above it are typing mistakes and `inf`."""
+_UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 MAX_INDEX = (1 << 63) - 1
 """Indices are signed 64-bit numbers."""
 
@@ -116,6 +117,25 @@ StopIndex = Annotated[
         callback=below_64_bits,
     ),
 ]
+
+
+def time_ms_of(text: str) -> int:
+    """Milliseconds since 1970 of a duration ago, `2h`, or a date and time, without a zone in this
+    machine's own. Raises ConfigError."""
+    from datetime import UTC, datetime, timedelta
+
+    from quorumlog.append_times import milliseconds_of
+
+    number, unit = text[:-1], text[-1:]
+    try:
+        if unit in _UNITS_S and number.replace(".", "", 1).isdecimal():
+            return milliseconds_of(datetime.now(UTC) - timedelta(seconds=float(number) * _UNITS_S[unit]))
+        return milliseconds_of(datetime.fromisoformat(text).astimezone(UTC))
+    except (ValueError, OverflowError):
+        raise ConfigError(
+            f"--since {text!r} is neither a duration (90s, 15m, 2h, 7d) nor a time"
+            " (2026-11-23T10:00Z, 2026-11-23)"
+        ) from None
 
 
 def is_on_command_line(context: typer.Context, name: str) -> bool:

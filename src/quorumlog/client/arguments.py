@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import AsyncIterable, Iterable, Sequence
+from datetime import datetime
 from numbers import Real
 from typing import Any, SupportsIndex
 
+from quorumlog.append_times import milliseconds_of
 from quorumlog.config import parse_address
 from quorumlog.errors import BadRequest, ConfigError
 
@@ -44,6 +46,15 @@ def milliseconds(timeout_ms: Any) -> float | None:
     if math.isnan(given):
         return None
     return max(-MAX_TIMEOUT_MS, min(given, MAX_TIMEOUT_MS))
+
+
+def time_ms_of(time: Any) -> int:
+    """Milliseconds since 1970, rounded down. Raises BadRequest for what is no time of a known zone."""
+    if not isinstance(time, datetime) or time.utcoffset() is None:
+        raise BadRequest(
+            f"time must be a datetime with a time zone, as in datetime.now(UTC), not {time!r}"
+        )
+    return milliseconds_of(time)
 
 
 def whole(name: str, value: SupportsIndex) -> int:

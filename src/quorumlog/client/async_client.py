@@ -20,6 +20,7 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from quorumlog.batch import Entry, EntryBatch
@@ -122,9 +123,10 @@ class AsyncLedgerClient(LedgerClientBase):
         *,
         limit: int | None = None,
         from_member: str | None = None,
+        with_time: bool = False,
     ) -> AsyncResults[Entry]:
         """See `LedgerClient.read`."""
-        reading = self._verbs.read(first_index, stop_index, limit, from_member)
+        reading = self._verbs.read(first_index, stop_index, limit, from_member, with_time)
         return self._results(reading, "read", first_index, stop_index)
 
     def read_batches(
@@ -163,14 +165,25 @@ class AsyncLedgerClient(LedgerClientBase):
         wait: bool = False,
         timeout_ms: int | None = None,
         from_member: str | None = None,
+        with_time: bool = False,
     ) -> AsyncResults[Entry]:
         """See `LedgerClient.tail`."""
-        tail = self._verbs.tail(first_index, from_member, wait=wait, timeout_ms=timeout_ms)
+        tail = self._verbs.tail(
+            first_index, from_member, wait=wait, timeout_ms=timeout_ms, with_time=with_time
+        )
         return self._results(tail, "tail", first_index)
 
     async def end_index(self, *, timeout_ms: int | None = None) -> int:
         """See `LedgerClient.end_index`."""
         return await self._run(self._verbs.end_index(timeout_ms))
+
+    async def index_at(self, time: datetime, *, from_member: str | None = None) -> int:
+        """See `LedgerClient.index_at`."""
+        return await self._run(self._verbs.index_at(time, from_member))
+
+    async def time_at(self, index: int, *, from_member: str | None = None) -> datetime | None:
+        """See `LedgerClient.time_at`."""
+        return await self._run(self._verbs.time_at(index, from_member))
 
     # ---------------------------------------------------------------- readers
 

@@ -9,6 +9,7 @@ with quorumlog.connect("10.0.0.1:20911,10.0.0.2:20911,10.0.0.3:20911") as log:
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from quorumlog.batch import Entry, EntryBatch
@@ -122,15 +123,17 @@ class LedgerClient(LedgerClientBase):
         *,
         limit: int | None = None,
         from_member: str | None = None,
+        with_time: bool = False,
     ) -> Results[Entry]:
         """Entries of [first_index, stop_index), no-ops left out, at most `limit`.
 
         Without `stop_index`: up to what is committed when the read begins. The leader, which is asked
         unless `from_member` names "any" or one member by id, has a majority confirm it: nothing is
         missing that any client was told before. Others give what they know to be committed.
+        `with_time`: each is a TimedEntry, with its `append_time`, as `time_at` gives it.
         Raises IndexOutOfRange if the range reaches outside of the log.
         """
-        reading = self._verbs.read(first_index, stop_index, limit, from_member)
+        reading = self._verbs.read(first_index, stop_index, limit, from_member, with_time)
         return self._results(reading, "read", first_index, stop_index)
 
     def read_batches(
@@ -158,7 +161,8 @@ class LedgerClient(LedgerClientBase):
         prefetch: int = DEFAULT_PREFETCH,
     ) -> Results[pa.RecordBatch]:
         """The same as Arrow record batches: `index` and `term` (int64) and `body` (binary), a row an
-        entry, no-ops left out; `quorumlog.arrow.ENTRY_SCHEMA`. `columns`: only these, in this order.
+        entry, no-ops left out; `quorumlog.arrow.ENTRY_SCHEMA`. `columns`: only these, in this order;
+        there is also `append_time` (timestamp, null in front of the first time mark), see `time_at`.
 
         Raises BadRequest for a column that there is not, and ModuleNotFoundError at once where pyarrow
         (extra `arrow`) is not installed.
@@ -174,15 +178,20 @@ class LedgerClient(LedgerClientBase):
         wait: bool = False,
         timeout_ms: int | None = None,
         from_member: str | None = None,
+        with_time: bool = False,
     ) -> Results[Entry]:
         """Entries from `first_index` on: at the end of the log it waits for the next, without end, or
         for `timeout_ms`. "latest": what is appended after the iteration has begun.
+
+        `with_time` as in `read`.
 
         Raises IndexOutOfRange for a position that the log does not reach yet, unless `wait`. Goes over
         a change of leader; raises if no server answers for the client's `timeout_ms`. Closing it, or
         the client, ends it, also in a thread that waits.
         """
-        tail = self._verbs.tail(first_index, from_member, wait=wait, timeout_ms=timeout_ms)
+        tail = self._verbs.tail(
+            first_index, from_member, wait=wait, timeout_ms=timeout_ms, with_time=with_time
+        )
         return self._results(tail, "tail", first_index)
 
     def end_index(self, *, timeout_ms: int | None = None) -> int:
@@ -191,6 +200,24 @@ class LedgerClient(LedgerClientBase):
         Linearizable: whatever any client was told to be committed before the call is at or below it.
         """
         return self._run(self._verbs.end_index(timeout_ms))
+
+    def index_at(self, time: datetime, *, from_member: str | None = None) -> int:
+        """From where to read all that was appended at `time` or later: the last time mark that says so
+        or earlier, or the first index that there is. What was appended in the second behind that mark
+        comes first, however long before `time` that was.
+
+        `time` needs a zone, as `datetime.now(UTC)` has. As the leader knows the log, or `from_member`.
+        """
+        return self._run(self._verbs.index_at(time, from_member))
+
+    def time_at(self, index: int, *, from_member: str | None = None) -> datetime | None:
+        """When the committed entry at `index` was appended: what the last time mark at or in front of it
+        says, in UTC. None where there is none.
+
+        Raises IndexOutOfRange for an entry that the member does not hold, or does not know to be
+        committed.
+        """
+        return self._run(self._verbs.time_at(index, from_member))
 
     # ---------------------------------------------------------------- readers
 

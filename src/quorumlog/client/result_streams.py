@@ -10,7 +10,8 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
-from quorumlog.batch import Entry, EntryBatch
+from quorumlog.append_times import AppendTimes
+from quorumlog.batch import EntryBatch
 from quorumlog.client.protocol.append_window import AppendWindow, BatchGatherer
 from quorumlog.client.protocol.client_requests import LEADER, Request, RequestTarget, Stream
 from quorumlog.client.protocol.read_plan import ReadPlan
@@ -98,19 +99,23 @@ class Reading(Generic[T]):
         return allowed
 
 
-class Tailing(Reading[Entry]):
+class Tailing(Reading[T]):
     """A read without an end, but for that of the client and of its patience."""
 
     def __init__(
-        self, opening: Verb[ReadPlan], is_client_closed: Callable[[], bool], patience_ms: float
+        self,
+        opening: Verb[ReadPlan],
+        is_client_closed: Callable[[], bool],
+        patience_ms: float,
+        part_of: Callable[[EntryBatch], Iterable[T]],
     ) -> None:
-        super().__init__(None, EntryBatch.entries)
+        super().__init__(None, part_of)
         self._opening = opening
         self._is_client_closed = is_client_closed
         self._patience_ms = patience_ms
         """For so long it waits for the next entry."""
 
-    def next_part(self) -> Verb[Iterable[Entry] | None]:
+    def next_part(self) -> Verb[Iterable[T] | None]:
         if self._plan is None:
             self._plan = yield from self._opening
         self._until_ms = now_ms() + self._patience_ms
@@ -125,6 +130,37 @@ class Tailing(Reading[Entry]):
         left_ms = self._until_ms - now_ms()
         self._plan.wait_ms = int(max(1.0, min(left_ms, TAIL_WAIT_MS)))
         return left_ms <= 0
+
+
+class TimedReading(Reading[T]):
+    """What each batch brings, with the times of its entries: what holds at the first one is asked for
+    once, the marks among the entries tell the rest."""
+
+    def __init__(
+        self,
+        batches: Reading[EntryBatch],
+        time_ms_at: Callable[[int], Verb[int]],
+        part_of: Callable[[AppendTimes, EntryBatch], Iterable[T]],
+        limit: int | None,
+    ) -> None:
+        super().__init__(None, lambda batch: part_of(self._times, batch), limit)
+        self._batches = batches
+        self._time_ms_at = time_ms_at
+        self._times = AppendTimes(-1)
+        self._is_begun = False
+
+    def stop(self) -> list[Request]:
+        return self._batches.stop()
+
+    def next_part(self) -> Verb[Iterable[T] | None]:
+        part = None if self._left == 0 else (yield from self._batches.next_part())
+        if part is None:
+            return None
+        (batch,) = part
+        if not self._is_begun:
+            self._times = AppendTimes((yield from self._time_ms_at(batch.first_index)))
+            self._is_begun = True
+        return self._limited(self._part_of(batch))
 
 
 class Appending(AppendWindow):

@@ -7,9 +7,11 @@ clients drive (`LedgerClient._run`, `AsyncLedgerClient._run`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
+from quorumlog.append_times import AppendTimes, time_of
 from quorumlog.batch import Entry, EntryBatch
 from quorumlog.client.arguments import (
     INDEX_LIMIT,
@@ -17,6 +19,7 @@ from quorumlog.client.arguments import (
     checked_limit,
     milliseconds,
     positive,
+    time_ms_of,
     whole,
 )
 from quorumlog.client.protocol.append_joiner import JoinedAppends
@@ -41,6 +44,7 @@ from quorumlog.client.result_streams import (
     Reading,
     Step,
     Tailing,
+    TimedReading,
     Verb,
     request_of,
 )
@@ -57,6 +61,8 @@ from quorumlog.errors import (
 )
 from quorumlog.wire.client_messages import (
     AppendRequest,
+    FindMarkRequest,
+    FindMarkResponse,
     LayoutRequest,
     LayoutResponse,
     MoveReaderRequest,
@@ -74,6 +80,8 @@ from quorumlog.wire.client_messages import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+T = TypeVar("T")
 
 LAGGING_MEMBER_WAIT_MS = 1000
 """How long a follower may take to learn that an entry that others know of is committed."""
@@ -149,10 +157,17 @@ class Verbs:
                 return _entry_of(request, batch, index)
 
     def read(
-        self, first_index: int, stop_index: int | None, limit: int | None, from_member: str | None
+        self,
+        first_index: int,
+        stop_index: int | None,
+        limit: int | None,
+        from_member: str | None,
+        with_time: bool = False,
     ) -> Reading[Entry]:
         limit = checked_limit(limit)
         plan = self._range_plan(first_index, stop_index, from_member, entries_hint=limit)
+        if with_time:
+            return self._timed(Reading(plan, _whole), AppendTimes.entries, from_member, limit)
         return Reading(plan, EntryBatch.entries, limit)
 
     def read_batches(
@@ -170,16 +185,24 @@ class Verbs:
         columns: Sequence[str] | None,
         **sizes: int,
     ) -> Reading[pa.RecordBatch]:
-        from quorumlog.arrow import record_batch_of, schema_of
+        from quorumlog.arrow import TIME_COLUMN, record_batch_of, schema_of
 
         schema = schema_of(columns)
 
-        def rows_of(batch: EntryBatch) -> Iterable[pa.RecordBatch]:
-            rows = record_batch_of(batch, schema)
+        def rows_of(
+            batch: EntryBatch, times: list[tuple[int, int]] | None = None
+        ) -> Iterable[pa.RecordBatch]:
+            rows = record_batch_of(batch, schema, times=times)
             return (rows,) if rows.num_rows else ()
 
         plan = self._range_plan(first_index, stop_index, from_member, **sizes)
-        return Reading(plan, rows_of)
+        if TIME_COLUMN not in schema.names:
+            return Reading(plan, rows_of)
+
+        def timed_rows_of(times: AppendTimes, batch: EntryBatch) -> Iterable[pa.RecordBatch]:
+            return rows_of(batch, times.runs(batch))
+
+        return self._timed(Reading(plan, _whole), timed_rows_of, from_member)
 
     def tail(
         self,
@@ -188,13 +211,31 @@ class Verbs:
         *,
         wait: bool,
         timeout_ms: float | None,
+        with_time: bool = False,
     ) -> Reading[Entry]:
         self._protocol.check_open()
         if first_index != "latest":
             first_index = whole('first_index, unless "latest",', first_index)
         opening = self._tail_plan(first_index, from_member, wait=wait)
         patience_ms = float("inf") if timeout_ms is None else self.timeout_ms_of(timeout_ms)
-        return Tailing(opening, lambda: self._protocol.is_closed, patience_ms)
+        if with_time:
+            tailing = Tailing(opening, self._is_closed, patience_ms, _whole)
+            return self._timed(tailing, AppendTimes.entries, from_member)
+        return Tailing(opening, self._is_closed, patience_ms, EntryBatch.entries)
+
+    def _is_closed(self) -> bool:
+        return self._protocol.is_closed
+
+    def _timed(
+        self,
+        batches: Reading[EntryBatch],
+        part_of: Callable[[AppendTimes, EntryBatch], Iterable[T]],
+        from_member: str | None,
+        limit: int | None = None,
+    ) -> Reading[T]:
+        """Who gave the first entry is asked for its time: it knows that it is committed."""
+        member = None if from_member == "any" else from_member
+        return TimedReading(batches, lambda index: self.time_ms_at(index, member), part_of, limit)
 
     def _tail_plan(
         self, first_index: int | Literal["latest"], from_member: str | None, *, wait: bool
@@ -232,6 +273,33 @@ class Verbs:
         if isinstance(request.error, IndexOutOfRange):
             return request.error.committed_index
         raise request.error or ProtocolViolation(f"{request.response} above the end of every log")
+
+    def index_at(self, time: datetime, from_member: str | None) -> Verb[int]:
+        found = yield from self._find_mark(FindMarkRequest(time_ms=time_ms_of(time)), from_member)
+        return max(found.index, found.ledger_begin_index)
+
+    def time_at(self, index: int, from_member: str | None) -> Verb[datetime | None]:
+        return time_of((yield from self.time_ms_at(index, from_member)))
+
+    def time_ms_at(self, index: int, from_member: str | None) -> Verb[int]:
+        """-1: no mark stands in front of it."""
+        index = whole("index", index)
+        if index < 0:
+            raise IndexOutOfRange(f"index {index} is below 0, where every log begins")
+        found = yield from self._find_mark(FindMarkRequest(index=index), from_member)
+        if not found.ledger_begin_index <= index <= found.committed_index:
+            raise IndexOutOfRange(
+                f"index {index} is not between ledger_begin_index {found.ledger_begin_index} and"
+                f" committed_index {found.committed_index}",
+                ledger_begin_index=found.ledger_begin_index,
+                committed_index=found.committed_index,
+            )
+        return found.time_ms
+
+    def _find_mark(self, message: FindMarkRequest, from_member: str | None) -> Verb[FindMarkResponse]:
+        request = request_of(message, read_target(from_member), self.timeout_ms)
+        yield call(request)
+        return response_of(request, FindMarkResponse)
 
     # ---------------------------------------------------------------- readers
 
@@ -370,6 +438,10 @@ def _reader_name(name: str) -> str:
     if not isinstance(name, str):
         raise BadRequest(f"the name of a reader is a text, not {name!r}")
     return "".join(name)
+
+
+def _whole(batch: EntryBatch) -> Iterable[EntryBatch]:
+    return (batch,)
 
 
 def _read_request(message: ReadRequest, target: RequestTarget, timeout_ms: float) -> Request:

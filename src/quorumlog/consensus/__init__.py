@@ -25,6 +25,7 @@ Read in this order:
     replication/         what a leader pushes, how a follower answers, what that commits
     read_index           linearizable reads without writing
     leadership_transfer  handing over, preferred leaders
+    membership_change    which members the log names, and which it may name next
     forming              how a group comes to be
     inbox                messages pass the term gate to the part that they are for
     raft_node            the seam that connects them

@@ -218,14 +218,9 @@ class Forming:
             )
 
     def waits_for(self) -> str:
-        """One sentence, empty if this member is a voter."""
-        if self._state.role is Role.OBSERVER:
-            return (
-                f"observer: directory {self._state.member.directory_id} is not among the voters;"
-                " waits for a membership change"
-            )
+        """One sentence, empty if this member may lead."""
         if not self._unformed:
-            return ""
+            return self._state.standing
         own_ids = ",".join(self._member_ids)
         for teller in self._outbox.connected:
             ids = ",".join(replica.member_id for replica in self._lists.get(teller, ()))

@@ -1,6 +1,7 @@
 """Inbox: every message passes the term gate before the part that it is for takes it.
 
-What only leaders send makes this member follow its sender, or is refused. A reply of a higher term is
+What only leaders send makes this member follow its sender, whether its own list names that or not, or is
+refused. A reply of a higher term is
 worth only that term; one of a lower term is worth nothing.
 """
 
@@ -72,9 +73,7 @@ class Inbox:
             return PushResult.NOT_FORMED
         if term < state.term:
             return PushResult.EXPIRED_TERM
-        if not state.membership.is_voter(sender) or (
-            term == state.term and state.leader is not None and state.leader != sender
-        ):
+        if term == state.term and state.leader not in (None, sender):
             return PushResult.INCONSISTENT_LEADER
         self._elector.follow(sender, term)
         return PushResult.SUCCESS

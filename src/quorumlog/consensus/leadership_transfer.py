@@ -54,7 +54,9 @@ class LeadershipTransfer:
         LeaderTransferring if a transfer runs."""
         if self.target is not None:
             raise LeaderTransferring(f"a transfer to {self.target.member_id} is running")
-        target = next((v for v in self._state.membership.voters() if v.member_id == member_id), None)
+        named = [v for v in self._state.membership.voters() if v.member_id == member_id]
+        # While a directory is replaced the old one is a voter, too.
+        target = next((v for v in named if self._outbox.is_connected(v)), *named[:1] or (None,))
         if target is None:
             raise TransferFailed(f"{member_id} is not a voter of this group")
         if target == self._state.member:
@@ -124,6 +126,13 @@ class LeadershipTransfer:
             self._next_unfit_try_ms = now_ms + self._config.preferred_cool_down_ms
             self.begin(min(fit, key=self._lag_of).member_id)
 
+    def hand_over_and_leave(self) -> None:
+        """This leader is no member any more: whoever is nearest is asked to take over at once."""
+        fit = [voter for voter in self._state.membership.new if self._is_fit(voter)]
+        self.target = min(fit, key=self._lag_of, default=None)
+        self._asked = False
+        self.ask_if_caught_up()
+
     def open_term(self) -> None:
         self.target = None
         self._next_unfit_try_ms = LONG_AGO_MS
@@ -155,7 +164,12 @@ class LeadershipTransfer:
         )
 
     def _is_fit(self, voter: Replica) -> bool:
-        return self._takes_part(voter) and self._outbox.is_connected(voter) and self._is_near(voter)
+        return (
+            voter in self._state.membership.new
+            and self._takes_part(voter)
+            and self._outbox.is_connected(voter)
+            and self._is_near(voter)
+        )
 
     def _lag_of(self, voter: Replica) -> int:
         return self._state.runs.end_index - self._replication.held_index(voter)

@@ -1,11 +1,13 @@
 """MemberState: term, vote, role, leader and committed index. Every transition is a method here.
 
-    UNFORMED --form--> FOLLOWER | OBSERVER          OBSERVER only ever follows (membership comes later)
+    UNFORMED --form--> FOLLOWER | OBSERVER          OBSERVER follows and votes, and never campaigns
 
     FOLLOWER --become_candidate--> CANDIDATE --raise_term_and_vote_for_self--> CANDIDATE
         ^                              |
         +---- follow / grant_vote -----+------- become_leader ---> LEADER
         +---- follow / grant_vote --- adopt_term / become_candidate ---+
+
+    FOLLOWER, CANDIDATE, LEADER <--settle_role--> OBSERVER          as the log's memberships name it
 
 Who may move where, and that a term never falls, is asserted here and decided elsewhere.
 """
@@ -31,8 +33,6 @@ class MemberState:
         now_ms: float,
     ) -> None:
         self.member = member
-        self.membership = Membership()
-        """Whose votes, marks and heartbeat answers count."""
         self.role = Role.UNFORMED
         self.term, self.voted_for = hard_state
         self.restart_term = hard_state.term
@@ -52,6 +52,8 @@ class MemberState:
         not campaign before it holds them. Once it has, it owes nothing more."""
         self.knows_log_state = True
         """What the log's control entries lead to; who does not know it never leads."""
+        self.told: tuple[int, Membership] | None = None
+        """The newest committed membership that another member has told of, and its index."""
         self.now_ms = now_ms
         """The time of this turn; an input, never a clock."""
         self.clock_ms = -1
@@ -87,52 +89,107 @@ class MemberState:
         return self.owed_index >= 0
 
     @property
-    def is_voter(self) -> bool:
-        return self.membership.is_voter(self.member)
+    def membership(self) -> Membership:
+        """Whose votes, marks and heartbeat answers count: the one at the log's end."""
+        return self.log.memberships.newest
+
+    @property
+    def committed_membership(self) -> tuple[int, Membership]:
+        """The newest that is known to be committed, and the index of its entry."""
+        return self.log.memberships.holding_at(self.committed_index)
+
+    @property
+    def may_campaign(self) -> bool:
+        """Any membership from the committed index to the log's end names it. Were it the newest alone, a
+        log that is longer than all others could be held by nobody who may ask for votes with it."""
+        history, told = self.log.memberships, self.told
+        if told is not None and told[0] > self.committed_index:
+            memberships = (told[1], *history.behind(told[0]))
+        else:
+            memberships = (self.committed_membership[1], *history.behind(self.committed_index))
+        return any(membership.is_voter(self.member) for membership in memberships)
 
     @property
     def is_quorum_alone(self) -> bool:
-        return self.membership.has_quorum((self.member,))
+        return self.knows_log_state and self.membership.has_quorum((self.member,))
 
     def others(self) -> tuple[Replica, ...]:
         return self.membership.others(self.member)
+
+    @property
+    def standing(self) -> str:
+        """What a formed member is that may not campaign, in a sentence; empty if it may."""
+        if self.role is not Role.OBSERVER:
+            return ""
+        index, membership = self.log.memberships.newest_index, self.membership
+        if self.told is not None and self.told[0] > max(index, self.committed_index):
+            index, membership = self.told
+        if self.member in membership.learners:
+            return "learner: takes the log, and is counted in nothing until it is promoted"
+        names = {replica.member_id for replica in membership.members()}
+        if index >= 0 and self.member.member_id not in names:
+            return f"observer: {self.member.member_id} is no member of the group since entry {index}"
+        return (
+            f"observer: directory {self.member.directory_id} is not among the voters;"
+            " waits for a membership change"
+        )
 
     # ---------------------------------------------------------------- transitions
 
     def form(self, founding: tuple[Replica, ...]) -> None:
         assert self.role is Role.UNFORMED, self.role
         assert founding, founding
-        self.membership = Membership.of(founding)
-        self._move(Role.FOLLOWER if self.is_voter else Role.OBSERVER, self.term, None)
+        self.log.memberships.take([(-1, Membership.of(founding))])
+        self._move(self._passive_role, self.term, None)
+
+    @property
+    def _passive_role(self) -> Role:
+        return Role.FOLLOWER if self.may_campaign else Role.OBSERVER
+
+    def hear_of(self, index: int, membership: Membership) -> None:
+        """Another member has told of a membership that is committed."""
+        if index > self.committed_index and (self.told is None or index > self.told[0]):
+            self.told = index, membership
+
+    def settle_role(self) -> None:
+        """The memberships from the committed index on have become others."""
+        assert self.role is not Role.UNFORMED, self.role
+        if not self.may_campaign:
+            leader = self.leader if self.leader != self.member else None
+            self._move(Role.OBSERVER, self.term, leader)
+        elif self.role is Role.OBSERVER:
+            self._move(Role.FOLLOWER, self.term, self.leader)
 
     def follow(self, term: int, leader: Replica) -> None:
         """`leader` has shown that it leads `term`."""
-        assert self.membership.is_voter(leader), (leader, self.membership)
         assert leader != self.member, leader
         assert self.role is not Role.LEADER or term > self.term, (self.role, term, self.term)
         assert self.leader in (None, leader) or term > self.term, (self.leader, leader, term)
-        self._move(Role.FOLLOWER if self.is_voter else Role.OBSERVER, term, leader)
+        self._move(self._passive_role, term, leader)
 
     def become_candidate(self) -> None:
-        assert self.is_voter, self.role
+        assert self.may_campaign, self.role
         self._move(Role.CANDIDATE, self.term, None)
+
+    def lose_leader(self) -> None:
+        """Who was followed leads no more."""
+        self._move(Role.CANDIDATE if self.may_campaign else Role.OBSERVER, self.term, None)
 
     def adopt_term(self, term: int) -> None:
         """Somebody holds a higher term: store it without a vote."""
         assert term > self.term, (term, self.term)
-        self._move(Role.CANDIDATE if self.is_voter else self.role, term, None)
+        self._move(Role.CANDIDATE if self.may_campaign else Role.OBSERVER, term, None)
 
     def grant_vote(self, term: int, candidate: Replica) -> None:
         """The vote is durable before the answer leaves."""
-        assert self.is_voter, self.role
-        assert self.membership.is_voter(candidate), (candidate, self.membership)
+        assert self.role is not Role.UNFORMED, self.role
         assert term >= self.term, (term, self.term)
         assert term > self.term or self.voted_for in (None, candidate), (self.voted_for, candidate)
-        self._move(Role.FOLLOWER, term, None, vote=candidate)
+        self._move(self._passive_role, term, None, vote=candidate)
 
     def raise_term_and_vote_for_self(self) -> None:
         """A pre-vote for the next term has passed."""
-        assert self.is_voter and self.role is not Role.LEADER, self.role
+        assert self.may_campaign and self.role is not Role.LEADER, self.role
         assert self.term + 1 > self.restart_term, (self.term, self.restart_term)
         self._move(Role.CANDIDATE, self.term + 1, None, vote=self.member)
 

@@ -2,12 +2,14 @@
 
 A membership has two halves. They are equal but for the time of a change from the old voters to the new
 ones (joint consensus): then every decision needs a majority of each half. Nothing else counts voters.
+Learners take the log and are counted in nothing.
 
 Raft paper, section 6; Ongaro's thesis, 4.3.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
@@ -19,11 +21,34 @@ class Membership(NamedTuple):
 
     old: tuple[Replica, ...] = ()
     new: tuple[Replica, ...] = ()
+    learners: tuple[Replica, ...] = ()
+    addresses: tuple[tuple[str, str], ...] = ()
+    """(member id, `host:port`) of those above, by id; who is not named is where the options say."""
 
     @classmethod
-    def of(cls, voters: tuple[Replica, ...]) -> Membership:
-        """No change is under way: both halves are `voters`."""
-        return cls(voters, voters)
+    def of(
+        cls,
+        voters: tuple[Replica, ...],
+        learners: tuple[Replica, ...] = (),
+        addresses: tuple[tuple[str, str], ...] = (),
+    ) -> Membership:
+        """No change of voters is under way: both halves are `voters`."""
+        return cls(voters, voters, learners, addresses)
+
+    @property
+    def is_joint(self) -> bool:
+        """A change is under way: it ends with `final`."""
+        return self.old != self.new
+
+    def final(self) -> Membership:
+        """What a joint membership leads to."""
+        final = Membership.of(self.new, self.learners)
+        ids = {replica.member_id for replica in final.members()}
+        return final._replace(addresses=tuple(pair for pair in self.addresses if pair[0] in ids))
+
+    def members(self) -> tuple[Replica, ...]:
+        """Voters and learners, each once."""
+        return tuple(dict.fromkeys((*self.voters(), *self.learners)))
 
     def voters(self) -> tuple[Replica, ...]:
         """Everybody whose answer counts in one half or in both, each once."""
@@ -46,10 +71,10 @@ class Membership(NamedTuple):
             self.old == self.new or _has_majority(self.new, replicas)
         )
 
-    def quorum_value(self, values: Mapping[Replica, float]) -> float:
-        """The largest value that a quorum has reached. `values` has one for each voter, at least."""
-        value = _majority_value(self.old, values)
-        return value if self.old == self.new else min(value, _majority_value(self.new, values))
+    def quorum_value(self, values: Mapping[Replica, float], missing: float = -math.inf) -> float:
+        """The largest value that a quorum has reached; `missing` is that of a voter who has none."""
+        value = _majority_value(self.old, values, missing)
+        return value if self.old == self.new else min(value, _majority_value(self.new, values, missing))
 
 
 def _majority_of(half: tuple[Replica, ...]) -> int:
@@ -60,8 +85,8 @@ def _has_majority(half: tuple[Replica, ...], replicas: Collection[Replica]) -> b
     return sum(voter in replicas for voter in half) >= _majority_of(half)
 
 
-def _majority_value(half: tuple[Replica, ...], values: Mapping[Replica, float]) -> float:
+def _majority_value(half: tuple[Replica, ...], values: Mapping[Replica, float], missing: float) -> float:
     """As many as a majority have reached it."""
     assert half, values
-    ordered = sorted([values[voter] for voter in half])
+    ordered = sorted([values.get(voter, missing) for voter in half])
     return ordered[-_majority_of(half)]

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from quorumlog.consensus.membership import Membership
 from quorumlog.entry import NO_ENTRY, EntryId, Replica
 
 NOBODY = Replica("", "")
@@ -23,7 +24,7 @@ class VoteResult(IntEnum):
     UNKNOWN = 0
     ACCEPT = 1
     REJECT_UNKNOWN_LEADER = 2
-    """The candidate is not a voter of this group."""
+    """Not used: who asks may be a voter by an entry that is missing here."""
     REJECT_UNEXPECTED_LEADER = 3
     """The request claims to come from the voter itself."""
     REJECT_EXPIRED_VOTE_TERM = 4
@@ -39,7 +40,7 @@ class VoteResult(IntEnum):
     REJECT_TAKING_LEADERSHIP = 11
     """The voter was itself asked to take over and is as far as the candidate."""
     REJECT_NOT_A_VOTER = 12
-    """The replier is an observer or has not formed: its answer counts in nothing."""
+    """The replier has not formed: its answer counts in nothing."""
 
 
 class PushType(IntEnum):
@@ -103,6 +104,10 @@ class VoteResponse(Message, frozen=True, kw_only=True, tag=2):
     """Echo of the request, with `pre_vote`: an answer counts for that campaign only."""
     pre_vote: bool
     result: VoteResult
+    membership_index: int = -1
+    membership: Membership | None = None
+    """With a refusal: the newest membership that the replier knows to be committed, and its entry. So
+    one that was removed learns what it is. None: it is the founding list, or not known."""
 
 
 class HeartbeatRequest(Message, frozen=True, kw_only=True, tag=3):

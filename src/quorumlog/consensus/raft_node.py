@@ -21,6 +21,7 @@ from quorumlog.consensus.log.damaged_indices import DamagedIndices
 from quorumlog.consensus.log.log_changes import LogChanges
 from quorumlog.consensus.log.term_runs import TermRuns
 from quorumlog.consensus.member_state import MemberState
+from quorumlog.consensus.membership_change import MembershipChange
 from quorumlog.consensus.messages import AnyMessage, InstallResult, PushEntryRequest, PushResult
 from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.read_index import ReadIndex
@@ -79,6 +80,14 @@ class RaftNode:
         self._replication = Replication(config, self._state, self._outbox, self._elector)
         self._transfer = LeadershipTransfer(
             config, self._state, self._outbox, self._elector, self._replication
+        )
+        self.members = MembershipChange(
+            config,
+            self._state,
+            self._elector,
+            self._replication,
+            self._transfer,
+            self._check_may_propose,
         )
         self._reads = ReadIndex()
         self._forming = Forming(config, self._state, self._outbox, random, member_ids, formation)
@@ -208,7 +217,11 @@ class RaftNode:
         Raises NotLeader, LeaderNotReady, LeaderTransferring, or DiskFull while so many followers have
         refused what came before that it cannot be committed; nothing has changed then.
         """
-        assert count > 0, count
+        assert count > 0 and kind is not EntryKind.MEMBERSHIP, (count, kind)
+        self._check_may_propose()
+        return self._replication.append(count, kind, size_bytes)
+
+    def _check_may_propose(self) -> None:
         self._check_leading()
         self._replication.check_that_most_have_space()
         target = self._transfer.target
@@ -218,7 +231,6 @@ class RaftNode:
                 leader_id=self._state.member.member_id,
                 retry_after_ms=self._config.heartbeat_interval_ms,
             )
-        return self._replication.append(count, kind, size_bytes)
 
     def request_read(self) -> int:
         """Ask for a linearizable read; the number comes back in `Ready.read_grants`, or never if
@@ -340,6 +352,7 @@ class RaftNode:
         if is_gone:
             self._elector.on_connection_lost(replica)
         self._outbox.disconnect(replica)
+        self._replication.on_connection_lost(replica)
 
     # ---------------------------------------------------------------- transitions
 
@@ -369,6 +382,7 @@ class RaftNode:
 
     def ready(self) -> Ready | None:
         """What has to be done now, or None. Each Ready is given out once."""
+        self.members.settle_role()
         state, outbox, log, forming = self._state, self._outbox, self._log, self._forming
         pushes: tuple[PushOrder, ...] = ()
         grants: tuple[ReadGrant, ...] = ()
@@ -443,6 +457,7 @@ class RaftNode:
             durable_index=self._log.durable_index,
             committed_index=state.committed_index,
             membership=state.membership,
+            membership_index=self._log.memberships.newest_index,
             transferring_to=target.member_id if target else None,
             waits_for=self._forming.waits_for(),
             problems=(*own_problems, *diverged),

@@ -33,7 +33,8 @@ class Role(Enum):
     UNFORMED = "unformed"
     """Has no founding list yet: neither votes, campaigns nor acknowledges."""
     OBSERVER = "observer"
-    """Fed with the log, counted in nothing: its directory is not in the founding list."""
+    """Fed with the log and never leads: no membership from its committed index on names its
+    directory."""
     FOLLOWER = "follower"
     CANDIDATE = "candidate"
     LEADER = "leader"
@@ -158,6 +159,9 @@ class MemberStatus:
     durable_index: int
     committed_index: int
     membership: Membership
+    """The one at the log's end."""
+    membership_index: int = -1
+    """Of the entry that says so; -1: the founding list."""
     transferring_to: str | None = None
     waits_for: str = ""
     """Why the member is not a working voter, empty if it is."""

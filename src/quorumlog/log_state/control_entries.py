@@ -101,7 +101,7 @@ class Keep(Body, frozen=True):
     """Readers that hold do not stop it; archives do."""
 
 
-class Epoch(Body, frozen=True):
+class Epoch(Body, frozen=True, order=True):
     """Of a producer: the OPEN entry that began it."""
 
     index: Index

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
-from quorumlog.log_state.control_entries import ControlEntry
+from quorumlog.log_state.control_entries import ControlEntry, Membership
 from quorumlog.log_state.log_state import LogState, UnknownState, advanced
 
 AnyState = LogState | UnknownState
@@ -36,6 +36,14 @@ class LogStates:
     @property
     def committed_index(self) -> int:
         return self._committed_index
+
+    def memberships(self) -> list[tuple[int, Membership | None]]:
+        """(index of its entry, membership) of the committed one and of each behind it, where the state
+        is known; None: the founding list."""
+        committed = self.committed
+        assert isinstance(committed, LogState), committed
+        behind = [(e.index, e.body) for e in self._entries if isinstance(e.body, Membership)]
+        return [(committed.membership_index, committed.membership), *behind]
 
     def append(self, first_index: int, controls: Sequence[ControlEntry]) -> None:
         """Entries from `first_index` on, `controls` among them, are appended."""

@@ -129,11 +129,21 @@ class Producers:
 
     # ---------------------------------------------------------------- asked
 
-    def get(self, producer: str) -> Session | None:
-        """Of a log that ends within a batch, as if that were whole."""
+    def get(self, producer: str, last_index: int | None = None) -> Session | None:
+        """Of a log that ends with `last_index`; None: its last batch is whole, as a leader's is."""
         outer, inner = _place(producer)
         packed = self._shelves[outer][inner].get(producer)
-        return None if packed is None else _decoder.decode(memoryview(packed)[_USED_BYTES:])
+        if packed is None:
+            return None
+        session = _decoder.decode(memoryview(packed)[_USED_BYTES:])
+        current = self.current
+        if last_index is None or current is None or current.producer != producer:
+            return session
+        return _cut(session, current, last_index + 1)
+
+    def names_after(self, producer: str, limit: int) -> list[str]:
+        """In their order."""
+        return nsmallest(limit, (name for name in self.names() if name > producer))
 
     def names(self) -> Iterator[str]:
         """In no order."""
@@ -143,9 +153,6 @@ class Producers:
         """By name."""
         found = ((name, self.get(name)) for name in sorted(self.names()))
         return [(name, session) for name, session in found if session is not None]
-
-    def anonymous_count(self) -> int:
-        return sum(name[0] == ANONYMOUS for name in self.names())
 
     def to_evict(self) -> tuple[str, ...]:
         """Whom the next OPEN of another producer has to name: nobody while there is room. Empty also if
@@ -205,20 +212,9 @@ class Producers:
         current = self.current
         if current is None or index > current.last_index:
             return self
-        session = self.get(current.producer)
-        last = session.batches[-1][-1] if session is not None and session.batches else None
-        if session is None or last is None or last.first_index != current.first_index:
+        session = self.get(current.producer, index - 1)
+        if session is None:
             return type(self)(self._shelves, self.count, None)  # it was forgotten since
-        count = index - current.first_index
-        ranges = (
-            *session.batches[-1][:-1],
-            *([msgspec.structs.replace(last, count=count)] if count > 0 else []),
-        )
-        session = msgspec.structs.replace(
-            session,
-            last_sequence=last.first_sequence + max(count, 0) - 1,
-            batches=(*session.batches[:-1], *([ranges] if ranges else [])),
-        )
         return self._with(current.producer, current.first_index - 1, session, None)
 
     def _with(self, producer: str, used_index: int, session: Session, current: Current | None) -> Self:
@@ -264,6 +260,22 @@ def _replaced(shelves: _Shelves, outer: int, inner: int, shelf: _Shelf) -> _Shel
     rows = [*shelves]
     rows[outer] = tuple(row)
     return tuple(rows)
+
+
+def _cut(session: Session, current: Current, index: int) -> Session:
+    """The same if `current`, its last batch, ends in front of `index`."""
+    last = session.batches[-1][-1] if session.batches else None
+    if last is None or last.first_index != current.first_index or index > current.last_index:
+        return session
+    count = max(0, index - current.first_index)
+    ranges = session.batches[-1][:-1]
+    if count:
+        ranges = (*ranges, msgspec.structs.replace(last, count=count))
+    return msgspec.structs.replace(
+        session,
+        last_sequence=last.first_sequence + count - 1,
+        batches=(*session.batches[:-1], ranges) if ranges else session.batches[:-1],
+    )
 
 
 def _bounded(batches: tuple[tuple[Range, ...], ...]) -> tuple[tuple[Range, ...], ...]:

@@ -1,9 +1,9 @@
 """One member: the core, a store and the order of effects. Synchronous, without sockets or clocks.
 
 `LedgerNode` is wrapped in a loop by the server and in virtual time by a simulator. Read in this order:
-`ports` (what a node asks of its host), `opened_core`, `pending_appends`, `transfers`, the rooms
-`sending`, `reading`, `repair`, `begin`, `writing` and `retention`, `ledger_node`; `peer_connections`
-(what the connections with another member add up to).
+`ports` (what a node asks of its host), `pending_appends`, `transfers`, the rooms `sending`, `reading`,
+`repair`, `begin`, `writing` and `retention`, `member_changes`, `node_parts` (what a member is made of),
+`ledger_node`; `peer_connections` (what the connections with another member add up to).
 """
 
 from quorumlog.node.ledger_node import LedgerNode

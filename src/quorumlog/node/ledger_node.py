@@ -25,26 +25,17 @@ from quorumlog.consensus.ready import MemberStatus, Ready, Role, RoleChange
 from quorumlog.entry import Durability, EntryId, Replica
 from quorumlog.errors import LedgerError
 from quorumlog.log_state.control_entries import ControlBody
-from quorumlog.node.begin.log_begin import LogBegin
-from quorumlog.node.opened_core import core_on
-from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, PendingAppends
+from quorumlog.node.node_parts import NodeParts
+from quorumlog.node.pending_appends import (
+    AppendOutcome,
+    PendingAppend,
+    SessionPlace,
+)
 from quorumlog.node.ports import Host
-from quorumlog.node.reading.confirmations import Confirmations, Confirmed
-from quorumlog.node.reading.readable_log import ReadableLog
-from quorumlog.node.repair.repairer import Repairer
-from quorumlog.node.repair.scrubber import Scrubber, ScrubStatus
-from quorumlog.node.retention.reader_moves import ReaderMoves
+from quorumlog.node.reading.confirmations import Confirmed
+from quorumlog.node.repair.scrubber import ScrubStatus
 from quorumlog.node.retention.retention import Retention
-from quorumlog.node.sending.catch_up_pace import CatchUpPace
-from quorumlog.node.sending.push_sender import PushSender
-from quorumlog.node.sending.recent_batches import RecentBatches
-from quorumlog.node.transfers import TransferOutcome, Transfers
-from quorumlog.node.writing.append_conditions import AppendConditions
-from quorumlog.node.writing.batch_former import BatchFormer
-from quorumlog.node.writing.flusher import Flusher
-from quorumlog.node.writing.log_state_keeper import LogStateKeeper
-from quorumlog.node.writing.log_writer import LogWriter
-from quorumlog.node.writing.time_marks import TimeMarks
+from quorumlog.node.transfers import TransferOutcome
 from quorumlog.store.directory.member_directory import MemberDirectory
 from quorumlog.store.ledger_store import ColdRange, LogStart
 
@@ -72,75 +63,40 @@ class LedgerNode:
         self.replica = Replica(config.member_id, directory.directory_id)
         self._host = host
         self._on_ready = on_ready
-        self.raft = core_on(directory, config, rng, now_ms)
+        parts = NodeParts(self, config, directory, host, rng, now_ms)
+        self.raft = parts.raft
+        self._pending = parts.pending
+        self.repairer = parts.repairer
+        self.log_state = parts.log_state
+        self._writer = parts.writer
+        self._pace = parts.pace
+        self._pushes = parts.pushes
+        self._installs = parts.installs
+        self._scrubber = parts.scrubber
+        self._flusher = parts.flusher
+        self._transfers = parts.transfers
+        self.sessions = parts.sessions
+        self._former = parts.former
+        self.members = parts.members
+        self._drops = parts.drops
+        self._replacement = parts.replacement
+        self._confirmations = parts.confirmations
+        self.readers = parts.readers
+        self._readable = parts.readable
+        self.marks = parts.marks
+        self.retention = Retention(self, host, now_ms)
         self.committed_index = directory.committed_index
         self.durable_committed_index = directory.committed_index
         """Entries up to here are committed and on this member's own disk; never above either."""
         self.lost_committed_from: int | None = None
         """Async mode: lowest index at which a new leader ordered acknowledged entries away."""
         self._now_ms = now_ms
-        self._pending = PendingAppends()
-        self._recent = RecentBatches(RECENT_BYTES)
-        self.repairer = Repairer(
-            self.replica,
-            self.raft,
-            self.store,
-            host,
-            self._carry_out_all,
-            lambda: directory.hard_state.term,
-            lambda start: self._begin.give_up_below(start, self.durable_committed_index),
-        )
-        self.log_state = LogStateKeeper(directory, self.raft, host, self.repairer.found)
-        self._writer = LogWriter(
-            self.raft, self.store, self._recent, self.repairer, self.log_state, host, self.receive
-        )
-        self._pace = CatchUpPace(
-            config.catch_up_bytes_per_second,
-            config.consensus.push_limit_bytes,
-            now_ms,
-            self.store.end.position,
-        )
-        self._begin = LogBegin(
-            self.replica, config, directory, self.raft, host, self._pace, self._carry_out_all
-        )
-        self._pushes = PushSender(
-            self.replica, self.raft, self.store, self._recent, host, self._pace, self.repairer.found
-        )
-        self._scrubber = Scrubber(
-            self._scrub_bytes_per_second,
-            config.storage.scrub_start_delay_ms,
-            self.store,
-            host,
-            self.repairer,
-            now_ms,
-        )
-        self._flusher = Flusher(config.storage, directory, self.raft, host, now_ms, self.repairer.found)
-        self._transfers = Transfers(self.raft, self._pending, config.consensus.election_timeout_ms)
-        conditions = AppendConditions(
-            self.raft, self.store, self._pending, host, self.confirm_leadership, self.repairer
-        )
-        self._former = BatchFormer(
-            config,
-            self.raft,
-            self.store,
-            self._pending,
-            self._writer,
-            self._flusher,
-            self._transfers,
-            conditions,
-            TimeMarks(self.raft, self.log_state),
-        )
-        self._confirmations = Confirmations(self.raft)
-        self.readers = ReaderMoves(
-            self.store, self.log_state, self.refusal_unless_leading, self.propose_control
-        )
-        self.retention = Retention(self, host, now_ms)
-        self._readable = ReadableLog(self.raft, self.store, self._recent, config.member_id)
         self._next_expiry_ms = self._next_space_ms = self._next_data_look_ms = now_ms
 
     def configure(self, config: GroupConfig) -> None:
         """Other values of `config.RELOADABLE`; the rest is as it was. Between turns."""
         self.config = config
+        self.members.configure(config)
         self.store.configure(config.storage)
         self._former.configure(config)
         self._flusher.configure(config.storage)
@@ -163,15 +119,19 @@ class LedgerNode:
                 self.raft.on_bytes_moved(replica)
 
     def receive(self, message: AnyPeerMessage) -> None:
-        """A message of another member. Raises ProtocolViolation where its bytes differ, LogReplaced."""
+        """A message of another member. Raises ProtocolViolation if its bytes are not what it says, and
+        LogReplaced."""
         if isinstance(message, RangeRequest):
             self.repairer.on_request(message)
             return
         if isinstance(message, RangeResponse):
             self.repairer.on_response(message, self._now_ms)
             return
-        if isinstance(message, InstallRequest | InstallResponse):
-            self._begin.receive(message, self._now_ms)
+        if isinstance(message, InstallRequest):
+            self._replacement.on_request(message, is_dropping=self._drops.is_under_way)
+            return
+        if isinstance(message, InstallResponse):
+            self._installs.on_response(message, self._now_ms)
             return
         refuse = None
         if isinstance(message, PushEntryRequest) and message.push in (
@@ -179,12 +139,14 @@ class LedgerNode:
             PushType.TRUNCATE,
         ):
             # Two pushes of one turn: the second is checked against the end that the first has made.
-            self._carry_out_all()
-            if not self._writer.is_sound_where_it_meets(message) or self._begin.must_wait(message):
+            self.carry_out_all()
+            if not self._writer.is_sound_where_it_meets(message) or self._drops.must_wait(message):
                 return  # it comes again once its place is read, or as if it had been lost on the way
             if message.push is PushType.APPEND and not self._writer.has_room_for(message):
                 refuse = PushResult.DISK_FULL
         self.raft.step(message, refuse=refuse)
+        if isinstance(message, PushEntryRequest) and self.directory.may_hold_control_entries:
+            self.carry_out_all()  # it may say who votes: nobody is counted before that is known
 
     def append(
         self,
@@ -193,10 +155,12 @@ class LedgerNode:
         done: Callable[[AppendOutcome], None],
         owner: object = None,
         expected_last: int | None = None,
+        place: SessionPlace | None = None,
     ) -> None:
         """Queue unstamped entries in a writable buffer; `done` gets exactly one outcome.
 
-        `timeout_ms` 0 means the configured `append_timeout_ms`. `expected_last`: see AppendRequest.
+        `timeout_ms` 0 means the configured `append_timeout_ms`. `expected_last`, and `place` in a
+        producer's session: see AppendRequest.
         Raises ProtocolViolation if the headers contradict the sizes.
         """
         try:
@@ -204,24 +168,28 @@ class LedgerNode:
         except LedgerError as error:
             done(error)
             return
-        deadline = self._now_ms + (timeout_ms or self.config.append_timeout_ms)
-        append = PendingAppend(batch, deadline, done, owner, expected_last)
+        deadline_ms = self.deadline_ms(timeout_ms)
+        append = PendingAppend(batch, deadline_ms, done, owner, expected_last, place)
         self._pending.queue(append, self._now_ms)
+
+    def deadline_ms(self, timeout_ms: int) -> float:
+        """0: by the configured `append_timeout_ms`."""
+        return self._now_ms + (timeout_ms or self.config.append_timeout_ms)
 
     def propose_control(self, body: ControlBody) -> EntryId:
         """See `BatchFormer.propose_control`."""
-        self._carry_out_all()
+        self.carry_out_all()
         return self._former.propose_control(body)
 
     def drop_before(self, start: LogStart) -> bool:
         """The log is to begin behind `start`, a saved border whose entry is committed and, as the next
         one, on this member's disk. False: another drop is under way, and nothing has changed. Raises
         DiskFull, and nothing has changed."""
-        return self._begin.drop_before(start, self.durable_committed_index)
+        return self._drops.begin(start, self.durable_committed_index)
 
     @property
     def is_dropping(self) -> bool:
-        return self._begin.is_dropping
+        return self._drops.is_under_way
 
     def discard_requests_of(self, owner: object) -> None:
         """Forget its appends that are not proposed yet and what it wants confirmed; no outcome."""
@@ -259,22 +227,23 @@ class LedgerNode:
     # ---------------------------------------------------------------- outputs
 
     def turn(self) -> None:
-        self._carry_out_all()
+        self.carry_out_all()
         self.readers.tick(self._now_ms)
         while self._pending.queued and self._former.may_form(self._now_ms):
             self._former.form(self._now_ms)
-            self._carry_out_all()
+            self.carry_out_all()
         if bool(self._writer.disk_full) != self.raft.lacks_space:
             self.raft.on_space(bool(self._writer.disk_full))
-            self._carry_out_all()
+            self.carry_out_all()
         while self._flusher.flush_or_report(self._now_ms):
             self._note_durable_committed()
-            self._carry_out_all()
+            self.carry_out_all()
         self._note_durable_committed()
         self._pushes.tick(self._now_ms)
-        self._begin.tick(self._now_ms)
+        self._installs.tick(self._now_ms)
         self._transfers.tick(self._now_ms)
-        self._carry_out_all()
+        self.members.tick()
+        self.carry_out_all()
         self._run_timers()
 
     def next_wakeup_ms(self) -> float:
@@ -284,7 +253,7 @@ class LedgerNode:
             self.repairer.next_wakeup_ms(),
             self._scrubber.next_wakeup_ms(),
             self._pushes.next_wakeup_ms(),
-            self._begin.next_wakeup_ms(),
+            self._installs.next_wakeup_ms(),
             self.log_state.next_wakeup_ms(),
             self._transfers.next_wakeup_ms(),
             self.readers.next_wakeup_ms(),
@@ -303,8 +272,8 @@ class LedgerNode:
 
     def log_time_ms(self) -> int | None:
         """The last committed time mark; None: there is none, or the log's state is not known."""
-        state = self.log_state.committed
-        return None if state is None else state.time_ms
+        mark = self.marks.newest
+        return None if mark is None else mark.time_ms
 
     def scrub_status(self) -> ScrubStatus:
         return self._scrubber.status(self._now_ms)
@@ -317,8 +286,13 @@ class LedgerNode:
         if self._writer.disk_full:
             problems.append(self._writer.disk_full)
         problems += self.repairer.problems()
-        problems += filter(None, [self.log_state.problem, self.retention.problem])
-        problems += self._begin.problems()
+        own = (
+            self.log_state.problem,
+            self._drops.problem,
+            self._replacement.problem,
+            self.retention.problem,
+        )
+        problems += [*filter(None, own), *self._installs.problems()]
         if self.lost_committed_from is not None:
             problems.append(
                 f"entries from index {self.lost_committed_from} on, acknowledged under flush = async,"
@@ -343,7 +317,7 @@ class LedgerNode:
 
     # ---------------------------------------------------------------- carrying out
 
-    def _carry_out_all(self) -> None:
+    def carry_out_all(self) -> None:
         while (ready := self.raft.ready()) is not None:
             if self._on_ready is not None:
                 self._on_ready(ready)
@@ -408,6 +382,7 @@ class LedgerNode:
             self.readers.lose(self._former.not_leader())
         self._host.role_changed(change)
         self._transfers.role_changed(change)
+        self.members.role_changed(change)
 
     def _note_durable_committed(self) -> None:
         index = min(self.committed_index, self.raft.durable_index)
@@ -424,6 +399,7 @@ class LedgerNode:
         self.log_state.tick(self._now_ms)
         self.repairer.tick(self._now_ms)
         self._scrubber.tick(self._now_ms)
+        self._drops.tick(self._now_ms)
         self.retention.tick(self._now_ms)
 
     def answer_all(self, reason: str) -> None:
@@ -432,6 +408,7 @@ class LedgerNode:
         self._confirmations.refuse(self._former.not_leader())
         self.readers.lose(self._former.not_leader())
         self._transfers.close()
+        self.members.close()
 
     def close(self, *, clean: bool) -> None:
         """Give the directory back. `clean`: everything synced and the checkpoint written first."""

@@ -2,8 +2,8 @@
 
 An append is *queued* until a batch is formed of all that arrived, then *proposed* at (term, index)
 until it commits. Queued ones can be refused, for certainly nothing of them was written; proposed ones
-can only commit or become unknown. One whose condition is not met is *refused*, and hears of it once that
-is certain.
+can only commit or become unknown. One whose condition is not met, or that the log holds already, is
+*judged*, and hears of it once that is certain.
 """
 
 from __future__ import annotations
@@ -11,12 +11,23 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from quorumlog.batch import EntryBatch
-from quorumlog.entry import AppendReceipt, Durability, EntryId
+from quorumlog.entry import AppendReceipt, Durability, EntryId, EntryRange
 from quorumlog.errors import LedgerError, OutcomeUnknown, RequestTimeout
+from quorumlog.log_state.control_entries import Epoch
 
 AppendOutcome = AppendReceipt | LedgerError
+
+
+class SessionPlace(NamedTuple):
+    """Where an append stands in its producer's session."""
+
+    producer: str
+    epoch: Epoch
+    sequence: int
+    """Of its first entry."""
 
 
 class PendingAppend:
@@ -26,25 +37,30 @@ class PendingAppend:
         "batch",
         "deadline_ms",
         "done",
+        "earlier",
         "expected_last",
         "first_index",
         "last_index",
+        "lead",
         "owner",
+        "place",
         "size_bytes",
         "term",
     )
 
     def __init__(
         self,
-        batch: EntryBatch,
+        batch: EntryBatch | None,
         deadline_ms: float,
         done: Callable[[AppendOutcome], None],
         owner: object,
         expected_last: int | None = None,
+        place: SessionPlace | None = None,
     ) -> None:
-        self.batch: EntryBatch | None = batch
-        """None once proposed: the bytes belong to the store then."""
-        self.size_bytes = batch.total_bytes
+        self.batch = batch
+        """None once proposed: the bytes belong to the store then. None from the begin: not of a client's
+        entries."""
+        self.size_bytes = 0 if batch is None else batch.total_bytes
         self.deadline_ms = deadline_ms
         self.done: Callable[[AppendOutcome], None] | None = done
         """None once answered; an unknown outcome is answered before the entry leaves this table."""
@@ -52,9 +68,32 @@ class PendingAppend:
         """Whom `discard` names: the connection that brought the request."""
         self.expected_last = expected_last
         """Append only if no data entry lies behind this index; None: whatever the log holds."""
+        self.place = place
+        """In a producer's session; None: it is in none."""
+        self.lead: EntryBatch | None = None
+        """The PRODUCER entry in front of it."""
+        self.earlier: tuple[EntryRange, ...] = ()
+        """What of it was in the log already."""
         self.term = -1
         self.first_index = -1
         self.last_index = -1
+
+    @property
+    def entry_count(self) -> int:
+        """How many entries are proposed for it, that in front included."""
+        assert self.batch is not None
+        return self.batch.count + (self.lead is not None)
+
+    def keep_rest(self, skip: int, earlier: tuple[EntryRange, ...]) -> None:
+        """Its first `skip` entries are in the log already."""
+        assert self.batch is not None
+        # Memory of its own, as a slice has not: it is stamped.
+        self.batch = EntryBatch.concatenate([self.batch.slice(skip, self.batch.count)])
+        self.earlier = earlier
+
+    @property
+    def receipt_range(self) -> EntryRange:
+        return EntryRange(self.first_index, self.last_index - self.first_index + 1, self.term)
 
     def answer(self, outcome: AppendOutcome) -> None:
         done, self.done = self.done, None
@@ -72,9 +111,9 @@ class PendingAppends:
         """By `last_index`, ascending; all of one term."""
         self.proposed_bytes = 0
         """Uncommitted bytes of this leader, what `max_uncommitted_bytes` bounds."""
-        self._refused: dict[PendingAppend, tuple[float, LedgerError]] = {}
-        """append -> (index, error): refused because of this entry, once it is committed. Infinity: no
-        majority has confirmed yet that this member may judge."""
+        self._judged: dict[PendingAppend, tuple[float, AppendOutcome]] = {}
+        """append -> (index, outcome): because of this entry, once it is committed. Infinity: no majority
+        has confirmed yet that this member may judge."""
 
     def queue(self, append: PendingAppend, now_ms: float) -> None:
         if not self.queued:
@@ -102,34 +141,34 @@ class PendingAppends:
     def discard(self, owner: object) -> None:
         """Drop what `owner` queued and is not proposed, without an answer: its connection is gone."""
         self._keep([append for append in self.queued if append.owner is not owner])
-        self._refused = {a: one for a, one in self._refused.items() if a.owner is not owner}
+        self._judged = {a: one for a, one in self._judged.items() if a.owner is not owner}
 
     def propose(self, appends: list[PendingAppend], first: EntryId) -> None:
+        """One without a batch is of a control entry."""
         index = first.index
         for append in appends:
-            assert append.batch is not None
             append.term = first.term
-            append.first_index = index
-            index += append.batch.count
+            append.first_index = index + (append.lead is not None)
+            index += 1 if append.batch is None else append.entry_count
             append.last_index = index - 1
-            append.batch = None
+            append.batch = append.lead = None
             self.proposed_bytes += append.size_bytes
             self._proposed.append(append)
 
-    def refuse_once_confirmed(self, append: PendingAppend, error: LedgerError) -> None:
-        """Not before a majority has confirmed the leader; then `refuse_once_committed`, or `settle`."""
+    def answer_once_confirmed(self, append: PendingAppend, outcome: AppendOutcome) -> None:
+        """Not before a majority has confirmed the leader; then `answer_once_committed`, or `settle`."""
         append.batch = None
-        self._refused[append] = math.inf, error
+        self._judged[append] = math.inf, outcome
 
-    def refuse_once_committed(self, append: PendingAppend, index: int) -> None:
-        """What speaks against `append` is the entry at `index`, which may still be lost."""
-        if append in self._refused:  # its time may be over
-            _, error = self._refused[append]
-            self._refused[append] = index, error
+    def answer_once_committed(self, append: PendingAppend, index: int) -> None:
+        """What `append` was judged by is the entry at `index`, which may still be lost."""
+        if append in self._judged:  # its time may be over
+            _, outcome = self._judged[append]
+            self._judged[append] = index, outcome
 
-    def settle(self, append: PendingAppend, outcome: LedgerError) -> None:
-        """The answer of one that was to be refused; none if it is not waited for any more."""
-        if self._refused.pop(append, None) is not None:
+    def settle(self, append: PendingAppend, outcome: AppendOutcome) -> None:
+        """The answer of one that was judged; none if it is not waited for any more."""
+        if self._judged.pop(append, None) is not None:
             append.answer(outcome)
 
     def complete(self, committed_index: int, durability: Durability) -> None:
@@ -138,6 +177,10 @@ class PendingAppends:
         while proposed and proposed[0].last_index <= committed_index:
             append = proposed.popleft()
             self.proposed_bytes -= append.size_bytes
+            if append.earlier:
+                ranges = (*append.earlier, append.receipt_range)
+                append.answer(AppendReceipt.of_ranges(ranges, durability))
+                continue
             append.answer(
                 AppendReceipt(
                     append.term,
@@ -146,10 +189,10 @@ class PendingAppends:
                     durability,
                 )
             )
-        if self._refused:
-            refused = list(self._refused.items())
-            for append, error in [(a, error) for a, (at, error) in refused if at <= committed_index]:
-                self.settle(append, error)
+        if self._judged:
+            judged = list(self._judged.items())
+            for append, outcome in [(a, one) for a, (at, one) in judged if at <= committed_index]:
+                self.settle(append, outcome)
 
     def refuse_queued(self, error: LedgerError) -> None:
         for append in self.take_queued():
@@ -160,7 +203,7 @@ class PendingAppends:
         self.proposed_bytes = 0
         for append in proposed:
             append.answer(OutcomeUnknown(reason))
-        for append in list(self._refused):
+        for append in list(self._judged):
             self.settle(append, refusal)
         self.refuse_queued(refusal)
 
@@ -170,10 +213,14 @@ class PendingAppends:
         for append in self._proposed:
             if append.done is not None and append.deadline_ms <= now_ms:
                 append.answer(OutcomeUnknown("not committed in time; the entries may still commit"))
-        for append, (_, error) in list(self._refused.items()):
+        for append, (_, outcome) in list(self._judged.items()):
             if append.deadline_ms <= now_ms:
-                late = f"nothing was written ({error}, which was not confirmed in time)"
-                self.settle(append, RequestTimeout(late))
+                late: LedgerError = OutcomeUnknown("it was not confirmed in time that this member leads")
+                if isinstance(outcome, LedgerError):
+                    late = RequestTimeout(
+                        f"nothing was written ({outcome}, which was not confirmed in time)"
+                    )
+                self.settle(append, late)
 
     def _expire_queued(self, now_ms: float) -> None:
         """With an expired append go all that its owner queued behind it: streams keep their order."""
@@ -200,4 +247,4 @@ class PendingAppends:
     @property
     def has_any(self) -> bool:
         """Somebody waits, and may have a deadline."""
-        return bool(self.queued or self._proposed or self._refused)
+        return bool(self.queued or self._proposed or self._judged)

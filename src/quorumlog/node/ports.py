@@ -55,15 +55,15 @@ class Host(Protocol):
     def lost_committed(self, first_index: int) -> None:
         """Async mode: acknowledged entries from here on were cut by order of a later leader."""
 
-    def replacing_log(self, start: LogStart) -> None:
-        """A leader's log begins above this member's, and is about to take its place; then LogReplaced is
-        raised."""
-
     def reader_lost(self, lost: LostRange) -> None:
         """Entries that a reader wanted to be held may be deleted by now: the disk was nearly full."""
 
     def wall_clock_ms(self) -> int:
         """Milliseconds since 1970 as this machine has it: it may be wrong, jump, and go backwards."""
+
+    def replacing_log(self, start: LogStart) -> None:
+        """A leader's log begins above this member's, and is about to take its place; then LogReplaced is
+        raised."""
 
     def known_level(self) -> int:
         """The level of the log's format that every other member, by its newest greeting, knows; 0 while

@@ -297,15 +297,6 @@ class NodeDriver:
             self.node.raft.leader,
         )
 
-    def replacing_log(self, start: LogStart) -> None:
-        log.warning(
-            "%s: its log, which ends at %d, is replaced by that of leader %s, which begins behind %d",
-            self.config.full_name,
-            self.node.store.end.index,
-            self.node.raft.leader,
-            start.point.index,
-        )
-
     def reader_lost(self, lost: LostRange) -> None:
         log.warning(
             "%s: reader %s has lost entries %d to %d, which it had not read: the disk was nearly full",
@@ -317,6 +308,15 @@ class NodeDriver:
 
     def wall_clock_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+    def replacing_log(self, start: LogStart) -> None:
+        log.warning(
+            "%s: its log, which ends at %d, is replaced by that of leader %s, which begins behind %d",
+            self.config.full_name,
+            self.node.store.end.index,
+            self.node.raft.leader,
+            start.point.index,
+        )
 
     def known_level(self) -> int:
         return min([LEVEL, *(peer.level for peer in self.peers.values())])

@@ -61,6 +61,7 @@ class StatusReport:
         set_aside = self._node.store.set_aside
         self._look_at_set_aside()
         space = self._node.store.space_taken()
+        mark = self._node.marks.newest
         leader_id = status.leader.member_id if status.leader is not None else ""
         return StatusResponse(
             request_id=request_id,
@@ -93,6 +94,9 @@ class StatusReport:
             log_apparent_bytes=space.apparent_bytes,
             voters=len(status.voters),
             quorum_size=status.membership.quorum_size if status.voters else 0,
+            log_time_ms=-1 if mark is None else mark.time_ms,
+            log_time_index=-1 if mark is None else mark.index,
+            producers=self._node.sessions.count,
         )
 
     def _look_at_set_aside(self) -> None:

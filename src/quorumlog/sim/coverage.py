@@ -19,7 +19,7 @@ from quorumlog.sim.profile import EDGES, FAULT_KINDS, LINK_KINDS
 
 EXPECTED_ABSENT: dict[str, str] = {
     "vote result: UNKNOWN": "stands for an answer that never came; nobody sends it",
-    "vote result: REJECT_UNKNOWN_LEADER": "answers a candidate that is no voter, and only voters ask",
+    "vote result: REJECT_UNKNOWN_LEADER": "not used: an older list than the candidate's refuses nobody",
     "vote result: REJECT_UNEXPECTED_LEADER": "answers a member that speaks in the name of another",
     "vote result: REJECT_TERM_SMALL_THAN_LEDGER": "DLedger's; such a hard state is refused at a start",
     "vote result: REJECT_TAKING_LEADERSHIP": "a rival at the very take-over; a unit test",

@@ -403,17 +403,17 @@ class SimMember:
         self.cluster.trace.count("async: committed entries are cut")
         self.note(f"lost committed entries from {first_index} on")
 
-    def replacing_log(self, start: LogStart) -> None:
-        self.cluster.trace.count("install: a log is replaced")
-        self.note("replaces its log", lambda: f"{self.node.store.end} by one behind {start.point}")
-        self.cluster.told("replacing", self, start)
-
     def reader_lost(self, lost: LostRange) -> None:
         self.cluster.trace.count("retention: a reader lost entries")
         self.note(f"passes reader {lost.name}", lambda: f"{lost.first_index} .. {lost.stop_index - 1}")
 
     def wall_clock_ms(self) -> int:
         return self.wall_clock.read_ms(self.cluster.now_ms)
+
+    def replacing_log(self, start: LogStart) -> None:
+        self.cluster.trace.count("install: a log is replaced")
+        self.note("replaces its log", lambda: f"{self.node.store.end} by one behind {start.point}")
+        self.cluster.told("replacing", self, start)
 
     def known_level(self) -> int:
         return self.cluster.network.level_known_to(self)

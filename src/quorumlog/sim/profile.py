@@ -109,10 +109,10 @@ class SimulationProfile:
     """Most appends name the entry that they expect to be the last."""
     writes_controls: bool = False
     """Leaders are made to write control entries now and then."""
-    drops_segments: bool = False
-    """Members let their first segments go now and then."""
     time_marks: bool = False
     """As in `GroupConfig`; a minority of the wall clocks is wrong then."""
+    drops_segments: bool = False
+    """Members let their first segments go now and then."""
 
     def storage_of(self, number: int) -> StoreConfig:
         """Of the member with this number."""
@@ -132,8 +132,8 @@ def draw_profile(
     links = random_beside(random, "links")
     greetings, stops = random_beside(random, "connections"), random_beside(random, "stops")
     conditions = random_beside(random, "conditions")
-    controls, drops = random_beside(random, "controls"), random_beside(random, "drops")
-    marks = random_beside(random, "the time")
+    controls, marks = random_beside(random, "controls"), random_beside(random, "the time")
+    drops = random_beside(random, "drops")
     hasty = random.random() < 0.3
     if size is None:
         size = random.choice(SIZES)
@@ -192,8 +192,8 @@ def draw_profile(
         stops_with_successor=stops.random() < 0.4,
         appends_conditionally=conditions.random() < 0.2,
         writes_controls=controls.random() < 0.3,
-        drops_segments=not lossy_disks and drops.random() < 0.3,
         time_marks=marks.random() < 0.3,
+        drops_segments=not lossy_disks and drops.random() < 0.3,
     )
     if profile.clients == 3 and profile.body_bytes != 1500 and not lossy_disks:
         profile = replace(profile, asks_for_end=True)

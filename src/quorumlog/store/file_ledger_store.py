@@ -3,7 +3,7 @@
     append    data bytes, then index units: one `pwritev` and one `pwrite` unless a segment ends
     sync      begin_sync (store's thread) -> Flush.run (any thread) -> finish_sync (store's thread)
     truncate  durable point, later segments, index units, data: each step on disk before the next
-    drop      the file `start` (the caller), then in memory, then the segments below it, oldest first
+    drop      the file `start` (the caller), in memory, then the segments below it, oldest first
 
 An entry counts as durable, and is recorded so in the file `durable`, once its bytes, the reservation
 under them and the name of its file have been synced. Index units are synced now and then; a start makes
@@ -50,8 +50,6 @@ from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES, blank_record
 from quorumlog.store.log.term_run_search import search_term_runs
 from quorumlog.store.repair.recovery import RecoveredLog, RecoveryReport, recover_log
 from quorumlog.store.repair.rewriting import Rewriting
-
-__all__ = ["FileLedgerStore", "RecoveryReport"]
 
 _MOST_REPAIRS = 100
 """Each names another place; more of them, or the same again, is a disk that takes no repair."""
@@ -224,8 +222,7 @@ class FileLedgerStore(LedgerStore):
     def finish_sync(self, task: SyncTask) -> None:
         flush = self._flush
         assert task is flush, (task, flush)
-        assert isinstance(flush, Flush)
-        assert flush.done, "run() has not returned"
+        assert isinstance(flush, Flush) and flush.done, "run() has not returned"
         self._flush = None
         if flush.point.index > self.durable.index:
             self._ends.durable = flush.point
@@ -323,10 +320,13 @@ class FileLedgerStore(LedgerStore):
     def drop_before(self, start: LogStart) -> Callable[[], None]:
         with self._damaged.lock:  # no piece of a repaired range may be written where nothing is left
             self._drops.drop_before(start, self._ends)
-            for dirty, files in ((self._dirty_data, self._data), (self._dirty_index, self._index.files)):
-                for base in [base for base in dirty if base < files.first_position]:
-                    del dirty[base]
+            first, first_unit = self._data.first_position, self._index.files.first_position
+            self._dirty_data = {at: f for at, f in self._dirty_data.items() if at >= first}
+            self._dirty_index = {at: f for at, f in self._dirty_index.items() if at >= first_unit}
         return self._delete_dropped
+
+    def left_to_delete(self) -> Callable[[], None] | None:
+        return None if self._drops.are_deleted else self._delete_dropped
 
     def _delete_dropped(self) -> None:
         if not self._damaged.is_saved:

@@ -188,10 +188,6 @@ class SyncTask(Protocol):
 class Borders(Protocol):
     """The entries in front of the log's segments, behind which it may begin one day; any thread."""
 
-    @property
-    def has_any(self) -> bool:
-        """Does the log lie in more than one segment?"""
-
     def newest(self, last_index: int) -> LogPoint | None:
         """The last border above the begin whose entry is at or below `last_index`, and which durable
         entries follow; its `position` is that of the segment. None if there is none, or damage hides
@@ -234,6 +230,9 @@ class LedgerStore(Protocol):
         disk: at a segment, whose first entry is durable. Returns work for any thread, one at a time:
         deleting what lies below, oldest first. What a full disk keeps from being deleted is left to the
         next such work, or to a start. The work raises StoreFailure."""
+
+    def left_to_delete(self) -> Callable[[], None] | None:
+        """The same work once more, where a full disk has kept something of what was dropped."""
 
     @property
     def end(self) -> LogPoint:
@@ -314,7 +313,8 @@ class LedgerStore(Protocol):
         DirectoryDamaged says in `index` and `stop_index` where it may lie."""
 
     def control_batches(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
-        """All control entries among these, as the files have them; any thread. Raises
+        """All control entries among these, each by itself, as the files have them: reads all that lies
+        there. Any thread. Raises
         IndexOutOfRange if the log was cut meanwhile, RangeDamaged where it cannot be known whether there
         are some, DirectoryDamaged."""
 

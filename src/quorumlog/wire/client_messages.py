@@ -196,6 +196,12 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
     """How many vote; 0 before the group has formed, -1: an earlier release does not say."""
     quorum_size: int = -1
     """How many of them are needed for anything to be committed."""
+    log_time_ms: int = -1
+    """What the last committed time mark says, since 1970; -1: there is none, or it is not known."""
+    log_time_index: int = -1
+    """Of that mark."""
+    producers: int = -1
+    """Sessions that the log remembers, as far as it is committed; -1: not known."""
 
 
 class ProducerInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -341,6 +347,25 @@ class ReadersResponse(ClientMessage, frozen=True, kw_only=True, tag=67):
     readers: tuple[ReaderInfo, ...] = ()
 
 
+class FindMarkRequest(ClientMessage, frozen=True, kw_only=True, tag=52):
+    """Which time mark holds at an entry, or at a time; one of the two is given."""
+
+    index: int = -1
+    """The last mark at or in front of this entry."""
+    time_ms: int = -1
+    """The last mark that says this or an earlier time; milliseconds since 1970."""
+
+
+class FindMarkResponse(ClientMessage, frozen=True, kw_only=True, tag=53):
+    """Of what is committed, as the member knows it."""
+
+    index: int = -1
+    """Of the mark, which may be in front of the log's begin; -1: there is none."""
+    time_ms: int = -1
+    ledger_begin_index: int
+    committed_index: int
+
+
 class SegmentInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """What keeps one segment."""
 
@@ -410,6 +435,8 @@ AnyClientMessage = (
     | ListProducersResponse
     | ForgetProducer
     | ForgetProducerResponse
+    | FindMarkRequest
+    | FindMarkResponse
     | WhyKeptRequest
     | WhyKeptResponse
 )

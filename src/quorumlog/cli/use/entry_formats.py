@@ -7,17 +7,27 @@ from collections.abc import Callable
 
 import msgspec
 
-from quorumlog.batch import Entry
+from quorumlog.batch import Entry, TimedEntry
 
 _encode = msgspec.json.Encoder().encode
 
 
 def _as_text(entry: Entry) -> bytes:
+    if isinstance(entry, TimedEntry):
+        return f"{_spoken(entry)} ".encode() + entry.body + b"\n"
     return entry.body + b"\n"
+
+
+def _spoken(entry: TimedEntry) -> str:
+    """All equally long; `-` where no time is known."""
+    time = entry.append_time
+    return f"{'-':24}" if time is None else f"{time:%Y-%m-%dT%H:%M:%S}.{time.microsecond // 1000:03}Z"
 
 
 def _as_json(entry: Entry) -> bytes:
     row: dict[str, object] = {"index": entry.index, "term": entry.term}
+    if isinstance(entry, TimedEntry):
+        row["append_time"] = None if entry.append_time is None else _spoken(entry)
     try:
         row["body"] = entry.body.decode()
     except UnicodeDecodeError:
@@ -26,7 +36,8 @@ def _as_json(entry: Entry) -> bytes:
 
 
 def _as_hex(entry: Entry) -> bytes:
-    return f"{entry.index} {entry.term} {entry.body.hex()}\n".encode()
+    time = f"{_spoken(entry)} " if isinstance(entry, TimedEntry) else ""
+    return f"{time}{entry.index} {entry.term} {entry.body.hex()}\n".encode()
 
 
 WRITERS: dict[str, Callable[[Entry], bytes]] = {"text": _as_text, "json": _as_json, "hex": _as_hex}

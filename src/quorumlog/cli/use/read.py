@@ -22,6 +22,7 @@ from quorumlog.cli.options import (
     check_directory,
     is_on_command_line,
     split_servers,
+    time_ms_of,
 )
 from quorumlog.errors import ConfigError
 
@@ -45,6 +46,15 @@ def read(
     path: StoppedDirectory = None,
     first_index: FirstIndex = None,
     stop_index: StopIndex = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            help="Begin with what was appended so long ago, or at this time: 90s, 2h, 7d,"
+            " 2026-11-23T10:00Z. What was appended up to a second before may come first.",
+            metavar="TIME",
+        ),
+    ] = None,
     last: Annotated[
         int | None,
         typer.Option("--last", help="Begin so many entries before the end.", min=1, metavar="N"),
@@ -69,6 +79,9 @@ def read(
         ),
     ] = Format.TEXT,
     json: Json = False,
+    with_time: Annotated[
+        bool, typer.Option("--time", help="Also when each entry was appended, in UTC.")
+    ] = False,
     local: Annotated[
         bool,
         typer.Option("--local", help="With --path: also what is not known to be committed."),
@@ -104,7 +117,7 @@ def read(
     --path it ends with status 3 where an entry is damaged or gone; --skip-damaged goes on if the index
     leads past it.
 
-    Example: quorumlog read --servers 127.0.0.1:20911 --from 10 --to 20 --json
+    Example: quorumlog read --servers 127.0.0.1:20911 --since 2h --time --json
     """
     from quorumlog.cli.use.entry_formats import WRITERS
     from quorumlog.cli.use.read_sources import limited, served, stored
@@ -123,6 +136,9 @@ def read(
         raise ConfigError(f"--json excludes --format {output_format}; leave one of them out")
     if last is not None and (first_index is not None or stop_index is not None):
         raise ConfigError(f"--last {last} excludes --from and --to; --limit goes with all of them")
+    if since is not None and (first_index is not None or last is not None):
+        raise ConfigError(f"--since {since} excludes --from and --last; each says where to begin")
+    since_ms = None if since is None else time_ms_of(since)
     if until_end and (follow or stop_index is not None):
         raise ConfigError("--until-end excludes --to and --follow; leave one of them out")
     if first_index is not None and stop_index is not None and stop_index < first_index:
@@ -146,6 +162,8 @@ def read(
             local=local,
             skip_damaged=skip_damaged,
             last=last,
+            since_ms=since_ms,
+            with_time=with_time,
         )
     else:
         assert servers is not None
@@ -160,6 +178,8 @@ def read(
             follow=follow,
             until_end=until_end,
             last=last,
+            since_ms=since_ms,
+            with_time=with_time,
         )
     out = sys.stdout.buffer
     for batch in limited(entries, limit):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from itertools import islice
 
-from quorumlog.batch import Entry
+from quorumlog.append_times import BEGINNING, AppendTimes, milliseconds_of, time_of
+from quorumlog.batch import Entry, EntryBatch
 from quorumlog.cli.output import note
 from quorumlog.cli.use.reach import ASK_AGAIN_S, refuse_dead_servers
 from quorumlog.client import LedgerClient, connect, leader_of
@@ -23,6 +25,7 @@ from quorumlog.errors import (
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.offline.directory_reader import DirectoryReader
 from quorumlog.store.offline.log_extent import Damage
+from quorumlog.store.offline.stored_marks import StoredMarks
 
 
 def limited(entries: Iterable[Iterable[Entry]], limit: int | None) -> Iterator[Iterable[Entry]]:
@@ -62,8 +65,12 @@ def stored(
     local: bool,
     skip_damaged: bool,
     last: int | None = None,
+    since_ms: int | None = None,
+    with_time: bool = False,
 ) -> Iterator[Iterable[Entry]]:
     with DirectoryReader(OsDisk(), path) as reader:
+        marks = StoredMarks(OsDisk(), reader)
+        entries_of = timed_entries(marks.time_ms_at) if with_time else EntryBatch.entries
         # Directories of Java members do not tell.
         if group is not None and reader.group and group != reader.group:
             raise ConfigError(f"{path} is of group {reader.group}, not {group}; change --group")
@@ -75,8 +82,12 @@ def stored(
                 last,
                 begin,
                 readable,
-                lambda first, stop: _held(reader, first, stop, skip_damaged=skip_damaged),
+                lambda first, stop: _held(
+                    reader, first, stop, EntryBatch.entries, skip_damaged=skip_damaged
+                ),
             )
+        if since_ms is not None:
+            first_index = min(marks.index_at(since_ms, readable), readable)
         first = begin if first_index is None else first_index
         stop = max(readable, first + 1) if stop_index is None else stop_index
         is_at_end = stop_index is None and (first_index is None or first == readable)
@@ -84,7 +95,7 @@ def stored(
         is_missing = missing is not None and (stop_index is None or missing.index < stop_index)
         if first < stop and is_outside and not is_at_end and not (is_missing and first >= begin):
             raise _out_of_range(reader, first, readable, local=local)
-        yield from _held(reader, first, min(stop, readable), skip_damaged=skip_damaged)
+        yield from _held(reader, first, min(stop, readable), entries_of, skip_damaged=skip_damaged)
         if stop_index is not None and first < readable < stop and not is_missing:
             raise _out_of_range(reader, readable, readable, local=local)
         if stop_index is None and readable <= reader.ledger_end_index:
@@ -98,15 +109,33 @@ def stored(
             if not skip_damaged:
                 raise reader.refusal(missing)
             last_stop = missing.stop_index if stop_index is None else min(stop_index, missing.stop_index)
-            yield from _held(reader, max(first, missing.index), last_stop, skip_damaged=True)
+            yield from _held(reader, max(first, missing.index), last_stop, entries_of, skip_damaged=True)
+
+
+EntriesOf = Callable[[EntryBatch], Iterable[Entry]]
+
+
+def timed_entries(time_ms_at: Callable[[int], int]) -> EntriesOf:
+    """Of batches in order. What holds at the first entry is asked for, and again behind a gap: a mark
+    may have been in it."""
+    times, next_index = AppendTimes(-1), -1
+
+    def entries_of(batch: EntryBatch) -> Iterable[Entry]:
+        nonlocal times, next_index
+        if batch.first_index != next_index:
+            times = AppendTimes(time_ms_at(batch.first_index))
+        next_index = batch.last_index + 1
+        return times.entries(batch)
+
+    return entries_of
 
 
 def _held(
-    reader: DirectoryReader, first: int, stop: int, *, skip_damaged: bool
+    reader: DirectoryReader, first: int, stop: int, entries_of: EntriesOf, *, skip_damaged: bool
 ) -> Iterator[Iterable[Entry]]:
     if not skip_damaged:
         try:
-            yield from (batch.entries() for batch in reader.batches(first, stop))
+            yield from map(entries_of, reader.batches(first, stop))
         except DirectoryDamaged as damage:
             raise DirectoryDamaged(
                 f"{damage}; --skip-damaged goes on behind it",
@@ -119,7 +148,7 @@ def _held(
         if isinstance(piece, Damage):
             note(f"skipped: {piece.path}: {piece.problem} ({piece.place})")
         else:
-            yield piece.entries()
+            yield entries_of(piece)
 
 
 def _out_of_range(reader: DirectoryReader, index: int, readable: int, *, local: bool) -> IndexOutOfRange:
@@ -146,15 +175,21 @@ def served(
     follow: bool,
     until_end: bool,
     last: int | None,
+    since_ms: int | None = None,
+    with_time: bool = False,
 ) -> Iterator[Iterable[Entry]]:
     with connect(servers, group=group, timeout_ms=timeout_ms) as log:
         if not follow:
             refuse_dead_servers(log, timeout_ms / 1000)
         if last is not None:
             first_index = _first_of_last_served(log, last)
+        if since_ms is not None:
+            first_index = log.index_at(time_of(since_ms) or BEGINNING)
         first = first_index or 0
         try:
-            yield from _served_from(log, first, stop_index, follow=follow, until_end=until_end)
+            yield from _served_from(
+                log, first, stop_index, follow=follow, until_end=until_end, with_time=with_time
+            )
             return
         except IndexOutOfRange as error:
             # Nobody said where to begin, and the log no longer begins at 0.
@@ -162,7 +197,9 @@ def served(
                 raise _named(error, first, stop_index) from None
             first = error.ledger_begin_index
         try:
-            yield from _served_from(log, first, stop_index, follow=follow, until_end=until_end)
+            yield from _served_from(
+                log, first, stop_index, follow=follow, until_end=until_end, with_time=with_time
+            )
         except IndexOutOfRange as error:
             raise _named(error, first, stop_index) from None
 
@@ -194,18 +231,26 @@ def _first_of_last_served(log: LedgerClient, last: int) -> int:
 
 
 def _served_from(
-    log: LedgerClient, first: int, stop_index: int | None, *, follow: bool, until_end: bool
+    log: LedgerClient,
+    first: int,
+    stop_index: int | None,
+    *,
+    follow: bool,
+    until_end: bool,
+    with_time: bool,
 ) -> Iterator[Iterable[Entry]]:
     if not follow:
+        timed = timed_entries(lambda index: _milliseconds(log.time_at(index)))
+        entries_of: EntriesOf = timed if with_time else EntryBatch.entries
         while True:
             for batch in log.read_batches(first, stop_index):
                 first = batch.first_index + batch.count
-                yield batch.entries()
+                yield entries_of(batch)
             if not until_end or first > log.end_index():
                 return
     while True:
         try:
-            for entry in log.tail(first, wait=True):
+            for entry in log.tail(first, wait=True, with_time=with_time):
                 if stop_index is not None and entry.index >= stop_index:
                     return
                 yield (entry,)
@@ -256,6 +301,10 @@ def served_to(
                 note(f"waiting for the cluster, {name} goes on at index {reader.position}: {error}")
                 _wait_for_answer(log)
                 note("the cluster answers again")
+
+
+def _milliseconds(time: datetime | None) -> int:
+    return -1 if time is None else milliseconds_of(time)
 
 
 _PASSING = (Unreachable, RequestTimeout, NotLeader, LeaderNotReady)

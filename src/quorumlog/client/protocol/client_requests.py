@@ -15,6 +15,7 @@ from quorumlog.wire.client_messages import (
     AnyClientMessage,
     AppendRequest,
     AppendResponse,
+    FindMarkRequest,
     HelloResponse,
     LayoutRequest,
     ReadersRequest,
@@ -26,7 +27,14 @@ from quorumlog.wire.framing import FrameDecoder
 
 R = TypeVar("R", bound=AnyClientMessage)
 
-_REPEATABLE = (ReadRequest, StatusRequest, LayoutRequest, ReadersRequest, WhyKeptRequest)
+_REPEATABLE = (
+    ReadRequest,
+    StatusRequest,
+    LayoutRequest,
+    ReadersRequest,
+    FindMarkRequest,
+    WhyKeptRequest,
+)
 """They change nothing, so a lost connection does not decide their outcome."""
 
 

@@ -1,4 +1,5 @@
-"""HeartbeatAnswers: which voters have answered this leader, when, which round, and by which clock."""
+"""HeartbeatAnswers: who has answered this leader, when, which round, and by which clock. The membership
+that holds when it is asked says whose answers count."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ class HeartbeatAnswers:
     def __init__(self, config: ConsensusConfig, state: MemberState) -> None:
         self._config = config
         self._state = state
+        self._begun_ms = LONG_AGO_MS
         self._answered_ms: dict[Replica, float] = {}
         self._answered_round: dict[Replica, int] = {}
         self._clock_ms: dict[Replica, int] = {}
@@ -26,18 +28,18 @@ class HeartbeatAnswers:
         """Who said in its newest answer that it would not take over."""
 
     def begin(self) -> None:
-        """Elected: the voters count as just heard."""
-        others = self._state.others()
-        self._answered_ms = dict.fromkeys(others, self._state.now_ms)
-        self._answered_round = dict.fromkeys(others, 0)
+        """Elected: everybody counts as just heard."""
+        self._begun_ms = self._state.now_ms
+        self._answered_ms.clear()
+        self._answered_round.clear()
         self._clock_ms = {}
 
     def take(self, response: HeartbeatResponse, newest_round: int) -> None:
-        if response.accepted and response.sender in self._answered_ms:
+        if response.accepted:
             keep = self._kept_back.discard if response.takes_over else self._kept_back.add
             keep(response.sender)
             self._answered_ms[response.sender] = self._state.now_ms
-            if self._answered_round[response.sender] < response.round <= newest_round:
+            if self.round_of(response.sender) < response.round <= newest_round:
                 self._answered_round[response.sender] = response.round
                 self._clock_ms[response.sender] = response.clock_ms
 
@@ -45,13 +47,19 @@ class HeartbeatAnswers:
         """A majority, this leader included, has answered within the election time-out."""
         state = self._state
         answered_ms = {**self._answered_ms, state.member: state.now_ms}
-        silent_ms = state.now_ms - state.membership.quorum_value(answered_ms)
+        silent_ms = state.now_ms - state.membership.quorum_value(answered_ms, self._begun_ms)
         return silent_ms < self._config.election_timeout_ms
 
     def confirmed_round(self, newest_round: int) -> int:
         """The newest heartbeat round that a majority has answered."""
         state = self._state
-        return int(state.membership.quorum_value({**self._answered_round, state.member: newest_round}))
+        return int(
+            state.membership.quorum_value({**self._answered_round, state.member: newest_round}, 0)
+        )
+
+    def round_of(self, replica: Replica) -> int:
+        """The newest that it has answered; 0: none."""
+        return self._answered_round.get(replica, 0)
 
     def quorum_clock_ms(self) -> int:
         """A time that the wall clocks of a quorum have reached: of three the median. -1 while too few
@@ -67,7 +75,7 @@ class HeartbeatAnswers:
         return int(state.membership.quorum_value(clocks))
 
     def is_live(self, voter: Replica) -> bool:
-        answered = self._answered_ms.get(voter, LONG_AGO_MS)
+        answered = self._answered_ms.get(voter, self._begun_ms)
         return self._state.now_ms - answered < self._config.election_timeout_ms
 
     def takes_over(self, voter: Replica) -> bool:

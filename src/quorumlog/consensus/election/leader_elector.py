@@ -25,6 +25,7 @@ from quorumlog.config import ConsensusConfig
 from quorumlog.consensus.election.campaign import KEEPS_OWN_TERM, Campaign, VoteOutcome
 from quorumlog.consensus.election.heartbeat_answers import LONG_AGO_MS, HeartbeatAnswers
 from quorumlog.consensus.member_state import MemberState
+from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -64,6 +65,10 @@ class LeaderElector:
         """Led, and its entries reached too few: the others may try first."""
         self.round = 0
         """Number of the newest heartbeat round of this term of leadership."""
+        self._timed_round = 0
+        """The newest that the timer began."""
+        self._settled_round = 0
+        """The one before it: there was time to answer it."""
         self._next_heartbeat_ms = 0.0
         self.answers = HeartbeatAnswers(config, state)
 
@@ -99,6 +104,7 @@ class LeaderElector:
             self.step_down()
             return False
         self._next_heartbeat_ms = self._state.now_ms + self._config.heartbeat_interval_ms
+        self._settled_round, self._timed_round = self._timed_round, self.round + 1
         self.start_round()
         return True
 
@@ -220,6 +226,8 @@ class LeaderElector:
 
     def on_vote_response(self, response: VoteResponse) -> None:
         campaign = self._campaign
+        if response.membership is not None:
+            self._state.hear_of(response.membership_index, response.membership)
         if (
             campaign is not None
             and response.vote_term == campaign.vote_term
@@ -229,6 +237,7 @@ class LeaderElector:
             self._count(campaign, response.sender, response.result)
 
     def _count(self, campaign: Campaign, voter: Replica, result: VoteResult) -> None:
+        """By the membership at the log's end, itself only if it is named there."""
         campaign.record(voter, result)
         if self._state.membership.has_quorum(campaign.accepting):
             self._outcome = VoteOutcome.PASSED
@@ -238,7 +247,7 @@ class LeaderElector:
                 self._ask_votes(campaign.transfer_mark)
             else:
                 self._state.become_leader()
-        elif len(campaign.answers) == len(self._state.membership.voters()):
+        elif campaign.answers.keys() >= set(self._state.membership.voters()):
             self._campaign = None
             self._next_vote_ms += self._parse(campaign)
 
@@ -250,9 +259,9 @@ class LeaderElector:
 
     def on_vote_request(self, request: VoteRequest) -> None:
         state = self._state
-        if state.is_voter and state.leader == request.sender and request.vote_term > state.term:
+        if state.leader == request.sender and request.vote_term > state.term:
             # Our leader wants to be elected, so it leads no more.
-            state.become_candidate()
+            state.lose_leader()
             self._heard_leader_ms = LONG_AGO_MS
             self._wait_to_vote(VoteOutcome.WAIT_TO_VOTE_NEXT)
         result = self._judge(request)
@@ -261,6 +270,7 @@ class LeaderElector:
                 self._grant(request)
             elif result not in KEEPS_OWN_TERM and request.vote_term > state.term:
                 self.adopt_term(request.vote_term)
+        index, membership = self._membership_to_tell(result)
         self._outbox.send(
             request.sender,
             VoteResponse(
@@ -269,17 +279,25 @@ class LeaderElector:
                 vote_term=request.vote_term,
                 pre_vote=request.pre_vote,
                 result=result,
+                membership_index=index,
+                membership=membership,
             ),
         )
 
+    def _membership_to_tell(self, result: VoteResult) -> tuple[int, Membership | None]:
+        if result is VoteResult.ACCEPT or not self._state.knows_log_state:
+            return -1, None
+        index, membership = self._state.committed_membership
+        return index, membership if index >= 0 else None
+
     def _judge(self, request: VoteRequest) -> VoteResult:
+        """Whatever this member's own list says: a new voter that lacks the entry which made it one would
+        keep the new half from electing anybody."""
         state = self._state
-        if not state.is_voter:
+        if state.role is Role.UNFORMED:
             return VoteResult.REJECT_NOT_A_VOTER
-        if request.sender.member_id == state.member.member_id:
+        if request.sender == state.member:
             return VoteResult.REJECT_UNEXPECTED_LEADER
-        if not state.membership.is_voter(request.sender):
-            return VoteResult.REJECT_UNKNOWN_LEADER
         if request.vote_term < state.term + request.pre_vote:
             return VoteResult.REJECT_EXPIRED_VOTE_TERM
         if self._is_sticky() and request.transfer_mark != (state.leader, state.term):
@@ -313,8 +331,15 @@ class LeaderElector:
     def adopt_term(self, term: int) -> None:
         self._state.adopt_term(term)
         self._heard_leader_ms = LONG_AGO_MS
-        if self._state.is_voter:
+        if self._state.role is Role.CANDIDATE:
             self._wait_to_vote(VoteOutcome.WAIT_TO_VOTE_NEXT)
+
+    def on_role_settled(self) -> None:
+        """The memberships name this member again, or no longer."""
+        self._campaign = None
+        self._outcome = VoteOutcome.WAIT_TO_VOTE_NEXT
+        if self._state.role is Role.FOLLOWER and self._state.leader is None:
+            self.start()
 
     @property
     def adopts_terms_of_replies(self) -> bool:
@@ -384,7 +409,7 @@ class LeaderElector:
     def open_term(self) -> None:
         self._campaign = None
         self.answers.begin()
-        self.round = 0
+        self.round = self._timed_round = self._settled_round = 0
         self._next_heartbeat_ms = self._state.now_ms + self._config.heartbeat_interval_ms
         self.start_round()
 
@@ -409,6 +434,11 @@ class LeaderElector:
                 committed_index=state.committed_index,
             ),
         )
+
+    def has_answered_lately(self, voter: Replica) -> bool:
+        """The last round that there was time to answer, or a later one."""
+        is_itself = voter == self._state.member
+        return is_itself or self.answers.round_of(voter) >= max(self._settled_round, 1)
 
     @property
     def confirmed_round(self) -> int:

@@ -16,6 +16,7 @@ from collections import deque
 import msgspec
 
 from quorumlog.consensus.log.damaged_indices import DamagedIndices
+from quorumlog.consensus.log.membership_history import MembershipHistory
 from quorumlog.consensus.log.term_runs import TermRuns
 from quorumlog.consensus.ready import AppendOrder
 from quorumlog.entry import EntryId
@@ -26,6 +27,7 @@ class LogChanges:
 
     def __init__(self, runs: TermRuns, damaged: DamagedIndices | None = None) -> None:
         self.runs = runs
+        self.memberships = MembershipHistory()
         self.damaged = DamagedIndices() if damaged is None else damaged
         """Entries at or below `durable_index` whose bytes this member's disk no longer holds."""
         self.durable_index = runs.end_index
@@ -53,6 +55,7 @@ class LogChanges:
 
     def truncate_from(self, index: int, *, loses_committed: bool = False) -> None:
         self.runs.truncate_from(index)
+        self.memberships.truncate_from(index)
         self.damaged.truncate_from(index)
         while self._appends and self._appends[-1].first_index >= index:
             self._appends.pop()

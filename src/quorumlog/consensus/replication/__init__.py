@@ -9,6 +9,7 @@ Read in this order:
     entry_dispatcher     leader: the questions and pushes, one dispatcher per member
     entry_handler        follower: the answers to these
     quorum_ack_checker   acknowledgements in, committed index out
+    catch_up             who could become a voter
     data_progress        do the entries of a leader arrive anywhere?
     log_bytes            how far behind a member is, in bytes
     replication          the leader's term: dispatchers and marks together

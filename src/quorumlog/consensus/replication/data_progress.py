@@ -43,6 +43,11 @@ class DataProgress:
             self._back_off = 1
         self._progressed_ms = dict.fromkeys(state.others(), state.now_ms)
 
+    def on_membership(self) -> None:
+        """Others may count from now on."""
+        for voter in self._state.others():
+            self.on_connected(voter)
+
     def on_connected(self, replica: Replica) -> None:
         """An observer is new here at first; a voter that comes back has still to progress."""
         self._progressed_ms.setdefault(replica, self._state.now_ms)

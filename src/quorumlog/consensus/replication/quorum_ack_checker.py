@@ -7,7 +7,6 @@ figure 8; docs/divergence.md, W3.)
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable
 
 from quorumlog.consensus.membership import Membership
@@ -21,7 +20,7 @@ class PeerWaterMarks:
         """`membership`: the one that holds when it is asked; it may change within the term."""
         self.term = term
         self._membership = membership
-        self._marks: dict[Replica, int] = defaultdict(lambda: -1)
+        self._marks: dict[Replica, int] = {}
 
     def raise_to(self, replica: Replica, index: int) -> bool:
         """False if the mark stays: an older answer, or a sender that is no voter."""
@@ -42,7 +41,7 @@ class PeerWaterMarks:
 
     @property
     def quorum_index(self) -> int:
-        return int(self._membership().quorum_value(self._marks))
+        return int(self._membership().quorum_value(self._marks, -1))
 
 
 class QuorumAckChecker:
@@ -51,9 +50,9 @@ class QuorumAckChecker:
     def __init__(self, term: int, membership: Callable[[], Membership], first_index: int) -> None:
         """`first_index`: of the no-op that opens the term; nothing below it is counted."""
         self.marks = PeerWaterMarks(term, membership)
-        self._first_index = first_index
+        self.first_index = first_index
 
     def committed_index(self) -> int:
         """The quorum index if it names an entry of this term, else -1."""
         index = self.marks.quorum_index
-        return index if index >= self._first_index else -1
+        return index if index >= self.first_index else -1

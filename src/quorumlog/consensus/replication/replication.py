@@ -12,6 +12,7 @@ from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.messages import InstallResult, PushEntryResponse
 from quorumlog.consensus.outbox import Outbox
 from quorumlog.consensus.ready import AppendOrder, PeerStatus, PushOrder
+from quorumlog.consensus.replication.catch_up import CatchUp
 from quorumlog.consensus.replication.data_progress import DataProgress
 from quorumlog.consensus.replication.entry_dispatcher import NEVER, EntryDispatcher
 from quorumlog.consensus.replication.log_bytes import LogBytes
@@ -33,6 +34,7 @@ class Replication:
         """One per other voter, and per directory that was fed; kept ordered."""
         self.acks = QuorumAckChecker(-1, lambda: state.membership, 0)
         self.progress = DataProgress(config, state)
+        self._catch_up = CatchUp(config, state)
         self.sizes = LogBytes(config.max_transfer_lag_bytes)
         self._push_due = False
         """Something has happened after which a dispatcher may have an order."""
@@ -48,6 +50,7 @@ class Replication:
         self._committed_ms = state.now_ms
         self.acks = QuorumAckChecker(state.term, lambda: state.membership, first_index)
         self.progress.begin()
+        self._catch_up.begin()
         self.sizes.begin(first_index - 1)
         for replica in dict.fromkeys((*state.others(), *self._outbox.connected)):
             self._begin_dispatcher(replica, first_index)
@@ -56,6 +59,23 @@ class Replication:
         self.commit_due_ms = NEVER
         for dispatcher in self.dispatchers.values():
             dispatcher.stop()
+
+    def on_membership(self) -> None:
+        """Another one holds from the log's end on: whoever is new in it is fed, and counts."""
+        for replica in self._state.others():
+            dispatcher = self.dispatchers.get(replica)
+            if dispatcher is None or dispatcher.term != self._state.term:
+                self._begin_dispatcher(replica, self._state.runs.end_index + 1)
+        self.progress.on_membership()
+        self._push_due = True
+
+    def on_connection_lost(self, replica: Replica) -> None:
+        self._catch_up.forget(replica)
+
+    def has_caught_up(self, replica: Replica) -> bool:
+        """It may become a voter: nothing would have to wait long for it."""
+        is_near = self.sizes.behind(self.held_index(replica)) is not None
+        return self._outbox.is_connected(replica) and is_near and self._catch_up.keeps_up(replica)
 
     def _begin_dispatcher(self, replica: Replica, write_index: int) -> None:
         if replica not in self.dispatchers:
@@ -80,6 +100,8 @@ class Replication:
         """With every heartbeat."""
         for dispatcher in self.dispatchers.values():
             dispatcher.tick()
+            if dispatcher.active:
+                self._catch_up.look(dispatcher.to, dispatcher.held_index)
             if dispatcher.lacks_nothing or dispatcher.lacks_space:
                 self.progress.note(dispatcher.to)
         self._push_due = True
@@ -204,7 +226,8 @@ class Replication:
 
     def held_index(self, replica: Replica) -> int:
         """Up to here the member is known to hold this leader's log."""
-        return self.dispatchers[replica].held_index
+        dispatcher = self.dispatchers.get(replica)
+        return dispatcher.held_index if dispatcher is not None else -1
 
     @property
     def connected(self) -> list[EntryDispatcher]:

@@ -20,6 +20,8 @@ from quorumlog.node.ports import Host
 from quorumlog.store.directory.member_directory import MemberDirectory
 from quorumlog.store.ledger_store import LogStart
 
+DELETE_INTERVAL_MS = 1000
+
 
 class LogDrops:
     def __init__(
@@ -38,6 +40,7 @@ class LogDrops:
         self._start: LogStart | None = None
         """Of the drop that is under way."""
         self._is_deleting = False
+        self._next_look_ms = 0.0
         self.problem = ""
         """Why the newest one found no space; in a sentence."""
 
@@ -72,6 +75,16 @@ class LogDrops:
         if self._raft.term_at(index) == start.point.term:
             with suppress(DiskFull):  # it is asked for again
                 self.begin(LogStart(start.point, start.record), durable_committed_index)
+
+    def tick(self, now_ms: float) -> None:
+        """What a full disk has kept from being deleted is tried again."""
+        if now_ms < self._next_look_ms or self.is_under_way:
+            return
+        self._next_look_ms = now_ms + DELETE_INTERVAL_MS
+        work = self._store.left_to_delete()
+        if work is not None:
+            self._is_deleting = True
+            self._host.read_later(work, self._deleted)
 
     def must_wait(self, message: PushEntryRequest) -> bool:
         """While the start comes to disk nothing is cut directly behind it: the next entry lies where

@@ -25,12 +25,7 @@ from quorumlog.log_state.control_entries import Unreadable
 from quorumlog.log_state.log_state import decode_state
 from quorumlog.node.ports import Host, LogReplaced
 from quorumlog.store.directory.member_directory import MemberDirectory
-from quorumlog.store.files.start_file import (
-    START_NAME,
-    START_SECTOR_BYTES,
-    decode_start,
-    load_start,
-)
+from quorumlog.store.files.start_file import MOST_START_BYTES, START_NAME, decode_start
 from quorumlog.store.ledger_store import LogStart
 
 
@@ -69,7 +64,7 @@ class LogReplacement:
             self._forget()
             self._answer(request, refusal)
             return
-        if request.file != START_NAME or request.total_bytes > START_SECTOR_BYTES:
+        if request.file != START_NAME or request.total_bytes > MOST_START_BYTES:
             self._refuse(request, f"a file {request.file!r} of {request.total_bytes} bytes is unknown")
             return
         if request.begin != self._begin:
@@ -106,11 +101,8 @@ class LogReplacement:
         try:
             self._directory.save_start(start)()
         except DiskFull as error:
-            found = load_start(self._directory.disk, self._directory.path)
-            if found is None or not found.replaces:
-                self._refuse(request, str(error))
-                return
-            # It may be on disk although its sync has failed: the next process finds out.
+            self._refuse(request, str(error))
+            return
         raise LogReplaced(start)
 
     def _refuse(self, request: InstallRequest, reason: str) -> None:

@@ -92,14 +92,14 @@ class AppendConditions:
                 continue
             assert append.batch is not None
             met.append(append)
-            next_index += append.batch.count
+            next_index += append.entry_count
             is_known, last_index = True, next_index - 1
         return met, unmet
 
     def refuse(self, unmet: Sequence[Unmet]) -> None:
         """Once the judgement is certain to be the group's."""
         for append, error in unmet:
-            self._pending.refuse_once_confirmed(append, error)
+            self._pending.answer_once_confirmed(append, error)
             self._confirm(partial(self._confirmed, append, error), append.owner)
 
     def _confirmed(
@@ -110,7 +110,7 @@ class AppendConditions:
         elif error.actual <= self._raft.committed_index:
             self._pending.settle(append, error)
         else:
-            self._pending.refuse_once_committed(append, error.actual)
+            self._pending.answer_once_committed(append, error.actual)
 
     def _look(self) -> None:
         """Read beside the loop: the end of a log that was opened a moment ago is in no memory."""

@@ -23,12 +23,14 @@ from quorumlog.errors import (
     PendingFull,
 )
 from quorumlog.header_array import Int64Array
-from quorumlog.log_state.control_entries import ControlBody, encode_body, kind_of
+from quorumlog.log_state.control_entries import ControlBody, Membership, encode_body, kind_of
 from quorumlog.node.pending_appends import PendingAppends
 from quorumlog.node.transfers import Transfers
 from quorumlog.node.writing.append_conditions import AppendConditions
 from quorumlog.node.writing.flusher import Flusher
-from quorumlog.node.writing.log_writer import LogWriter
+from quorumlog.node.writing.log_writer import LogWriter, Promised
+from quorumlog.node.writing.memberships import membership_of
+from quorumlog.node.writing.producer_sessions import ProducerSessions
 from quorumlog.node.writing.time_marks import TimeMarks
 from quorumlog.store.ledger_store import LedgerStore
 
@@ -53,6 +55,7 @@ class BatchFormer:
         transfers: Transfers,
         conditions: AppendConditions,
         time_marks: TimeMarks,
+        sessions: ProducerSessions,
     ) -> None:
         self._config = config
         self._raft = raft
@@ -63,6 +66,7 @@ class BatchFormer:
         self._transfers = transfers
         self._conditions = conditions
         self._time_marks = time_marks
+        self._sessions = sessions
         self._is_gathering = False
         """The next batch waits for one more turn, see `_gathers`; meaningless while none is queued."""
         self._gathered = 0
@@ -164,40 +168,48 @@ class BatchFormer:
         self._last_batch_appends = len(appends)
         mark = self._time_marks.due(now_ms) if self._config.time_marks else None
         in_front = [] if mark is None else [EntryBatch.control(EntryKind.TIME, encode_body(mark))]
+        appends, judged = self._sessions.judge(appends)
         appends, unmet = self._conditions.judge(appends, len(in_front))
         if not appends:
             self._conditions.refuse(unmet)
+            self._sessions.answer(judged)
             return
-        batches = in_front + [a.batch for a in appends if a.batch is not None]
+        batches = in_front + [b for a in appends for b in (a.lead, a.batch) if b is not None]
         batch = batches[0] if len(batches) == 1 else EntryBatch.concatenate(batches)
         try:
             positions = self._plan(batch)
-            kind = EntryKind.TIME if in_front else EntryKind.NORMAL
-            first = self._raft.propose(batch.count, kind, size_bytes=batch.total_bytes)
+            first = self._raft.propose(batch.count, size_bytes=batch.total_bytes)
         except LedgerError as error:
             # Nothing queued behind a refused append may get in before it: streams keep their order.
-            for append in [*appends, *(each.append for each in unmet)]:
+            held_back = [each.append for each in unmet] + [each.append for each in judged]
+            for append in [*appends, *held_back]:
                 append.answer(error)
             self._pending.refuse_queued(error)
             return
-        self._writer.promised.append((first.index, batch, positions))
+        has_controls = bool(in_front) or any(append.lead is not None for append in appends)
+        self._writer.promised.append(Promised(first.index, batch, positions, has_controls))
         first_data = EntryId(first.index + len(in_front), first.term)
         self._pending.propose(appends, first_data)
         self._conditions.proposed(first_data, batch.count - len(in_front))
         self._conditions.refuse(unmet)
+        self._sessions.answer(judged)
 
     def propose_control(self, body: ControlBody) -> EntryId:
         """Propose a control entry, behind all that is proposed already; the log's state says what comes
-        of it. Raises what `RaftNode.propose` and `LogStateKeeper.admit_own` raise."""
+        of it. Raises what `RaftNode.propose`, `LogStateKeeper.admit_own` and, of a membership,
+        `MembershipChange.check` raise."""
         assert not self._writer.promised, "what was proposed before is not carried out"
         if self._raft.role is not Role.LEADER:
             raise self.not_leader()
         kind = kind_of(body)
-        self._writer.log_state.admit_own(body)
+        self._writer.log_state.admit_own(kind)
         batch = EntryBatch.control(kind, encode_body(body))
         positions = self._store.plan(batch.sizes, control=batch.may_use_reserve)
-        entry = self._raft.propose(1, kind, size_bytes=batch.total_bytes)
-        self._writer.promised.append((entry.index, batch, positions))
+        if isinstance(body, Membership):
+            entry = self._raft.members.propose(membership_of(body), size_bytes=batch.total_bytes)
+        else:
+            entry = self._raft.propose(1, kind, size_bytes=batch.total_bytes)
+        self._writer.promised.append(Promised(entry.index, batch, positions, has_controls=True))
         return entry
 
     def _plan(self, batch: EntryBatch) -> Int64Array:

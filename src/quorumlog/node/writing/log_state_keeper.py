@@ -5,34 +5,40 @@
     a commit               the committed state follows
     a segment begins       the state in front of it is saved, once that is committed (border_saver.py)
 
-A start reads the control entries behind the newest saved state beside the loop (log_state_reading.py);
-where the file `member` says that there are none it reads nothing. Async mode does the same when it cuts
-committed entries. While the state is not known, this member votes and takes entries, but neither
-campaigns nor leads: what it wrote as a leader could contradict an entry that it cannot read.
+A start reads the control entries behind the newest saved state beside the loop (log_state_reading.py),
+and so does async mode when it cuts committed entries. The file `member` may be an older copy, which says
+that there are none: that is found out, too. While the state is not known, this member votes and takes
+entries, but neither campaigns nor leads: what it wrote as a leader could contradict an entry that it
+cannot read.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from quorumlog.batch import EntryBatch
+from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.entry import EntryKind
 from quorumlog.errors import (
     BadRequest,
     DirectoryDamaged,
+    DiskFull,
     IndexOutOfRange,
     LeaderNotReady,
     LedgerError,
     StoreFailure,
 )
-from quorumlog.log_state.control_entries import LEVELS, ControlBody, kind_of
+from quorumlog.log_state.control_entries import LEVELS
+from quorumlog.log_state.control_entries import Membership as MembershipBody
 from quorumlog.log_state.log_state import EMPTY, LogState, UnknownState
 from quorumlog.log_state.log_states import AnyState, LogStates
 from quorumlog.node.ports import Host
 from quorumlog.node.writing.border_saver import BorderSaver
 from quorumlog.node.writing.log_state_reading import LogStateReading, append_past_borders, controls_of
+from quorumlog.node.writing.memberships import membership_of
 from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.ledger_store import LogPoint
 
@@ -64,12 +70,8 @@ class LogStateKeeper:
         self._reason = ""
         """What keeps the state from being known."""
         self._saver = BorderSaver(self._store, host)
-        self._looks_for_borders = False
-        """Once: of a log without control entries, which is not read."""
-        if directory.may_hold_control_entries:
+        if self._store.end.index >= 0:
             self._forget()
-        else:
-            self._looks_for_borders = self._store.borders.has_any
 
     @property
     def problem(self) -> str:
@@ -110,12 +112,11 @@ class LogStateKeeper:
         state = None if self.states is None else self.states.committed
         return state if isinstance(state, LogState) else None
 
-    def admit_own(self, body: ControlBody) -> None:
-        """This leader is about to write this entry. Raises LeaderNotReady, BadRequest while not every
+    def admit_own(self, kind: EntryKind) -> None:
+        """This leader is about to write such an entry. Raises LeaderNotReady, BadRequest while not every
         member knows the kind, DiskFull."""
         if not self._is_known:
             raise LeaderNotReady(self.problem, retry_after_ms=RETRY_MS)
-        kind = kind_of(body)
         level = self._host.known_level()
         if self.states is not None and isinstance(self.states.appended, LogState):
             # Whoever cannot read such entries cannot read this log any more.
@@ -137,6 +138,9 @@ class LogStateKeeper:
         assert self._directory.may_hold_control_entries or all(
             entry.kind is EntryKind.NOOP for entry in controls
         ), controls[0]
+        for entry in controls:
+            if isinstance(entry.body, MembershipBody):
+                self._raft.members.on_appended(entry.index, membership_of(entry.body))
         if self.states is not None:
             self._saver.note(append_past_borders(self.states, batch.first_index, controls, borders))
             self._judge()
@@ -156,10 +160,8 @@ class LogStateKeeper:
         elif index > self.states.committed_index:
             self.states.truncate_from(index)
             self._judge()
-        elif self._directory.may_hold_control_entries:
-            self._forget()
         else:
-            self.states = LogStates(EMPTY, index - 1)
+            self._forget()
 
     def commit(self, index: int) -> None:
         if index > self._committed_index:
@@ -195,8 +197,6 @@ class LogStateKeeper:
         return self._saver.next_wakeup_ms() if self.states is not None else self._retry_ms
 
     def tick(self, now_ms: float) -> None:
-        if self._looks_for_borders:
-            self._look_for_borders()
         if self.states is not None:
             self._saver.tick(now_ms, self._committed_index)
             return
@@ -217,6 +217,7 @@ class LogStateKeeper:
             if reading is not self._reading:
                 return  # the log was cut: it begins again
             if result is None:
+                self._note_kinds(reading)
                 self._read_on(reading, now_ms)
             elif isinstance(result, IndexOutOfRange):
                 self._reading = None  # its first entries are gone: again, from where it begins now
@@ -230,27 +231,24 @@ class LogStateKeeper:
 
         self._host.read_later(lambda: reading.read_on(committed_index), done)
 
+    def _note_kinds(self, reading: LogStateReading) -> None:
+        """What an older copy of the file `member` does not say."""
+        if reading.has_controls and not self._directory.may_hold_control_entries:
+            with suppress(DiskFull):  # the next start finds it out again, or the next such entry says it
+                self._directory.allow_control_entries()
+
     def _finish(self, reading: LogStateReading) -> None:
         self._reading = None
         self.states, at_borders = reading.finished()
         if self._committed_index > self.states.committed_index:
             self.states.commit(self._committed_index)
+        if isinstance(self.states.appended, LogState):
+            founding = Membership.of(self._directory.formation.founding)
+            self._raft.members.on_read(
+                [
+                    (index, membership_of(body) if body is not None else founding)
+                    for index, body in self.states.memberships()
+                ]
+            )
         self._saver.note(at_borders)
         self._judge()
-
-    def _look_for_borders(self) -> None:
-        """Of a log that holds no control entries so far: its state was the same at each of them."""
-        self._looks_for_borders = False
-        store = self._store
-
-        def look() -> list[LogPoint]:
-            newest = next(store.borders.saved(), None)
-            return store.borders.above(-1 if newest is None else newest.point.index)
-
-        def looked(result: list[LogPoint] | StoreFailure | LedgerError) -> None:
-            if isinstance(result, StoreFailure | LedgerError):
-                raise result
-            self._saver.note([(point, EMPTY) for point in result if point.index <= stop_index])
-
-        stop_index = store.end.index
-        self._host.read_later(look, looked)

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quorumlog.batch import EntryBatch
+from quorumlog.config import MIB
 from quorumlog.entry import EntryKind
+from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.log_state.control_entries import ControlEntry, Unreadable, decode_body
 from quorumlog.log_state.log_state import EMPTY, LogState, UnknownState, decode_state
 from quorumlog.log_state.log_states import AnyState, LogStates
 from quorumlog.store.ledger_store import LedgerStore, LogPoint
 
-CHUNK_ENTRIES = 65536
-"""So many are looked at before the read thread does something else."""
+CHUNK_BYTES = 16 * MIB
+"""So much is looked at before the read thread does something else, about."""
 
 AtBorders = list[tuple[LogPoint, AnyState]]
 """The states of a log at some of its borders, in order."""
@@ -62,6 +64,8 @@ class LogStateReading:
         self.behind: list[ControlEntry] = []
         """Written from `stop_index` on since it began."""
         self.borders_behind: list[LogPoint] = []
+        self.has_controls = False
+        """Of kinds above NOOP, in what was read or in front of it."""
         self._store = store
         self._states: LogStates | None = None
         """Of the log up to `_next_index`; None before the first call."""
@@ -69,6 +73,12 @@ class LogStateReading:
         self._borders: list[LogPoint] = []
         """Still to come."""
         self._at_borders: AtBorders = []
+
+    @property
+    def _chunk_entries(self) -> int:
+        begin, end = self._store.begin, self._store.end
+        entry_bytes = (end.position - begin.position) // max(end.index - begin.index, 1)
+        return max(CHUNK_BYTES // max(entry_bytes, HEADER_BYTES), 1)
 
     @property
     def is_done(self) -> bool:
@@ -81,9 +91,10 @@ class LogStateReading:
         first_index = self._next_index
         if first_index >= self.stop_index:
             return
-        stop_index = min(first_index + CHUNK_ENTRIES, self.stop_index)
+        stop_index = min(first_index + self._chunk_entries, self.stop_index)
         batches = self._store.control_batches(first_index, stop_index)
         controls = [entry for batch in batches for entry in controls_of(batch)]
+        self.has_controls |= any(entry.kind is not EntryKind.NOOP for entry in controls)
         passed = [point for point in self._borders if point.index < stop_index]
         self._borders = self._borders[len(passed) :]
         self._at_borders += append_past_borders(states, first_index, controls, passed)
@@ -98,6 +109,7 @@ class LogStateReading:
         self._borders = [p for p in self._store.borders.above(index) if p.index < self.stop_index]
         self._next_index = index + 1
         self._states = LogStates(state, index)
+        self.has_controls = state != EMPTY
         return self._states
 
     def _begin_of_log(self, committed_index: int) -> tuple[AnyState, int]:

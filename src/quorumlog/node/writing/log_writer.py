@@ -52,6 +52,15 @@ class _Look(NamedTuple):
     """None also if the entry is not durable yet."""
 
 
+class Promised(NamedTuple):
+    """What this leader has proposed."""
+
+    first_index: int
+    batch: EntryBatch
+    positions: Int64Array
+    has_controls: bool
+
+
 class LogWriter:
     def __init__(
         self,
@@ -79,8 +88,8 @@ class LogWriter:
         """A push has contradicted it: refused on its connection, when its sender repeats it."""
         self._planned: EntryBatch | None = None
         """A push that the store has planned for: nothing was appended or cut since."""
-        self.promised: deque[tuple[int, EntryBatch, Int64Array]] = deque()
-        """(first index, batch, positions) of proposals whose AppendOrder has not come yet."""
+        self.promised: deque[Promised] = deque()
+        """Proposals whose AppendOrder has not come yet."""
         self.disk_full = ""
         """Why data was refused for lack of space; empty again once the very same would be taken. Were it
         so once less is taken, leaders with full disks would hand over to each other without end."""
@@ -225,7 +234,7 @@ class LogWriter:
         self.log_state.truncate_from(index)
 
     def append(self, order: AppendOrder) -> None:
-        previous = self._store.end
+        previous, has_controls = self._store.end, True
         if order.batch is not None:
             batch: EntryBatch = order.batch
             skip = order.first_index - order.push_first_index
@@ -238,7 +247,7 @@ class LogWriter:
                 batch = EntryBatch.noop()
                 positions = self._plan_promised(batch)
             else:
-                first_index, batch, positions = self.promised.popleft()
+                first_index, batch, positions, has_controls = self.promised.popleft()
                 assert first_index == order.first_index, (first_index, order.first_index)
             assert batch.count == order.count, (batch.count, order.count)
             batch.stamp(order.first_index, order.term, positions, previous.chain)
@@ -246,7 +255,7 @@ class LogWriter:
         self._planned = None
         self._recent.add(batch, previous.chain)
         borders = self._store.borders.crossed(previous, batch)
-        if borders or order.batch is not None or order.kind is not EntryKind.NORMAL:
+        if borders or has_controls:
             self.log_state.append(batch, borders)
 
     def _plan_promised(self, batch: EntryBatch) -> Int64Array:

@@ -12,6 +12,7 @@ marks rise: where the clocks say less than the last mark, none is written until 
 from __future__ import annotations
 
 from quorumlog.consensus.raft_node import RaftNode
+from quorumlog.entry import EntryKind
 from quorumlog.errors import LedgerError
 from quorumlog.log_state.control_entries import MOST_MS, TimeMark
 from quorumlog.log_state.log_state import LogState
@@ -44,7 +45,7 @@ class TimeMarks:
             return None
         mark = TimeMark(clock_ms)
         try:
-            self._log_state.admit_own(mark)
+            self._log_state.admit_own(EntryKind.TIME)
         except LedgerError:
             return None
         return mark

@@ -22,11 +22,17 @@ from quorumlog.errors import (
     UnknownGroup,
 )
 from quorumlog.log_state.control_entries import Hold
-from quorumlog.node.pending_appends import AppendOutcome
+from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
+from quorumlog.node.reading.mark_finder import MarkOutcome
 from quorumlog.node.retention.reader_moves import MoveOutcome, ReaderMove
 from quorumlog.node.retention.retention import WhyKept
 from quorumlog.node.transfers import TransferOutcome
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS, AppendStreams
+from quorumlog.server.clients.producer_requests import (
+    ProducerRequest,
+    ProducerRequests,
+    ranges_on_wire,
+)
 from quorumlog.server.connection import WRITE_BUFFER_BYTES, Connection
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.waiting_reads import ReadOutcome, begins_anew
@@ -34,6 +40,8 @@ from quorumlog.store.ledger_store import LOG_ORIGIN, LogStart
 from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
+    FindMarkRequest,
+    FindMarkResponse,
     LayoutRequest,
     LayoutResponse,
     MoveReaderRequest,
@@ -60,15 +68,17 @@ WAITING_READS_LIMIT = 1000
 MOST_INDEX = 2**62
 """Of what an entry can say of a reader."""
 
-_REQUESTS = (
-    AppendRequest,
-    ReadRequest,
-    StatusRequest,
-    TransferRequest,
-    LayoutRequest,
-    MoveReaderRequest,
-    ReadersRequest,
-    WhyKeptRequest,
+AnyRequest = (
+    AppendRequest
+    | ReadRequest
+    | StatusRequest
+    | TransferRequest
+    | LayoutRequest
+    | MoveReaderRequest
+    | ReadersRequest
+    | FindMarkRequest
+    | ProducerRequest
+    | WhyKeptRequest
 )
 
 
@@ -84,6 +94,7 @@ class ClientSession:
         self._drivers = drivers
         self._close_client = close_client
         self._streams = AppendStreams()
+        self._producers = ProducerRequests(connection)
         self._reads: deque[tuple[NodeDriver, ReadRequest]] = deque()
         """Reads that wait for the one before them, and for the client to take what it was sent."""
         self._is_reading = False
@@ -97,7 +108,7 @@ class ClientSession:
         group, request, batch = frame
         driver = self._drivers.get(group)
         if driver is None:
-            if not isinstance(request, _REQUESTS):
+            if not isinstance(request, AnyRequest):
                 raise ProtocolViolation(f"{type(request).__name__} from a client")
             known = ", ".join(self._drivers)
             error = UnknownGroup(f"group {group!r} is not served here; groups: {known}")
@@ -120,6 +131,10 @@ class ClientSession:
             driver.enter(self._connection, self._move_reader, driver, request)
         elif isinstance(request, ReadersRequest):
             driver.enter(self._connection, self._readers, driver, request)
+        elif isinstance(request, FindMarkRequest):
+            driver.enter(self._connection, self._find_mark, driver, request)
+        elif isinstance(request, ProducerRequest):
+            driver.enter(self._connection, self._producers.ask, driver, request)
         elif isinstance(request, WhyKeptRequest):
             driver.enter(self._connection, self._why_kept, driver, request)
         else:
@@ -144,10 +159,19 @@ class ClientSession:
             error = BadRequest("an append of a stream cannot have expected_last")
             self._refuse(driver, request.request_id, error)
             return
-        if request.stream:
-            refusal = self._streams.accept((driver.config.group, request.stream), request.number)
-            if refusal is not None:
+        session, place = request.session, None
+        if session is not None:
+            if request.stream or request.expected_last is not None:
+                refusal = BadRequest(
+                    "an append of a session can be in no stream, nor have expected_last"
+                )
                 self._refuse(driver, request.request_id, refusal)
+                return
+            place = SessionPlace(session.producer, session.epoch, session.sequence)
+        if request.stream:
+            out_of_order = self._streams.accept((driver.config.group, request.stream), request.number)
+            if out_of_order is not None:
+                self._refuse(driver, request.request_id, out_of_order)
                 return
         size_bytes = batch.total_bytes
         in_flight_bytes = self._in_flight_bytes
@@ -163,7 +187,9 @@ class ClientSession:
                 )
             )
             return
-        driver.node.append(batch, request.timeout_ms, done, self._connection, request.expected_last)
+        driver.node.append(
+            batch, request.timeout_ms, done, self._connection, request.expected_last, place
+        )
 
     def _appended(
         self, driver: NodeDriver, request: AppendRequest, size_bytes: int, outcome: AppendOutcome
@@ -187,6 +213,7 @@ class ClientSession:
                 first_index=outcome.first_index,
                 count=outcome.count,
                 durability=outcome.durability,
+                ranges=ranges_on_wire(outcome) if outcome.ranges else (),
             ),
         )
 
@@ -294,6 +321,27 @@ class ClientSession:
             self._connection.send(driver.config.group, response)
 
         driver.node.transfer(request.to_member_id, done)
+
+    def _find_mark(self, driver: NodeDriver, request: FindMarkRequest) -> None:
+        node = driver.node
+
+        def done(outcome: MarkOutcome) -> None:
+            if isinstance(outcome, LedgerError):
+                self._refuse(driver, request.request_id, outcome)
+                return
+            response = FindMarkResponse(
+                request_id=request.request_id,
+                index=-1 if outcome is None else outcome.index,
+                time_ms=-1 if outcome is None else outcome.time_ms,
+                ledger_begin_index=node.store.begin.index + 1,
+                committed_index=node.committed_index,
+            )
+            self._connection.send(driver.config.group, response)
+
+        if request.index >= 0:
+            node.marks.at_index(request.index, done)
+        else:
+            node.marks.at_time(request.time_ms, done)
 
     def _layout(self, driver: NodeDriver, request: LayoutRequest) -> None:
         config, node = driver.config, driver.node

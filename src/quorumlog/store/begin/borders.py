@@ -14,9 +14,11 @@ from quorumlog.store.disk import Disk, is_lack_of_space, refusal
 from quorumlog.store.files.state_files import (
     STATES_NAME,
     delete_states,
+    forget_staged,
     load_state,
-    save_state,
+    place_state,
     saved_positions,
+    stage_state,
 )
 from quorumlog.store.ledger_store import Borders, LogPoint, LogStart
 from quorumlog.store.log.entry_index import LogEnds
@@ -35,12 +37,9 @@ class SegmentBorders(Borders):
         self._reader = reader
         self._ends = ends
         self._lock = threading.Lock()
-        """Held while files come or go."""
-
-    @property
-    def has_any(self) -> bool:
-        begin, end = self._ends.begin, self._ends.end
-        return self._data.base_of(begin.position) != self._data.base_of(end.position)
+        """Held while names come or go, and never while a disk syncs: a cut waits for it on the store's
+        thread."""
+        self._path = f"{directory}/{STATES_NAME}"
 
     def newest(self, last_index: int) -> LogPoint | None:
         # Damage may hide it.
@@ -80,21 +79,31 @@ class SegmentBorders(Borders):
 
     def save(self, state: LogStart) -> bool:
         point = state.point
-        with self._lock:
-            if self._border(point.position, point.index) != point:
-                return False
-            try:
-                save_state(self._disk, self._directory, state)
-            except OSError as error:
-                path = f"{self._directory}/{STATES_NAME}"
-                if is_lack_of_space(error):
-                    raise DiskFull(f"no space for a state of the log in {path}") from error
-                raise StoreFailure(refusal(path, "written", error)) from error
-            return True
+        try:
+            while True:
+                truncations = self._ends.truncations
+                if self._border(point.position, point.index) != point:
+                    forget_staged(self._disk, self._directory, point.position)
+                    return False
+                stage_state(self._disk, self._directory, state)
+                with self._lock:
+                    if truncations == self._ends.truncations:
+                        place_state(self._disk, self._directory, point.position)
+                        break
+            self._disk.sync_directory(self._path)
+        except OSError as error:
+            forget_staged(self._disk, self._directory, point.position)
+            if is_lack_of_space(error):
+                raise DiskFull(f"no space for a state of the log in {self._path}") from error
+            raise StoreFailure(refusal(self._path, "written", error)) from error
+        return True
 
     def saved(self) -> Iterator[LogStart]:
         for position in reversed(self._positions()):
-            state = load_state(self._disk, self._directory, position)
+            try:
+                state = load_state(self._disk, self._directory, position)
+            except OSError as error:
+                raise StoreFailure(refusal(self._path, "read", error)) from error
             if state is not None and self._border(position, state.point.index) == state.point:
                 yield state
 
@@ -114,14 +123,23 @@ class SegmentBorders(Borders):
             try:
                 delete_states(self._disk, self._directory, gone)
             except OSError as error:
-                if not is_lack_of_space(error):
-                    raise StoreFailure(f"{self._directory}/{STATES_NAME}: {error}") from error
+                self._refuse_unless_full(error)
+        try:
+            if gone:
+                self._disk.sync_directory(self._path)
+        except OSError as error:
+            self._refuse_unless_full(error)
+
+    def _refuse_unless_full(self, error: OSError) -> None:
+        """What is left counts for no other log."""
+        if not is_lack_of_space(error):
+            raise StoreFailure(refusal(self._path, "made shorter", error)) from error
 
     def _positions(self) -> list[int]:
         try:
             return saved_positions(self._disk, self._directory)
         except OSError as error:
-            raise StoreFailure(f"{self._directory}/{STATES_NAME}: {error}") from error
+            raise StoreFailure(refusal(self._path, "read", error)) from error
 
     def _border(self, position: int, index: int) -> LogPoint | None:
         """As this log has it, durable; None if no segment begins there behind that entry."""

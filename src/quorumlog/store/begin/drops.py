@@ -4,7 +4,7 @@ in another, after the file `start` says that they are no part of the log any mor
 from __future__ import annotations
 
 from quorumlog.errors import StoreFailure
-from quorumlog.store.disk import Disk, is_lack_of_space
+from quorumlog.store.disk import Disk, is_lack_of_space, refusal
 from quorumlog.store.files.damaged_ranges import DamagedRanges
 from quorumlog.store.ledger_store import LogStart
 from quorumlog.store.log.entry_index import IndexSegments, LogEnds
@@ -29,11 +29,17 @@ class Drops:
         self._undeleted: list[str] = []
         """Oldest first."""
 
+    @property
+    def are_deleted(self) -> bool:
+        """Is nothing left to be deleted? Any thread."""
+        return not self._undeleted
+
     def drop_before(self, start: LogStart, ends: LogEnds) -> None:
         begin = start.point
         assert ends.begin.index < begin.index < ends.durable.index, (ends.begin, begin, ends.durable)
         assert begin.position % self._data.segment_bytes == 0, (begin, self._data.segment_bytes)
         assert not start.replaces, start
+        assert self._data.file_at(begin.position) is not None, (begin, self._data.bases)
         # In this order: a reader that misses a segment already sees the log begin behind it.
         ends.begin, self.start = begin, start
         ends.truncations += 1
@@ -53,5 +59,4 @@ class Drops:
         except OSError as error:
             # A file system that writes elsewhere needs space to delete.
             if not is_lack_of_space(error):
-                problem = f"what lies below the log in {self._data.directory} cannot be deleted: {error}"
-                raise StoreFailure(problem) from error
+                raise StoreFailure(refusal(self._data.directory, "made shorter", error)) from error

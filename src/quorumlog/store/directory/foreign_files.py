@@ -15,8 +15,11 @@ from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME
 from quorumlog.store.repair.set_aside import SET_ASIDE_NAME
 
 LOCK_NAME = "lock"
+RESTORING_NAME = "restoring"
+"""The file `member` to be, of a directory that is being restored."""
 
-_OWN_NAMES = frozenset(
+OWN_FOLDERS = frozenset({DATA_NAME, INDEX_NAME, SET_ASIDE_NAME, STATES_NAME})
+OWN_NAMES = OWN_FOLDERS | frozenset(
     name + suffix
     for name in (
         MEMBER_NAME,
@@ -28,7 +31,7 @@ _OWN_NAMES = frozenset(
         LOCK_NAME,
     )
     for suffix in ("", ".tmp")
-) | {DATA_NAME, INDEX_NAME, SET_ASIDE_NAME, STATES_NAME, "lost+found"}
+)
 
 
 def _is_member(disk: Disk, path: str) -> bool:
@@ -47,6 +50,10 @@ def refuse_foreign(disk: Disk, path: str) -> None:
         )
     if MEMBER_NAME in names:
         return
+    if RESTORING_NAME in names:
+        raise ConfigError(
+            f"--data-dir {path} is of a restore that did not come to its end; restore again, or empty it"
+        )
     # An unfinished creation never got as far as a segment: `member` comes before the first one.
     for folder in (DATA_NAME, INDEX_NAME):
         held = disk.list(f"{path}/{folder}") if folder in names else []
@@ -56,7 +63,7 @@ def refuse_foreign(disk: Disk, path: str) -> None:
                 " written by other software, such as a Java DLedger member, or lost that file. Such a"
                 " directory is opened read-only, by inspect, verify and read; choose another --data-dir"
             )
-    foreign = sorted(name for name in names - _OWN_NAMES if not name.startswith("."))
+    foreign = sorted(name for name in names - OWN_NAMES - {"lost+found"} if not name.startswith("."))
     if CURRTERM_NAME in names and LOCK_NAME not in names:
         foreign.append(CURRTERM_NAME)
     members = [name for name in foreign if _is_member(disk, f"{path}/{name}")]

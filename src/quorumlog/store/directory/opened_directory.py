@@ -32,7 +32,7 @@ def _lack_of_space_named() -> Iterator[None]:
         yield
     except StoreFailure as failure:
         if isinstance(failure.__cause__, OSError) and is_lack_of_space(failure.__cause__):
-            raise DiskFull(f"no space to drop the first entries: {failure}") from failure
+            raise DiskFull(f"no space to note what the log may hold: {failure}") from failure
         raise
 
 
@@ -98,16 +98,15 @@ class MemberDirectory:
         """Where the log is to begin: work for any thread. Once it has returned that is on disk, and
         `store.drop_before` may follow; a start of the process in between makes up for it.
 
-        Both raise DiskFull, and the log may begin where it did; StoreFailure.
+        Both raise DiskFull, and the log begins where it did; StoreFailure, and nobody knows where.
         """
         self._refuse_releases_before(VERSION_WITH_START)
         return functools.partial(self._save_start, start)
 
     def _save_start(self, start: LogStart) -> None:
-        with _lack_of_space_named():
-            # Without this a log whose power fails could seem to end below its start.
-            self._durable_file.sync()
-            save_start(self._disk, self.path, start)
+        # Without this a log whose power fails could seem to end below its start.
+        self._durable_file.sync()
+        save_start(self._disk, self.path, start)
 
     @property
     def may_hold_control_entries(self) -> bool:

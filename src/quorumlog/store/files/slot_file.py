@@ -89,16 +89,17 @@ def read_payload(disk: Disk, path: str, magic: bytes, sector_bytes: int = SECTOR
     return slots[0].payload if slots else None
 
 
-def unreadable_slots(disk: Disk, path: str) -> list[tuple[int, str]]:
+def unreadable_slots(disk: Disk, path: str, sector_bytes: int = SECTOR_BYTES) -> list[tuple[int, str]]:
+    """(position, problem) of those that the disk cannot read. Raises OSError."""
     try:
         file = disk.open(path, writable=False)
     except FileNotFoundError:
         return []
     found = []
     with closing(file):
-        for position in (0, SLOT_BYTES):
+        for position in (0, max(SLOT_BYTES, sector_bytes)):
             try:
-                file.pread(SECTOR_BYTES, position)
+                file.pread(sector_bytes, position)
             except OSError as error:
                 found.append((position, f"cannot be read: {reason_of(error)}"))
     return found

@@ -1,6 +1,6 @@
 """The file `start`: where the log begins that no longer has its first entries. Absent: at index 0.
 
-    payload of a slot (slot_file.py, here of 128 KiB)
+    payload of a slot (slot_file.py, here of 128 KiB, or so many times that as the record needs)
     offset  bytes  field
          0      4  size    of what follows, big-endian
          4   size  MessagePack: [[index, term, chain, position], record, replaces, owed_index]
@@ -12,77 +12,143 @@ start of the process removes.
 from __future__ import annotations
 
 import struct
-from contextlib import closing
+from contextlib import closing, suppress
 
 import msgspec
 
-from quorumlog.errors import DirectoryDamaged, StoreFailure
-from quorumlog.store.disk import Disk, refusal
+from quorumlog.errors import DirectoryDamaged, DiskFull, StoreFailure
+from quorumlog.store.disk import Disk, is_lack_of_space, is_no_damage, reason_of, refusal
 from quorumlog.store.files.slot_file import SlotFile, payload_bytes_of, read_payload
-from quorumlog.store.ledger_store import LogStart
+from quorumlog.store.ledger_store import LOG_ORIGIN, LogStart
 
 START_NAME = "start"
 START_MAGIC = b"qlstrt 1"
 START_SECTOR_BYTES = 128 << 10
 """Reserved when the file is made, so that a full disk can be made emptier."""
+_MOST_TIMES = 1 << 10
+"""A record of more than 128 MiB is none."""
+MOST_START_BYTES = START_SECTOR_BYTES * _MOST_TIMES
 
 _SIZE = struct.Struct(">I")
 
 
 def encode_start(start: LogStart) -> bytes:
-    """Raises ValueError if the record is too long."""
     data = msgspec.msgpack.encode(start)
-    payload = _SIZE.pack(len(data)) + data
-    room_bytes = payload_bytes_of(START_SECTOR_BYTES)
-    if len(payload) > room_bytes:
-        raise ValueError(f"a start of {len(payload)} bytes does not fit into {room_bytes}")
-    return payload
+    return _SIZE.pack(len(data)) + data
 
 
 def decode_start(payload: bytes) -> LogStart:
     """Raises ValueError saying what is wrong."""
     (size,) = _SIZE.unpack_from(payload)
-    return msgspec.msgpack.decode(payload[_SIZE.size : _SIZE.size + size], type=LogStart)
+    start = msgspec.msgpack.decode(payload[_SIZE.size : _SIZE.size + size], type=LogStart)
+    point = start.point
+    # An installed log may begin at index 0.
+    if point != LOG_ORIGIN and min(point.index, point.term, point.chain, point.position) < 0:
+        raise ValueError(f"no entry can be {start.point}")
+    return start
+
+
+def sector_bytes_for(payload: bytes) -> int:
+    """The length of a slot that it fits into. Raises DiskFull."""
+    times = 1
+    while payload_bytes_of(START_SECTOR_BYTES * times) < len(payload):
+        times *= 2
+    if times > _MOST_TIMES:
+        raise DiskFull(
+            f"a start of {len(payload)} bytes is too long; end readers or sessions of the log"
+        )
+    return START_SECTOR_BYTES * times
+
+
+def sector_bytes_of(disk: Disk, path: str) -> int:
+    """The length of the slots of a file; what it says about itself is its size. Raises OSError."""
+    times, rest = divmod(disk.size_of(path), 2 * START_SECTOR_BYTES)
+    is_made_so = not rest and 0 < times <= _MOST_TIMES and not times & (times - 1)
+    return START_SECTOR_BYTES * (times if is_made_so else 1)
+
+
+def unusable_start(path: str, problem: str) -> DirectoryDamaged:
+    """`path`: of the file."""
+    return DirectoryDamaged(
+        f"{path} cannot be used: {problem} (position 0). Put back a copy of this file, or move the"
+        " whole directory away: the member then starts as a new one and is fed by the others",
+        path=path,
+        position=0,
+    )
 
 
 def load_start(disk: Disk, directory: str) -> LogStart | None:
     """None if there is no such file. Raises DirectoryDamaged if neither slot is good: nothing else tells
-    where the log begins."""
+    where the log begins; StoreFailure."""
     path = f"{directory}/{START_NAME}"
     try:
-        payload = read_payload(disk, path, START_MAGIC, START_SECTOR_BYTES)
+        payload = read_payload(disk, path, START_MAGIC, sector_bytes_of(disk, path))
         if payload is None:
             raise ValueError("neither slot is good")
         return decode_start(payload)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        if is_no_damage(error):
+            raise StoreFailure(refusal(path, "opened", error)) from error
+        raise unusable_start(path, reason_of(error)) from error
     except ValueError as error:
-        raise DirectoryDamaged(
-            f"{path} cannot be used: {error} (position 0). Put back a copy of this file, or move the"
-            " whole directory away: the member then starts as a new one and is fed by the others",
-            path=path,
-            position=0,
-        ) from error
+        raise unusable_start(path, str(error)) from error
 
 
 def save_start(disk: Disk, directory: str, start: LogStart) -> None:
-    """On disk, in both slots and under its name, when this returns. Any thread, one at a time. Raises
-    StoreFailure; what a start of the process finds then is the old start or the new one."""
+    """On disk, in both slots and under its name, when this returns. Any thread, one at a time.
+
+    Raises DiskFull: it is the old start, on disk as well. Raises StoreFailure: nobody knows which of the
+    two it is, and whoever goes on could acknowledge what the next start of the process deletes.
+    """
     path = f"{directory}/{START_NAME}"
     payload = encode_start(start)
-    if disk.exists(path):
-        # The name may be in the cache only: a start that was killed before it had synced it.
-        _sync_directory(disk, directory)
-        with closing(SlotFile.open(disk, path, START_MAGIC, START_SECTOR_BYTES)) as slots:
-            slots.write_both_synced(payload)
-        return
-    temporary = f"{path}.tmp"
-    SlotFile.create(disk, temporary, START_MAGIC, payload, START_SECTOR_BYTES).close()
+    sector_bytes = sector_bytes_for(payload)
     try:
-        disk.rename(temporary, path)
+        held_bytes = sector_bytes_of(disk, path) if disk.exists(path) else 0
+        if sector_bytes > held_bytes:
+            _replace(disk, path, payload, sector_bytes)
+        else:
+            # The name may be in the cache only: a start that was killed before it had synced it.
+            _sync_directory(disk, directory)
+            _overwrite(disk, path, payload, held_bytes)
+            return
     except OSError as error:
         raise StoreFailure(refusal(path, "written", error)) from error
     _sync_directory(disk, directory)
+
+
+def _overwrite(disk: Disk, path: str, payload: bytes, sector_bytes: int) -> None:
+    with closing(SlotFile.open(disk, path, START_MAGIC, sector_bytes)) as slots:
+        old = slots.payload
+        try:
+            slots.write_both_synced(payload)
+        except StoreFailure as failure:
+            if old is None or not _lacks_space(failure):
+                raise
+            # A slot that could not be synced may count all the same: taken back, or the member stops.
+            slots.write_both_synced(old)
+            raise DiskFull(f"no space to drop the first entries: {failure}") from failure
+
+
+def _replace(disk: Disk, path: str, payload: bytes, sector_bytes: int) -> None:
+    """Where there is no file yet, or one with shorter slots."""
+    temporary = f"{path}.tmp"
+    try:
+        SlotFile.create(disk, temporary, START_MAGIC, payload, sector_bytes).close()
+        disk.rename(temporary, path)
+    except (StoreFailure, OSError) as failure:
+        with suppress(OSError):
+            disk.unlink(temporary)
+        if _lacks_space(failure):
+            raise DiskFull(f"no space to drop the first entries: {failure}") from failure
+        raise
+
+
+def _lacks_space(failure: Exception) -> bool:
+    cause = failure if isinstance(failure, OSError) else failure.__cause__
+    return isinstance(cause, OSError) and is_lack_of_space(cause)
 
 
 def _sync_directory(disk: Disk, directory: str) -> None:

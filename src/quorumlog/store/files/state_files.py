@@ -11,12 +11,13 @@ this log holds the very entry that it names, and may be missing.
 from __future__ import annotations
 
 import struct
+from contextlib import closing, suppress
 
 import msgspec
 from isal.isal_zlib import crc32
 
 from quorumlog.store.disk import Disk
-from quorumlog.store.files.replaced_file import read_readable, replace_file
+from quorumlog.store.files.replaced_file import read_readable
 from quorumlog.store.ledger_store import LogStart
 
 STATES_NAME = "states"
@@ -46,6 +47,10 @@ def _path(directory: str, position: int) -> str:
     return f"{directory}/{STATES_NAME}/{position:0{_NAME_DIGITS}d}"
 
 
+def _temporary(directory: str, position: int) -> str:
+    return f"{_path(directory, position)}.tmp"
+
+
 def saved_positions(disk: Disk, directory: str) -> list[int]:
     """In order. Raises OSError."""
     folder = f"{directory}/{STATES_NAME}"
@@ -53,12 +58,35 @@ def saved_positions(disk: Disk, directory: str) -> list[int]:
     return sorted(int(n) for n in names if len(n) == _NAME_DIGITS and n.isascii() and n.isdigit())
 
 
+def stage_state(disk: Disk, directory: str, state: LogStart) -> None:
+    """On disk when this returns, under a name that nobody reads. Raises OSError."""
+    folder = f"{directory}/{STATES_NAME}"
+    if not disk.exists(folder):
+        disk.make_directory(folder)
+        disk.sync_directory(directory)
+    temporary = _temporary(directory, state.point.position)
+    if disk.exists(temporary):
+        disk.unlink(temporary)
+    with closing(disk.open(temporary, create=True)) as file:
+        file.pwritev([encode_state(state)], 0)
+        file.sync()
+
+
+def place_state(disk: Disk, directory: str, position: int) -> None:
+    """What was staged counts from now on; the name is not synced. Raises OSError."""
+    disk.rename(_temporary(directory, position), _path(directory, position))
+
+
+def forget_staged(disk: Disk, directory: str, position: int) -> None:
+    with suppress(OSError):
+        disk.unlink(_temporary(directory, position))
+
+
 def save_state(disk: Disk, directory: str, state: LogStart) -> None:
     """On disk when this returns. Raises OSError."""
-    if not disk.exists(f"{directory}/{STATES_NAME}"):
-        disk.make_directory(f"{directory}/{STATES_NAME}")
-        disk.sync_directory(directory)
-    replace_file(disk, _path(directory, state.point.position), encode_state(state), synced=True)
+    stage_state(disk, directory, state)
+    place_state(disk, directory, state.point.position)
+    disk.sync_directory(f"{directory}/{STATES_NAME}")
 
 
 def load_state(disk: Disk, directory: str, position: int) -> LogStart | None:
@@ -69,8 +97,6 @@ def load_state(disk: Disk, directory: str, position: int) -> LogStart | None:
 
 
 def delete_states(disk: Disk, directory: str, positions: list[int]) -> None:
-    """Raises OSError."""
+    """Their names are not synced. Raises OSError."""
     for position in positions:
         disk.unlink(_path(directory, position))
-    if positions:
-        disk.sync_directory(f"{directory}/{STATES_NAME}")

@@ -25,6 +25,8 @@ from quorumlog.store.log.segment_list import SegmentList
 from quorumlog.store.log.segment_scan import BLANK_BYTES, IndexArray
 
 _UNIT_CHUNK = 65536
+_LOOK_BYTES = 1 << 20
+"""Entries that are looked at together."""
 
 
 class LogReader:
@@ -172,23 +174,28 @@ class LogReader:
             raise
 
     def control_batches(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
-        """By the kinds in the index, which costs 32 bytes an entry; each that it names is read. Of
-        damaged entries the index alone tells, if it is whole, that none of them is one."""
+        """By the headers of the entries, whose chain is checked: a unit of the index has no digest, and
+        one bit of it can hide an entry. Of damaged ones the index alone tells, if it is whole, that none
+        of them is one."""
         while first_index < stop_index:
-            chunk_stop = min(first_index + _UNIT_CHUNK, stop_index)
-            kinds = self._kinds(first_index, chunk_stop)
-            for at in np.flatnonzero(kinds > EntryKind.NORMAL).tolist():
-                _, batch = self.read_from(first_index + at, first_index + at + 1, 1)
+            damaged = self._damaged.at(first_index)
+            if damaged is not None:
+                chunk_stop = min(damaged.stop_index, stop_index, first_index + _UNIT_CHUNK)
+                if bool((self._kinds(first_index, chunk_stop) > EntryKind.NORMAL).any()):
+                    raise RangeDamaged(str(damaged))
+                first_index = chunk_stop
+                continue
+            log_range, batch = self.read_from(first_index, stop_index, _LOOK_BYTES)
+            for at in batch.control_positions():
+                one = batch.slice(at, at + 1)
                 try:
-                    batch.check_bodies()
-                    if batch.first_header.magic != kinds[at]:
-                        raise ProtocolViolation("the index names another kind")
+                    one.check_bodies()
                 except ProtocolViolation as error:
-                    position = batch.first_header.pos
+                    position = one.first_header.pos
                     path = self._data.path_of(position)
                     raise self._index.damage(path, position, first_index + at, str(error)) from error
-                yield batch
-            first_index = chunk_stop
+                yield one
+            first_index = log_range.stop_index
 
     def _kinds(self, first_index: int, stop_index: int) -> Int64Array:
         truncations = self._ends.truncations

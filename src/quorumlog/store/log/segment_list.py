@@ -123,9 +123,11 @@ class SegmentList:
         Whoever reads one meanwhile goes on; deleting them is left to the caller."""
         with self._growth_lock:
             first_position = self.base_of(position)
-            assert first_position in self._files, (position, self.bases)
             below = [file for file in self.files if file.base_position < first_position]
             self.first_position = first_position
+            # Index units that are in memory only may lie behind all files.
+            self.end_position = max(self.end_position, first_position)
+            self.reserved_position = max(self.reserved_position, first_position)
             for file in below:
                 del self._files[file.base_position]
                 file.retire()

@@ -19,12 +19,12 @@ import msgspec
 import numpy as np
 
 from quorumlog.config import StoreConfig
-from quorumlog.errors import DirectoryDamaged, DiskFull, StoreFailure
+from quorumlog.errors import DiskFull, StoreFailure
 from quorumlog.store.disk import Disk, refusal
 from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME
 from quorumlog.store.files.damaged_ranges import DAMAGED_NAME, DamagedRanges, load_damaged
 from quorumlog.store.files.durable_file import DurableFile, DurablePoint
-from quorumlog.store.files.start_file import START_NAME, load_start, save_start
+from quorumlog.store.files.start_file import load_start, save_start
 from quorumlog.store.ledger_store import LogPoint, LogStart
 from quorumlog.store.log.entry_index import IndexSegments
 from quorumlog.store.log.ledger_space import control_reserve
@@ -39,6 +39,7 @@ from quorumlog.store.log.segment_scan import (
     blank_record,
     index_units_of,
 )
+from quorumlog.store.repair.leftovers import remove_leftovers
 from quorumlog.store.repair.segment_adoption import SegmentAdoption
 from quorumlog.store.repair.survey import LogSurvey, survey_log
 from quorumlog.store.repair.survey_files import FileSurvey, begin_path, survey_files
@@ -87,13 +88,12 @@ def recover_log(
             disk.sync_directory(path)
         disk.sync_directory(directory)
         files = survey_files(disk, directory, config, known, start)
+        lines = remove_leftovers(disk, directory, config)
         if start is not None:
-            if files.has_dropped and not start.replaces:
-                _check_reached(directory, start, known, files)
             # It may be in the page cache only, and what it leaves no use for goes now. Or the
             # other slot, which comes back without power, still says that all of this log goes.
             save_start(disk, directory, start)
-        log = _Recovery(disk, directory, durable_file, files, start).run()
+        log = _Recovery(disk, directory, durable_file, files, start, lines).run()
     except OSError as error:
         raise StoreFailure(refusal(directory, "recovered", error)) from error
     except DiskFull as error:
@@ -104,23 +104,6 @@ def recover_log(
     return log._replace(start=start)
 
 
-def _check_reached(directory: str, start: LogStart, known: DurablePoint, files: FileSurvey) -> None:
-    """A log has entries behind its start before the start is saved. Raises DirectoryDamaged if this one
-    never came as far."""
-    begin = start.point
-    is_held = any(each.size_bytes >= 0 and each.position >= begin.position for each in files.data)
-    if known.point.index < begin.index and not is_held:
-        path = f"{directory}/{START_NAME}"
-        raise DirectoryDamaged(
-            f"{path} says that the log begins behind entry {begin.index}, and the log ends before"
-            f" (entry {known.point.index} is the last known to be on disk; position 0): it is the file"
-            " of another directory. Put back the file that was there, or move the whole directory away:"
-            " the member then starts as a new one and is fed by the others",
-            path=path,
-            position=0,
-        )
-
-
 def _end_replacing(disk: Disk, directory: str, start: LogStart) -> LogStart:
     """Nothing is left of the log that was replaced, on disk; from now on a start of the process keeps
     what it finds."""
@@ -128,10 +111,12 @@ def _end_replacing(disk: Disk, directory: str, start: LogStart) -> LogStart:
         if disk.exists(f"{directory}/{CHECKPOINT_NAME}"):
             disk.unlink(f"{directory}/{CHECKPOINT_NAME}")
             disk.sync_directory(directory)
+        start = msgspec.structs.replace(start, replaces=False)
+        save_start(disk, directory, start)
     except OSError as error:
+        raise StoreFailure(refusal(directory, "recovered", error)) from error
+    except DiskFull as error:
         raise StoreFailure(f"{directory} cannot be recovered: {error}") from error
-    start = msgspec.structs.replace(start, replaces=False)
-    save_start(disk, directory, start)
     return start
 
 
@@ -145,6 +130,7 @@ class _Recovery:
         durable_file: DurableFile,
         files: FileSurvey,
         start: LogStart | None,
+        lines: list[str],
     ) -> None:
         self._start = start
         self._disk = disk
@@ -160,6 +146,7 @@ class _Recovery:
         self._data = self._adoption.data
         self._index = self._adoption.index
         self._lines = self._adoption.lines
+        self._lines += lines
 
     def run(self) -> RecoveredLog:
         try:

@@ -13,12 +13,14 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from quorumlog.config import StoreConfig
+from quorumlog.entry_header import EntryHeader
 from quorumlog.store.disk import Disk
 from quorumlog.store.files.durable_file import DurablePoint
+from quorumlog.store.files.start_file import START_NAME, unusable_start
 from quorumlog.store.ledger_store import LOG_ORIGIN, LogPoint, LogStart
 from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME, NAME_DIGITS, segment_name
 from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES
-from quorumlog.store.log.segment_view import SegmentFile
+from quorumlog.store.log.segment_view import IndexUnits, SegmentFile, SegmentView, header_at
 
 
 class Fate(Enum):
@@ -105,9 +107,13 @@ def begin_path(begin: LogPoint) -> str:
 def survey_files(
     disk: Disk, directory: str, config: StoreConfig, known: DurablePoint, start: LogStart | None
 ) -> FileSurvey:
-    """Raises OSError."""
+    """Raises OSError; DirectoryDamaged if `start` is not of this log."""
     strangers: list[tuple[str, str]] = []
     begin = LOG_ORIGIN if start is None else start.point
+    if begin.position % config.segment_bytes:
+        problem = f"no segment of {config.segment_bytes} bytes begins at {begin.position}"
+        raise unusable_start(f"{directory}/{START_NAME}", problem)
+    recorded = known
     if known.point.index <= begin.index or (start is not None and start.replaces):
         # The file was lost, or is of the log that was replaced: what lies above the begin is a tail.
         known = DurablePoint(begin, begin.position)
@@ -122,7 +128,53 @@ def survey_files(
         disk, directory, config, known.point, begin, index_low, strangers
     )
     found = (tuple(data), tuple(index), tuple(strangers))
-    return FileSurvey(config, known, begin, *found, lost_from, trusted_stop_index)
+    survey = FileSurvey(config, known, begin, *found, lost_from, trusted_stop_index)
+    if start is not None and not start.replaces and survey.has_dropped:
+        _check_own(disk, directory, start, recorded.point, survey)
+    return survey
+
+
+def _check_own(
+    disk: Disk, directory: str, start: LogStart, durable: LogPoint, files: FileSurvey
+) -> None:
+    """While segments below the start are left, the log itself tells whether it is of this directory.
+    Raises DirectoryDamaged if it is not."""
+    begin, config = start.point, files.config
+    data_files, index_files = (
+        [SegmentFile("", each.position, each.size_bytes) for each in found if each.size_bytes >= 0]
+        for found in (files.data, files.index)
+    )
+    data = SegmentView(disk, f"{directory}/{DATA_NAME}", data_files, config.segment_bytes)
+    index = SegmentView(disk, f"{directory}/{INDEX_NAME}", index_files, config.index_segment_bytes)
+    held = _linked_entry(data, IndexUnits(index), begin)
+    index.close()
+    data.close()
+    # A log has entries behind its start before the start is saved.
+    reaches = durable.index >= begin.index or any(
+        each.size_bytes >= 0 and each.position >= begin.position for each in files.data
+    )
+    problem = ""
+    if held is not None and (held.term, held.chain_crc) != (begin.term, begin.chain):
+        problem = f"holds another entry {begin.index}"
+    elif not reaches:
+        problem = f"ends before (entry {durable.index} is the last known to be on disk)"
+    if problem:
+        raise unusable_start(
+            f"{directory}/{START_NAME}",
+            f"it says that the log begins behind entry {begin.index}, and the log {problem}: it is the"
+            " file of another directory",
+        )
+
+
+def _linked_entry(data: SegmentView, units: IndexUnits, begin: LogPoint) -> EntryHeader | None:
+    """The entry before the begin, if index and data agree about it, and it continues the one before."""
+    entry = units.point_at(data, begin.index, begin.position)
+    before = units.point_at(data, begin.index - 1, begin.position) if begin.index else LOG_ORIGIN
+    unit = units.unit_at(data, begin.index, begin.position)
+    header = header_at(data, int(unit["position"][0])) if unit is not None else None
+    if entry is None or before is None or header is None or header.chain_before != before.chain:
+        return None
+    return header
 
 
 def _survey_data(

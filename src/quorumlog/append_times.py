@@ -1,0 +1,55 @@
+"""AppendTimes: when entries were appended that are read in order, by the time marks among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+from quorumlog.batch import EntryBatch, TimedEntry
+from quorumlog.entry import EntryKind
+from quorumlog.log_state.control_entries import TimeMark, decode_body
+
+BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def time_of(time_ms: int) -> datetime | None:
+    """In UTC; None below 0, and for what Python's calendar does not reach."""
+    try:
+        return BEGINNING + timedelta(milliseconds=time_ms) if time_ms >= 0 else None
+    except OverflowError:
+        return None
+
+
+def milliseconds_of(time: datetime) -> int:
+    """Since 1970, rounded down; of a time with a zone."""
+    return (time - BEGINNING) // timedelta(milliseconds=1)
+
+
+class AppendTimes:
+    def __init__(self, time_ms: int) -> None:
+        """`time_ms`: what holds at the first entry that comes; -1: nothing does."""
+        self._time_ms = time_ms
+
+    def runs(self, batch: EntryBatch) -> list[tuple[int, int]]:
+        """[(position in the batch, time from there on), ...] of the next batch, the first at 0. Without
+        control entries, which is the rule, there is one."""
+        runs = [(0, self._time_ms)]
+        for at in batch.log_state_positions():
+            magic = int(batch.headers()["magic"][at])
+            body = decode_body(EntryKind.TIME, batch.body(at)) if magic == EntryKind.TIME else None
+            if isinstance(body, TimeMark) and body.time_ms > self._time_ms:
+                self._time_ms = body.time_ms
+                runs.append((at, body.time_ms))
+        return runs
+
+    def entries(self, batch: EntryBatch) -> Iterator[TimedEntry]:
+        """Of the next batch, as `EntryBatch.entries`."""
+        runs = self.runs(batch)
+        first_index = batch.first_index
+        stops = [first_index + at for at, _ in runs[1:]] + [first_index + batch.count]
+        times = iter(zip(stops, [time_of(time_ms) for _, time_ms in runs], strict=True))
+        stop, time = next(times)
+        for entry in batch.entries():
+            while entry.index >= stop:
+                stop, time = next(times)
+            yield TimedEntry(entry.index, entry.term, entry.body, time)

@@ -1,0 +1,310 @@
+"""Restoring a backup: the data directories of the members of a new cluster.
+
+    ... entries of the backup, up to the chosen one      byte for byte
+    NOOP, MEMBERSHIP of the next term                    alike on each member
+
+It has a cluster id of its own, so that no member of the old cluster takes it for its own; and the new
+members vote by the membership at the end of their log, as by the list that they were founded with. Their
+first leader is elected in a term above. A batch of a producer that the chosen end cuts is closed by the
+entries of another term.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+
+import msgspec
+
+from quorumlog.batch import EntryBatch
+from quorumlog.config import MemberAddress, check_name, parse_members
+from quorumlog.entry import EntryKind, Formation, Replica
+from quorumlog.errors import ConfigError, DirectoryDamaged
+from quorumlog.log_state.control_entries import (
+    Membership,
+    TimeMark,
+    decode_body,
+    encode_body,
+)
+from quorumlog.log_state.log_state import LogState, decode_state
+from quorumlog.store.directory.copied_log import CopiedLog
+from quorumlog.store.directory.restored_directory import RestoredDirectory, check_target
+from quorumlog.store.disk import Disk, OsDisk
+from quorumlog.store.files.backup_file import BACKUP_NAME, BackupRecord, load_backup
+from quorumlog.store.files.member_file import (
+    VERSION_WITH_CONTROL_ENTRIES,
+    VERSION_WITH_START,
+    MemberRecord,
+)
+from quorumlog.store.files.start_file import load_start
+from quorumlog.store.ledger_store import LOG_ORIGIN, LogPoint, LogStart
+from quorumlog.store.log.segment_view import UNIT_CHUNK
+from quorumlog.store.offline.directory_reader import DirectoryReader
+
+Progress = Callable[[int, int], None]
+"""Called with (entries done, entries in all)."""
+
+
+class RestoredMember(msgspec.Struct, frozen=True):
+    member_id: str
+    address: str
+    directory: str
+    directory_id: str
+
+
+class Restored(msgspec.Struct, frozen=True, kw_only=True):
+    """A new cluster, to be started. Its log holds the backup's up to `last_index`."""
+
+    group: str
+    cluster_id: str
+    members: tuple[RestoredMember, ...]
+    first_index: int
+    last_index: int
+    last_term: int
+    last_chain: int
+    membership_index: int
+    """Of the entry that says who votes; the log ends with it."""
+    segment_bytes: int
+    index_segment_bytes: int
+
+
+def _no_progress(done: int, in_all: int) -> None:
+    """Nobody looks."""
+
+
+def restore(
+    backup: str,
+    members: str | Sequence[MemberAddress],
+    directories: Mapping[str, str],
+    *,
+    last_index: int | None = None,
+    time_ms: int | None = None,
+    report: Progress = _no_progress,
+    disk: Disk | None = None,
+) -> Restored:
+    """Make the data directory of each of `members` (`n0=host:port,...`) from the backup in the directory
+    `backup`. `directories`: by member id; they are empty, or do not exist.
+
+    `last_index`: the last entry that is restored; `time_ms`: what was appended up to this time, in
+    milliseconds since 1970. Otherwise the whole backup. Raises ConfigError, DirectoryDamaged with file
+    and position if the backup is damaged, StoreFailure, DiskFull; no member starts on what was made
+    until then, and the same call begins again.
+    """
+    disk = disk or OsDisk()
+    addresses = parse_members(members) if isinstance(members, str) else tuple(members)
+    for member in addresses:
+        check_name("the id of a member", member.member_id)
+    _check_directories(disk, backup, addresses, directories)
+    with _Backup(disk, backup) as source:
+        stop_index = source.stop_index(last_index, time_ms)
+        return _Restoring(disk, source, addresses, directories).run(stop_index, report)
+
+
+def _check_directories(
+    disk: Disk, backup: str, addresses: Sequence[MemberAddress], directories: Mapping[str, str]
+) -> None:
+    ids = [member.member_id for member in addresses]
+    missing = [member_id for member_id in ids if member_id not in directories]
+    unknown = [member_id for member_id in directories if member_id not in ids]
+    if missing:
+        raise ConfigError(f"no directory is named for {', '.join(missing)}; every member needs one")
+    if unknown:
+        raise ConfigError(f"{', '.join(unknown)} is no member of the list ({', '.join(ids)})")
+    paths = [disk.real_path(path) for path in (*directories.values(), backup)]
+    for path in paths:
+        if paths.count(path) > 1:
+            raise ConfigError(f"{path} is named twice; every member needs a directory of its own")
+    for path in directories.values():
+        check_target(disk, path.rstrip("/") or "/")
+
+
+class _Backup:
+    """A context manager: a backup that is complete, to be read up to its cut."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self.path = path = path.rstrip("/") or "/"
+        record = load_backup(disk, path)
+        if record is None:
+            raise ConfigError(f"{path} is no backup: it has no file {BACKUP_NAME!r}")
+        if record.cut is None:
+            raise ConfigError(f"{path} is a backup that was never complete; take it again")
+        self.record: BackupRecord = record
+        self.cut: LogPoint = record.cut
+        self.start: LogStart | None = load_start(disk, path)
+        self.reader = DirectoryReader(disk, path)
+        try:
+            self._check()
+        except BaseException:
+            self.reader.close()
+            raise
+
+    def __enter__(self) -> _Backup:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.reader.close()
+
+    @property
+    def begin(self) -> LogPoint:
+        return LOG_ORIGIN if self.start is None else self.start.point
+
+    def _check(self) -> None:
+        """What opening it shows. The entries are looked at as they are restored."""
+        reader = self.reader
+        lost = [each for each in reader.damage if each.index < 0 or each.index <= self.cut.index]
+        if lost:
+            raise reader.refusal(lost[0])
+        if reader.ledger_end_index < self.cut.index:
+            raise self._damaged(
+                f"the log ends at entry {reader.ledger_end_index}, and the backup goes up to"
+                f" {self.cut.index}"
+            )
+        header = reader.header_at(self.cut.index)
+        if (header.term, header.chain_crc) != (self.cut.term, self.cut.chain):
+            raise self._damaged(f"entry {self.cut.index} is not the one that {BACKUP_NAME} names")
+        state = decode_state(self.start.record) if self.start is not None else None
+        if state is not None and not isinstance(state, LogState):
+            raise ConfigError(f"{self.path}: the state of the log where it begins: {state.reason}")
+
+    def _damaged(self, problem: str) -> DirectoryDamaged:
+        return DirectoryDamaged(
+            f"{self.path}: {problem} (position {self.reader.end.position}); restore from another backup",
+            path=self.path,
+            position=self.reader.end.position,
+        )
+
+    # ---------------------------------------------------------------- up to where
+
+    def stop_index(self, last_index: int | None, time_ms: int | None) -> int:
+        """Behind the last entry that is restored. Raises ConfigError."""
+        if last_index is not None and time_ms is not None:
+            raise ConfigError("an index and a time exclude each other; name one of them")
+        if time_ms is not None:
+            return self._stop_of_time(time_ms)
+        if last_index is None:
+            return self.cut.index + 1
+        if not self.begin.index <= last_index <= self.cut.index:
+            raise ConfigError(
+                f"index {last_index} is not in the backup, which goes from {self.begin.index + 1} to"
+                f" {self.cut.index}"
+            )
+        return last_index + 1
+
+    def _stop_of_time(self, time_ms: int) -> int:
+        """The index of the first time mark behind that time; the marks never fall."""
+        if self.record.time_ms is None:
+            raise ConfigError(f"{self.path} has no time marks; choose an index instead")
+        stop_index = self.cut.index + 1
+        for index, mark_ms in self._marks_backwards():
+            if mark_ms <= time_ms:
+                return stop_index
+            stop_index = index
+        state = decode_state(self.start.record) if self.start is not None else None
+        begin_ms = state.time_ms if isinstance(state, LogState) else None
+        if begin_ms is not None and begin_ms <= time_ms:
+            return stop_index
+        raise ConfigError(
+            f"the first time mark in {self.path} is of a later time, at index {stop_index}; choose a"
+            " later one, or an index"
+        )
+
+    def _marks_backwards(self) -> Iterator[tuple[int, int]]:
+        """(index, milliseconds) of the time marks up to the cut, the last one first."""
+        stop = self.cut.index + 1
+        while stop > self.begin.index + 1:
+            first = max(stop - UNIT_CHUNK, self.begin.index + 1)
+            for batch in self._chunk(first, stop):
+                for at in reversed(batch.log_state_positions()):
+                    if batch.headers()["magic"][at] == EntryKind.TIME:
+                        body = decode_body(EntryKind.TIME, batch.body(at))
+                        if isinstance(body, TimeMark):
+                            yield batch.first_index + at, body.time_ms
+            stop = first
+
+    def _chunk(self, first: int, stop: int) -> list[EntryBatch]:
+        """Those with control entries, the last one first."""
+        batches = self.reader.batches(first, stop, check_bodies=False)
+        return [batch for batch in batches if batch.log_state_positions()][::-1]
+
+
+class _Restoring:
+    def __init__(
+        self,
+        disk: Disk,
+        source: _Backup,
+        addresses: Sequence[MemberAddress],
+        directories: Mapping[str, str],
+    ) -> None:
+        self._source = source
+        self._addresses = sorted(addresses, key=lambda member: member.member_id)
+        self._replicas = tuple(
+            Replica(member.member_id, secrets.token_hex(16)) for member in self._addresses
+        )
+        self._formation = Formation(self._replicas, self._replicas, secrets.token_hex(16))
+        self._targets = [
+            RestoredDirectory(disk, directories[replica.member_id], self._record_of(replica))
+            for replica in self._replicas
+        ]
+
+    def _record_of(self, replica: Replica) -> MemberRecord:
+        reader = self._source.reader
+        has_start = self._source.start is not None
+        return MemberRecord(
+            group=self._source.record.group,
+            member_id=replica.member_id,
+            directory_id=replica.directory_id,
+            segment_bytes=reader.segment_bytes,
+            index_segment_bytes=reader.index_segment_bytes,
+            formation=self._formation,
+            version=VERSION_WITH_START if has_start else VERSION_WITH_CONTROL_ENTRIES,
+        )
+
+    def run(self, stop_index: int, report: Progress) -> Restored:
+        source = self._source
+        with ExitStack() as stack:
+            for target in self._targets:
+                stack.enter_context(target)
+            for target in self._targets:
+                target.begin(source.start)
+            self._copy(stop_index, report)
+            last = self._targets[0].log.end
+            for target in self._targets:
+                self._close_log(target.log, max(last.term, 0) + 1)
+                target.prepare(target.log.end.term)
+            end = self._targets[0].log.end
+            assert all(target.log.end == end for target in self._targets), end
+            for target in self._targets:
+                target.complete()
+        return Restored(
+            group=source.record.group,
+            cluster_id=self._formation.cluster_id,
+            members=tuple(
+                RestoredMember(each.member_id, str(each), target.path, target.record.directory_id)
+                for each, target in zip(self._addresses, self._targets, strict=True)
+            ),
+            first_index=source.begin.index + 1,
+            last_index=last.index,
+            last_term=last.term,
+            last_chain=last.chain,
+            membership_index=end.index,
+            segment_bytes=source.reader.segment_bytes,
+            index_segment_bytes=source.reader.index_segment_bytes,
+        )
+
+    def _copy(self, stop_index: int, report: Progress) -> None:
+        first_index = self._source.begin.index + 1
+        for batch in self._source.reader.batches(first_index, stop_index):
+            for target in self._targets:
+                target.log.append(batch)
+            report(batch.last_index + 1 - first_index, stop_index - first_index)
+
+    def _close_log(self, log: CopiedLog, term: int) -> None:
+        """A no-op is the first entry of every term."""
+        addresses = tuple((each.member_id, str(each)) for each in self._addresses)
+        membership = Membership(self._replicas, self._replicas, addresses=addresses)
+        for kind, body in (
+            (EntryKind.NOOP, b""),
+            (EntryKind.MEMBERSHIP, encode_body(membership)),
+        ):
+            log.append_own(EntryBatch.control(kind, body), term)

@@ -1,0 +1,327 @@
+"""Taking a backup: the committed entries of a running log, byte for byte as its members have them.
+
+    cut        the last committed entry, confirmed by a majority; or, of a named member, as it knows it
+    same log?  the last entry that the backup holds is asked for: chains that agree there agree below
+    copy       what lies between, from one member; from the next one where it fails
+    verify     what was written is read back; the entry at the cut is asked for once more
+
+A follower gives the entries where one can: reading them costs the leader nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from quorumlog.backups.folding import state_at_end
+from quorumlog.client import LedgerClient, MemberStatusRow, connect
+from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS
+from quorumlog.config import DEFAULT_GROUP, MIB
+from quorumlog.errors import ConfigError, IndexOutOfRange, LedgerError, Unreachable
+from quorumlog.log_state.log_state import LogState
+from quorumlog.store.directory.backup_directory import BackupDirectory
+from quorumlog.store.directory.copied_log import CopiedLog
+from quorumlog.store.disk import Disk, OsDisk
+from quorumlog.store.ledger_store import LogPoint, LogStart
+from quorumlog.store.offline.directory_reader import DirectoryReader
+from quorumlog.version import VERSION
+from quorumlog.wire.client_messages import LayoutResponse
+
+Progress = Callable[[int, int], None]
+"""Called with (entries done, entries in all)."""
+
+BATCH_BYTES = 2 * MIB
+
+
+class BackupTaken(msgspec.Struct, frozen=True, kw_only=True):
+    """A backup that is complete: entries `first_index` .. `last_index`."""
+
+    directory: str
+    group: str
+    cluster_id: str
+    member_id: str
+    """That gave the entries, the last of several; "" if there was nothing to copy."""
+    first_index: int
+    last_index: int
+    last_term: int
+    last_chain: int
+    new_entries: int
+    new_bytes: int
+    time_ms: int | None
+    """The last time mark in it, milliseconds since 1970; None if the log has none."""
+    taken_ms: int
+
+
+def _no_progress(done: int, in_all: int) -> None:
+    """Nobody looks."""
+
+
+def backup(
+    servers: str | Sequence[str],
+    directory: str,
+    *,
+    group: str = DEFAULT_GROUP,
+    from_member: str | None = None,
+    timeout_ms: int = DEFAULT_TIMEOUT_MS,
+) -> BackupTaken:
+    """Copy a log into `directory`, or what is new since the last time. The cluster goes on meanwhile.
+
+    What was acknowledged before the call is in it. `from_member`: only this member is asked; nobody need
+    lead then, and the newest entries may be missing. Raises ConfigError (the directory holds something
+    else, or the backup of another log), LedgerError, DirectoryDamaged, StoreFailure; the backup that was
+    there stays as it was, and the next call goes on where this one ended.
+    """
+    with (
+        connect(servers, group=group, timeout_ms=timeout_ms) as log,
+        BackupTaking(log, directory, from_member=from_member) as taking,
+    ):
+        taking.prepare()
+        taking.copy()
+        taking.verify()
+        return taking.complete()
+
+
+class BackupTaking:
+    """The steps of one backup, in this order: `prepare`, `copy`, `verify`, `complete`."""
+
+    def __init__(
+        self,
+        log: LedgerClient,
+        directory: str,
+        *,
+        from_member: str | None = None,
+        disk: Disk | None = None,
+    ) -> None:
+        self._client = log
+        self._from_member = from_member
+        self._disk = disk or OsDisk()
+        self._target = BackupDirectory(self._disk, directory)
+        self._cut_index = -1
+        self._sources: list[MemberStatusRow] = []
+        self._new_bytes = 0
+        self._given_by = ""
+        self._first_new = 0
+
+    def __enter__(self) -> BackupTaking:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._target.close()
+
+    @property
+    def next_index(self) -> int:
+        """In front of which an interrupted backup goes on."""
+        return self._copied.end.index + 1 if self._target.log is not None else 0
+
+    @property
+    def _copied(self) -> CopiedLog:
+        assert self._target.log is not None, "prepare comes first"
+        return self._target.log
+
+    # ---------------------------------------------------------------- whom to ask for what
+
+    def prepare(self) -> None:
+        """Where the backup ends, who gives the entries, and that they go on with what is there."""
+        rows = self._client.status()
+        if self._from_member is None:
+            self._cut_index = self._client.end_index()
+        self._sources = self._sources_of(rows)
+        if self._from_member is not None:
+            self._cut_index = self._sources[0].committed_index
+            if self._cut_index < 0:
+                raise Unreachable(f"{self._from_member} knows of no committed entry; ask another member")
+        layout = self._layout()
+        if self._may_begin(layout):
+            sizes = (layout.segment_bytes, layout.index_segment_bytes)
+            start = _start_of(layout)
+            self._target.begin(self._client.group, layout.cluster_id, *sizes, start)
+        else:
+            self._refuse_another_log(layout)
+        self._first_new = self.next_index
+
+    def _sources_of(self, rows: Sequence[MemberStatusRow]) -> list[MemberStatusRow]:
+        """Those that may have it, best first. Raises ConfigError, Unreachable."""
+        if self._from_member is not None:
+            named = [row for row in rows if row.id == self._from_member]
+            if not named:
+                known = ", ".join(row.id for row in rows if row.id) or "none that answers"
+                raise ConfigError(f"there is no member {self._from_member!r}; the group has {known}")
+            if not named[0].reachable:
+                raise Unreachable(f"{self._from_member} cannot be reached: {named[0].problem}")
+            return named
+        able = [row for row in rows if row.reachable and row.committed_index >= 0]
+        if not able:
+            raise Unreachable("no member that answers knows of a committed entry")
+        # One that has the next entry first, of these one that is whole, of these one that follows.
+        next_index = self.next_index
+        return sorted(
+            able,
+            key=lambda row: (
+                max(row.ledger_begin_index, next_index),
+                row.damaged_entries > 0,
+                row.role == "leader",
+            ),
+        )
+
+    def _layout(self) -> LayoutResponse:
+        failures = []
+        for row in self._sources:
+            try:
+                return self._client.layout(row.id)
+            except LedgerError as error:
+                failures.append(f"{row.id}: {error}")
+        raise Unreachable(f"no member tells where its log begins: {'; '.join(failures)}")
+
+    # ---------------------------------------------------------------- the same log?
+
+    def _may_begin(self, layout: LayoutResponse) -> bool:
+        """There is nothing yet; or a backup that was never complete and never will be."""
+        log = self._target.log
+        if log is None or self._target.cut is not None:
+            return log is None
+        is_empty = log.end.index == log.store.begin.index
+        return is_empty or (log.end.index < layout.begin_index and not self._identity_problem(layout))
+
+    def _refuse_another_log(self, layout: LayoutResponse) -> None:
+        """Whether the backup is of just this log."""
+        problem = self._identity_problem(layout) or self._chain_problem(layout)
+        if problem:
+            raise ConfigError(
+                f"{self._target.path} is the backup of another log: {problem}. It stays as it is; name"
+                " another directory for this one"
+            )
+        if self._copied.end.index < layout.begin_index:
+            raise self._gap(layout.begin_index + 1)
+
+    def _identity_problem(self, layout: LayoutResponse) -> str:
+        """It is of another cluster, or has other segments."""
+        record = self._target.record
+        assert record is not None, "nothing was begun"
+        for name, theirs, ours in (
+            ("group", self._client.group, record.group),
+            ("cluster id", layout.cluster_id, record.cluster_id),
+            ("segment_bytes", layout.segment_bytes, self._target.sizes[0]),
+            ("index_segment_bytes", layout.index_segment_bytes, self._target.sizes[1]),
+        ):
+            if theirs != ours:
+                return f"its {name} is {ours}, and that of {layout.member_id} {theirs}"
+        return ""
+
+    def _chain_problem(self, layout: LayoutResponse) -> str:
+        """The last entry that both have is another one there."""
+        store, end = self._copied.store, self._copied.end
+        if end.index > self._cut_index and self._from_member is None:
+            return f"it ends at entry {end.index}, and the log at entry {self._cut_index}"
+        index = min(end.index, self._cut_index)  # a member that was named may lag
+        if index < max(layout.begin_index, store.begin.index):
+            return ""  # neither tells anything of it
+        point = store.point_on_disk(index)
+        if index == layout.begin_index:
+            is_same = (point.term, point.chain) == (layout.begin_term, layout.begin_chain)
+        else:
+            is_same = self._is_held(point)
+        return "" if is_same else f"entry {index} is another one there"
+
+    def _is_held(self, point: LogPoint) -> bool:
+        """By the leader, or the member that was named."""
+        index = point.index
+        for batch in self._client.read_batches(index, index + 1, from_member=self._from_member):
+            header = batch.first_header
+            return (header.index, header.term, header.chain_crc) == (index, point.term, point.chain)
+        return False
+
+    def _gap(self, begin_index: int) -> IndexOutOfRange:
+        last = self._copied.end.index
+        return IndexOutOfRange(
+            f"the log begins at index {begin_index} by now, and {self._target.path} ends at {last}: what"
+            " lay between was deleted before it was copied. The backup stays as it is; take a new one"
+            " into another directory, and take them more often than entries are deleted",
+            ledger_begin_index=begin_index,
+            committed_index=self._cut_index,
+        )
+
+    # ---------------------------------------------------------------- copying
+
+    def copy(self, report: Progress = _no_progress) -> None:
+        failures: list[tuple[str, LedgerError]] = []
+        for row in self._sources:
+            if self.next_index > self._cut_index:
+                break
+            try:
+                self._copy_from(row.id, report)
+            except LedgerError as error:
+                failures.append((row.id, error))
+        if self.next_index <= self._cut_index:
+            begins = [e.ledger_begin_index for _, e in failures if isinstance(e, IndexOutOfRange)]
+            if len(begins) == len(failures) and min(begins) > self.next_index:
+                raise self._gap(min(begins))
+            told = "; ".join(f"{member_id}: {error}" for member_id, error in failures)
+            raise Unreachable(f"no member could give the entries from {self.next_index} on: {told}")
+
+    def _copy_from(self, member_id: str, report: Progress) -> None:
+        self._given_by = member_id
+        stop_index = self._cut_index + 1
+        for batch in self._client.read_batches(
+            self.next_index, stop_index, from_member=member_id, batch_bytes=BATCH_BYTES
+        ):
+            self._copied.append(batch)
+            self._new_bytes += batch.total_bytes
+            report(self.next_index - self._first_new, stop_index - self._first_new)
+
+    # ---------------------------------------------------------------- what was written
+
+    def verify(self, report: Progress = _no_progress) -> None:
+        """Every entry that is new is read back from the disk, and the last one is the log's, too: its
+        chain is the digest of all. Raises DirectoryDamaged, ConfigError."""
+        log = self._copied
+        log.sync()
+        before = self._target.cut
+        first_index = log.store.begin.index + 1 if before is None else before.index + 1
+        stop_index = log.end.index + 1
+        with DirectoryReader(self._disk, self._target.path) as reader:
+            for batch in reader.batches(first_index, stop_index):
+                report(batch.last_index + 1 - first_index, stop_index - first_index)
+            if log.end.index >= first_index:
+                header = reader.header_at(log.end.index)
+                held = (header.term, header.chain_crc)
+                assert held == (log.end.term, log.end.chain), (header, log.end)
+        if log.end.index == self._cut_index and not self._is_held(log.end):
+            raise ConfigError(
+                f"{self._target.path}: entry {self._cut_index} is another one in the log, so this is the"
+                " backup of another; it stays as it was"
+            )
+
+    def complete(self) -> BackupTaken:
+        target, log = self._target, self._copied
+        state = state_at_end(log.store)
+        record = target.complete(
+            record=state.encode() if isinstance(state, LogState) else b"",
+            time_ms=state.time_ms if isinstance(state, LogState) else None,
+            taken_ms=time.time_ns() // 1_000_000,
+            release=VERSION,
+        )
+        assert record.cut is not None, record
+        new_entries = log.end.index + 1 - self._first_new
+        return BackupTaken(
+            directory=target.path,
+            group=record.group,
+            cluster_id=record.cluster_id,
+            member_id=self._given_by,
+            first_index=log.store.begin.index + 1,
+            last_index=record.cut.index,
+            last_term=record.cut.term,
+            last_chain=record.cut.chain,
+            new_entries=new_entries,
+            new_bytes=self._new_bytes,
+            time_ms=record.time_ms,
+            taken_ms=record.taken_ms,
+        )
+
+
+def _start_of(layout: LayoutResponse) -> LogStart | None:
+    if layout.begin_index < 0:
+        return None
+    point = LogPoint(layout.begin_index, layout.begin_term, layout.begin_chain, layout.begin_position)
+    return LogStart(point, layout.begin_record)

@@ -1,0 +1,218 @@
+"""MemberChanges: from what is asked for to the membership that a leader proposes, and to its end.
+
+    add          a directory that is connected becomes a learner
+    promote      a learner that has caught up becomes a voter
+    remove       a voter or a learner is a member no more; a leader hands over first
+    replace      the directory of a voter by the one that is connected under its name now
+    set-address  where a member is to be found
+
+A change of voters is a joint membership first (`consensus/membership_change.py`); this leader, or the
+one after it, ends it as soon as it may."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import NamedTuple
+
+from quorumlog.config import GroupConfig
+from quorumlog.consensus.membership import Membership
+from quorumlog.consensus.raft_node import RaftNode
+from quorumlog.consensus.ready import Role, RoleChange
+from quorumlog.entry import EntryId, Replica
+from quorumlog.errors import LedgerError, MembershipRefused, OutcomeUnknown
+from quorumlog.log_state.control_entries import ControlBody
+from quorumlog.node.transfers import TransferOutcome, Transfers
+from quorumlog.node.writing.memberships import body_of
+
+
+class MemberVerb(StrEnum):
+    ADD = "add"
+    PROMOTE = "promote"
+    REMOVE = "remove"
+    REPLACE = "replace"
+    SET_ADDRESS = "set-address"
+
+
+class MemberChange(NamedTuple):
+    """What somebody asks for."""
+
+    verb: MemberVerb
+    member_id: str
+    address: str = ""
+    """Of ADD and SET_ADDRESS: `host:port`."""
+    dry_run: bool = False
+    """Only say whether it would be done."""
+
+
+MemberOutcome = Membership | LedgerError
+"""What holds once it is committed, or why nothing has changed; OutcomeUnknown where nobody can tell."""
+
+
+class MemberChanges:
+    def __init__(
+        self,
+        config: GroupConfig,
+        raft: RaftNode,
+        transfers: Transfers,
+        propose: Callable[[ControlBody], EntryId],
+        refusal_unless_leading: Callable[[], LedgerError | None],
+    ) -> None:
+        self._raft = raft
+        self._transfers = transfers
+        self._propose = propose
+        self._refusal_unless_leading = refusal_unless_leading
+        self._done: Callable[[MemberOutcome], None] | None = None
+        """Of the change that is under way, if somebody waits for it."""
+        self.configure(config)
+
+    def configure(self, config: GroupConfig) -> None:
+        self._own_id = config.member_id
+        self._configured = {member.member_id: str(member) for member in config.members}
+
+    # ---------------------------------------------------------------- what is asked for
+
+    def request(
+        self, change: MemberChange, now_ms: float, done: Callable[[MemberOutcome], None]
+    ) -> None:
+        """`done` gets one outcome; of a change that is made, once it is committed."""
+        refusal = self._refusal_unless_leading()
+        if refusal is not None:
+            done(refusal)
+            return
+        try:
+            wanted = self._wanted(change)
+            if wanted == self._raft.status().membership:
+                done(wanted)
+                return
+            self._raft.members.check(wanted)
+            if change.dry_run:
+                done(wanted.final())
+            elif change.verb is MemberVerb.REMOVE and change.member_id == self._own_id:
+                self._hand_over(now_ms, done)
+            else:
+                self._propose(body_of(wanted))
+                self._done = done
+        except LedgerError as error:
+            done(error)
+
+    def _wanted(self, change: MemberChange) -> Membership:
+        """Raises MembershipRefused."""
+        present = self._raft.status().membership
+        present = present._replace(addresses=self.addresses_of(present))
+        if change.verb is MemberVerb.ADD:
+            return self._with_learner(present, change)
+        member_id = change.member_id
+        named = [replica for replica in present.members() if replica.member_id == member_id]
+        if not named:
+            names = ", ".join(sorted({replica.member_id for replica in present.members()}))
+            raise MembershipRefused(f"{member_id} is not among the members: {names}")
+        if change.verb is MemberVerb.SET_ADDRESS:
+            return self._with_address(present, member_id, change.address)
+        replica = named[-1]
+        learners = tuple(learner for learner in present.learners if learner.member_id != member_id)
+        if change.verb is MemberVerb.PROMOTE:
+            if replica not in present.learners:
+                raise MembershipRefused(f"{member_id} is a voter already")
+            return present._replace(new=_sorted((*present.new, replica)), learners=learners)
+        others = tuple(voter for voter in present.new if voter.member_id != member_id)
+        if change.verb is MemberVerb.REMOVE:
+            wanted = present._replace(new=others, learners=learners)
+            return wanted if wanted.is_joint else wanted.final()
+        assert change.verb is MemberVerb.REPLACE, change
+        fresh = self._connected_as(member_id, change)
+        if fresh in present.members():
+            raise MembershipRefused(f"{member_id} is connected with the directory that is a member")
+        if replica in present.learners:
+            return present._replace(learners=_sorted((*learners, fresh)))
+        return present._replace(new=_sorted((*others, fresh)))
+
+    def _with_learner(self, present: Membership, change: MemberChange) -> Membership:
+        member_id = change.member_id
+        if any(replica.member_id == member_id for replica in present.members()):
+            raise MembershipRefused(
+                f"{member_id} is a member already; `member replace` gives it another directory"
+            )
+        learners = _sorted((*present.learners, self._connected_as(member_id, change)))
+        return self._with_address(present._replace(learners=learners), member_id, change.address)
+
+    def _connected_as(self, member_id: str, change: MemberChange) -> Replica:
+        """The directory that answers under this name."""
+        found = [replica for replica in self._raft.connected if replica.member_id == member_id]
+        if not found:
+            where = f" at {change.address}" if change.address else ""
+            raise MembershipRefused(
+                f"{member_id} does not answer{where}: start it with the same --group, and with itself"
+                " and the present members in --members",
+                retry_after_ms=500,
+            )
+        return found[0]
+
+    def _with_address(self, present: Membership, member_id: str, address: str) -> Membership:
+        addresses = dict(present.addresses)
+        holder = next((m for m, a in addresses.items() if a == address and m != member_id), None)
+        if holder is not None:
+            raise MembershipRefused(f"{address} is the address of {holder}")
+        addresses[member_id] = address
+        return present._replace(addresses=tuple(sorted(addresses.items())))
+
+    def addresses_of(self, membership: Membership) -> tuple[tuple[str, str], ...]:
+        """Where the members are, by the membership, or else by the options of this one."""
+        known = {**self._configured, **dict(membership.addresses)}
+        ids = sorted({replica.member_id for replica in membership.members()})
+        return tuple((member_id, known[member_id]) for member_id in ids if member_id in known)
+
+    def _hand_over(self, now_ms: float, done: Callable[[MemberOutcome], None]) -> None:
+        """Whoever leads then removes this member; the client goes there with its request."""
+        voters = [peer for peer in self._raft.status().peers if peer.is_voter]
+        nearest = max(voters, key=lambda peer: peer.water_mark, default=None)
+        if nearest is None:
+            done(MembershipRefused("nobody else can lead: no other voter is connected"))
+            return
+
+        def handed_over(outcome: TransferOutcome) -> None:
+            refusal = self._refusal_unless_leading()
+            if isinstance(outcome, LedgerError):
+                done(outcome)
+            else:
+                done(refusal or MembershipRefused("it leads again", retry_after_ms=100))
+
+        self._transfers.request(nearest.replica.member_id, now_ms, handed_over)
+
+    # ---------------------------------------------------------------- what is under way
+
+    def tick(self) -> None:
+        """With every turn: a joint membership is ended as soon as it may be."""
+        due = self._raft.members.due()
+        if due is not None:
+            try:
+                self._propose(body_of(due))
+            except LedgerError:
+                return  # no space, or the state is not known: the next turn tries again
+        if self._done is not None and self._is_committed:
+            self._end(self._raft.status().membership)
+
+    @property
+    def _is_committed(self) -> bool:
+        status = self._raft.status()
+        return not status.membership.is_joint and status.membership_index <= status.committed_index
+
+    def role_changed(self, change: RoleChange) -> None:
+        if change.role is Role.LEADER or self._done is None:
+            return
+        if self._is_committed:
+            self._end(self._raft.status().membership)
+        else:
+            self._end(OutcomeUnknown("leadership was lost; the change of members may still be made"))
+
+    def close(self) -> None:
+        self._end(OutcomeUnknown("the member is stopping; the change of members may still be made"))
+
+    def _end(self, outcome: MemberOutcome) -> None:
+        done, self._done = self._done, None
+        if done is not None:
+            done(outcome)
+
+
+def _sorted(replicas: tuple[Replica, ...]) -> tuple[Replica, ...]:
+    return tuple(sorted(replicas))

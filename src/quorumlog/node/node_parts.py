@@ -1,0 +1,169 @@
+"""NodeParts: what a member is made of, and which part knows which. Nothing happens here."""
+
+from __future__ import annotations
+
+import random
+from typing import Protocol
+
+from quorumlog.config import MIB, GroupConfig
+from quorumlog.consensus.messages import (
+    AnyPeerMessage,
+)
+from quorumlog.consensus.raft_node import RaftNode
+from quorumlog.entry import Durability, EntryId, Replica
+from quorumlog.errors import LedgerError
+from quorumlog.log_state.control_entries import ControlBody
+from quorumlog.node.begin.log_drops import LogDrops
+from quorumlog.node.begin.log_replacement import LogReplacement
+from quorumlog.node.member_changes import MemberChanges
+from quorumlog.node.pending_appends import (
+    PendingAppends,
+)
+from quorumlog.node.ports import Host
+from quorumlog.node.reading.confirmations import Confirmations, Confirmed
+from quorumlog.node.reading.mark_finder import MarkFinder
+from quorumlog.node.reading.readable_log import ReadableLog
+from quorumlog.node.repair.repairer import Repairer
+from quorumlog.node.repair.scrubber import Scrubber
+from quorumlog.node.retention.reader_moves import ReaderMoves
+from quorumlog.node.sending.catch_up_pace import CatchUpPace
+from quorumlog.node.sending.install_sender import InstallSender
+from quorumlog.node.sending.push_sender import PushSender
+from quorumlog.node.sending.recent_batches import RecentBatches
+from quorumlog.node.transfers import Transfers
+from quorumlog.node.writing.append_conditions import AppendConditions
+from quorumlog.node.writing.batch_former import BatchFormer
+from quorumlog.node.writing.flusher import Flusher
+from quorumlog.node.writing.log_state_keeper import LogStateKeeper
+from quorumlog.node.writing.log_writer import LogWriter
+from quorumlog.node.writing.producer_sessions import ProducerSessions
+from quorumlog.node.writing.time_marks import TimeMarks
+from quorumlog.store.directory.member_directory import MemberDirectory
+
+RECENT_BYTES = 16 * MIB
+"""Newest entries kept in memory for pushes and tailing readers."""
+
+
+class Carrier(Protocol):
+    """What parts ask of the node that they are parts of."""
+
+    committed_index: int
+    durable_committed_index: int
+
+    def carry_out_all(self) -> None: ...
+
+    def receive(self, message: AnyPeerMessage) -> None: ...
+
+    def propose_control(self, body: ControlBody) -> EntryId: ...
+
+    def confirm_leadership(self, done: Confirmed, owner: object = None) -> None: ...
+
+    def refusal_unless_leading(self) -> LedgerError | None: ...
+
+
+class NodeParts:
+    def __init__(
+        self,
+        node: Carrier,
+        config: GroupConfig,
+        directory: MemberDirectory,
+        host: Host,
+        rng: random.Random,
+        now_ms: float,
+    ) -> None:
+        store, replica = directory.store, Replica(config.member_id, directory.directory_id)
+        in_memory = directory.durability is Durability.MEMORY
+        term_runs = store.term_runs()  # which may find damage, so before the ranges are taken
+        self.raft = RaftNode(
+            config.consensus,
+            replica,
+            [m.member_id for m in config.members],
+            formation=directory.formation,
+            hard_state=directory.hard_state,
+            term_runs=term_runs,
+            before_begin=store.begin.entry_id,
+            ledger_end_index=store.end.index,
+            committed_index=directory.committed_index,
+            async_mode=directory.durability is Durability.ASYNC,
+            random=rng,
+            now_ms=now_ms,
+            damaged=[(each.first_index, each.stop_index) for each in store.damaged],
+            owed_index=-1 if store.start is None else store.start.owed_index,
+        )
+        self.pending = PendingAppends()
+        self.recent = RecentBatches(RECENT_BYTES)
+        self.repairer = Repairer(
+            replica,
+            self.raft,
+            store,
+            host,
+            node.carry_out_all,
+            lambda: directory.hard_state.term,
+            lambda start: self.drops.give_up_below(start, node.durable_committed_index),
+        )
+        self.log_state = LogStateKeeper(directory, self.raft, host, self.repairer.found)
+        self.writer = LogWriter(
+            self.raft, store, self.recent, self.repairer, self.log_state, host, node.receive
+        )
+        self.pace = CatchUpPace(
+            config.catch_up_bytes_per_second,
+            config.consensus.push_limit_bytes,
+            now_ms,
+            store.end.position,
+        )
+        self.pushes = PushSender(
+            replica, self.raft, store, self.recent, host, self.pace, self.repairer.found
+        )
+        self.installs = InstallSender(replica, config.consensus, self.raft, store, host, self.pace)
+        self.scrubber = Scrubber(
+            0 if in_memory else config.storage.scrub_bytes_per_second,
+            config.storage.scrub_start_delay_ms,
+            store,
+            host,
+            self.repairer,
+            now_ms,
+        )
+        self.flusher = Flusher(config.storage, directory, self.raft, host, now_ms, self.repairer.found)
+        self.transfers = Transfers(self.raft, self.pending, config.consensus.election_timeout_ms)
+        conditions = AppendConditions(
+            self.raft, store, self.pending, host, node.confirm_leadership, self.repairer
+        )
+        self.sessions = ProducerSessions(
+            self.raft,
+            self.pending,
+            self.log_state,
+            node.confirm_leadership,
+            lambda: host.weakest_durability(directory.durability),
+            node.carry_out_all,
+            node.propose_control,
+        )
+        self.former = BatchFormer(
+            config,
+            self.raft,
+            store,
+            self.pending,
+            self.writer,
+            self.flusher,
+            self.transfers,
+            conditions,
+            TimeMarks(self.raft, self.log_state),
+            self.sessions,
+        )
+        self.members = MemberChanges(
+            config, self.raft, self.transfers, node.propose_control, node.refusal_unless_leading
+        )
+        self.drops = LogDrops(directory, self.raft, host, node.carry_out_all)
+        self.replacement = LogReplacement(
+            replica, directory, config.storage.segment_bytes, self.raft, host, node.carry_out_all
+        )
+        self.confirmations = Confirmations(self.raft)
+        self.readers = ReaderMoves(
+            store, self.log_state, node.refusal_unless_leading, node.propose_control
+        )
+        self.readable = ReadableLog(self.raft, store, self.recent, config.member_id)
+        self.marks = MarkFinder(
+            store,
+            host,
+            lambda: (self.log_state.committed, node.committed_index),
+            self.repairer.found,
+        )

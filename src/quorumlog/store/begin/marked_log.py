@@ -1,0 +1,118 @@
+"""Which time mark holds at an index, and which one held at a time; of a log on disk, without reading it.
+
+The states that are saved in front of segments say between which two borders the mark lies. In the one
+segment that is left, marks rise with their indices, so halving finds it: each look goes backwards from
+a place to the last mark in front of it, by the kinds of entries alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import msgspec
+
+from quorumlog.batch import EntryBatch
+from quorumlog.entry import EntryKind
+from quorumlog.log_state.control_entries import TimeMark, decode_body
+from quorumlog.log_state.log_state import LogState, decode_state
+from quorumlog.store.ledger_store import LedgerStore
+
+LOOK_ENTRIES = 4096
+"""How many entries are looked at first; then ever more."""
+MOST_LOOK_ENTRIES = 1 << 18
+
+
+class Mark(msgspec.Struct, frozen=True):
+    index: int
+    """Of the TIME entry, which may be in front of the log's begin."""
+    time_ms: int
+
+
+class MarkedLog(Protocol):
+    @property
+    def begin_index(self) -> int:
+        """Of the entry in front of the first that is held."""
+
+    def states(self) -> Iterator[tuple[int, bytes]]:
+        """(index, record of the log's state up to there), the newest first; that of the begin last, if
+        there is one. Some may be missing."""
+
+    def control_batches(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
+        """See `LedgerStore.control_batches`."""
+
+
+class StoredLog(MarkedLog):
+    def __init__(self, store: LedgerStore) -> None:
+        self._store = store
+
+    @property
+    def begin_index(self) -> int:
+        return self._store.begin.index
+
+    def states(self) -> Iterator[tuple[int, bytes]]:
+        for saved in self._store.borders.saved():
+            yield saved.point.index, saved.record
+        start = self._store.start
+        if start is not None:
+            yield start.point.index, start.record
+
+    def control_batches(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
+        return self._store.control_batches(first_index, stop_index)
+
+
+def mark_at_index(log: MarkedLog, index: int) -> Mark | None:
+    """The last one at or in front of this entry, which is committed. Raises what `control_batches`
+    raises."""
+    first_index, mark = log.begin_index + 1, None
+    for border, state in _known(log):
+        if border <= index:
+            first_index, mark = border + 1, mark_of(state)
+            break
+    return _last_in(log, first_index, index + 1) or mark
+
+
+def mark_at_time(log: MarkedLog, time_ms: int, stop_index: int) -> Mark | None:
+    """The last one that says this time or an earlier one, in front of `stop_index`. Raises what
+    `control_batches` raises."""
+    first_index, mark = log.begin_index + 1, None
+    for border, state in _known(log):
+        known = mark_of(state)
+        if known is None or known.time_ms <= time_ms:
+            if border < stop_index:
+                first_index, mark = border + 1, known
+                break
+        else:
+            stop_index = min(stop_index, border + 1)
+    while first_index < stop_index:
+        middle = (first_index + stop_index) // 2
+        found = _last_in(log, first_index, middle + 1)
+        if found is not None and found.time_ms > time_ms:
+            stop_index = found.index
+        else:
+            first_index, mark = middle + 1, found or mark
+    return mark
+
+
+def mark_of(state: LogState) -> Mark | None:
+    return None if state.time_ms is None else Mark(state.time_index, state.time_ms)
+
+
+def _known(log: MarkedLog) -> Iterator[tuple[int, LogState]]:
+    for index, record in log.states():
+        state = decode_state(record)
+        if isinstance(state, LogState):
+            yield index, state
+
+
+def _last_in(log: MarkedLog, first_index: int, stop_index: int) -> Mark | None:
+    entries = LOOK_ENTRIES
+    while first_index < stop_index:
+        look_index = max(first_index, stop_index - entries)
+        for batch in reversed(list(log.control_batches(look_index, stop_index))):
+            if batch.first_header.magic == EntryKind.TIME:
+                body = decode_body(EntryKind.TIME, batch.body(0))
+                if isinstance(body, TimeMark):
+                    return Mark(batch.first_index, body.time_ms)
+        stop_index, entries = look_index, min(4 * entries, MOST_LOOK_ENTRIES)
+    return None

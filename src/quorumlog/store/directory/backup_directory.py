@@ -1,0 +1,204 @@
+"""BackupDirectory: a directory that a log is copied into, time and again (files/backup_file.py).
+
+    backup       first: from here on it is a backup, whatever comes
+    start, hardstate, durable, data, index
+    member       the log can be opened
+    ...          entries, synced
+    backup       replaced: the cut is complete
+
+A process that is killed at any step leaves the cut as it was. What lies behind it goes on being of use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from quorumlog.entry import Formation, HardState
+from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
+from quorumlog.store.directory.copied_log import (
+    CopiedLog,
+    clear_files,
+    copy_config,
+    make_files,
+    save_promises,
+)
+from quorumlog.store.directory.foreign_files import LOCK_NAME
+from quorumlog.store.disk import Disk, DiskLock, refusal
+from quorumlog.store.files.backup_file import BACKUP_NAME, BackupRecord, load_backup, save_backup
+from quorumlog.store.files.member_file import (
+    MEMBER_NAME,
+    VERSION_WITH_CONTROL_ENTRIES,
+    VERSION_WITH_START,
+    MemberRecord,
+    load_member,
+    save_member,
+)
+from quorumlog.store.ledger_store import LogPoint, LogStart
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    try:
+        yield
+    except (PermissionError, NotADirectoryError, FileExistsError) as error:
+        raise ConfigError(refusal(path, "used for a backup", error)) from error
+    except OSError as error:
+        raise StoreFailure(refusal(path, "used for a backup", error)) from error
+
+
+class BackupDirectory:
+    """A context manager; one process at a time has it open."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        """What is there, or a new directory. Raises ConfigError (it holds something else, or is in
+        use), DirectoryDamaged, StoreFailure."""
+        self.path = path = path.rstrip("/") or "/"
+        self._disk = disk
+        self.record: BackupRecord | None = None
+        """None: nothing was begun."""
+        self.log: CopiedLog | None = None
+        """None: no entry was ever copied."""
+        self.sizes = (0, 0)
+        """segment_bytes and index_segment_bytes, once there is a log."""
+        with _named(path):
+            disk.make_directory(path)
+            self._refuse_foreign()
+            self._lock = self._locked()
+            try:
+                self.record = load_backup(disk, path)
+                self._open()
+            except BaseException:
+                self.close()
+                raise
+
+    def __enter__(self) -> BackupDirectory:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self.log is not None:
+            self.log.close()
+            self.log = None
+        self._lock.release()
+
+    # ---------------------------------------------------------------- opening
+
+    def _refuse_foreign(self) -> None:
+        names = set(self._disk.list(self.path))
+        if BACKUP_NAME in names:
+            return
+        if MEMBER_NAME in names:
+            raise ConfigError(
+                f"{self.path} is the data directory of a member; name another directory for the backup"
+            )
+        known = {LOCK_NAME, f"{BACKUP_NAME}.tmp", "lost+found"}
+        foreign = sorted(name for name in names - known if not name.startswith("."))
+        if foreign:
+            raise ConfigError(
+                f"{self.path} holds something else than a backup ({foreign[0]}); name an empty directory"
+            )
+
+    def _locked(self) -> DiskLock:
+        try:
+            return self._disk.lock(f"{self.path}/{LOCK_NAME}")
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"{self.path} is in use: another backup goes there (it holds {self.path}/{LOCK_NAME});"
+                " wait for its end, or name another directory"
+            ) from error
+
+    def _open(self) -> None:
+        member = load_member(self._disk, self.path) if self.record is not None else None
+        if member is None:
+            if self.record is not None and self.record.cut is not None:
+                raise self._damaged(MEMBER_NAME, "is missing")
+            return
+        self.sizes = (member.segment_bytes, member.index_segment_bytes)
+        try:
+            self.log = CopiedLog.open(self._disk, self.path, copy_config(*self.sizes))
+        except FileNotFoundError as error:
+            raise self._damaged("durable", "is missing") from error
+        self._check_cut()
+
+    def _check_cut(self) -> None:
+        """What was complete once still is. Raises DirectoryDamaged."""
+        assert self.log is not None and self.record is not None, self.path
+        for damaged in self.log.store.damaged:
+            raise self._damaged(damaged.path, str(damaged), damaged.before.position)
+        cut, end = self.record.cut, self.log.end
+        if cut is None:
+            return
+        if end.index < cut.index:
+            raise self._damaged(
+                "data", f"ends at entry {end.index}, before the cut at entry {cut.index}"
+            )
+        point = self.log.store.point_on_disk(cut.index)
+        if (point.term, point.chain) != (cut.term, cut.chain):
+            raise self._damaged("data", f"holds another entry {cut.index} than the one of the cut")
+
+    def _damaged(self, name: str, problem: str, position: int = 0) -> DirectoryDamaged:
+        return DirectoryDamaged(
+            f"{self.path}/{name} {problem} (position {position}): the backup is damaged; take one into"
+            " another directory, and see quorumlog verify for what this one still holds",
+            path=f"{self.path}/{name}",
+            position=position,
+        )
+
+    # ---------------------------------------------------------------- copying
+
+    @property
+    def cut(self) -> LogPoint | None:
+        return self.record.cut if self.record is not None else None
+
+    def begin(
+        self,
+        group: str,
+        cluster_id: str,
+        segment_bytes: int,
+        index_segment_bytes: int,
+        start: LogStart | None,
+    ) -> CopiedLog:
+        """A log that begins at index 0, or behind `start`. What an earlier one has left goes, which was
+        never complete."""
+        assert self.cut is None, self.record
+        config = copy_config(segment_bytes, index_segment_bytes)
+        if self.log is not None:
+            self.log.close()
+            self.log = None
+        record = BackupRecord(group=group, cluster_id=cluster_id)
+        with _named(self.path):
+            clear_files(self._disk, self.path)
+            save_backup(self._disk, self.path, record)
+            make_files(self._disk, self.path, start)
+            member = MemberRecord(
+                group=group,
+                member_id="",
+                directory_id="",
+                segment_bytes=segment_bytes,
+                index_segment_bytes=index_segment_bytes,
+                formation=Formation(cluster_id=cluster_id),
+                version=VERSION_WITH_CONTROL_ENTRIES if start is None else VERSION_WITH_START,
+            )
+            save_member(self._disk, self.path, member)
+            self.record, self.sizes = record, (segment_bytes, index_segment_bytes)
+            self.log = CopiedLog.open(self._disk, self.path, config)
+        return self.log
+
+    def complete(self, record: bytes, time_ms: int | None, taken_ms: int, release: str) -> BackupRecord:
+        """All that was copied is the backup from now on; on disk when this returns."""
+        assert self.log is not None and self.record is not None, self.path
+        self.log.sync()
+        cut = self.log.end
+        done = msgspec.structs.replace(
+            self.record, cut=cut, record=record, time_ms=time_ms, taken_ms=taken_ms, release=release
+        )
+        with _named(self.path):
+            save_promises(self._disk, self.path, HardState(max(cut.term, 0), None), cut)
+            save_backup(self._disk, self.path, done)
+        self.record = done
+        return done

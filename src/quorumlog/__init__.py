@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from quorumlog.config import ConsensusConfig, GroupConfig, MemberAddress, StoreConfig
     from quorumlog.entry import AppendReceipt, Durability
     from quorumlog.errors import (
+        AlreadyCommitted,
         BadRequest,
         BodyTooLarge,
         ConfigError,
@@ -50,12 +51,16 @@ if TYPE_CHECKING:
         OutOfSequence,
         Overloaded,
         PendingFull,
+        ProducerExpired,
+        ProducerFenced,
         ProtocolViolation,
         RangeDamaged,
         ReaderMoved,
         Refused,
         RequestTimeout,
+        SequenceGap,
         StoreFailure,
+        TooManyProducers,
         TooManyReaders,
         TransferFailed,
         UnknownGroup,
@@ -64,8 +69,15 @@ if TYPE_CHECKING:
         WrongLastIndex,
     )
     from quorumlog.server import LedgerServer, LocalCluster
+    from quorumlog.wire.client_messages import ProducerInfo
 
 __all__ = [
+    "AlreadyCommitted",
+    "ProducerExpired",
+    "ProducerFenced",
+    "SequenceGap",
+    "TooManyProducers",
+    "ProducerInfo",
     "AppendReceipt",
     "AsyncLedgerClient",
     "BadRequest",
@@ -137,6 +149,7 @@ _HOMES = {
     ),
     "config": ("ConsensusConfig", "GroupConfig", "MemberAddress", "StoreConfig"),
     "entry": ("AppendReceipt", "Durability"),
+    "wire.client_messages": ("ProducerInfo",),
     "server": ("LedgerServer", "LocalCluster"),
 }
 """Public names that are no errors, by module; imported at first use, so that a Spark worker never loads

@@ -311,6 +311,11 @@ class EntryBatch:
             return False
         return bool(np.isin(self.words()[SHAPE] >> BITS_32, _OF_A_FULL_DISK).all())
 
+    @property
+    def is_small_control(self) -> bool:
+        """Only no-ops, which may use all of the reserve: who votes must leave some for them."""
+        return self.may_use_reserve and self.total_bytes == HEADER_BYTES * self.count
+
     def log_state_positions(self) -> list[int]:
         """Where in the batch entries lie from which the log's state follows: none, almost always."""
         if self.count == 1:

@@ -324,7 +324,7 @@ class GroupConfig:
     linger_ms: int = _number(0, 0, DAY_MS)
     """A batch waits so long for more appends before it is formed. 0: batches form while the disk works,
     and nobody waits for nothing."""
-    time_marks: bool = False
+    time_marks: bool = True
     """A leader notes the time in the log, at most once a second and only where data follows: `read
     --since`, `append_time` and retention by age rest on it. Off: the indices of data are consecutive but
     for what elections write."""

@@ -94,6 +94,10 @@ class EntryRange(msgspec.Struct, frozen=True, order=True, array_like=True, gc=Fa
     count: int
     term: int
 
+    @property
+    def indices(self) -> range:
+        return range(self.first_index, self.first_index + self.count)
+
 
 class AppendReceipt(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """A committed append: entries `first_index` .. `first_index + count - 1`, all of `term`."""
@@ -131,7 +135,7 @@ class AppendReceipt(msgspec.Struct, frozen=True, order=True, array_like=True, gc
         several = tuple(joined) if len(joined) > 1 else ()
         return cls(joined[-1].term, joined[0].first_index, count, durability, several)
 
-    def indices(self) -> list[int]:
-        """Of each entry, in their order."""
-        ranges = self.ranges or (EntryRange(self.first_index, self.count, self.term),)
-        return [at for one in ranges for at in range(one.first_index, one.first_index + one.count)]
+    @property
+    def parts(self) -> tuple[EntryRange, ...]:
+        """Where its entries lie, in their order: one part, almost always."""
+        return self.ranges or (EntryRange(self.first_index, self.count, self.term),)

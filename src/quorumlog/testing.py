@@ -77,7 +77,9 @@ class SimulatedLog:
             link_fault_every_ms=fault_every_ms,
             clients=0,
             drops_segments=False,
+            has_retention=False,
         )
+        profile = replace(profile, storage=replace(profile.storage, retention="off"))
         self.trace = Trace()
         self._cluster = SimCluster(random, profile, self.trace)
         # It tells requests apart by their bodies, which here are the caller's.

@@ -1,4 +1,4 @@
-"""What a backup asks of a cluster, answered from stores: no sockets, so a disk may stop anywhere."""
+"""What a backup asks of a cluster, answered from stores: no sockets, and a disk may stop at any step."""
 
 from __future__ import annotations
 

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Self
 
 import pytest
 
 from quorumlog import LocalCluster, StoreConfig, connect
 from quorumlog.config import KIB
 from quorumlog.server.free_ports import free_ports
+from quorumlog.store.disk import OsDisk
+from quorumlog.store.files.backup_file import load_backup
 from tests.cli.conftest import Cli, objects, plain
-from tests.waiting import wait_until_identical
+from tests.dropping import drop_before_newest_border
+from tests.waiting import eventually, wait_until_identical
+
+Start = Callable[..., subprocess.Popen[bytes]]
 
 STORAGE = StoreConfig(segment_bytes=16 * KIB, index_segment_bytes=1 * KIB)
 
@@ -57,7 +68,14 @@ def test_a_log_is_backed_up_while_it_works_and_later_what_is_new(
     verified = cli("verify", directory, *(running.data_dir(m.member_id) for m in running.members))
     assert verified.exit_code == 0, verified.output
     assert read_bodies(cli, directory) == held
-    assert f"index 0 to {end + 100}" in plain(cli("inspect", directory).stdout)
+    shown = plain(cli("inspect", directory).stdout)
+    assert f"index 0 to {end + 100}" in shown
+    assert f"of group default, cluster {said['cluster_id']}; complete up to index {end + 100}" in shown
+    (inspected,) = objects(cli("inspect", directory, "--json").stdout)
+    assert inspected["backup"]["last_index"] == end + 100
+    result = cli("recover", directory)
+    assert result.exit_code == 2
+    assert "is a backup and no member's directory" in plain(result.stderr)
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -103,3 +121,231 @@ def test_a_backup_becomes_a_new_cluster_that_elects_by_itself(
         rows = log.status()
         assert {row.cluster_id for row in rows} == {said["cluster_id"]}
         assert all(row.voters == count and not row.problems and not row.waits_for for row in rows)
+
+
+# ---------------------------------------------------------------- in the middle
+
+
+class StallingRelay:
+    """Between a client and a server: passes on so many bytes of answers and then nothing more, until it
+    is told to go on."""
+
+    def __init__(self, address: str, answer_bytes: int) -> None:
+        host, _, port = address.rpartition(":")
+        self._target = (host, int(port))
+        self._left_bytes = answer_bytes
+        self.stalled = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._sockets: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for each in self._sockets:
+            each.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(self._target)
+            self._sockets += [client, server]
+            for source, target, is_answer in ((client, server, False), (server, client, True)):
+                threading.Thread(
+                    target=self._pass_on, args=(source, target, is_answer), daemon=True
+                ).start()
+
+    def _pass_on(self, source: socket.socket, target: socket.socket, is_answer: bool) -> None:
+        try:
+            while data := source.recv(16384):
+                if is_answer and self._left_bytes < len(data):
+                    self.stalled.set()
+                    return
+                self._left_bytes -= len(data) if is_answer else 0
+                target.sendall(data)
+        except OSError:
+            return
+
+
+def test_a_backup_that_is_killed_in_the_middle_goes_on(cli: Cli, start: Start, tmp_path: Path) -> None:
+    directory = tmp_path / "backup"
+    with LocalCluster(members=1, directory=tmp_path / "old") as cluster:
+        with connect(cluster.servers) as log:
+            for _ in range(12):
+                log.append_batch([bytes(1000)] * 1000)
+        with StallingRelay(cluster.servers, 8 << 20) as relay:
+            process = start("backup", "--servers", relay.address, "--to", directory)
+            assert relay.stalled.wait(60), process
+            busy = cli("backup", "--servers", cluster.servers, "--to", directory)
+            assert busy.exit_code == 2
+            assert "is in use: another backup goes there" in plain(busy.stderr)
+            process.kill()
+            process.wait()
+        refused = cli("restore", "--from", directory, "--members", "n0=h:1", "--to", f"n0={tmp_path}/x")
+        assert refused.exit_code == 2
+        assert "is a backup that was never complete; take it again" in plain(refused.stderr)
+        (said,) = objects(
+            cli("backup", "--servers", cluster.servers, "--to", directory, "--json").stdout
+        )
+        assert said["last_index"] == 12_000
+        assert 0 < said["new_entries"] < 12_000
+        cluster.stop("n0")
+        assert cli("verify", directory, cluster.data_dir("n0")).exit_code == 0
+
+
+def test_ctrl_c_says_where_it_goes_on(start: Start, tmp_path: Path) -> None:
+    directory = tmp_path / "backup"
+    with LocalCluster(members=1, directory=tmp_path / "old") as cluster:
+        with connect(cluster.servers) as log:
+            for _ in range(12):
+                log.append_batch([bytes(1000)] * 1000)
+        with StallingRelay(cluster.servers, 8 << 20) as relay:
+            process = start("backup", "--servers", relay.address, "--to", directory)
+            assert relay.stalled.wait(60), process
+            process.send_signal(signal.SIGINT)
+            _, told = process.communicate(timeout=60)
+            assert process.returncode == 130
+            assert b"; the same command goes on there" in told
+
+
+# ---------------------------------------------------------------- what is said
+
+
+def test_what_is_said_to_people(cli: Cli, running: LocalCluster, tmp_path: Path) -> None:
+    directory = tmp_path / "backup"
+    with connect(running.servers) as log:
+        log.append_batch(bodies(0, 50))
+    result = cli("backup", "--servers", running.servers, "--to", directory)
+    assert result.exit_code == 0, result.output
+    assert "holds entries 0 to 50, 51 of them new (" in plain(result.stdout)
+    assert "; verified, chain " in plain(result.stdout)
+    given = ("--from", directory, "--members", "n0=127.0.0.1:21911", "--to", f"n0={tmp_path}/n0")
+    result = cli("restore", *given, "--index", 20)
+    text = plain(result.stdout)
+    assert "restored entries 0 to 20 as cluster " in text
+    served = (
+        f"quorumlog serve --group default --id n0 --data-dir {tmp_path}/n0 --members n0=127.0.0.1:21911"
+    )
+    assert served in text
+    assert "--config here that says segment_bytes = 16384 and index_segment_bytes = 1024" in text
+
+
+def test_a_backup_of_another_cluster_is_left_alone(
+    cli: Cli, running: LocalCluster, tmp_path: Path
+) -> None:
+    directory = tmp_path / "backup"
+    assert cli("backup", "--servers", running.servers, "--to", directory).exit_code == 0
+    before = (directory / "backup").read_bytes()
+    with LocalCluster(members=1, storage=STORAGE) as other:
+        result = cli("backup", "--servers", other.servers, "--to", directory)
+    assert result.exit_code == 2
+    assert "is the backup of another log: its cluster id is" in plain(result.stderr)
+    assert (directory / "backup").read_bytes() == before
+
+
+def test_entries_that_were_deleted_before_they_were_copied(cli: Cli, tmp_path: Path) -> None:
+    directory = tmp_path / "backup"
+    with LocalCluster(members=1, directory=tmp_path / "old", storage=STORAGE) as cluster:
+        given = ("backup", "--servers", cluster.servers, "--to", directory)
+        assert cli(*given).exit_code == 0
+        with connect(cluster.servers) as log:
+            log.append_batch(bodies(0, 200))
+        cluster.stop("n0")
+        start = drop_before_newest_border(cluster.data_dir("n0"), STORAGE)
+        cluster.restart("n0")
+        result = cli(*given)
+        assert result.exit_code == 1
+        assert f"the log begins at index {start.point.index + 1} by now" in plain(result.stderr)
+        assert cli("verify", directory).exit_code == 0
+        again = tmp_path / "again"
+        result = cli("backup", "--servers", cluster.servers, "--to", again, "--json")
+        (said,) = objects(result.stdout)
+        assert said["first_index"] == start.point.index + 1
+        members = f"n0=127.0.0.1:{free_ports(1)[0]}"
+        result = cli("restore", "--from", again, "--members", members, "--to", f"n0={tmp_path}/new/n0")
+        assert result.exit_code == 0, result.output
+        assert cli("verify", tmp_path / "new" / "n0").exit_code == 0
+    port = int(members.rpartition(":")[2])
+    with (
+        LocalCluster(members=1, directory=tmp_path / "new", storage=STORAGE, ports=[port]) as cluster,
+        connect(cluster.servers) as log,
+    ):
+        assert log.layout().begin_index == start.point.index
+        assert log.append(b"new").term > said["last_term"]
+
+
+def test_up_to_a_time_by_the_marks_of_the_members(cli: Cli, tmp_path: Path) -> None:
+    with LocalCluster(members=1, storage=STORAGE, time_marks=True) as cluster:
+        with connect(cluster.servers) as log:
+            log.append_batch(bodies(0, 50))
+        given = ("backup", "--servers", cluster.servers, "--to", tmp_path / "b")
+        (said,) = objects(cli(*given, "--json").stdout)
+    mark = datetime.fromtimestamp(said["time_ms"] / 1000, UTC)
+    given = ("restore", "--from", tmp_path / "b", "--members", "n0=h:1", "--to", f"n0={tmp_path}/n0")
+    result = cli(*given, "--time", (mark - timedelta(milliseconds=1)).isoformat())
+    assert result.exit_code == 2
+    assert "is of a later time, at index 1; choose a later one" in plain(result.stderr)
+    (restored,) = objects(cli(*given, "--time", mark.isoformat(), "--json").stdout)
+    assert restored["last_index"] == said["last_index"] == 51
+
+
+def test_what_no_backup_holds_yet_is_kept(cli: Cli, running: LocalCluster, tmp_path: Path) -> None:
+    given = ("backup", "--servers", running.servers, "--to", tmp_path / "b", "--hold", "nightly")
+    with connect(running.servers) as log:
+        for round_number in range(2):
+            log.append_batch(bodies(0, 50))
+            eventually(lambda: cli(*given).exit_code == 0)  # once all members know of readers
+            record = load_backup(OsDisk(), str(tmp_path / "b"))
+            assert record is not None and record.cut is not None
+            (reader,) = log.readers()
+            assert (reader.name, reader.position, reader.hold) == (
+                "nightly",
+                record.cut.index + 1,
+                "archive",
+            ), round_number
+    result = cli(*given, "--from-member", "n0")
+    assert result.exit_code == 2
+    assert "--hold and --from-member exclude each other" in plain(result.stderr)
+
+
+def test_without_a_majority_what_one_member_knows(
+    cli: Cli, running: LocalCluster, tmp_path: Path
+) -> None:
+    with connect(running.servers) as log:
+        end = log.append_batch(bodies(0, 50)).last_index
+        wait_until_identical(log)
+    left, *gone = [member.member_id for member in running.members]
+    for member_id in gone:
+        running.kill(member_id)
+    given = ("backup", "--servers", running.servers, "--to", tmp_path / "b")
+    result = cli(*given, "--timeout", 1)
+    assert result.exit_code == 1
+    assert "--from-member" in plain(result.stderr)
+    (said,) = objects(cli(*given, "--from-member", left, "--json").stdout)
+    assert (said["last_index"], said["member_id"]) == (end, left)
+    result = cli(*given, "--from-member", gone[0])
+    assert result.exit_code == 1
+    assert f"{gone[0]} cannot be reached" in plain(result.stderr)
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (("--to", "n0"), "--to 'n0' must look like n0=/restored/n0"),
+        (("--to", "n0=a", "--to", "n0=b"), "--to names n0 twice"),
+        (("--to", "n0=a", "--time", "2026-11-23T12:00:00"), "a date and a time with its zone, as in"),
+        (("--to", "n0=a", "--time", "yesterday"), "--time 'yesterday' must be a date"),
+        (("--to", "n0=a", "--time", "2026-11-23T12:00:00Z", "--index", "3"), "exclude each other"),
+    ],
+)
+def test_slips_of_a_restore(cli: Cli, tmp_path: Path, options: tuple[str, ...], what: str) -> None:
+    result = cli("restore", "--from", tmp_path, "--members", "n0=h:1", *options)
+    assert result.exit_code == 2
+    assert what in plain(result.stderr)

@@ -14,9 +14,11 @@ from quorumlog import LocalCluster, connect
 from quorumlog.config import StoreConfig
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.files.damaged_ranges import DamagedRanges
-from quorumlog.store.ledger_store import DamagedRange, LogPoint
+from quorumlog.store.files.start_file import save_start
+from quorumlog.store.ledger_store import DamagedRange, LogPoint, LogStart
 from quorumlog.store.offline.directory_reader import DirectoryReader
 from tests.cli.conftest import LINES, NOT_TEXT, STORAGE, Cli, objects, plain
+from tests.store.test_drop import COUNT, drop, filled, start_at
 from tests.unpacking import unpack
 
 JAVA = Path(__file__).parents[1] / "fixtures" / "dledger-java" / "single"
@@ -28,6 +30,8 @@ INSPECT_KEYS = {
     "voted_for",
     "committed_index",
     "segments",
+    "start",
+    "states",
     "damage",
     "damaged",
 }
@@ -40,6 +44,8 @@ VERIFY_KEYS = [
     "ok",
     "problem",
     "damaged",
+    "ledger_begin_index",
+    "ledger_end_index",
 ]
 
 
@@ -443,3 +449,81 @@ def test_the_tools_open_a_directory_of_default_sizes(cli: Cli, tmp_path: Path) -
         directory = cluster.data_dir("n0")
     for command in (("verify", directory), ("inspect", directory), ("read", "--path", directory)):
         assert cli(*command).exit_code == 0, command
+
+
+# ---------------------------------------------------------------- logs without their first entries
+
+
+def begun_at(path: Path, first: int, count: int = COUNT) -> Path:
+    directory = filled(path, count=count)
+    for index in range(4, count, 4):
+        directory.store.borders.save(start_at(directory.store, index))
+    directory.write_checkpoint(directory.store.end)
+    if first:
+        drop(directory, first)
+    directory.close(clean=True)
+    return path
+
+
+def test_verify_compares_from_the_highest_begin_on(cli: Cli, tmp_path: Path) -> None:
+    paths = [begun_at(tmp_path / f"n{first}", first) for first in (0, 8, 16)]
+    result = cli("verify", *paths)
+    assert result.exit_code == 0, result.output
+    said = " ".join(plain(result.stdout).split())
+    assert "the 3 directories hold the same log from index 16 on, where the last of them begins" in said
+    rows = objects(cli("verify", *paths, "--json").stdout)
+    assert [row["ledger_begin_index"] for row in rows] == [0, 8, 16]
+    short = begun_at(tmp_path / "short", 0, count=20)
+    said = " ".join(plain(cli("verify", *paths, short).stdout).split())
+    assert (
+        "the 4 directories agree from index 16 on, where the last of them begins, up to index 19, where"
+        " the shortest ends" in said
+    )
+    shorter = begun_at(tmp_path / "shorter", 0, count=10)
+    result = cli("verify", paths[2], shorter)
+    said = " ".join(plain(result.stdout).split())
+    assert result.exit_code == 0
+    assert "the 2 directories have no entry in common: one begins at index 16, one ends at 9" in said
+
+
+def test_inspect_shows_the_start_and_the_states_at_borders(cli: Cli, tmp_path: Path) -> None:
+    path = begun_at(tmp_path / "n0", 8)
+    bad = path / "states" / f"{4096:020d}"
+    bad.write_bytes(b"?")
+    (found,) = objects(cli("inspect", path, "--json").stdout)
+    assert found["start"] == {
+        "before_index": 7,
+        "term": 1,
+        "position": 2048,
+        "record_bytes": len(b"state before 8"),
+        "replaces": False,
+        "good_slots": 2,
+    }
+    assert [(each["first_index"], each["problem"]) for each in found["states"]] == [
+        (12, ""),
+        (-1, "is damaged"),
+        (20, ""),
+    ]
+    said = " ".join(plain(cli("inspect", path).stdout).split())
+    assert "behind entry 7 (term 1), state of 14 B" in said
+    assert f"in front of 12, 20 states/{4096:020d} is damaged" in said
+    assert objects(cli("verify", path, "--json").stdout)[0]["ok"], "a state is a help"
+    start = bytearray((path / "start").read_bytes())
+    start[100] ^= 1
+    (path / "start").write_bytes(start)
+    assert "one of two slots is not good" in " ".join(plain(cli("inspect", path).stdout).split())
+
+
+def test_a_log_that_waits_to_replace_another_is_no_damage(cli: Cli, tmp_path: Path) -> None:
+    """The tools say what a start of the process will make of it."""
+    path = begun_at(tmp_path / "n0", 0)
+    start = LogStart(LogPoint(9, 7, 4711, 4096), b"of another log", replaces=True)
+    save_start(OsDisk(), str(path), start)
+    result = cli("verify", path)
+    assert result.exit_code == 0, result.output
+    (found,) = objects(cli("inspect", path, "--json").stdout)
+    assert (found["ledger_begin_index"], found["ledger_end_index"]) == (10, 9)
+    assert (found["committed_index"], found["durable_index"], found["damage"]) == (9, 9, [])
+    assert "removes the log that this one replaces" in " ".join(
+        plain(cli("inspect", path).stdout).split()
+    )

@@ -198,7 +198,7 @@ class FakeMember:
             batch=tuple(entries),
         )
         self._send(Envelope(order.to, request))
-        self.node.on_pushed(order.to, order.first_index + count - 1, count * ENTRY_BYTES)
+        self.node.replication.on_pushed(order.to, order.first_index + count - 1, count * ENTRY_BYTES)
 
     # ---------------------------------------------------------------- the flush
 

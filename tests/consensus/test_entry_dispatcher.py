@@ -107,7 +107,7 @@ def test_no_second_order_before_the_report_of_the_first() -> None:
     (order,) = [push for push in first.pushes if push.to == n0.peer(1)]
     node.propose(5)
     assert node.ready().pushes == ()
-    node.on_pushed(order.to, order.first_index + 1, 200)
+    node.replication.on_pushed(order.to, order.first_index + 1, 200)
     (order,) = node.ready().pushes
     assert (order.first_index, order.stop_index) == (3, 11)
 
@@ -118,8 +118,8 @@ def test_a_failed_order_comes_again_after_the_time_out() -> None:
     n0.hear(1, ack(1, 0))
     n0.node.propose(1)
     (order, _) = n0.node.ready().pushes
-    n0.node.on_push_failed(n0.peer(1))
-    n0.node.on_pushed(n0.peer(2), 1, 100)
+    n0.node.replication.on_push_failed(n0.peer(1))
+    n0.node.replication.on_pushed(n0.peer(2), 1, 100)
     assert n0.node.ready() is None
     n0._promised.clear()
     n0.disk.entries.append((1, "a"))

@@ -107,15 +107,15 @@ def test_a_leader_asks_no_lower_than_where_a_follower_begins(begin: EntryId) -> 
         before = compared(n0)
         refuse(n0, begin=begin if before[0].index < begin.index else NO_ENTRY, end=9)
     asked = compared(n0)
-    assert n0.node.installing == (peer_status(n0).replica,)
+    assert n0.node.replication.installing == (peer_status(n0).replica,)
     stay_alive(n0, 5000, 1, 2)
     assert compared(n0) == asked, "nothing goes back and forth"
     # It holds another entry there that it has committed: it is asked again after each pause.
-    n0.act(lambda: n0.node.on_install_answered(n0.node.installing[0], DIVERGED))
-    assert n0.node.installing == ()
+    n0.act(lambda: n0.node.on_install_answered(n0.node.replication.installing[0], DIVERGED))
+    assert n0.node.replication.installing == ()
     assert any("DIVERGED_BELOW_COMMIT" in problem for problem in n0.node.status().problems)
     stay_alive(n0, 1500, 1, 2)
-    assert n0.node.installing == (peer_status(n0).replica,)
+    assert n0.node.replication.installing == (peer_status(n0).replica,)
 
 
 def leading(*, follower_at: int) -> LoneMember:
@@ -161,7 +161,7 @@ def test_a_follower_below_the_begin_of_the_leader_gets_its_start(
     assert compared(n0)[0] == EntryId(3, 2)
     sent = len(n0.to(1, PushEntryRequest))
     refuse(n0, end=follower_at)
-    assert n0.node.installing == (peer_status(n0).replica,)
+    assert n0.node.replication.installing == (peer_status(n0).replica,)
     stay_alive(n0, 3000, 1, 2)
     assert len(n0.to(1, PushEntryRequest)) == sent  # it gets no other message of the data connection
     assert [each.is_installing for each in n0.node.status().followers_behind] == [True]
@@ -169,7 +169,9 @@ def test_a_follower_below_the_begin_of_the_leader_gets_its_start(
         n0.act(lambda: n0.node.on_connection_lost(peer_status(n0).replica, is_gone=True))
         n0.act(lambda: n0.node.on_connected(n0.peer(1)))
     else:  # what was under way has reached it after all
-        n0.act(lambda: n0.node.on_install_answered(n0.node.installing[0], InstallResult.HELD))
+        n0.act(
+            lambda: n0.node.on_install_answered(n0.node.replication.installing[0], InstallResult.HELD)
+        )
     assert compared(n0)[0] == n0.node.ledger_end
     refuse(n0, end=3)
     assert compared(n0)[0] == EntryId(3, 2)

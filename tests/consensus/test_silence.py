@@ -128,7 +128,7 @@ def test_what_goes_again_and_finds_no_room_on_its_connection_waits_like_anything
     n0.holds_pushes = True
     received(n0, 2, gap_stop=4)
     n0.holds_pushes = False
-    n0.act(lambda: n0.node.on_push_failed(n0.peer(1)))
+    n0.act(lambda: n0.node.replication.on_push_failed(n0.peer(1)))
     stay_alive(n0, 900, 1, 2)
     assert len(pushes(n0)) == 5
     stay_alive(n0, 300, 1, 2)
@@ -226,7 +226,7 @@ def test_a_push_that_found_no_room_on_its_connection_is_the_only_one_that_goes_a
     n0.act(lambda: n0.propose("c"))
     order = next(order for order in n0.held_pushes if order.to == n0.peer(1))
     n0.holds_pushes = False
-    n0.act(lambda: n0.node.on_push_failed(n0.peer(1)))
+    n0.act(lambda: n0.node.replication.on_push_failed(n0.peer(1)))
     stay_alive(n0, 900, 1, 2)
     assert len(pushes(n0)) == 3
     stay_alive(n0, 300, 1, 2)
@@ -239,7 +239,7 @@ def test_a_connection_that_is_full_again_and_again_puts_off_no_question() -> Non
     n0.holds_pushes = True
     n0.act(lambda: n0.propose("e"))
     for _ in range(3):
-        n0.act(lambda: n0.node.on_push_failed(n0.peer(1)))
+        n0.act(lambda: n0.node.replication.on_push_failed(n0.peer(1)))
         stay_alive(n0, 1050, 1, 2)
     assert questions(n0) != []
 

@@ -68,7 +68,7 @@ def test_outbox(tmp_path: Path) -> None:
 
 
 def test_embedded_server(tmp_path: Path) -> None:
-    assert run("embedded_server.py", tmp_path) == ["100 events from index 1 on", "stopped"]
+    assert run("embedded_server.py", tmp_path) == ["100 events from index 2 on", "stopped"]
 
 
 def test_pytest_fixture(tmp_path: Path) -> None:
@@ -86,3 +86,8 @@ def test_spark_read(tmp_path: Path) -> None:
 def test_every_example_is_run_here() -> None:
     tested = {name.removeprefix("test_") + ".py" for name in globals() if name.startswith("test_")}
     assert {path.name for path in EXAMPLES.glob("*.py")} <= tested
+
+
+def test_exactly_once_outbox(tmp_path: Path) -> None:
+    rows = [f"row {number}" for number in range(8)]
+    assert run("exactly_once_outbox.py", tmp_path) == ["sent 5", "sent 3", f"in the log {rows}"]

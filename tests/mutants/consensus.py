@@ -215,7 +215,7 @@ def no_noop(patch: Patch) -> None:
     """The next append will do."""
     patch.edit(
         RaftNode._open_term,
-        "        self._replication.append(1, EntryKind.NOOP, size_bytes=0)",
+        "        self.replication.append(1, EntryKind.NOOP, size_bytes=0)",
         "        reached()",
     )
 

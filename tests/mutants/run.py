@@ -25,6 +25,8 @@ PARTS = (
     "membership",
     "time_marks",
     "log_begin",
+    "retention",
+    "backups",
 )
 for part in PARTS:
     importlib.import_module(f"tests.mutants.{part}")

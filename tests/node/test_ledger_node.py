@@ -27,6 +27,7 @@ from quorumlog.errors import (
     ProtocolViolation,
     RequestTimeout,
 )
+from quorumlog.log_state.control_entries import Membership
 from quorumlog.node import LedgerNode
 from quorumlog.node.ledger_node import RECENT_BYTES
 from quorumlog.node.writing.batch_former import GATHERING_TURNS
@@ -526,6 +527,33 @@ def test_a_full_disk_refuses_appends_keeps_elections_and_ends_by_itself(tmp_path
     assert isinstance(outcomes[0], AppendReceipt)
     cell.until(lambda: not leader.problems())
     cell.until(lambda: len({node.store.end for node in cell.nodes.values()}) == 1)
+    cell.close()
+
+
+def test_changes_of_members_leave_room_for_no_ops_on_a_full_disk(tmp_path: Path) -> None:
+    disks = {f"n{i}": _NoSpaceDisk() for i in range(3)}
+    cell = Cell(tmp_path, disks=dict(disks))
+    leader = cell.leader()
+    cell.until(lambda: leader.committed_index >= 0)
+    voters = tuple(node.replica for node in cell.nodes.values())
+    body = Membership(voters, voters, addresses=tuple((f"n{i}", f"{i}".rjust(255)) for i in range(3)))
+    for disk in disks.values():
+        disk.full = True
+    refused = False
+    while not refused:
+        try:
+            leader.propose_control(body)
+        except DiskFull:
+            refused = True
+        cell.step()
+    cell.until(lambda: leader.committed_index == leader.store.end.index)
+    for _ in range(20):  # an election each
+        old = cell.leader()
+        cell.cut_off = {old.replica.member_id}
+        new = cell.until(lambda old=old: next((n for n in [cell.leader()] if n is not old), None))
+        cell.until(lambda new=new: new.committed_index == new.store.end.index)
+        cell.cut_off = set()
+        cell.until(lambda: len({node.store.end for node in cell.nodes.values()}) == 1)
     cell.close()
 
 

@@ -362,7 +362,8 @@ def test_of_a_batch_that_a_crash_has_cut_only_the_rest_is_appended(cell: Cell, k
     whole(cell)
     found = {
         index: entry.body
-        for index in receipt.indices()
+        for part in receipt.parts
+        for index in part.indices
         for entry in cell.leader().store.read_from(index, index + 1, 1)[1].entries()
     }
     assert list(found.values()) == [b"a", b"b", b"c", b"d"]

@@ -464,6 +464,9 @@ def test_a_damaged_index_without_space_is_made_again_once_there_is_some(
         cell.step(10)
     assert index.read_bytes() != whole
     assert not node.scrub_status().passes
+    if finder == "scrub":  # which went on to what lies behind
+        scribble(node, tmp_path, 300, offset=8)
+        cell.until(lambda: node.store.damaged)
     disk.is_full = False
     cell.until(lambda: index.read_bytes() == whole)
     cell.until(lambda: not any("write again" in problem for problem in node.problems()))

@@ -8,7 +8,9 @@ from quorumlog import IndexOutOfRange, LocalCluster, StoreConfig, connect
 from quorumlog.log_state.control_entries import LEVEL, Keep, TimeMark
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.store.disk import OsDisk
+from quorumlog.store.files.state_files import saved_positions
 from quorumlog.store.offline.directory_reader import DirectoryReader
+from quorumlog.store.offline.inspection import inspect_directory
 from quorumlog.store.offline.verification import verify_directory
 from tests.waiting import eventually
 
@@ -54,6 +56,20 @@ def test_no_reader_is_given_a_control_entry() -> None:
             reader = DirectoryReader(OsDisk(), path)
             bodies = [e.body for batch in reader.batches(0, last + 1) for e in batch.entries()]
             assert bodies == [b"a", b"b"]
+
+
+def test_the_state_at_each_border_is_saved_beside_the_work_of_a_member() -> None:
+    with LocalCluster(3, storage=SMALL) as cluster:
+        with connect(cluster.servers) as log:
+            for _ in range(10):
+                log.append_batch([bytes(50_000)] * 2)
+        paths = [str(cluster.data_dir(member)) for member in cluster.running]
+        eventually(lambda: all(len(saved_positions(OsDisk(), path)) >= 3 for path in paths))
+        for member in list(cluster.running):
+            cluster.stop(member)
+        for path in paths:
+            states = inspect_directory(OsDisk(), path).states
+            assert len(states) >= 3 and not any(state.problem for state in states)
 
 
 def test_a_member_that_was_not_heard_of_keeps_them_out() -> None:

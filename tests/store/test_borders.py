@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import msgspec
 import pytest
@@ -14,8 +15,9 @@ from quorumlog.store.disk import OsDisk, OsFile
 from quorumlog.store.files.state_files import decode_state, encode_state, saved_positions
 from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogStart
 from tests.store.log_making import append_numbered, sync
+from tests.store.losing_disk import LosingDisk
 from tests.store.made_logs import flip, open_small, opened
-from tests.store.stopping_disk import StoppingDisk
+from tests.store.stopping_disk import Stopped, StoppingDisk
 from tests.store.test_drop import drop, filled, os_disk, segments, start_at
 
 
@@ -165,3 +167,51 @@ def test_what_the_system_refuses_is_a_sentence(tmp_path: Path) -> None:
         with pytest.raises(StoreFailure, match="raise the limit of open files"):
             act()
     directory.close(clean=False)
+
+
+@pytest.mark.usefixtures("no_syncs")
+def test_killed_at_any_step_a_state_is_whole_or_not_there(tmp_path: Path) -> None:
+    found = []
+    for stop_at in range(100):
+        path = tmp_path / str(stop_at)
+        directory = filled(path)
+        save_all(directory.store, 4)
+        directory.close(clean=True)
+        stopping = StoppingDisk()
+        directory = open_small(path, disk=stopping)
+        stopping.stop_at = len(stopping.steps) + stop_at
+        is_whole = True
+        try:
+            save_all(directory.store, 8)
+        except Stopped:
+            is_whole = False
+        stopping.stop_at = -1
+        directory.close(clean=False)
+        with opened(path) as directory:
+            found.append(saved(directory.store))
+            assert directory.committed_index == found[-1][0] - 1, "what is saved was committed"
+        assert not list((path / "states").glob("*.tmp"))
+        if is_whole:
+            break
+    assert found[0] == [4] and found[-1] == [8, 4] and found == sorted(found)
+
+
+def test_without_power_at_any_step_what_was_saved_stays() -> None:
+    for seed in range(3):
+        for stop_at in range(100):
+            losing = LosingDisk()
+            directory = filled(Path("m"), losing)
+            save_all(directory.store, 4)
+            losing.steps_left = stop_at
+            try:
+                save_all(directory.store, 8)
+                is_whole = True
+            except Stopped:
+                is_whole = False
+            losing.steps_left = -1
+            losing.lose_power(Random(seed * 1000 + stop_at))
+            directory = open_small(Path("m"), disk=losing)
+            assert saved(directory.store) in ([[8, 4]] if is_whole else [[4], [8, 4]])
+            directory.close(clean=True)
+            if is_whole:
+                break

@@ -19,7 +19,7 @@ from quorumlog.store.file_ledger_store import FileLedgerStore
 from quorumlog.store.files.checkpoint_file import load_checkpoint
 from quorumlog.store.files.durable_file import read_durable_point
 from quorumlog.store.files.member_file import load_member, save_member
-from quorumlog.store.files.start_file import START_NAME, load_start, save_start
+from quorumlog.store.files.start_file import START_NAME, good_start_slots, load_start, save_start
 from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogStart
 from quorumlog.store.memory_disk import MemoryDisk
 from quorumlog.store.offline.verification import verify_directory
@@ -668,3 +668,16 @@ def test_a_file_in_place_of_the_states_is_set_aside(tmp_path: Path) -> None:
     assert directory.store.borders.save(start_at(directory.store, 8))
     directory.close(clean=True)
     assert [each.read_bytes() for each in (path / "set-aside").iterdir()] == [b"what is it?"]
+
+
+def test_one_bad_slot_of_the_start_is_named_and_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "n0"
+    directory = filled(path)
+    drop(directory, 8)
+    directory.close(clean=True)
+    flip(path / START_NAME, 100)
+    with opened(path) as directory:
+        assert any("start: one of two slots was not good" in line for line in directory.report)
+    with opened(path) as directory:
+        assert not any("slots" in line for line in directory.report)
+    assert good_start_slots(os_disk, str(path)) == 2

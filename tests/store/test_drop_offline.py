@@ -123,3 +123,17 @@ def test_spark_reads_from_the_start(tmp_path: Path) -> None:
     flip(path / "start", 131072 + 100)
     with pytest.raises(DirectoryDamaged, match="start cannot be used"):
         DirectorySource(LedgerOptions.parse({"path": str(path)}))
+
+
+def test_a_saved_state_shows_the_tools_what_is_committed_as_it_shows_a_start(tmp_path: Path) -> None:
+    path = made(tmp_path / "n0", 0, commits=False)
+    with opened(path) as directory:
+        for index in (4, 8):
+            assert directory.store.borders.save(start_at(directory.store, index))
+    with DirectoryReader(disk, str(path)) as reader:
+        assert (reader.committed_index, reader.readable_index) == (7, 7)
+    with opened(path) as directory:
+        assert directory.committed_index == 7
+    flip(path / "states" / f"{2048:020d}", 20)
+    with DirectoryReader(disk, str(path)) as reader:
+        assert reader.committed_index == 3

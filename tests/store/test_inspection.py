@@ -31,6 +31,7 @@ def test_a_directory_in_full(tmp_path: Path) -> None:
     taken = {folder: [file.stat() for file in (path / folder).iterdir()] for folder in ("data", "index")}
     files = taken["data"] + taken["index"]
     assert view.pop("log_disk_bytes") == sum(file.st_blocks * 512 for file in files)
+    assert view.pop("backup") is None
     assert view.pop("log_apparent_bytes") == 1024 * len(taken["data"]) + 320 * len(taken["index"])
     assert view == {
         "directory": str(path),
@@ -56,6 +57,8 @@ def test_a_directory_in_full(tmp_path: Path) -> None:
         "durable_index": 29,
         "segment_bytes": 1024,
         "index_segment_bytes": 320,
+        "start": None,
+        "states": [],
         "damage": [],
         "damaged": [],
         "tail": "",

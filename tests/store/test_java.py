@@ -97,6 +97,8 @@ def test_a_java_directory_is_read_as_java_reads_it_and_never_written(
         "ok": True,
         "problem": "",
         "damaged": [],
+        "ledger_begin_index": 0,
+        "ledger_end_index": len(rows) - 1,
     }
     for name, file in told["files"].items():
         data = (path / name).read_bytes()

@@ -79,6 +79,8 @@ def test_a_whole_directory(made: Path) -> None:
         "ok": True,
         "problem": "",
         "damaged": [],
+        "ledger_begin_index": 0,
+        "ledger_end_index": COUNT - 1,
     }
     assert seen[-1] == (COUNT, COUNT)
     assert seen == sorted(seen)

@@ -11,6 +11,7 @@ entries of another term.
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -74,9 +75,9 @@ def _no_progress(done: int, in_all: int) -> None:
 
 
 def restore(
-    backup: str,
+    backup: str | os.PathLike[str],
     members: str | Sequence[MemberAddress],
-    directories: Mapping[str, str],
+    directories: Mapping[str, str | os.PathLike[str]],
     *,
     last_index: int | None = None,
     time_ms: int | None = None,
@@ -95,10 +96,12 @@ def restore(
     addresses = parse_members(members) if isinstance(members, str) else tuple(members)
     for member in addresses:
         check_name("the id of a member", member.member_id)
-    _check_directories(disk, backup, addresses, directories)
-    with _Backup(disk, backup) as source:
+    path = os.fspath(backup)
+    targets = {member_id: os.fspath(target) for member_id, target in directories.items()}
+    _check_directories(disk, path, addresses, targets)
+    with _Backup(disk, path) as source:
         stop_index = source.stop_index(last_index, time_ms)
-        return _Restoring(disk, source, addresses, directories).run(stop_index, report)
+        return _Restoring(disk, source, addresses, targets).run(stop_index, report)
 
 
 def _check_directories(

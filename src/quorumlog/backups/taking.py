@@ -4,14 +4,17 @@
     same log?  the last entry that the backup holds is asked for: chains that agree there agree below
     copy       what lies between, from one member; from the next one where it fails
     verify     what was written is read back; the entry at the cut is asked for once more
+    complete   the directory is a backup up to the cut; what it holds, nobody needs to keep for it
 
 A follower gives the entries where one can: reading them costs the leader nothing.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -60,22 +63,26 @@ def _no_progress(done: int, in_all: int) -> None:
 
 def backup(
     servers: str | Sequence[str],
-    directory: str,
+    directory: str | os.PathLike[str],
     *,
     group: str = DEFAULT_GROUP,
     from_member: str | None = None,
+    hold: str | None = None,
     timeout_ms: int = DEFAULT_TIMEOUT_MS,
 ) -> BackupTaken:
     """Copy a log into `directory`, or what is new since the last time. The cluster goes on meanwhile.
 
     What was acknowledged before the call is in it. `from_member`: only this member is asked; nobody need
-    lead then, and the newest entries may be missing. Raises ConfigError (the directory holds something
-    else, or the backup of another log), LedgerError, DirectoryDamaged, StoreFailure; the backup that was
-    there stays as it was, and the next call goes on where this one ended.
+    lead then, and the newest entries may be missing. `hold`: the name of a reader that the cluster keeps
+    for this backup: no entry is deleted before a backup holds it.
+
+    Raises ConfigError (the directory holds something else, or the backup of another log), LedgerError,
+    DirectoryDamaged, StoreFailure; the backup that was there stays as it was, and the next call goes on
+    where this one ended.
     """
     with (
         connect(servers, group=group, timeout_ms=timeout_ms) as log,
-        BackupTaking(log, directory, from_member=from_member) as taking,
+        BackupTaking(log, os.fspath(directory), from_member=from_member, hold=hold) as taking,
     ):
         taking.prepare()
         taking.copy()
@@ -92,10 +99,17 @@ class BackupTaking:
         directory: str,
         *,
         from_member: str | None = None,
+        hold: str | None = None,
         disk: Disk | None = None,
     ) -> None:
+        """Raises ConfigError, DirectoryDamaged, StoreFailure."""
+        if from_member is not None and hold is not None:
+            raise ConfigError(
+                "hold and from_member exclude each other: a hold is an entry, which the leader writes"
+            )
         self._client = log
         self._from_member = from_member
+        self._hold = hold
         self._disk = disk or OsDisk()
         self._target = BackupDirectory(self._disk, directory)
         self._cut_index = -1
@@ -140,6 +154,11 @@ class BackupTaking:
         else:
             self._refuse_another_log(layout)
         self._first_new = self.next_index
+        if self._hold is not None:
+            # One that is new holds from here on. What may be deleted by now cannot be held; it is copied
+            # as long as it is there.
+            with suppress(IndexOutOfRange):
+                self._client.reader(self._hold, hold="archive", first_index=self._first_new)
 
     def _sources_of(self, rows: Sequence[MemberStatusRow]) -> list[MemberStatusRow]:
         """Those that may have it, best first. Raises ConfigError, Unreachable."""
@@ -237,7 +256,7 @@ class BackupTaking:
         return IndexOutOfRange(
             f"the log begins at index {begin_index} by now, and {self._target.path} ends at {last}: what"
             " lay between was deleted before it was copied. The backup stays as it is; take a new one"
-            " into another directory, and take them more often than entries are deleted",
+            " into another directory; quorumlog backup --hold NAME has the log keep what is not copied",
             ledger_begin_index=begin_index,
             committed_index=self._cut_index,
         )
@@ -303,6 +322,8 @@ class BackupTaking:
             release=VERSION,
         )
         assert record.cut is not None, record
+        if self._hold is not None:
+            self._move_hold(self._hold, record.cut.index + 1)
         new_entries = log.end.index + 1 - self._first_new
         return BackupTaken(
             directory=target.path,
@@ -318,6 +339,12 @@ class BackupTaking:
             time_ms=record.time_ms,
             taken_ms=record.taken_ms,
         )
+
+    def _move_hold(self, name: str, next_index: int) -> None:
+        reader = self._client.reader(name, first_index=next_index)
+        reader.commit(next_index)
+        if reader.hold != "archive":
+            self._client.reader(name, hold="archive")
 
 
 def _start_of(layout: LayoutResponse) -> LogStart | None:

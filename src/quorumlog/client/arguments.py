@@ -12,6 +12,7 @@ from typing import Any, SupportsIndex
 from quorumlog.append_times import milliseconds_of
 from quorumlog.config import parse_address
 from quorumlog.errors import BadRequest, ConfigError
+from quorumlog.log_state.control_entries import ANONYMOUS
 
 MAX_TIMEOUT_MS = 1e12
 """Thirty years: whoever gives more means for ever."""
@@ -94,6 +95,24 @@ def checked_limit(limit: int | None) -> int | None:
     if limit < 0:
         raise BadRequest(f"limit must not be negative, but is {limit}")
     return limit
+
+
+def checked_producer(producer_id: str) -> str:
+    """As a server takes it, and no anonymous one's."""
+    if not isinstance(producer_id, str) or not 0 < len(producer_id) <= 255:
+        raise BadRequest(f"a producer's id is a text of 1 to 255 characters, not {producer_id!r}")
+    return "".join(producer_id)
+
+
+def checked_producer_id(producer_id: str) -> str:
+    """Of a client; raises ConfigError."""
+    try:
+        producer = checked_producer(producer_id)
+    except BadRequest as error:
+        raise ConfigError(str(error)) from None
+    if producer.startswith(ANONYMOUS):
+        raise ConfigError(f"a producer's id cannot begin with {ANONYMOUS!r}: such are drawn by clients")
+    return producer
 
 
 def checked_expected_last(expected_last: int | None) -> int | None:

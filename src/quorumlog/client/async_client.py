@@ -46,7 +46,7 @@ from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.task_joiner import TaskJoiner
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt
-from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
+from quorumlog.wire.client_messages import LayoutResponse, ProducerInfo, WhyKeptResponse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,20 +59,25 @@ class AsyncLedgerClient(LedgerClientBase):
 
     def _open(self, events: Events) -> None:
         self._io = IoLoop(self._protocol, events)
-        self._joiner = TaskJoiner(self._io)
+        self._joiner = TaskJoiner(self._io, in_session=self._protocol.producer is not None)
 
     # ---------------------------------------------------------------- append
 
     async def append(
-        self, body: bytes, *, expected_last: int | None = None, timeout_ms: int | None = None
+        self,
+        body: bytes,
+        *,
+        expected_last: int | None = None,
+        sequence: int | None = None,
+        timeout_ms: int | None = None,
     ) -> AppendReceipt:
         """See `LedgerClient.append`. If the task is cancelled the outcome is unknown to it: once a body
         shares a frame with others it stays there."""
         if type(body) is not bytes:
             body = body_of(body)
         verbs = self._verbs
-        if expected_last is not None:
-            return await self._run(verbs.append_batch([body], timeout_ms, expected_last))
+        if expected_last is not None or sequence is not None:
+            return await self._run(verbs.append_batch([body], timeout_ms, expected_last, sequence))
         allowed_ms = verbs.timeout_ms if timeout_ms is None else verbs.timeout_ms_of(timeout_ms)
         waiter, joined = self._joiner.add(body, allowed_ms)
         try:
@@ -91,10 +96,11 @@ class AsyncLedgerClient(LedgerClientBase):
         bodies: Sequence[bytes] | EntryBatch,
         *,
         expected_last: int | None = None,
+        sequence: int | None = None,
         timeout_ms: int | None = None,
     ) -> AppendReceipt:
         """See `LedgerClient.append_batch`."""
-        return await self._run(self._verbs.append_batch(bodies, timeout_ms, expected_last))
+        return await self._run(self._verbs.append_batch(bodies, timeout_ms, expected_last, sequence))
 
     def append_stream(
         self,
@@ -184,6 +190,24 @@ class AsyncLedgerClient(LedgerClientBase):
     async def time_at(self, index: int, *, from_member: str | None = None) -> datetime | None:
         """See `LedgerClient.time_at`."""
         return await self._run(self._verbs.time_at(index, from_member))
+
+    # ---------------------------------------------------------------- producers
+
+    async def last_sequence(self, *, timeout_ms: int | None = None) -> int:
+        """See `LedgerClient.last_sequence`."""
+        return await self._run(self._verbs.last_sequence(timeout_ms))
+
+    async def producers(self, *, timeout_ms: int | None = None) -> list[ProducerInfo]:
+        """See `LedgerClient.producers`."""
+        return await self._run(self._verbs.producers(timeout_ms))
+
+    async def producer(self, producer_id: str, *, timeout_ms: int | None = None) -> ProducerInfo:
+        """See `LedgerClient.producer`."""
+        return await self._run(self._verbs.producer(producer_id, timeout_ms))
+
+    async def forget_producer(self, producer_id: str, *, timeout_ms: int | None = None) -> ProducerInfo:
+        """See `LedgerClient.forget_producer`."""
+        return await self._run(self._verbs.forget_producer(producer_id, timeout_ms))
 
     # ---------------------------------------------------------------- readers
 
@@ -349,6 +373,8 @@ def connect_async(
     *,
     group: str = DEFAULT_GROUP,
     timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    producer_id: str | None = None,
+    idempotent: bool = False,
     on_leader_change: Callback | None = None,
     on_reconnect: Callback | None = None,
 ) -> AsyncLedgerClient:
@@ -361,6 +387,8 @@ def connect_async(
         servers,
         group=group,
         timeout_ms=timeout_ms,
+        producer_id=producer_id,
+        idempotent=idempotent,
         on_leader_change=on_leader_change,
         on_reconnect=on_reconnect,
     )

@@ -33,7 +33,7 @@ from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.thread_joiner import ThreadJoiner
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt
-from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
+from quorumlog.wire.client_messages import LayoutResponse, ProducerInfo, WhyKeptResponse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,16 +47,24 @@ class LedgerClient(LedgerClientBase):
     Outcomes of an append are exactly three: a receipt (committed), a `Refused` (certainly not written)
     or `OutcomeUnknown` (perhaps written, and never repeated by the client). Refusals that pass by
     themselves, such as a change of leader, are retried for `timeout_ms`.
+
+    With a `producer_id`, or `idempotent`, unknown outcomes are retried, too, and no entry is appended
+    twice (docs/exactly-once.md).
     """
 
     def _open(self, events: Events) -> None:
         self._io = IoThread(self._protocol, events)
-        self._joiner = ThreadJoiner(self._io)
+        self._joiner = ThreadJoiner(self._io, in_session=self._protocol.producer is not None)
 
     # ---------------------------------------------------------------- append
 
     def append(
-        self, body: bytes, *, expected_last: int | None = None, timeout_ms: int | None = None
+        self,
+        body: bytes,
+        *,
+        expected_last: int | None = None,
+        sequence: int | None = None,
+        timeout_ms: int | None = None,
     ) -> AppendReceipt:
         """Append one entry; returns when it is committed.
 
@@ -64,13 +72,18 @@ class LedgerClient(LedgerClientBase):
         do not count, -1 means an empty log. Otherwise raises WrongLastIndex, which names the real one.
         After OutcomeUnknown nobody can tell by repeating it: its own success would refuse it.
 
+        `sequence`, of a client with a `producer_id`: the number of this entry among the producer's, from
+        0 on; one that is in the log already gets its receipt once more. Raises SequenceGap, which names
+        the next number, if earlier ones are missing, and AlreadyCommitted if it is there too long to
+        tell where. Without it each append gets the next number.
+
         Raises a Refused if it certainly was not written (BodyTooLarge, Unreachable, NotLeader after the
         deadline, ...) and OutcomeUnknown if nobody can tell. Appends of threads that share the client
         travel together; each has its own receipt or error.
         """
         body = body_of(body)
-        if expected_last is not None:
-            return self._run(self._verbs.append_batch([body], timeout_ms, expected_last))
+        if expected_last is not None or sequence is not None:
+            return self._run(self._verbs.append_batch([body], timeout_ms, expected_last, sequence))
         outcome, joined = self._joiner.append(body, self._verbs.timeout_ms_of(timeout_ms))
         if isinstance(outcome, AppendReceipt):
             return outcome
@@ -83,13 +96,15 @@ class LedgerClient(LedgerClientBase):
         bodies: Sequence[bytes] | EntryBatch,
         *,
         expected_last: int | None = None,
+        sequence: int | None = None,
         timeout_ms: int | None = None,
     ) -> AppendReceipt:
-        """Append entries that follow each other in the log; `expected_last` and errors as in `append`.
+        """Append entries that follow each other in the log; `expected_last`, `sequence` (of the first of
+        them) and errors as in `append`.
 
         Raises BodyTooLarge for a batch above the server's frame limit and BadRequest for an empty one.
         """
-        return self._run(self._verbs.append_batch(bodies, timeout_ms, expected_last))
+        return self._run(self._verbs.append_batch(bodies, timeout_ms, expected_last, sequence))
 
     def append_stream(
         self,
@@ -219,6 +234,29 @@ class LedgerClient(LedgerClientBase):
         """
         return self._run(self._verbs.time_at(index, from_member))
 
+    # ---------------------------------------------------------------- producers
+
+    def last_sequence(self, *, timeout_ms: int | None = None) -> int:
+        """Number of the newest entry of this client's producer that is in the log, -1 if there is none.
+
+        Connects as that producer, if no append has yet: whoever was connected as it before is fenced,
+        so the number is final until this client appends.
+        """
+        return self._run(self._verbs.last_sequence(timeout_ms))
+
+    def producers(self, *, timeout_ms: int | None = None) -> list[ProducerInfo]:
+        """All producers that the log remembers, by id."""
+        return self._run(self._verbs.producers(timeout_ms))
+
+    def producer(self, producer_id: str, *, timeout_ms: int | None = None) -> ProducerInfo:
+        """What the log remembers of one; raises ProducerExpired if it remembers nothing."""
+        return self._run(self._verbs.producer(producer_id, timeout_ms))
+
+    def forget_producer(self, producer_id: str, *, timeout_ms: int | None = None) -> ProducerInfo:
+        """End a producer's session for good; returns what the log remembered. Its numbers begin at 0
+        again, and what it repeats is appended again."""
+        return self._run(self._verbs.forget_producer(producer_id, timeout_ms))
+
     # ---------------------------------------------------------------- readers
 
     def reader(
@@ -346,12 +384,18 @@ def connect(
     *,
     group: str = DEFAULT_GROUP,
     timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    producer_id: str | None = None,
+    idempotent: bool = False,
     on_leader_change: Callback | None = None,
     on_reconnect: Callback | None = None,
 ) -> LedgerClient:
     """A blocking client of the group that the listed servers (`host:port,host:port`) belong to.
 
     One reachable server of the list is enough; the others are learned from it.
+
+    `producer_id`: appends under this name stand in the log once and in order, however often they have to
+    be sent, also by another process under the same name, which ends this one's session (ProducerFenced).
+    `idempotent`: the same without a name, as long as this client lives. See docs/exactly-once.md.
 
     `on_leader_change(address)` is called when another server leads, also the first time, and
     `on_reconnect(address)` when a connection that was lost stands again: one after the other, on a
@@ -362,6 +406,8 @@ def connect(
         servers,
         group=group,
         timeout_ms=timeout_ms,
+        producer_id=producer_id,
+        idempotent=idempotent,
         on_leader_change=on_leader_change,
         on_reconnect=on_reconnect,
     )

@@ -6,7 +6,7 @@ import random
 import warnings
 from collections.abc import Sequence
 
-from quorumlog.client.arguments import milliseconds, parse_servers
+from quorumlog.client.arguments import checked_producer_id, milliseconds, parse_servers
 from quorumlog.client.events import Callback, Events
 from quorumlog.client.protocol.append_window import StreamProgress
 from quorumlog.client.protocol.client_protocol import ClientProtocol
@@ -27,6 +27,8 @@ class LedgerClientBase:
         group: str = DEFAULT_GROUP,
         timeout_ms: int = DEFAULT_TIMEOUT_MS,
         timings: ClientTimings | None = None,
+        producer_id: str | None = None,
+        idempotent: bool = False,
         on_leader_change: Callback | None = None,
         on_reconnect: Callback | None = None,
     ) -> None:
@@ -39,8 +41,11 @@ class LedgerClientBase:
         check_name("group", group)
         self.servers = parse_servers(servers)
         self.group = "".join(group)  # a plain str, which is all that a message can carry
+        producer = "" if idempotent else None
+        if producer_id is not None:
+            producer = checked_producer_id(producer_id)
         self._protocol = ClientProtocol(
-            self.servers, group=self.group, random=random.Random(), timings=timings
+            self.servers, group=self.group, random=random.Random(), timings=timings, producer=producer
         )
         self._verbs = Verbs(self._protocol, given_ms)
         self._open(Events(self.group, on_leader_change, on_reconnect))
@@ -62,6 +67,11 @@ class LedgerClientBase:
     def timeout_ms(self) -> float:
         """Of a call that is given none."""
         return self._verbs.timeout_ms
+
+    @property
+    def producer_id(self) -> str | None:
+        """The one that was given, or drawn for an idempotent client; None: neither."""
+        return self._protocol.producer
 
     def _open(self, events: Events) -> None:
         """Makes what carries the requests."""

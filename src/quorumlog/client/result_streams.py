@@ -14,6 +14,7 @@ from quorumlog.append_times import AppendTimes
 from quorumlog.batch import EntryBatch
 from quorumlog.client.protocol.append_window import AppendWindow, BatchGatherer
 from quorumlog.client.protocol.client_requests import LEADER, Request, RequestTarget, Stream
+from quorumlog.client.protocol.order.producer_session import MOST_UNANSWERED
 from quorumlog.client.protocol.read_plan import ReadPlan
 from quorumlog.client.system import now_ms
 from quorumlog.entry import AppendReceipt
@@ -167,9 +168,18 @@ class Appending(AppendWindow):
     """One `append_stream` under way. The client adds batches while it `wants_batch`; then `next_receipt`
     gives the oldest outcome."""
 
-    def __init__(self, stream: Stream, gatherer: BatchGatherer, window: int, timeout_ms: float) -> None:
-        super().__init__(window, gatherer)
+    def __init__(
+        self,
+        stream: Stream,
+        gatherer: BatchGatherer,
+        window: int,
+        timeout_ms: float,
+        *,
+        in_session: bool = False,
+    ) -> None:
+        super().__init__(min(window, MOST_UNANSWERED) if in_session else window, gatherer)
         self._stream = stream
+        self._in_session = in_session
         self._timeout_ms = timeout_ms
         self._is_exhausted = False
         self._has_added = False
@@ -190,7 +200,14 @@ class Appending(AppendWindow):
             self._is_exhausted = True
             return ()
         append = AppendRequest()
-        request = request_of(append, LEADER, self._timeout_ms, batch=batch, stream=self._stream)
+        request = request_of(
+            append,
+            LEADER,
+            self._timeout_ms,
+            batch=batch,
+            stream=self._stream,
+            in_session=self._in_session,
+        )
         self.add(request)
         self._has_added = True
         return (request,)

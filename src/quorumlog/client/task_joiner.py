@@ -12,9 +12,9 @@ from quorumlog.client.system import now_ms
 
 
 class TaskJoiner:
-    def __init__(self, io: IoLoop) -> None:
+    def __init__(self, io: IoLoop, *, in_session: bool) -> None:
         self._io = io
-        self._joiner = AppendJoiner()
+        self._joiner = AppendJoiner(in_session=in_session)
         self._is_scheduled = False
 
     def add(self, body: bytes, timeout_ms: float) -> tuple[asyncio.Future[Outcome], JoinedAppends]:

@@ -40,9 +40,9 @@ class AppendWaiter:
 
 
 class ThreadJoiner:
-    def __init__(self, io: IoThread) -> None:
+    def __init__(self, io: IoThread, *, in_session: bool) -> None:
         self._io = io
-        self._joiner = AppendJoiner()
+        self._joiner = AppendJoiner(in_session=in_session)
         self._gathering = threading.Lock()
         """Guards the joiner; held for a few instructions."""
         self._sending = threading.Lock()

@@ -77,15 +77,15 @@ class RaftNode:
         )
         self.pushes: PushQuestions = self._handler
         self._config = config
-        self._replication = Replication(config, self._state, self._outbox, self._elector)
+        self.replication = Replication(config, self._state, self._outbox, self._elector)
         self._transfer = LeadershipTransfer(
-            config, self._state, self._outbox, self._elector, self._replication
+            config, self._state, self._outbox, self._elector, self.replication
         )
         self.members = MembershipChange(
             config,
             self._state,
             self._elector,
-            self._replication,
+            self.replication,
             self._transfer,
             self._check_may_propose,
         )
@@ -98,7 +98,7 @@ class RaftNode:
             self._state,
             self._elector,
             self._handler,
-            self._replication,
+            self.replication,
             self._transfer,
             self._reads,
             self._forming,
@@ -174,24 +174,24 @@ class RaftNode:
         if state.role is Role.UNFORMED:
             self._forming.advance()
         elif self._elector.advance():
-            if self._replication.is_kept_from_committing:
+            if self.replication.is_kept_from_committing:
                 self._elector.step_down_without_commit()
                 return
-            if self._replication.progress.gives_up():
+            if self.replication.progress.gives_up():
                 self._elector.step_down_unheard()
                 return
             self._transfer.tick()
             if self._log.damaged or state.lacks_space:
                 self._transfer.hand_over_unfit()
-            self._replication.tick()
-        self._replication.advance()
+            self.replication.tick()
+        self.replication.advance()
 
     def next_wakeup_ms(self) -> float:
         """When `advance` next has something to do; may be infinite."""
         return min(
             self._elector.next_wakeup_ms(),
             self._forming.next_wakeup_ms(),
-            self._replication.commit_due_ms,
+            self.replication.commit_due_ms,
         )
 
     # ---------------------------------------------------------------- messages
@@ -219,11 +219,11 @@ class RaftNode:
         """
         assert count > 0 and kind is not EntryKind.MEMBERSHIP, (count, kind)
         self._check_may_propose()
-        return self._replication.append(count, kind, size_bytes)
+        return self.replication.append(count, kind, size_bytes)
 
     def _check_may_propose(self) -> None:
         self._check_leading()
-        self._replication.check_that_most_have_space()
+        self.replication.check_that_most_have_space()
         target = self._transfer.target
         if target is not None:
             raise LeaderTransferring(
@@ -268,7 +268,7 @@ class RaftNode:
         """Everything that Readys 1 .. `ready_number` wrote is on disk."""
         assert ready_number <= self._ready_number, (ready_number, self._ready_number)
         if self._log.on_durable(ready_number) and self._state.role is Role.LEADER:
-            self._replication.mark_own_disk()
+            self.replication.mark_own_disk()
             self._transfer.ask_if_caught_up()
 
     def on_damaged(self, first_index: int, stop_index: int) -> None:
@@ -277,7 +277,7 @@ class RaftNode:
         self._log.damaged.add(first_index, stop_index)
         self._elector.on_damage_changed()
         if self._state.role is Role.LEADER:
-            self._replication.unmark_own_disk()
+            self.replication.unmark_own_disk()
             self._transfer.hand_over_unfit()
 
     def on_repaired(self, still_damaged: Sequence[tuple[int, int]]) -> None:
@@ -285,7 +285,7 @@ class RaftNode:
         self._log.damaged.replace(still_damaged)
         self._elector.on_damage_changed()
         if self._state.role is Role.LEADER:
-            self._replication.mark_own_disk()
+            self.replication.mark_own_disk()
             self._transfer.ask_if_caught_up()
         else:
             self._handler.release_withheld()
@@ -302,7 +302,7 @@ class RaftNode:
         assert begin.index <= self._state.committed_index, (begin, self._state.committed_index)
         self._log.drop_before(begin)
         if self._state.role is Role.LEADER:
-            self._replication.on_begin_raised()
+            self.replication.on_begin_raised()
 
     def on_space(self, lacks_space: bool) -> None:
         """Whether data found room on this member's disk, each time that this changes."""
@@ -310,23 +310,9 @@ class RaftNode:
         if lacks_space and self._state.role is Role.LEADER:
             self._transfer.hand_over_unfit()
 
-    def on_pushed(self, to: Replica, last_index: int, size_bytes: int) -> None:
-        """The PushOrder for this directory was carried out up to `last_index`."""
-        self._replication.on_pushed(to, last_index, size_bytes)
-
-    def on_push_failed(self, to: Replica) -> None:
-        """The entries cannot be read, or the connection has no room for them: the PushOrder comes again
-        after a time-out."""
-        self._replication.on_push_failed(to)
-
-    @property
-    def installing(self) -> tuple[Replica, ...]:
-        """Of a leader: connected members that are to get the start of this log now."""
-        return tuple(d.to for d in self._replication.dispatchers.values() if d.is_installing)
-
     def on_install_answered(self, replica: Replica, result: InstallResult) -> None:
         if self._state.role is Role.LEADER:
-            self._replication.on_install_answered(replica, result)
+            self.replication.on_install_answered(replica, result)
 
     def judge_install(self, begin: EntryId, leader: Replica) -> InstallResult | None:
         """See `EntryHandler.judge_install`; of the leader that this member follows."""
@@ -336,7 +322,7 @@ class RaftNode:
     def on_bytes_moved(self, replica: Replica) -> None:
         """See `Host.replicas_with_moving_data`."""
         if self._state.role is Role.LEADER and self._outbox.is_connected(replica):
-            self._replication.on_bytes_moved(replica)
+            self.replication.on_bytes_moved(replica)
 
     def on_connected(self, replica: Replica) -> None:
         assert replica != self._state.member, replica
@@ -344,7 +330,7 @@ class RaftNode:
         self._forming.on_connected(replica)
         self._elector.on_connected(replica)
         if self._state.role is Role.LEADER:
-            self._replication.on_connected(replica, may_be_set_back=self._async_mode)
+            self.replication.on_connected(replica, may_be_set_back=self._async_mode)
 
     def on_connection_lost(self, replica: Replica, *, is_gone: bool) -> None:
         """`is_gone`: nobody answered when the control connection was dialled again. It is reported
@@ -352,7 +338,7 @@ class RaftNode:
         if is_gone:
             self._elector.on_connection_lost(replica)
         self._outbox.disconnect(replica)
-        self._replication.on_connection_lost(replica)
+        self.replication.on_connection_lost(replica)
 
     # ---------------------------------------------------------------- transitions
 
@@ -367,7 +353,7 @@ class RaftNode:
         if old_role is Role.LEADER:
             self._transfer.stop()
             self._reads.drop_all()
-            self._replication.stop()
+            self.replication.stop()
         if state.role is Role.LEADER:
             self._open_term()
 
@@ -377,8 +363,8 @@ class RaftNode:
         self._transfer.open_term()
         self._reads.open_term(self._state.runs.end_index + 1)
         self._reads.confirm(self._elector.confirmed_round)
-        self._replication.begin()
-        self._replication.append(1, EntryKind.NOOP, size_bytes=0)
+        self.replication.begin()
+        self.replication.append(1, EntryKind.NOOP, size_bytes=0)
 
     def ready(self) -> Ready | None:
         """What has to be done now, or None. Each Ready is given out once."""
@@ -392,7 +378,7 @@ class RaftNode:
                 self._reads.on_round_started(self._elector.round)
                 self._reads.confirm(self._elector.confirmed_round)
             grants = self._reads.take_grants(state.committed_index)
-            pushes = self._replication.next_orders()
+            pushes = self.replication.next_orders()
         role = (state.role, state.term, state.leader)
         if not (
             outbox.messages
@@ -439,11 +425,6 @@ class RaftNode:
         state = self._state
         runs = state.runs
         leads = state.role is Role.LEADER
-        diverged = tuple(
-            f"DIVERGED_BELOW_COMMIT: {d.to.member_id} committed another entry at index {d.diverged_at}"
-            for d in (self._replication.connected if leads else ())
-            if d.diverged_at >= 0
-        )
         own_problems = tuple(p for p in (self._handler.problem, self._forming.problem) if p)
         target = self._transfer.target
         return MemberStatus(
@@ -460,6 +441,6 @@ class RaftNode:
             membership_index=self._log.memberships.newest_index,
             transferring_to=target.member_id if target else None,
             waits_for=self._forming.waits_for(),
-            problems=(*own_problems, *diverged),
-            peers=self._replication.peers() if leads else (),
+            problems=(*own_problems, *(self.replication.problems() if leads else ())),
+            peers=self.replication.peers() if leads else (),
         )

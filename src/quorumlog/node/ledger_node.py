@@ -179,7 +179,9 @@ class LedgerNode:
     def propose_control(self, body: ControlBody) -> EntryId:
         """See `BatchFormer.propose_control`."""
         self.carry_out_all()
-        return self._former.propose_control(body)
+        entry = self._former.propose_control(body)
+        self.carry_out_all()  # the store has one plan at a time
+        return entry
 
     def drop_before(self, start: LogStart) -> bool:
         """The log is to begin behind `start`, a saved border whose entry is committed and, as the next

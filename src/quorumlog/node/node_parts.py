@@ -47,6 +47,7 @@ RECENT_BYTES = 16 * MIB
 class Carrier(Protocol):
     """What parts ask of the node that they are parts of."""
 
+    directory: MemberDirectory
     committed_index: int
     durable_committed_index: int
 
@@ -129,13 +130,7 @@ class NodeParts:
             self.raft, store, self.pending, host, node.confirm_leadership, self.repairer
         )
         self.sessions = ProducerSessions(
-            self.raft,
-            self.pending,
-            self.log_state,
-            node.confirm_leadership,
-            lambda: host.weakest_durability(directory.durability),
-            node.carry_out_all,
-            node.propose_control,
+            self.raft, self.pending, self.log_state, host, node, node.carry_out_all
         )
         self.former = BatchFormer(
             config,
@@ -146,8 +141,8 @@ class NodeParts:
             self.flusher,
             self.transfers,
             conditions,
-            TimeMarks(self.raft, self.log_state),
             self.sessions,
+            TimeMarks(self.raft, self.log_state),
         )
         self.members = MemberChanges(
             config, self.raft, self.transfers, node.propose_control, node.refusal_unless_leading

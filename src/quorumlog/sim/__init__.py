@@ -2,6 +2,6 @@
 
 One seed decides a run: who fails when, which bytes a power loss leaves, in which order messages arrive.
 Read in this order: `profile` (what a run is like), `trace`, `operations`, `disk/`, `network/`,
-`wall_clock`, `member`, `clients`, `faults/`, `cluster`, `checkers/` (who watches), `run`, `losses`
-(of lossy disks), `many_runs`, `coverage`.
+`wall_clock`, `member`, `clients`, `readers`, `faults/`, `cluster`, `checkers/` (who watches), `run`,
+`losses` (of lossy disks), `many_runs`, `coverage`.
 """

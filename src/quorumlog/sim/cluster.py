@@ -17,6 +17,7 @@ from quorumlog.sim.member import SimMember
 from quorumlog.sim.network.sim_network import SimNetwork
 from quorumlog.sim.operations import Operations
 from quorumlog.sim.profile import SimulationProfile, random_beside
+from quorumlog.sim.readers import SimReader
 from quorumlog.sim.trace import Trace
 
 
@@ -49,6 +50,7 @@ class SimCluster:
                     max_uncommitted_bytes=profile.max_uncommitted_bytes,
                     catch_up_bytes_per_second=profile.catch_up_bytes_per_second,
                     time_marks=profile.time_marks,
+                    retention_follower_budget_bytes=profile.retention_follower_budget_bytes,
                 ),
             )
             for number, address in enumerate(addresses)
@@ -57,6 +59,8 @@ class SimCluster:
         self.replacing = self.stream("replaced logs")
         self.network = SimNetwork(self)
         self.faults = Faults(self)
+        names = ("billing", "audit") if profile.has_retention else ()
+        self.readers = [SimReader(self, name) for name in names]
         self.clients = [SimClient(self, f"client{i}") for i in range(profile.clients)]
         self.checkers: list[Checker] = (
             lossy_disk_checkers if profile.has_lossy_disks else all_checkers

@@ -8,6 +8,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import LedgerError, OutcomeUnknown
 from quorumlog.node import LedgerNode
+from quorumlog.node.retention.reader_moves import MoveOutcome, ReaderMove
 
 READ_BYTES = 1 << 20
 
@@ -65,6 +66,16 @@ class ClientRead:
     def __str__(self) -> str:
         indices = f"{self.first_index} .. {self.last_index}"
         return f"a read of {indices} from {self.member_id} at {self.now_ms} ms"
+
+
+@dataclass(slots=True, eq=False)
+class ClientMove:
+    """What one reader said, and what came of it."""
+
+    move: ReaderMove
+    called_ms: float
+    outcome: MoveOutcome | None = None
+    """None: no answer came."""
 
 
 @dataclass(slots=True, eq=False)

@@ -111,6 +111,10 @@ class SimulationProfile:
     """Leaders are made to write control entries now and then."""
     time_marks: bool = False
     """As in `GroupConfig`; a minority of the wall clocks is wrong then."""
+    has_retention: bool = False
+    """Segments go as leaders say, and readers hold some."""
+    retention_follower_budget_bytes: int = 1 << 30
+    """As in `GroupConfig`."""
     drops_segments: bool = False
     """Members let their first segments go now and then."""
 
@@ -133,7 +137,7 @@ def draw_profile(
     greetings, stops = random_beside(random, "connections"), random_beside(random, "stops")
     conditions = random_beside(random, "conditions")
     controls, marks = random_beside(random, "controls"), random_beside(random, "the time")
-    drops = random_beside(random, "drops")
+    drops, keeps = random_beside(random, "drops"), random_beside(random, "retention")
     hasty = random.random() < 0.3
     if size is None:
         size = random.choice(SIZES)
@@ -201,6 +205,20 @@ def draw_profile(
         # Drawn last, so that no other run changes. A short interval leaves a power loss little to take.
         storage = replace(storage, flush_interval_ms=random.choice((10, 200, 1000)))
         profile = replace(profile, storage=storage)
+    if not (profile.writes_controls or profile.drops_segments or lossy_disks) and keeps.random() < 0.4:
+        storage = replace(
+            profile.storage,
+            retention="on",
+            retention_bytes=keeps.choice((1, 2 * segment_bytes, 6 * segment_bytes)),
+            disk_space_ratio_to_force_clean=keeps.choice((1e-9, 1.0, 1.0, 1.0)),
+        )
+        budget_bytes = keeps.choice((0, 4 * segment_bytes, 1 << 30))
+        profile = replace(
+            profile,
+            storage=storage,
+            has_retention=True,
+            retention_follower_budget_bytes=budget_bytes,
+        )
     if size > 1 and links.random() < 0.3:
         chosen = [kind for kind in LINK_KINDS if links.random() < 0.5]
         every_ms = links.choice((1.0, 3.0, 8.0)) * consensus.election_timeout_ms

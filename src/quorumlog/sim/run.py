@@ -90,6 +90,8 @@ def _run(cluster: SimCluster, faults_ms: float, other_mode: OtherMode) -> None:
         cluster.at(cluster.random.uniform(0, 300), member.start)
     for client in cluster.clients:
         client.work()
+    for reader in cluster.readers:
+        reader.work()
     cluster.faults.begin()
     other_mode.begin()
     cluster.faults.damage.begin_sectors()

@@ -156,12 +156,11 @@ class FileLedgerStore(LedgerStore):
 
     # ---------------------------------------------------------------- append
 
-    def plan(self, sizes: Int64Array, *, control: bool = False) -> Int64Array:
-        placement = place(
-            sizes, self.end.position, self._data.segment_bytes, self._config.entry_limit_bytes
-        )
-        stop_index = self.end.index + 1 + len(sizes)
-        self._space.reserve(placement.end_position, stop_index, control=control)
+    def plan(self, sizes: Int64Array, *, control: bool = False, sparing: bool = False) -> Int64Array:
+        end, limit_bytes = self.end, self._config.entry_limit_bytes
+        placement = place(sizes, end.position, self._data.segment_bytes, limit_bytes)
+        stop_index = end.index + 1 + len(sizes)
+        self._space.reserve(placement.end_position, stop_index, control=control, sparing=sparing)
         self._plan = placement
         return placement.positions
 

@@ -245,11 +245,12 @@ class LedgerStore(Protocol):
     def term_runs(self) -> tuple[tuple[int, int], ...]:
         """((first_index, term), ...) of the whole log, in order. Called once, at a start."""
 
-    def plan(self, sizes: Int64Array, *, control: bool = False) -> Int64Array:
+    def plan(self, sizes: Int64Array, *, control: bool = False, sparing: bool = False) -> Int64Array:
         """Reserve space for a batch; returns where each entry will lie, shape (count,).
 
         The append of the same sizes cannot run out of space then. `control` entries may use the reserve
-        that data may not. Raises DiskFull, BodyTooLarge; nothing has changed then.
+        that data may not; half of it is left, for no-ops, if `sparing`. Raises DiskFull, BodyTooLarge;
+        nothing has changed then.
         """
 
     def append(self, batch: EntryBatch) -> None:

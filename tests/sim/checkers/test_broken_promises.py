@@ -384,7 +384,7 @@ def test_what_the_core_keeps_beyond_its_bounds_is_found() -> None:
         checker.turned(leader)
     raft._handler._waiting.clear()
 
-    dispatcher = next(iter(raft._replication.dispatchers.values()))
+    dispatcher = next(iter(raft.replication.dispatchers.values()))
     dispatcher._window.pushes.append((9, 1 << 30))
     with pytest.raises(Violation, match="bytes on their way to n"):
         checker.turned(leader)

@@ -17,6 +17,7 @@ from quorumlog.cli.options import (
     split_servers,
 )
 from quorumlog.cli.output import entry_progress, note, print_json, spoken_size
+from quorumlog.errors import ConfigError, LeaderNotReady, RequestTimeout
 
 if TYPE_CHECKING:
     from quorumlog.backups import BackupTaken
@@ -43,6 +44,16 @@ def backup(
             show_default=False,
         ),
     ] = None,
+    hold: Annotated[
+        str | None,
+        typer.Option(
+            "--hold",
+            help="Nothing is deleted from the log before a backup with this NAME holds it; the cluster"
+            " keeps NAME as a reader.",
+            metavar="NAME",
+            show_default=False,
+        ),
+    ] = None,
     group: Group = DEFAULT_GROUP,
     timeout: Timeout = 30.0,
     json: Json = False,
@@ -60,9 +71,13 @@ def backup(
     from quorumlog.client import connect
 
     split_servers(servers)
+    if hold is not None and from_member is not None:
+        raise ConfigError(
+            "--hold and --from-member exclude each other: a hold is an entry, which the leader writes"
+        )
     with connect(servers, group=group, timeout_ms=int(timeout * 1000)) as log:
         refuse_dead_servers(log, timeout)
-        with BackupTaking(log, str(directory), from_member=from_member) as taking:
+        with BackupTaking(log, str(directory), from_member=from_member, hold=hold) as taking:
             try:
                 taking.prepare()
                 with entry_progress(f"copying to {directory}") as report:
@@ -70,6 +85,10 @@ def backup(
                 with entry_progress(f"verifying {directory}") as report:
                     taking.verify(report)
                 taken = taking.complete()
+            except (LeaderNotReady, RequestTimeout):
+                if from_member is None:
+                    note("while nobody leads, --from-member ID copies what one member knows")
+                raise
             except KeyboardInterrupt:
                 note(f"ended in front of index {taking.next_index}; the same command goes on there")
                 raise

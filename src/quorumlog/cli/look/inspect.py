@@ -51,6 +51,12 @@ def _print_facts(found: Inspection) -> None:
     facts: list[tuple[str, object]] = [("directory", found.directory)]
     if found.is_java:
         facts.append(("written by", "a Java DLedger member"))
+    elif found.backup is not None:
+        cut = found.backup.cut
+        complete = "never complete" if cut is None else f"complete up to index {cut.index}"
+        facts.append(
+            ("backup", f"of group {found.group}, cluster {found.backup.cluster_id}; {complete}")
+        )
     else:
         facts += [
             ("member", f"{found.member_id} of group {found.group}, directory id {found.directory_id}"),
@@ -60,6 +66,7 @@ def _print_facts(found: Inspection) -> None:
         facts.append(("in use", "a running member holds it; what is shown may be out of date"))
     facts += [
         ("log", f"index {found.ledger_begin_index} to {found.ledger_end_index}"),
+        *_start_and_states(found),
         ("last term", found.ledger_end_term),
         ("hard state", "unreadable" if found.current_term < 0 else hard_state),
         ("checkpoint", f"committed up to index {found.committed_index}"),
@@ -75,6 +82,25 @@ def _print_facts(found: Inspection) -> None:
     for name, value in facts:
         table.add_row(name, str(value))
     out().print(table)
+
+
+def _start_and_states(found: Inspection) -> list[tuple[str, object]]:
+    facts: list[tuple[str, object]] = []
+    start = found.start
+    if start is not None:
+        said = f"behind entry {start.before_index} (term {start.term}), state of {start.record_bytes} B"
+        if start.replaces:
+            said += "; the next start of the process removes the log that this one replaces"
+        if start.good_slots < 2:
+            said += "; one of two slots is not good, the next start of the process writes it again"
+        facts.append(("start", said))
+    if found.states:
+        firsts = [str(state.first_index) for state in found.states if not state.problem]
+        facts.append(
+            ("saved states", f"in front of {', '.join(firsts)}" if firsts else "none that counts")
+        )
+        facts += [("", f"{state.file} {state.problem}") for state in found.states if state.problem]
+    return facts
 
 
 def _print_segments(found: Inspection) -> None:

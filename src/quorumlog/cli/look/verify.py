@@ -33,7 +33,8 @@ def verify(
 ) -> None:
     """Check structure, CRC and chain of every entry; of several directories also that they agree.
 
-    Status 1 on damage or on a difference. A log that is merely shorter differs in nothing.
+    Status 1 on damage or on a difference. A log that is merely shorter, or begins later, differs in
+    nothing: logs are compared from the highest begin on.
 
     Example: quorumlog verify dev-data/n0 dev-data/n1 dev-data/n2
     """
@@ -128,7 +129,12 @@ def _print_result(result: Verification) -> None:
 
 
 def _agreement(results: list[Verification]) -> str:
+    begins = [result.ledger_begin_index for result in results if result.ledger_begin_index >= 0]
     ends = [result.ledger_end_index for result in results]
+    many, first, last = f"the {len(results)} directories", max(begins, default=0), min(ends)
+    if first > last >= 0:
+        return f"{many} have no entry in common: one begins at index {first}, one ends at {last}"
+    since = f" from index {first} on, where the last of them begins" if len(set(begins)) > 1 else ""
     if len(set(ends)) == 1:
-        return f"the {len(results)} directories hold the same log"
-    return f"the {len(results)} directories agree up to index {min(ends)}, where the shortest ends"
+        return f"{many} hold the same log{since}"
+    return f"{many} agree{since}{',' * bool(since)} up to index {last}, where the shortest ends"

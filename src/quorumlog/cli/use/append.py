@@ -50,6 +50,17 @@ ExpectedLast = Annotated[
 ]
 
 
+Producer = Annotated[
+    str | None,
+    typer.Option(
+        "--producer",
+        metavar="ID",
+        help="Append each line once, as this producer: run again on these lines, it appends the rest.",
+        show_default=False,
+    ),
+]
+
+
 class _Interrupted(Exception):
     """Ctrl-C or SIGTERM while waiting for a line."""
 
@@ -72,6 +83,9 @@ class LineSource:
     def __init__(self, file: BufferedReader) -> None:
         self._file = file
         self._reading = False
+        self.skip = 0
+        """Lines to leave out at the begin."""
+        self.skipped = 0
         self.taken = 0
         """Lines handed out."""
         self.signal = 0
@@ -139,14 +153,20 @@ class LineSource:
             *lines, self._rest = self._rest.split(b"\n")
             if at_end:  # the last line had no end
                 lines, self._rest = [self._rest], b""
+            lines = self._left_of(lines)
             for first in range(0, len(lines), MAX_BATCH_LINES):
                 batch = lines[first : first + MAX_BATCH_LINES]
                 if self._stopped:
                     self._rest = b"\n".join([*lines[first:], self._rest])
                     return
-                self._in_flight.append((self.taken + 1, batch))
+                self._in_flight.append((self.skipped + self.taken + 1, batch))
                 self.taken += len(batch)
                 yield batch
+
+    def _left_of(self, lines: list[bytes]) -> list[bytes]:
+        count = min(self.skip - self.skipped, len(lines))
+        self.skipped += count
+        return lines[count:]
 
     def _read(self) -> int:
         """Take in whatever there is, without waiting for a full chunk; 0 at the end.
@@ -184,12 +204,14 @@ def append(
     group: Group = DEFAULT_GROUP,
     timeout: Timeout = 30.0,
     expected_last: ExpectedLast = None,
+    producer: Producer = None,
     json: Json = False,
 ) -> None:
     """Append every line of FILE or of standard input as one entry; print the first and last index.
 
     When it is refused or interrupted it says how many lines are committed, unknown (they may be in the
-    log or not) and not sent.
+    log or not) and not sent. With --producer the same command may be run again until all of it is in:
+    line n has sequence n - 1, and what is in the log already is left out.
 
     Example: seq 1000 | quorumlog append --servers 127.0.0.1:20911
     """
@@ -197,11 +219,16 @@ def append(
     from quorumlog.client import connect
 
     split_servers(servers)
+    if producer is not None and expected_last is not None:
+        raise ConfigError("--producer and --expected-last exclude each other: leave one of them out")
     with ExitStack() as stack:
         source = LineSource(
             stack.enter_context(_open(file)) if file else cast(BufferedReader, sys.stdin.buffer)
         )
-        log = stack.enter_context(connect(servers, group=group, timeout_ms=int(timeout * 1000)))
+        timeout_ms = int(timeout * 1000)
+        log = stack.enter_context(
+            connect(servers, group=group, timeout_ms=timeout_ms, producer_id=producer)
+        )
         for number in (signal.SIGINT, signal.SIGTERM):
             before = signal.signal(number, source.on_interrupt)
             stack.callback(signal.signal, number, before)
@@ -216,6 +243,8 @@ def append(
         try:
             with source.leaving_if(_always):
                 refuse_dead_servers(log, timeout)
+                if producer is not None:
+                    source.skip = log.last_sequence() + 1
             for receipt in _receipts(source, stream):
                 source.on_receipt()
                 try:
@@ -244,7 +273,7 @@ def append(
             if status:
                 typer.echo(account, err=json)
             else:
-                appended.print_summary()
+                appended.print_summary(source.skipped)
         except OSError:
             # What is committed is worth telling, also where the results find no room.
             typer.echo(account, err=True)
@@ -316,23 +345,25 @@ class _Appended:
         self.count += receipt.count
         self.last_index, self.term = receipt.last_index, receipt.term
         if self._prints_rows:
-            indices = range(receipt.first_index, receipt.first_index + receipt.count)
-            sys.stdout.writelines(f'{{"index":{index},"term":{receipt.term}}}\n' for index in indices)
+            rows = ((at, one.term) for one in receipt.parts for at in one.indices)
+            sys.stdout.writelines(f'{{"index":{index},"term":{term}}}\n' for index, term in rows)
             sys.stdout.flush()
 
     def mute(self) -> None:
         """Print no more rows."""
         self._prints_rows = False
 
-    def print_summary(self) -> None:
+    def print_summary(self, skipped: int) -> None:
+        """`skipped`: lines that were in the log before."""
         if self.is_json:
             return
+        before = f"; {skipped} lines were in the log already" if skipped else ""
         if self.count == 0:
-            typer.echo("nothing to append")
+            typer.echo(f"nothing to append{before}")
         else:
             typer.echo(
                 f"appended {self.count} entries: first index {self.first_index},"
-                f" last index {self.last_index}, term {self.term}"
+                f" last index {self.last_index}, term {self.term}{before}"
             )
 
     def account(self, source: LineSource, progress: StreamProgress, *, is_file: bool) -> str:
@@ -343,6 +374,7 @@ class _Appended:
         if has_end:
             not_sent += source.count_rest()
         where = f" (first index {self.first_index}, last index {self.last_index})" if self.count else ""
+        where += f"; in the log already: {source.skipped}" if source.skipped else ""
         rest = "" if has_end else ", and the rest of standard input"
         return f"lines committed: {committed}{where}; unknown: {unknown}; not sent: {not_sent}{rest}"
 

@@ -47,6 +47,7 @@ class JoinedAppends:
     """Somebody sends it: nothing is added any more."""
     request: Request | None = None
     """None until it is encoded."""
+    in_session: bool = False
     left: int = 0
     """How many of the waiters wait no more."""
 
@@ -61,6 +62,7 @@ class JoinedAppends:
             deadline_ms=self.deadline_ms,
             batch=EntryBatch.from_bodies(self.bodies),
             context=self,
+            in_session=self.in_session,
         )
         self.bodies = []
         return self.request
@@ -100,6 +102,9 @@ class JoinedAppends:
         if error is None:
             whole = receipt_of(self.request)
             assert whole.count == count, (whole, count)
+            if whole.ranges:
+                parts = [(at, one.term) for one in whole.ranges for at in one.indices]
+                return [AppendReceipt(term, at, 1, whole.durability) for at, term in parts]
             term, durability = whole.term, whole.durability
             indices = range(whole.first_index, whole.first_index + count)
             return [AppendReceipt(term, index, 1, durability) for index in indices]
@@ -112,7 +117,8 @@ class JoinedAppends:
 class AppendJoiner:
     """The appends that nobody has sent yet. Not thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_session: bool = False) -> None:
+        self._in_session = in_session
         self._joined: list[JoinedAppends] = []
         self._timeout_ms: float = -1
         """Of the last frame."""
@@ -130,7 +136,7 @@ class AppendJoiner:
             or timeout_ms != self._timeout_ms
             or len(joined.waiters) == MAX_JOINED_RECORDS
         ):
-            joined = JoinedAppends(now_ms, now_ms + timeout_ms)
+            joined = JoinedAppends(now_ms, now_ms + timeout_ms, in_session=self._in_session)
             self._joined.append(joined)
             self._timeout_ms = timeout_ms
         joined.bodies.append(body)

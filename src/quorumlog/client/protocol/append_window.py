@@ -168,7 +168,11 @@ class AppendWindow:
         for request in self._requests:
             if request.state is RequestState.DONE and request.error is None:
                 committed += request.record_count
-            elif request.state is RequestState.SENT or isinstance(request.error, OutcomeUnknown):
+            elif (
+                request.state is RequestState.SENT
+                or isinstance(request.error, OutcomeUnknown)
+                or (request.may_be_in_log and not request.is_done)
+            ):
                 unknown += request.record_count
             else:
                 unwritten += request.record_count

@@ -25,6 +25,7 @@ from quorumlog.client.protocol.client_requests import (
 from quorumlog.client.protocol.client_timings import ClientTimings
 from quorumlog.client.protocol.cluster_view import ClusterView
 from quorumlog.client.protocol.link_table import LinkTable
+from quorumlog.client.protocol.order.producer_session import ProducerSession, anonymous_id
 from quorumlog.client.protocol.request_tracker import RequestTracker
 from quorumlog.errors import BadRequest, LedgerError, ProtocolViolation, UnknownGroup
 from quorumlog.wire.client_messages import (
@@ -73,7 +74,9 @@ class ClientProtocol:
         group: str,
         random: Random,
         timings: ClientTimings | None = None,
+        producer: str | None = None,
     ) -> None:
+        """`producer`: the id under which appends stand in the log once; empty: one of its own."""
         assert servers, "a client needs at least one server"
         self.group = group
         self.timings = timings or ClientTimings()
@@ -85,6 +88,9 @@ class ClientProtocol:
         self._links = LinkTable(random)
         self._requests = RequestTracker(group, self.view, self._links, self.timings, random)
         self._router = self._requests.router
+        if producer is not None:
+            producer = producer or anonymous_id(random)
+            self._requests.session = ProducerSession(self._requests, producer, random)
         self._ticked_ms = 0.0
         self._events: list[GroupEvent] = []
         self._told_leader = ""
@@ -97,6 +103,12 @@ class ClientProtocol:
     def is_closed(self) -> bool:
         """Any thread."""
         return self._links.is_closed
+
+    @property
+    def producer(self) -> str | None:
+        """None: appends are in no session. Any thread."""
+        session = self._requests.session
+        return None if session is None else session.producer
 
     def check_open(self) -> None:
         """Raises BadRequest. Any thread."""
@@ -111,6 +123,9 @@ class ClientProtocol:
             return  # cancelled by another thread, before it came here
         if self._links.is_closed:
             requests.fail(request, BadRequest("the client is closed"))
+        elif request.in_session:
+            assert requests.session is not None
+            requests.session.submit(request)
         elif request.stream is not None:
             requests.streams.submit(request.stream, request)
         else:

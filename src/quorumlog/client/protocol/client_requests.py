@@ -8,16 +8,20 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
 from quorumlog.batch import EntryBatch
-from quorumlog.entry import AppendReceipt, Durability
+from quorumlog.entry import AppendReceipt, Durability, EntryRange
 from quorumlog.entry_header import Buffer
 from quorumlog.errors import BadRequest, LedgerError
 from quorumlog.wire.client_messages import (
     AnyClientMessage,
     AppendRequest,
     AppendResponse,
+    ConnectProducer,
     FindMarkRequest,
     HelloResponse,
+    LastSequence,
     LayoutRequest,
+    ListProducers,
+    Numbered,
     ReadersRequest,
     ReadRequest,
     StatusRequest,
@@ -33,9 +37,11 @@ _REPEATABLE = (
     LayoutRequest,
     ReadersRequest,
     FindMarkRequest,
+    ConnectProducer,
+    LastSequence,
+    ListProducers,
     WhyKeptRequest,
 )
-"""They change nothing, so a lost connection does not decide their outcome."""
 
 
 class Lane(Enum):
@@ -105,6 +111,15 @@ class Request:
     """While SENT: when a healthy server has answered at the latest (now, or after a long poll)."""
     number: int = 0
     """Place in its stream on the connection that it was last sent on."""
+    in_session: bool = False
+    """Of a producer: numbered, and sent again while its outcome is unknown (`producer_session`)."""
+    sequence: int = -1
+    """Number of its first entry; -1: not yet."""
+    is_numbered_by_caller: bool = False
+    numbered: Numbered | None = None
+    """As it was sent last."""
+    may_be_in_log: bool = False
+    """It was sent, and nobody knows what became of it."""
     refusal: LedgerError | None = None
     """The last refusal, told if the deadline passes."""
     response: AnyClientMessage | None = None
@@ -122,7 +137,7 @@ class Request:
 
     @property
     def is_repeatable(self) -> bool:
-        """It changes nothing, so a lost connection does not decide its outcome."""
+        """It changes nothing, or the same once more: a lost connection does not decide its outcome."""
         return isinstance(self.message, _REPEATABLE)
 
     @property
@@ -144,9 +159,11 @@ def response_of(request: Request, kind: type[R]) -> R:
 
 def receipt_of(request: Request) -> AppendReceipt:
     response = response_of(request, AppendResponse)
-    return AppendReceipt(
-        response.term, response.first_index, response.count, Durability(response.durability)
-    )
+    durability = Durability(response.durability)
+    if response.ranges:
+        ranges = tuple(EntryRange(*each) for each in response.ranges)
+        return AppendReceipt(response.term, response.first_index, response.count, durability, ranges)
+    return AppendReceipt(response.term, response.first_index, response.count, durability)
 
 
 @dataclass(slots=True, eq=False)

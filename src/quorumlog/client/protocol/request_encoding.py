@@ -5,10 +5,22 @@ from __future__ import annotations
 import msgspec
 
 from quorumlog.client.protocol.client_requests import Request, TargetKind
+from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES, Buffer
 from quorumlog.errors import BadRequest, BodyTooLarge
-from quorumlog.wire.client_messages import AppendRequest, HelloResponse, ReadRequest
+from quorumlog.log_state.control_entries import LEVELS
+from quorumlog.wire.client_messages import (
+    AppendRequest,
+    ConnectProducer,
+    ForgetProducer,
+    HelloResponse,
+    LastSequence,
+    ListProducers,
+    ReadRequest,
+)
 from quorumlog.wire.framing import encode_frame, frame_bytes_of
+
+_OF_SESSIONS = (ConnectProducer, LastSequence, ListProducers, ForgetProducer)
 
 
 def encode_request(
@@ -26,10 +38,19 @@ def encode_request(
     `previous_connection` is told with the first request of a stream on a connection.
     """
     batch = request.batch
+    needed_level = LEVELS[EntryKind.OPEN]
+    if hello.level < needed_level and (request.numbered or isinstance(request.message, _OF_SESSIONS)):
+        raise BadRequest(
+            f"{hello.member_id}, the leader, is of a release that knows no producers (level"
+            f" {hello.level} of the log's format, {needed_level} is needed); update it first"
+        )
     if batch is None:
         message = msgspec.structs.replace(request.message, request_id=request_id)
         if isinstance(message, ReadRequest) and request.target.kind is TargetKind.LEADER:
             message = msgspec.structs.replace(message, from_leader=True)
+        elif isinstance(message, ConnectProducer):
+            left_ms = max(1, int(request.deadline_ms - now_ms))
+            message = msgspec.structs.replace(message, timeout_ms=left_ms)
         return encode_frame(group, message)
     largest_entry_bytes = batch.total_bytes if batch.count == 1 else int(batch.sizes.max())
     if 0 < hello.max_entry_bytes < largest_entry_bytes:
@@ -49,8 +70,9 @@ def encode_request(
     append = msgspec.structs.replace(
         request.message,
         request_id=request_id,
-        stream=stream.number if stream is not None else 0,
+        stream=stream.number if stream is not None and not request.in_session else 0,
         number=request.number,
+        session=request.numbered,
         previous_connection=previous_connection if request.number == 1 else "",
         timeout_ms=max(1, int(request.deadline_ms - now_ms)),
     )

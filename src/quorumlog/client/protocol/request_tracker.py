@@ -27,7 +27,8 @@ from quorumlog.client.protocol.client_requests import (
 from quorumlog.client.protocol.client_timings import ClientTimings
 from quorumlog.client.protocol.cluster_view import ClusterView
 from quorumlog.client.protocol.link_table import LinkTable
-from quorumlog.client.protocol.ordered_streams import OrderedStreams
+from quorumlog.client.protocol.order.ordered_streams import OrderedStreams
+from quorumlog.client.protocol.order.producer_session import ProducerSession
 from quorumlog.client.protocol.request_encoding import encode_request
 from quorumlog.client.protocol.request_router import RequestRouter
 from quorumlog.entry import Durability
@@ -48,11 +49,19 @@ from quorumlog.wire.client_messages import (
     AnyClientMessage,
     AppendRequest,
     AppendResponse,
+    ConnectProducer,
+    ConnectProducerResponse,
     ErrorResponse,
     FindMarkRequest,
     FindMarkResponse,
+    ForgetProducer,
+    ForgetProducerResponse,
+    LastSequence,
+    LastSequenceResponse,
     LayoutRequest,
     LayoutResponse,
+    ListProducers,
+    ListProducersResponse,
     MoveReaderRequest,
     MoveReaderResponse,
     ReadersRequest,
@@ -74,6 +83,10 @@ _RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     StatusRequest: StatusResponse,
     TransferRequest: TransferResponse,
     FindMarkRequest: FindMarkResponse,
+    ConnectProducer: ConnectProducerResponse,
+    LastSequence: LastSequenceResponse,
+    ListProducers: ListProducersResponse,
+    ForgetProducer: ForgetProducerResponse,
     LayoutRequest: LayoutResponse,
     MoveReaderRequest: MoveReaderResponse,
     ReadersRequest: ReadersResponse,
@@ -99,6 +112,8 @@ class RequestTracker:
         """Set by the protocol with each input."""
         self.router = RequestRouter(view, links, timings, random, self.send)
         self.streams = OrderedStreams(self)
+        self.session: ProducerSession | None = None
+        """Of a client that has a producer's id."""
         self._waiting: dict[Request, None] = {}
         """WAITING requests that are of no stream."""
         self.completed: list[Request] = []
@@ -126,6 +141,8 @@ class RequestTracker:
             if request.state is RequestState.WAITING:
                 self._try_to_send(request)
         self.streams.pump_waiting()
+        if self.session is not None:
+            self.session.pump()
 
     def _try_to_send(self, request: Request) -> bool:
         """False while it backs off, or there is nobody to send it to."""
@@ -194,18 +211,27 @@ class RequestTracker:
     def _is_leader_missed(self) -> bool:
         if self.router.is_leader_connected:
             return False
-        return bool(self.streams.waiting) or any(
-            r.target.kind is TargetKind.LEADER for r in self._waiting
+        in_session = self.session is not None and self.session.is_waiting
+        return (
+            in_session
+            or bool(self.streams.waiting)
+            or any(r.target.kind is TargetKind.LEADER for r in self._waiting)
         )
 
     def resume_times_ms(self) -> list[float]:
         """For each request and stream that waits: until when it backs off."""
-        return [r.not_before_ms for r in self._waiting] + [s.resume_at_ms for s in self.streams.waiting]
+        times_ms = [r.not_before_ms for r in self._waiting]
+        times_ms += [s.resume_at_ms for s in self.streams.waiting]
+        if self.session is not None and self.session.is_waiting:
+            times_ms.append(self.session.resume_at_ms)
+        return times_ms
 
     def cancel(self, request: Request) -> None:
         if request.state is RequestState.WAITING:
             self.fail(request, BadRequest("cancelled before it was sent"))
-            if request.stream is not None:
+            if request.in_session:
+                self._session.cancelled(request)
+            elif request.stream is not None:
                 self.streams.fail(request.stream, BadRequest("an earlier batch was cancelled"))
         elif request.state is RequestState.SENT and request.is_repeatable:
             for link in self._links.all():
@@ -235,7 +261,9 @@ class RequestTracker:
         request.response = message
         request.response_batch = batch
         self._finish(request)
-        if request.stream is not None:
+        if request.in_session:
+            self._session.answered(request)
+        elif request.stream is not None:
             self.streams.committed(request.stream)
 
     def learn(self, link: Link, status: StatusResponse) -> None:
@@ -254,7 +282,9 @@ class RequestTracker:
             self._view.hinted(link.address, error, self.now_ms)
         request.refusal = error
         request.attempts += 1
-        if request.stream is not None:
+        if request.in_session:
+            self._session.refused(request, error)
+        elif request.stream is not None:
             self.streams.refused(request.stream, request, error)
         elif is_to_pass:
             request.state = RequestState.WAITING
@@ -283,11 +313,19 @@ class RequestTracker:
             self._interrupted(link, request, reason)
         if not was_open:
             self._fail_addressed(link.address, reason)
-        for request in [r for r in pending if r.state is RequestState.WAITING and r.stream is None]:
-            self.dispatch(request)
+        for request in pending:
+            is_alone = request.stream is None and not request.in_session
+            if request.state is RequestState.WAITING and is_alone:
+                self.dispatch(request)
+        if self.session is not None:
+            self.session.pump()
         self.seek()
 
     def _interrupted(self, link: Link, request: Request, reason: str) -> None:
+        if request.in_session:
+            request.attempts += 1
+            self._session.interrupted(request)
+            return
         if request.is_repeatable:
             request.state = RequestState.WAITING
             request.attempts += 1
@@ -307,6 +345,8 @@ class RequestTracker:
         for request in [r for r in self._waiting if r.deadline_ms <= self.now_ms]:
             self.fail(request, self._too_late(request))
         self.streams.expire(self._too_late)
+        if self.session is not None:
+            self.session.expire(self._too_late)
         for link in self._links.all():
             late = [i for i, r in link.pending.items() if r.deadline_ms <= self.now_ms]
             for request_id in late:
@@ -318,7 +358,9 @@ class RequestTracker:
                     else OutcomeUnknown(f"{after}: it may or may not have been carried out")
                 )
                 self.fail(request, error)
-                if request.stream is not None:
+                if request.in_session:
+                    self._session.abandoned(request)
+                elif request.stream is not None:
                     self.streams.unanswered(request.stream, error)
 
     def _too_late(self, request: Request) -> LedgerError:
@@ -361,6 +403,8 @@ class RequestTracker:
     def fail_waiting_streams(self, error: LedgerError) -> None:
         for stream in list(self.streams.waiting):
             self.streams.fail(stream, error)
+        if self.session is not None:
+            self.session.fail_all(error)
 
     def _fail_addressed(self, address: str, reason: str) -> None:
         """Who asks one address hears that it is down, and does not wait until it is up."""
@@ -382,7 +426,15 @@ class RequestTracker:
     def _finish(self, request: Request) -> None:
         assert request.state is not RequestState.DONE, (request.message, request.error)
         request.state = RequestState.DONE
-        self.completed.append(request)
+        if self.session is not None and self.session.is_opening(request):
+            self.session.opened(request)
+        else:
+            self.completed.append(request)
+
+    @property
+    def _session(self) -> ProducerSession:
+        assert self.session is not None
+        return self.session
 
 
 def _problem_of(request: Request, message: AnyClientMessage) -> str:

@@ -12,8 +12,9 @@ from quorumlog.batch import Entry, EntryBatch
 from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
 from quorumlog.client.readers.read_results import AsyncResults, Results
 from quorumlog.client.readers.reader_rows import GivenHold, hold_of
+from quorumlog.client.readers.reader_verbs import ReaderStand
 from quorumlog.client.result_streams import Verb
-from quorumlog.client.verbs import ReaderStand, Verbs
+from quorumlog.client.verbs import Verbs
 
 if TYPE_CHECKING:
     import pyarrow as pa

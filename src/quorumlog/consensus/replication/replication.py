@@ -233,6 +233,18 @@ class Replication:
     def connected(self) -> list[EntryDispatcher]:
         return [d for d in self.dispatchers.values() if d.active]
 
+    @property
+    def installing(self) -> tuple[Replica, ...]:
+        """Of a leader: connected members that are to get the start of this log now."""
+        return tuple(d.to for d in self.dispatchers.values() if d.is_installing)
+
+    def problems(self) -> tuple[str, ...]:
+        return tuple(
+            f"DIVERGED_BELOW_COMMIT: {d.to.member_id} committed another entry at index {d.diverged_at}"
+            for d in self.connected
+            if d.diverged_at >= 0
+        )
+
     def peers(self) -> tuple[PeerStatus, ...]:
         return tuple(self._status_of(dispatcher) for dispatcher in self.connected)
 

@@ -65,6 +65,16 @@ class LogDrops:
         self._host.read_later(save, self._saved)
         return True
 
+    def tick(self, now_ms: float) -> None:
+        """What a full disk has kept from being deleted is tried again."""
+        if now_ms < self._next_look_ms or self.is_under_way:
+            return
+        self._next_look_ms = now_ms + DELETE_INTERVAL_MS
+        work = self._store.left_to_delete()
+        if work is not None:
+            self._is_deleting = True
+            self._host.read_later(work, self._deleted)
+
     def give_up_below(self, start: LogStart, durable_committed_index: int) -> None:
         """What is damaged below this start of another member's log nobody holds any more. The state that
         comes with it is that of the same entries, where the one before it is this log's as well."""
@@ -75,16 +85,6 @@ class LogDrops:
         if self._raft.term_at(index) == start.point.term:
             with suppress(DiskFull):  # it is asked for again
                 self.begin(LogStart(start.point, start.record), durable_committed_index)
-
-    def tick(self, now_ms: float) -> None:
-        """What a full disk has kept from being deleted is tried again."""
-        if now_ms < self._next_look_ms or self.is_under_way:
-            return
-        self._next_look_ms = now_ms + DELETE_INTERVAL_MS
-        work = self._store.left_to_delete()
-        if work is not None:
-            self._is_deleting = True
-            self._host.read_later(work, self._deleted)
 
     def must_wait(self, message: PushEntryRequest) -> bool:
         """While the start comes to disk nothing is cut directly behind it: the next entry lies where

@@ -50,6 +50,8 @@ class Scrubber:
         self._next_index = -1
         """Of the pass under way; -1 while it rests."""
         self._stop_index = -1
+        self._again_index = -1
+        """From here on this pass looks once more: there was no space to write something again."""
         self._passes = 0
         self._ended_ms = now_ms
         self._is_looking = False
@@ -76,6 +78,9 @@ class Scrubber:
             self._next_index = self._store.begin.index + 1
             self._stop_index = durable_stop
         index = self._next_index
+        if index >= min(self._stop_index, durable_stop) and self._again_index >= 0:
+            index = self._next_index = max(self._again_index, self._store.begin.index + 1)
+            self._again_index = -1
         if index >= min(self._stop_index, durable_stop):
             self._next_index = self._stop_index = -1
             self._passes += 1
@@ -103,9 +108,11 @@ class Scrubber:
         self._skip = 1
         if isinstance(result, StoreFailure | LedgerError):
             raise result
-        # Looked at again if the log was cut meanwhile, or there is no space for what is to be written
-        # again: else that part would wait for the next pass.
-        if self._repairer.settle(result) is not None and self._store.unsettled is None:
+        # Looked at again if the log was cut meanwhile; and, once the rest was, if there is no space for
+        # what is to be written again: else that part would wait for the next pass.
+        if self._repairer.settle(result) is not None:
+            if self._store.unsettled is not None and self._again_index < 0:
+                self._again_index = index
             self._next_index = max(index + 1, result.stop_index)
         self._next_step_ms = self._after(result.size_bytes)
 

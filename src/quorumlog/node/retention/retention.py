@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 from quorumlog.config import GroupConfig
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role
-from quorumlog.entry import EntryId
+from quorumlog.entry import EntryId, Replica
 from quorumlog.errors import DiskFull, LeaderNotReady, LedgerError, StoreFailure
 from quorumlog.log_state.control_entries import ControlBody, Keep
 from quorumlog.log_state.log_state import LogState, LostRange, decode_state
@@ -88,6 +88,8 @@ class Retention:
         self._known_truncations = -1
         self.problem = ""
         """Why nothing goes although it may, in a sentence."""
+        self._installed: dict[Replica, None] = {}
+        """Who got the start of this log and has not caught up since."""
         self._lost: tuple[LostRange, ...] | None = None
         """What readers had lost when it was last looked."""
 
@@ -110,6 +112,7 @@ class Retention:
 
     def tick(self, now_ms: float) -> None:
         self._tell_of_losses()
+        self._installed.update(dict.fromkeys(self._raft.replication.installing))
         if self._is_looking or now_ms < self._next_look_ms or not self._is_wanted:
             return
         self._next_look_ms = now_ms + LOOK_INTERVAL_MS
@@ -225,13 +228,16 @@ class Retention:
     def _followers(self) -> list[Follower]:
         status = self._raft.status()
         peers = {peer.replica: peer for peer in status.peers}
-        fed = [peer.replica for peer in status.peers if not peer.is_voter]
+        for replica in list(self._installed):
+            if replica in peers and peers[replica].lacks_nothing:
+                del self._installed[replica]
         followers = []
-        for replica in (*status.voters, *fed):
+        for replica in dict.fromkeys((*status.voters, *peers)):
             if replica != status.replica:
                 peer = peers.get(replica)
                 index = peer.water_mark if peer is not None and peer.water_mark >= 0 else None
-                followers.append(Follower(replica.member_id, index, replica in fed))
+                is_fed = peer is not None and (not peer.is_voter or replica in self._installed)
+                followers.append(Follower(replica.member_id, index, is_fed))
         return followers
 
     # ---------------------------------------------------------------- each member

@@ -61,7 +61,8 @@ class Follower(NamedTuple):
     acknowledged_index: int | None
     """None: not known."""
     is_fed: bool
-    """It counts in nothing yet and is brought up to where the others are, however far that is."""
+    """It is brought up to where the others are, however far that is: one that does not vote, or that
+    got the start of the log."""
 
 
 class Limit(NamedTuple):
@@ -185,10 +186,13 @@ def _followers_within_budget(
 
 
 def _fed(followers: Sequence[Follower]) -> list[Limit]:
+    fed = [each for each in followers if each.is_fed]
     return [
-        Limit((f.acknowledged_index or -1) + 1, f"member {f.name}, which is being fed")
-        for f in followers
-        if f.is_fed
+        Limit(
+            0 if each.acknowledged_index is None else each.acknowledged_index + 1,
+            f"member {each.name}, which is being fed",
+        )
+        for each in fed
     ]
 
 

@@ -58,7 +58,7 @@ class InstallSender:
 
     def tick(self, now_ms: float) -> None:
         """Once a turn."""
-        installing = self._raft.installing
+        installing = self._raft.replication.installing
         if not installing and not self._installations:
             return
         begin = self._store.begin.entry_id

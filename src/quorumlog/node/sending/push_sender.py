@@ -76,7 +76,7 @@ class PushSender:
             if self._is_of_this_term(order):
                 self.push(order)
             else:
-                self._raft.on_push_failed(order.to)
+                self._raft.replication.on_push_failed(order.to)
 
     def next_wakeup_ms(self) -> float:
         if not self._waiting:
@@ -103,7 +103,7 @@ class PushSender:
         if isinstance(result, IndexOutOfRange | RangeDamaged | DirectoryDamaged) or (
             not self._is_of_this_term(order)
         ):
-            self._raft.on_push_failed(order.to)
+            self._raft.replication.on_push_failed(order.to)
         elif isinstance(result, LedgerError):
             raise result
         else:
@@ -126,9 +126,9 @@ class PushSender:
             batch=batch,
         )
         if self._host.send(Envelope(order.to, message)):
-            self._raft.on_pushed(order.to, message.last_index, batch.total_bytes)
+            self._raft.replication.on_pushed(order.to, message.last_index, batch.total_bytes)
         else:
-            self._raft.on_push_failed(order.to)
+            self._raft.replication.on_push_failed(order.to)
 
 
 def read_sound(

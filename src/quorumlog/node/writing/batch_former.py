@@ -54,8 +54,8 @@ class BatchFormer:
         flusher: Flusher,
         transfers: Transfers,
         conditions: AppendConditions,
-        time_marks: TimeMarks,
         sessions: ProducerSessions,
+        time_marks: TimeMarks,
     ) -> None:
         self._config = config
         self._raft = raft
@@ -65,8 +65,8 @@ class BatchFormer:
         self._flusher = flusher
         self._transfers = transfers
         self._conditions = conditions
-        self._time_marks = time_marks
         self._sessions = sessions
+        self._time_marks = time_marks
         self._is_gathering = False
         """The next batch waits for one more turn, see `_gathers`; meaningless while none is queued."""
         self._gathered = 0
@@ -168,7 +168,7 @@ class BatchFormer:
         self._last_batch_appends = len(appends)
         mark = self._time_marks.due(now_ms) if self._config.time_marks else None
         in_front = [] if mark is None else [EntryBatch.control(EntryKind.TIME, encode_body(mark))]
-        appends, judged = self._sessions.judge(appends)
+        appends, judged = self._sessions.judge(appends, len(in_front))
         appends, unmet = self._conditions.judge(appends, len(in_front))
         if not appends:
             self._conditions.refuse(unmet)
@@ -204,7 +204,9 @@ class BatchFormer:
         kind = kind_of(body)
         self._writer.log_state.admit_own(kind)
         batch = EntryBatch.control(kind, encode_body(body))
-        positions = self._store.plan(batch.sizes, control=batch.may_use_reserve)
+        positions = self._store.plan(
+            batch.sizes, control=batch.may_use_reserve, sparing=not batch.is_small_control
+        )
         if isinstance(body, Membership):
             entry = self._raft.members.propose(membership_of(body), size_bytes=batch.total_bytes)
         else:

@@ -219,7 +219,11 @@ class LogWriter:
     def _plan_together(self, batches: list[EntryBatch]) -> Int64Array:
         """Raises DiskFull. What no election needs leaves the reserve of the no-ops alone."""
         sizes = batches[0].sizes if len(batches) == 1 else np.concatenate([b.sizes for b in batches])
-        return self._store.plan(sizes, control=all(batch.may_use_reserve for batch in batches))
+        return self._store.plan(
+            sizes,
+            control=all(batch.may_use_reserve for batch in batches),
+            sparing=not all(batch.is_small_control for batch in batches),
+        )
 
     def truncate_from(self, index: int, appends: tuple[AppendOrder, ...]) -> None:
         """Cut everything from `index` on; `appends` are what the same Ready writes behind the cut."""

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from quorumlog.batch import EntryBatch
 from quorumlog.consensus.raft_node import RaftNode
-from quorumlog.entry import AppendReceipt, Durability, EntryId, EntryKind, EntryRange
+from quorumlog.entry import AppendReceipt, EntryId, EntryKind, EntryRange
 from quorumlog.errors import (
     AlreadyCommitted,
     BadRequest,
@@ -40,12 +40,12 @@ from quorumlog.log_state.control_entries import (
 from quorumlog.log_state.log_state import LogState
 from quorumlog.log_state.producers import Producers, Range, Session
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, PendingAppends
+from quorumlog.node.ports import Host
 from quorumlog.node.reading.confirmations import Confirmed
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
+from quorumlog.store.directory.member_directory import MemberDirectory
 
 T = TypeVar("T")
-Confirm = Callable[[Confirmed, object], None]
-"""`LedgerNode.confirm_leadership`."""
 LONGEST_NAME = 255
 RETRY_MS = 5
 
@@ -73,35 +73,43 @@ class Judged(NamedTuple):
     """What it was judged by is committed once this entry is."""
 
 
+class Node(Protocol):
+    """What of the member is needed (`LedgerNode`)."""
+
+    directory: MemberDirectory
+
+    def confirm_leadership(self, done: Confirmed, owner: object) -> None: ...
+    def propose_control(self, body: ControlBody) -> EntryId: ...
+
+
 class ProducerSessions:
     def __init__(
         self,
         raft: RaftNode,
         pending: PendingAppends,
         log_state: LogStateKeeper,
-        confirm: Confirm,
-        durability: Callable[[], Durability],
+        host: Host,
+        node: Node,
         carry_out: Callable[[], None],
-        propose: Callable[[ControlBody], EntryId],
     ) -> None:
-        """`carry_out` has the state of the log follow all that is proposed; `propose`:
-        `LedgerNode.propose_control`."""
+        """`carry_out` has the state of the log follow all that is proposed."""
         self._raft = raft
         self._pending = pending
         self._log_state = log_state
-        self._confirm = confirm
-        self._durability = durability
+        self._host = host
+        self._node = node
         self._carry_out = carry_out
-        self._propose = propose
 
     # ---------------------------------------------------------------- appends
 
-    def judge(self, appends: Sequence[PendingAppend]) -> tuple[list[PendingAppend], list[Judged]]:
-        """Who is let in, in this order and as a whole, with a PRODUCER entry each; and the others."""
+    def judge(
+        self, appends: Sequence[PendingAppend], in_front: int
+    ) -> tuple[list[PendingAppend], list[Judged]]:
+        """Who is let in, in this order and as a whole, with a PRODUCER entry each; and the others.
+        `in_front`: entries that are proposed before them."""
         if all(append.place is None for append in appends):
             return list(appends), []
         try:
-            self._log_state.admit_own(EntryKind.PRODUCER)
             producers = self._producers()
         except LedgerError as error:
             return self._refused(appends, error), []
@@ -109,7 +117,7 @@ class ProducerSessions:
         judged: list[Judged] = []
         last_sequences: dict[str, int] = {}
         """Of who is let in here."""
-        last_index = self._raft.ledger_end.index
+        last_index = self._raft.ledger_end.index + in_front
         for append in appends:
             outcome: AppendOutcome | None = None
             if append.place is not None:
@@ -162,13 +170,15 @@ class ProducerSessions:
         return None
 
     def _receipt(self, ranges: Sequence[Range]) -> AppendReceipt:
-        return AppendReceipt.of_ranges([_entry_range(each) for each in ranges], self._durability())
+        durability = self._host.weakest_durability(self._node.directory.durability)
+        return AppendReceipt.of_ranges([_entry_range(each) for each in ranges], durability)
 
     def answer(self, judged: Sequence[Judged]) -> None:
         """Once each is certain to be the group's."""
         for append, outcome, index in judged:
             self._pending.answer_once_confirmed(append, outcome)
-            self._confirm(partial(self._confirmed, append, outcome, index), append.owner)
+            confirmed = partial(self._confirmed, append, outcome, index)
+            self._node.confirm_leadership(confirmed, append.owner)
 
     def _confirmed(
         self, append: PendingAppend, outcome: AppendOutcome, index: int, refusal: LedgerError | None
@@ -314,7 +324,7 @@ class ProducerSessions:
             else:
                 done(look(states.committed.producers, states.committed_index))
 
-        self._confirm(confirmed, owner)
+        self._node.confirm_leadership(confirmed, owner)
 
     def _answer_certainly(
         self,
@@ -347,7 +357,7 @@ class ProducerSessions:
                 done(answer_at(Epoch(outcome.first_index, outcome.term)))
 
         try:
-            entry = self._propose(body)
+            entry = self._node.propose_control(body)
         except LedgerError as error:
             done(error)
             return

@@ -21,18 +21,17 @@ from quorumlog.errors import (
     ProtocolViolation,
     UnknownGroup,
 )
-from quorumlog.log_state.control_entries import Hold
 from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
 from quorumlog.node.reading.mark_finder import MarkOutcome
-from quorumlog.node.retention.reader_moves import MoveOutcome, ReaderMove
-from quorumlog.node.retention.retention import WhyKept
 from quorumlog.node.transfers import TransferOutcome
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS, AppendStreams
 from quorumlog.server.clients.producer_requests import (
+    PRODUCER_REQUESTS,
     ProducerRequest,
     ProducerRequests,
     ranges_on_wire,
 )
+from quorumlog.server.clients.reader_requests import READER_REQUESTS, ReaderRequests
 from quorumlog.server.connection import WRITE_BUFFER_BYTES, Connection
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.waiting_reads import ReadOutcome, begins_anew
@@ -44,19 +43,11 @@ from quorumlog.wire.client_messages import (
     FindMarkResponse,
     LayoutRequest,
     LayoutResponse,
-    MoveReaderRequest,
-    MoveReaderResponse,
-    ReaderInfo,
-    ReadersRequest,
-    ReadersResponse,
     ReadRequest,
     ReadResponse,
-    SegmentInfo,
     StatusRequest,
     TransferRequest,
     TransferResponse,
-    WhyKeptRequest,
-    WhyKeptResponse,
 )
 from quorumlog.wire.framing import Frame
 from quorumlog.wire.wire_errors import error_response
@@ -65,20 +56,16 @@ READ_LIMIT_BYTES = 8 << 20
 """Most bytes of one answer to a read, whatever the request asks."""
 WAIT_LIMIT_MS = 60_000
 WAITING_READS_LIMIT = 1000
-MOST_INDEX = 2**62
-"""Of what an entry can say of a reader."""
 
-AnyRequest = (
-    AppendRequest
-    | ReadRequest
-    | StatusRequest
-    | TransferRequest
-    | LayoutRequest
-    | MoveReaderRequest
-    | ReadersRequest
-    | FindMarkRequest
-    | ProducerRequest
-    | WhyKeptRequest
+_REQUESTS = (
+    AppendRequest,
+    ReadRequest,
+    StatusRequest,
+    TransferRequest,
+    LayoutRequest,
+    FindMarkRequest,
+    *PRODUCER_REQUESTS,
+    *READER_REQUESTS,
 )
 
 
@@ -95,6 +82,7 @@ class ClientSession:
         self._close_client = close_client
         self._streams = AppendStreams()
         self._producers = ProducerRequests(connection)
+        self._readers = ReaderRequests(connection)
         self._reads: deque[tuple[NodeDriver, ReadRequest]] = deque()
         """Reads that wait for the one before them, and for the client to take what it was sent."""
         self._is_reading = False
@@ -108,7 +96,7 @@ class ClientSession:
         group, request, batch = frame
         driver = self._drivers.get(group)
         if driver is None:
-            if not isinstance(request, AnyRequest):
+            if not isinstance(request, _REQUESTS):
                 raise ProtocolViolation(f"{type(request).__name__} from a client")
             known = ", ".join(self._drivers)
             error = UnknownGroup(f"group {group!r} is not served here; groups: {known}")
@@ -125,18 +113,14 @@ class ClientSession:
             driver.enter(self._connection, self._status, driver, request)
         elif isinstance(request, TransferRequest):
             driver.enter(self._connection, self._transfer, driver, request)
-        elif isinstance(request, LayoutRequest):
-            driver.enter(self._connection, self._layout, driver, request)
-        elif isinstance(request, MoveReaderRequest):
-            driver.enter(self._connection, self._move_reader, driver, request)
-        elif isinstance(request, ReadersRequest):
-            driver.enter(self._connection, self._readers, driver, request)
-        elif isinstance(request, FindMarkRequest):
-            driver.enter(self._connection, self._find_mark, driver, request)
         elif isinstance(request, ProducerRequest):
             driver.enter(self._connection, self._producers.ask, driver, request)
-        elif isinstance(request, WhyKeptRequest):
-            driver.enter(self._connection, self._why_kept, driver, request)
+        elif isinstance(request, LayoutRequest):
+            driver.enter(self._connection, self._layout, driver, request)
+        elif isinstance(request, READER_REQUESTS):
+            driver.enter(self._connection, self._readers.ask, driver, request)
+        elif isinstance(request, FindMarkRequest):
+            driver.enter(self._connection, self._find_mark, driver, request)
         else:
             raise ProtocolViolation(f"{type(request).__name__} from a client")
 
@@ -359,102 +343,3 @@ class ClientSession:
             begin_record=start.record,
         )
         self._connection.send(config.group, response)
-
-    # ---------------------------------------------------------------- readers
-
-    def _move_reader(self, driver: NodeDriver, request: MoveReaderRequest) -> None:
-        def done(outcome: MoveOutcome) -> None:
-            if isinstance(outcome, LedgerError):
-                self._refuse(driver, request.request_id, outcome)
-                return
-            response = MoveReaderResponse(
-                request_id=request.request_id, position=outcome.position, hold=outcome.hold
-            )
-            self._connection.send(driver.config.group, response)
-
-        try:
-            move = _move_of(request)
-        except BadRequest as error:
-            done(error)
-            return
-        driver.node.readers.move(move, done, self._connection)
-
-    def _readers(self, driver: NodeDriver, request: ReadersRequest) -> None:
-        def confirmed(refusal: LedgerError | None) -> None:
-            if refusal is not None:
-                self._refuse(driver, request.request_id, refusal)
-                return
-            try:
-                state = driver.node.log_state.committed_state()
-            except LedgerError as error:
-                self._refuse(driver, request.request_id, error)
-                return
-            readers = tuple(
-                ReaderInfo(
-                    name=reader.name,
-                    position=reader.position,
-                    hold=reader.hold,
-                    last_index=reader.last_index,
-                    lost_ranges=tuple(
-                        (lost.first_index, lost.stop_index)
-                        for lost in state.lost_ranges
-                        if lost.name == reader.name
-                    ),
-                )
-                for reader in state.readers
-            )
-            response = ReadersResponse(
-                request_id=request.request_id,
-                committed_index=driver.node.committed_index,
-                keep_from_index=state.keep_from_index,
-                readers=readers,
-            )
-            self._connection.send(driver.config.group, response)
-
-        driver.node.confirm_leadership(confirmed, self._connection)
-
-    def _why_kept(self, driver: NodeDriver, request: WhyKeptRequest) -> None:
-        def explained(why: WhyKept | LedgerError) -> None:
-            if isinstance(why, LedgerError):
-                self._refuse(driver, request.request_id, why)
-                return
-            segments = tuple(
-                SegmentInfo(
-                    first_index=each.first_index,
-                    stop_index=each.stop_index,
-                    size_bytes=each.size_bytes,
-                    time_ms=-1 if each.time_ms is None else each.time_ms,
-                    reasons=each.reasons,
-                )
-                for each in why.segments
-            )
-            response = WhyKeptResponse(
-                request_id=request.request_id,
-                keep_from_index=why.keep_from_index,
-                used_ratio=why.used_ratio,
-                segments=segments,
-            )
-            self._connection.send(driver.config.group, response)
-
-        refusal = driver.node.refusal_unless_leading()
-        if refusal is not None:
-            explained(refusal)
-        else:
-            driver.node.retention.explain(explained)
-
-
-def _move_of(request: MoveReaderRequest) -> ReaderMove:
-    """Raises BadRequest."""
-    numbers = [n for n in (request.position, request.seeks_from) if n is not None]
-    if any(not 0 <= number <= MOST_INDEX for number in numbers):
-        raise BadRequest(f"positions of a reader are indices of entries, unlike {numbers}")
-    if request.hold is not None and request.hold not in tuple(Hold):
-        raise BadRequest(f"a reader holds 0 (nothing), 1 or 2 (as an archive), not {request.hold}")
-    return ReaderMove(
-        request.reader,
-        request.position,
-        None if request.hold is None else Hold(request.hold),
-        request.seeks_from,
-        request.ends,
-        request.opens,
-    )

@@ -25,6 +25,7 @@ LIST_LIMIT = 10_000
 """Producers of one answer at most, whatever the request asks."""
 
 ProducerRequest = ConnectProducer | LastSequence | ListProducers | ForgetProducer
+PRODUCER_REQUESTS = (ConnectProducer, LastSequence, ListProducers, ForgetProducer)
 
 
 class ProducerRequests:

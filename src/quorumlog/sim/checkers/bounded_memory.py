@@ -22,7 +22,7 @@ class BoundedMemory(Checker):
         ]
         # One entry goes however large it is, so a window may run over by one.
         window_bytes = consensus.push_window_bytes + storage.entry_limit_bytes
-        for dispatcher in raft._replication.dispatchers.values():
+        for dispatcher in raft.replication.dispatchers.values():
             if dispatcher._window.pushes:
                 size_bytes = sum(size for _, size in dispatcher._window.pushes)
                 what = f"bytes on their way to {dispatcher.to.member_id} (push_window_bytes)"

@@ -1,9 +1,9 @@
-"""Same state: members whose logs end with the same entry, or that have committed up to it, make the same
-of the control entries up to there, to the byte."""
+"""Same state: members whose logs end with the same entry, or that have committed up to it, or have saved
+the state in front of a segment there, make the same of the control entries up to there, to the byte."""
 
 from __future__ import annotations
 
-from quorumlog.entry import Replica
+from quorumlog.entry import EntryId, Replica
 from quorumlog.log_state.log_state import LogState
 from quorumlog.log_state.log_states import AnyState
 from quorumlog.sim.checkers.checker import Checker, Violation
@@ -15,8 +15,13 @@ class SameState(Checker):
         super().__init__(cluster)
         self._seen: dict[tuple[Replica, str], tuple[AnyState, int]] = {}
         """(state, index) that was looked at last."""
-        self._records: dict[tuple[int, int], tuple[bytes, Replica]] = {}
-        """(index, term) of an entry -> the state up to it, and who was the first to say so."""
+        self._records: dict[EntryId, tuple[bytes, Replica]] = {}
+        """An entry -> the state up to it, and who was the first to say so."""
+
+    def started(self, member: CheckedMember) -> None:
+        for saved in member.node.store.borders.saved():
+            entry = saved.point.entry_id
+            self._compare(entry, saved.record, member.replica, "saved")
 
     def turned(self, member: CheckedMember) -> None:
         node = member.node
@@ -29,11 +34,13 @@ class SameState(Checker):
         if (state, index) == self._seen.get((member.replica, which)) or not isinstance(state, LogState):
             return
         self._seen[member.replica, which] = state, index
-        entry = index, member.node.raft.term_at(index)
-        record = state.encode()
-        known, first = self._records.setdefault(entry, (record, member.replica))
+        entry = EntryId(index, member.node.raft.term_at(index))
+        self._compare(entry, state.encode(), member.replica, which)
+
+    def _compare(self, entry: EntryId, record: bytes, replica: Replica, which: str) -> None:
+        known, first = self._records.setdefault(entry, (record, replica))
         if known != record:
             raise Violation(
-                f"up to entry {entry} the {which} log of {member.replica} leads to the state {record!r},"
+                f"up to entry {entry} the {which} log of {replica} leads to the state {record!r},"
                 f" by {first} to {known!r}"
             )

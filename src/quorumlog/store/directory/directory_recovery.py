@@ -19,6 +19,7 @@ from quorumlog.store.directory.member_directory import (
 )
 from quorumlog.store.disk import Disk
 from quorumlog.store.file_ledger_store import FileLedgerStore
+from quorumlog.store.files.backup_file import BACKUP_NAME
 from quorumlog.store.files.durable_file import read_durable_point
 from quorumlog.store.files.hard_state_file import (
     HARD_STATE_NAME,
@@ -84,6 +85,8 @@ def recover_directory(disk: Disk, path: str) -> list[str]:
 def _load_only_member(disk: Disk, path: str) -> MemberRecord:
     """The record of a group of one. In a larger group the directory would keep its id and vote for a
     log that lacks what it had acknowledged: the others must feed it instead."""
+    if disk.exists(f"{path}/{BACKUP_NAME}"):
+        raise ConfigError(f"{path} is a backup and no member's directory; take it again instead")
     record = load_member(disk, path)
     if record is None:
         raise ConfigError(

@@ -18,7 +18,13 @@ import msgspec
 
 from quorumlog.errors import DirectoryDamaged, DiskFull, StoreFailure
 from quorumlog.store.disk import Disk, is_lack_of_space, is_no_damage, reason_of, refusal
-from quorumlog.store.files.slot_file import SlotFile, payload_bytes_of, read_payload
+from quorumlog.store.files.slot_file import (
+    SlotFile,
+    payload_bytes_of,
+    read_payload,
+    read_slots,
+    unreadable_slots,
+)
 from quorumlog.store.ledger_store import LOG_ORIGIN, LogStart
 
 START_NAME = "start"
@@ -65,6 +71,19 @@ def sector_bytes_of(disk: Disk, path: str) -> int:
     times, rest = divmod(disk.size_of(path), 2 * START_SECTOR_BYTES)
     is_made_so = not rest and 0 < times <= _MOST_TIMES and not times & (times - 1)
     return START_SECTOR_BYTES * (times if is_made_so else 1)
+
+
+def good_start_slots(disk: Disk, directory: str) -> int:
+    """How many of the two are good. Raises OSError."""
+    path = f"{directory}/{START_NAME}"
+    with closing(disk.open(path, writable=False)) as file:
+        return len(read_slots(file, START_MAGIC, sector_bytes_of(disk, path)))
+
+
+def unreadable_start_slots(disk: Disk, directory: str) -> list[tuple[int, str]]:
+    """(position, problem) of those that the disk cannot read. Raises OSError."""
+    path = f"{directory}/{START_NAME}"
+    return unreadable_slots(disk, path, sector_bytes_of(disk, path)) if disk.exists(path) else []
 
 
 def unusable_start(path: str, problem: str) -> DirectoryDamaged:

@@ -43,8 +43,12 @@ def decode_state(data: bytes) -> LogStart | None:
         return None
 
 
+def state_name(position: int) -> str:
+    return f"{position:0{_NAME_DIGITS}d}"
+
+
 def _path(directory: str, position: int) -> str:
-    return f"{directory}/{STATES_NAME}/{position:0{_NAME_DIGITS}d}"
+    return f"{directory}/{STATES_NAME}/{state_name(position)}"
 
 
 def _temporary(directory: str, position: int) -> str:
@@ -53,8 +57,7 @@ def _temporary(directory: str, position: int) -> str:
 
 def saved_positions(disk: Disk, directory: str) -> list[int]:
     """In order. Raises OSError."""
-    folder = f"{directory}/{STATES_NAME}"
-    names = disk.list(folder) if disk.exists(folder) else []
+    names = disk.list(f"{directory}/{STATES_NAME}")
     return sorted(int(n) for n in names if len(n) == _NAME_DIGITS and n.isascii() and n.isdigit())
 
 

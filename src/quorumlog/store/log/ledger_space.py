@@ -27,10 +27,12 @@ _FIRST_STEP_BYTES = 1 << 20
 """Of data, unless `reserve_step_bytes` is less."""
 
 
-def control_reserve(config: StoreConfig, end_position: int, stop_index: int) -> tuple[int, int]:
+def control_reserve(
+    config: StoreConfig, end_position: int, stop_index: int, *, parts: int = 1
+) -> tuple[int, int]:
     """Up to where space must be reserved in data and index so that control entries still fit behind data
-    that ends here: near the end of a segment, also in the next one."""
-    data_reserve = min(CONTROL_RESERVE_BYTES, config.segment_bytes)
+    that ends here: near the end of a segment, also in the next one. `parts`: for one of so many."""
+    data_reserve = min(CONTROL_RESERVE_BYTES, config.segment_bytes) // parts
     # As many units as the smallest entries in the reserve could need.
     index_reserve = -(-data_reserve // HEADER_BYTES) * INDEX_UNIT_BYTES
     data_stop = end_position + data_reserve
@@ -64,16 +66,22 @@ class LedgerSpace:
         """With the same sizes of segments and steps."""
         self._config = config
 
-    def reserve(self, end_position: int, stop_index: int, *, control: bool) -> None:
-        """For entries that will end at `end_position` and below `stop_index`.
+    def reserve(
+        self, end_position: int, stop_index: int, *, control: bool, sparing: bool = False
+    ) -> None:
+        """For entries that will end at `end_position` and below `stop_index`. `control` entries may use
+        the reserve, and have to leave half of it behind them if `sparing`.
 
         Raises DiskFull for lack of space, and for data also above `disk_full_ratio`; StoreFailure.
         """
         if control:
             # Only what it needs itself: the reserve was made before the data that lies in front.
-            self._data.reserve(end_position, 0)
+            data_stop, index_stop = end_position, stop_index * INDEX_UNIT_BYTES
+            if sparing:
+                data_stop, index_stop = control_reserve(self._config, end_position, stop_index, parts=2)
+            self._data.reserve(data_stop, 0)
             try:
-                self._index.reserve(stop_index * INDEX_UNIT_BYTES, 0)
+                self._index.reserve(index_stop, 0)
             except DiskFull:
                 if not self._index.has_unwritten:
                     raise

@@ -36,8 +36,6 @@ from quorumlog.store.files.member_file import (
     MemberRecord,
     load_member,
 )
-from quorumlog.store.files.replaced_file import read_readable
-from quorumlog.store.files.slot_file import unreadable_slots
 from quorumlog.store.files.start_file import START_NAME, load_start
 from quorumlog.store.ledger_store import LOG_ORIGIN, DamagedRange, LogPoint, LogStart
 from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME
@@ -53,9 +51,11 @@ from quorumlog.store.log.segment_view import (
     read_pages,
 )
 from quorumlog.store.offline.java_survey import survey_java
+from quorumlog.store.offline.log_begin import newest_border
 from quorumlog.store.offline.log_extent import Damage, LogExtent, LogSegment
 from quorumlog.store.offline.missing_entries import missing_entries
 from quorumlog.store.offline.own_survey import survey_own
+from quorumlog.store.offline.small_files import damage_of_small_files
 from quorumlog.store.offline.stored_entries import Place, Stop, StoredEntries
 from quorumlog.store.repair.survey_files import begin_path
 
@@ -80,6 +80,7 @@ class DirectoryReader:
         self.durable_index = -1
         self.index_synced_position = 0
         self.begin = LOG_ORIGIN  # of a Java directory, which does not tell
+        self.start: LogStart | None = None
         self.damaged: tuple[DamagedRange, ...] = ()
         """What the member has noted as lost: in order, none above the durable point."""
         try:
@@ -116,13 +117,17 @@ class DirectoryReader:
         self._entries = StoredEntries(self._data, self._units, checked=self.checked)
         self._structure = StoredEntries(self._data, self._units, checked=False)
         self._walked = Place(-1, 0, -1, 0)
-        self.missing = missing_entries(self._data, self._units, extent, self._checkpoint, durable)
+        is_replaced = self.start is not None and self.start.replaces
+        self.missing = missing_entries(
+            self._data, self._units, extent, self._checkpoint, None if is_replaced else durable
+        )
         """Committed entries that should lie behind the end and do not; None if there are none."""
-        if self.missing is not None:
-            self.damage.append(self.missing)
-        self.committed_index, self.readable_index = self._judge_checkpoint()
-        """As a start takes it from the checkpoint; and the last entry at or below the one that the
-        checkpoint names, where nothing shows that it is of another log."""
+        self.damage += [] if self.missing is None else [self.missing]
+        self.committed_index = -1
+        border = -1 if self.is_java else newest_border(disk, path, self.header_at)
+        self.committed_index, self.readable_index = (max(i, border) for i in self._judge_checkpoint())
+        """As a start takes it from the checkpoint, or a saved state; and the last entry at or below the
+        one that either names, where nothing shows that it is of another log."""
 
     def __enter__(self) -> Self:
         return self
@@ -143,13 +148,7 @@ class DirectoryReader:
                 f"{self.path} holds no log: no file '{MEMBER_NAME}' and nothing in"
                 f" {self.path}/{DATA_NAME}"
             )
-        for name in (CURRTERM_NAME, CHECKPOINT_NAME):
-            _, problem = read_readable(self._disk, f"{self.path}/{name}")
-            if problem:
-                self.damage.append(Damage(name, 0, -1, f"{problem}; a start goes on without it"))
-        for name in (HARD_STATE_NAME, DURABLE_NAME):
-            for position, problem in unreadable_slots(self._disk, f"{self.path}/{name}"):
-                self.damage.append(Damage(name, position, -1, problem))
+        self.damage += damage_of_small_files(self._disk, self.path)
 
     def _java_extent(self) -> LogExtent:
         files = list_segment_files(self._disk, self.path, DATA_NAME)
@@ -199,7 +198,9 @@ class DirectoryReader:
     def _own_extent_from(
         self, start: LogStart | None, record: MemberRecord, known: DurablePoint
     ) -> LogExtent:
-        self.begin = LOG_ORIGIN if start is None else start.point
+        self.start, self.begin = start, LOG_ORIGIN if start is None else start.point
+        if start is not None and start.replaces:
+            self._checkpoint, self.durable_index = None, self.begin.index  # they are of another log
         damaged = load_damaged(self._disk, self.path, known.point, start, begin_path(self.begin))
         self.damaged = damaged or ()
         extent, self._data, self._units = survey_own(

@@ -9,10 +9,13 @@ from typing import Any
 from quorumlog.entry import Formation, Replica
 from quorumlog.errors import ConfigError
 from quorumlog.store.disk import Disk, refusal
+from quorumlog.store.files.backup_file import BackupRecord, load_backup
+from quorumlog.store.files.start_file import START_NAME
 from quorumlog.store.ledger_store import DamagedRange, SpaceTaken
 from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME
 from quorumlog.store.log.segment_view import list_segment_files
 from quorumlog.store.offline.directory_reader import DirectoryReader
+from quorumlog.store.offline.log_begin import StartRow, StateRow, start_row, state_rows
 from quorumlog.store.offline.log_extent import Damage
 from quorumlog.store.offline.verification import Progress, check_entries, damaged_to_json
 
@@ -54,10 +57,16 @@ class Inspection:
     index_segment_bytes: int
     space: SpaceTaken
     segments: tuple[SegmentRow, ...]
+    start: StartRow | None
+    """Where the log begins once its first entries are gone."""
+    states: tuple[StateRow, ...]
+    """In front of segments."""
     damage: tuple[Damage, ...]
     damaged: tuple[DamagedRange, ...]
     """What the member has noted to be lost, and fetches from others once it runs."""
     tail: str
+    backup: BackupRecord | None = None
+    """The directory is no member's, but a backup."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -84,6 +93,8 @@ class Inspection:
             "log_disk_bytes": self.space.disk_bytes,
             "log_apparent_bytes": self.space.apparent_bytes,
             "segments": [asdict(segment) for segment in self.segments],
+            "start": self.start and self.start._asdict(),
+            "states": [state._asdict() for state in self.states],
             "damage": [
                 {
                     "file": damage.path,
@@ -96,6 +107,7 @@ class Inspection:
             ],
             "damaged": [damaged_to_json(each) for each in self.damaged],
             "tail": self.tail,
+            "backup": None if self.backup is None else _backup_to_json(self.backup),
         }
 
 
@@ -126,10 +138,31 @@ def inspect_directory(
             index_segment_bytes=reader.index_segment_bytes,
             space=_space_taken(disk, path),
             segments=tuple(_segment_row(reader, number) for number in range(len(reader.segments))),
+            start=_start_row(disk, path, reader),
+            states=() if reader.is_java else state_rows(disk, path, reader.header_at),
             damage=tuple(damage),
             damaged=reader.damaged,
             tail=reader.tail,
+            backup=load_backup(disk, path),
         )
+
+
+def _backup_to_json(record: BackupRecord) -> dict[str, Any]:
+    cut = record.cut
+    return {
+        "cluster_id": record.cluster_id,
+        "last_index": -1 if cut is None else cut.index,
+        "time_ms": record.time_ms,
+        "taken_ms": record.taken_ms,
+        "release": record.release,
+    }
+
+
+def _start_row(disk: Disk, path: str, reader: DirectoryReader) -> StartRow | None:
+    try:
+        return start_row(disk, path, reader.start)
+    except OSError as error:
+        raise ConfigError(refusal(f"{path}/{START_NAME}", "read", error)) from error
 
 
 def _space_taken(disk: Disk, path: str) -> SpaceTaken:

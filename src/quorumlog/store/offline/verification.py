@@ -74,6 +74,8 @@ class Verification:
             "ok": self.ok,
             "problem": self.problem,
             "damaged": [damaged_to_json(each) for each in self.damaged],
+            "ledger_begin_index": self.ledger_begin_index,
+            "ledger_end_index": self.ledger_end_index,
         }
 
 

@@ -24,7 +24,7 @@ from quorumlog.store.disk import Disk, refusal
 from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME
 from quorumlog.store.files.damaged_ranges import DAMAGED_NAME, DamagedRanges, load_damaged
 from quorumlog.store.files.durable_file import DurableFile, DurablePoint
-from quorumlog.store.files.start_file import load_start, save_start
+from quorumlog.store.files.start_file import START_NAME, good_start_slots, load_start, save_start
 from quorumlog.store.ledger_store import LogPoint, LogStart
 from quorumlog.store.log.entry_index import IndexSegments
 from quorumlog.store.log.ledger_space import control_reserve
@@ -90,6 +90,8 @@ def recover_log(
         files = survey_files(disk, directory, config, known, start)
         lines = remove_leftovers(disk, directory, config)
         if start is not None:
+            if good_start_slots(disk, directory) < 2:
+                lines.append(f"{directory}/{START_NAME}: one of two slots was not good, written again")
             # It may be in the page cache only, and what it leaves no use for goes now. Or the
             # other slot, which comes back without power, still says that all of this log goes.
             save_start(disk, directory, start)

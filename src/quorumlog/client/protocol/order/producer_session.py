@@ -1,0 +1,357 @@
+"""ProducerSession: appends of one producer, which stand in the log once and in order, whatever is lost.
+
+Requests are numbered when they are sent first, and sent in their order, at most five of them, counted
+from the oldest that has no outcome: of so many the log remembers where they lie. One whose outcome is
+unknown is sent again under its number.
+
+    a receipt                    done
+    refused, may pass            nothing more is sent until all in flight is answered; then again
+    no answer, outcome unknown   the same, from the first that has no outcome
+    its time is over             its outcome stays unknown. A new epoch begins before anything else is
+                                 sent: a late copy of it can then not come in under a number that means
+                                 another entry
+    another one has connected    this session is over
+
+The answer that opens an epoch says what is in the log. Who has a number up to there keeps it, and is
+sent again for its receipt; everybody else gets a new one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+from random import Random
+from typing import Protocol
+
+from quorumlog.client.protocol.client_requests import LEADER, Link, Request, RequestState
+from quorumlog.client.protocol.order.ordered_streams import StreamPort
+from quorumlog.errors import (
+    AlreadyCommitted,
+    LedgerError,
+    OutcomeUnknown,
+    OutOfSequence,
+    ProducerExpired,
+    ProducerFenced,
+    Refused,
+    SequenceGap,
+)
+from quorumlog.log_state.control_entries import ANONYMOUS, TOKEN_BYTES, Epoch
+from quorumlog.wire.client_messages import (
+    ConnectProducer,
+    ConnectProducerResponse,
+    Numbered,
+)
+
+MOST_UNANSWERED = 5
+"""What a log remembers of a session (`log_state/producers.py`)."""
+
+
+class SessionPort(StreamPort, Protocol):
+    """What a session needs of the requests' tracker."""
+
+    def dispatch(self, request: Request) -> None: ...
+
+
+class ProducerSession:
+    def __init__(self, port: SessionPort, producer: str, random: Random) -> None:
+        self._port = port
+        self.producer = producer
+        self._random = random
+        self._epoch: Epoch | None = None
+        """None: none was opened yet."""
+        self._ends: Epoch | None = None
+        """The epoch that the next one is to end."""
+        self._must_open = True
+        self._opening: Request | None = None
+        """Under way."""
+        self._next_sequence = 0
+        self._queue: deque[Request] = deque()
+        """In order; the first has no outcome."""
+        self._in_flight = 0
+        self._link: Link | None = None
+        """Of what is in flight, or was last."""
+        self._is_draining = False
+        self._failure: LedgerError | None = None
+        """The session is over."""
+        self._attempts = 0
+        """Refusals in a row."""
+        self.resume_at_ms = 0.0
+
+    @property
+    def is_waiting(self) -> bool:
+        """For somebody to send to, or for its time."""
+        # Behind those that may be in flight all wait.
+        oldest = islice(self._queue, MOST_UNANSWERED)
+        return self._opening is None and any(r.state is RequestState.WAITING for r in oldest)
+
+    @property
+    def is_anonymous(self) -> bool:
+        return self.producer.startswith(ANONYMOUS)
+
+    def submit(self, request: Request) -> None:
+        if request.stream is not None and request.stream.failure is not None:
+            self._port.fail(request, _behind(request.stream.failure))
+            return
+        self._queue.append(request)
+        self.pump()
+
+    # ---------------------------------------------------------------- what became of a request
+
+    def answered(self, request: Request) -> None:
+        """It is done."""
+        self._in_flight -= 1
+        self._attempts = 0
+        self._go_on()
+
+    def refused(self, request: Request, error: LedgerError) -> None:
+        self._in_flight -= 1
+        self._is_draining = True
+        if isinstance(error, ProducerFenced | ProducerExpired):
+            self._lost(request, error)
+        elif isinstance(error, SequenceGap):
+            self._out_of_place(request, error)
+        elif isinstance(error, OutcomeUnknown):
+            self._wait_again(request, is_unknown=True)
+        elif isinstance(error, Refused) and error.retriable:
+            self._wait_again(request)
+        else:
+            self._fail(request, error)
+        self._go_on(error)
+
+    def interrupted(self, request: Request) -> None:
+        """Its connection has ended. `pump` follows once all of that connection are told."""
+        self._in_flight -= 1
+        self._wait_again(request, is_unknown=request.batch is not None)
+
+    def abandoned(self, request: Request) -> None:
+        """It is done, without an answer: nobody waits for it any longer."""
+        self._in_flight -= 1
+        self._must_open |= request.batch is not None
+        self._fail_stream_of(request)
+        self._go_on()
+
+    def _lost(self, request: Request, error: LedgerError) -> None:
+        """The epoch that stands is not this one, if any does."""
+        is_own_past = request.numbered is not None and request.numbered.epoch != self._epoch
+        is_evicted = isinstance(error, ProducerExpired) and self.is_anonymous
+        if is_own_past or (is_evicted and not any(r.may_be_in_log for r in self._queue)):
+            self._must_open = True
+            self._ends = self._epoch if is_own_past else None
+            self._wait_again(request)
+            return
+        self._failure = self._failure or error
+        self._fail(request, error)
+
+    def _out_of_place(self, request: Request, error: SequenceGap) -> None:
+        """What is before it is not in the log: sent again, it may follow."""
+        first = next(r for r in self._queue if not r.is_done)
+        if first is not request:
+            self._wait_again(request)
+            return
+        self._must_open = True
+        if request.is_numbered_by_caller:
+            self._fail(request, error)
+        else:
+            self._wait_again(request)  # under another number
+
+    def _wait_again(self, request: Request, *, is_unknown: bool = False) -> None:
+        request.state = RequestState.WAITING
+        request.may_be_in_log |= is_unknown
+        if request.stream is not None and request.stream.failure is not None:
+            self._fail(request, _behind(request.stream.failure))
+
+    def _fail(self, request: Request, error: LedgerError) -> None:
+        if request.numbered is not None and not isinstance(error, AlreadyCommitted):
+            self._must_open = True  # its numbers are nobody's
+        if request.may_be_in_log and not isinstance(error, OutcomeUnknown | AlreadyCommitted):
+            error = OutcomeUnknown(f"it may or may not be in the log: {error}")
+        self._port.fail(request, error)
+        self._fail_stream_of(request)
+
+    def _fail_stream_of(self, request: Request) -> None:
+        """What comes behind it in a stream must not get in without it."""
+        stream = request.stream
+        if stream is None or stream.failure is not None:
+            return
+        assert request.error is not None
+        stream.failure = request.error
+        for other in list(self._queue):
+            if other.stream is stream and other.state is RequestState.WAITING:
+                self._fail(other, _behind(request.error))
+
+    def _go_on(self, refusal: LedgerError | None = None) -> None:
+        """Once nothing is in flight, what was stopped is sent again."""
+        assert self._in_flight >= 0, self._in_flight
+        self._forget_done()
+        if self._is_draining and self._in_flight == 0:
+            self._is_draining = False
+            if refusal is not None and refusal.retriable:
+                self._attempts += 1
+                wait_ms = self._port.backoff_ms(refusal, self._attempts)
+                self.resume_at_ms = self._port.now_ms + wait_ms
+        self.pump()
+
+    def _forget_done(self) -> None:
+        while self._queue and self._queue[0].is_done:
+            self._queue.popleft()
+
+    # ---------------------------------------------------------------- sending
+
+    def pump(self) -> None:
+        """Send what may be sent. Called when a leader is known, a link is open, or time has passed."""
+        self._forget_done()
+        if self._failure is not None:
+            self._fail_waiting(self._failure)
+            return
+        waits = self._is_draining or self.resume_at_ms > self._port.now_ms
+        if waits or not self.is_waiting:
+            return
+        if self._must_open:
+            if not self._in_flight:
+                self._open()
+            return
+        link = self._port.leader_link()
+        if link is None:
+            self._port.leader_wanted()
+            return
+        if self._in_flight and link is not self._link:
+            return  # what is in flight elsewhere is answered first
+        self._link = link
+        for request in list(islice(self._queue, MOST_UNANSWERED)):
+            if request.state is RequestState.WAITING and not self._send(link, request):
+                self.pump()
+                return
+
+    def _send(self, link: Link, request: Request) -> bool:
+        next_sequence, numbered = self._next_sequence, request.numbered
+        self._number(request)
+        if self._port.send(link, request):
+            self._in_flight += 1
+            return True
+        # Too large, say: nothing of it has left now, and nothing behind it was sent before.
+        if numbered is None:
+            self._next_sequence = next_sequence
+        else:
+            self._must_open = True
+        if request.may_be_in_log:
+            request.error = OutcomeUnknown(f"it may or may not be in the log: {request.error}")
+        self._fail_stream_of(request)
+        return False
+
+    def _number(self, request: Request) -> None:
+        if request.batch is None:
+            return
+        if request.sequence < 0:
+            request.sequence = self._next_sequence
+        self._next_sequence = max(self._next_sequence, request.sequence + request.record_count)
+        assert self._epoch is not None
+        request.numbered = Numbered(self.producer, self._epoch, request.sequence)
+
+    def expire(self, too_late: Callable[[Request], LedgerError]) -> None:
+        """Deadlines of what waits."""
+        late = [
+            r
+            for r in self._queue
+            if r.state is RequestState.WAITING and r.deadline_ms <= self._port.now_ms
+        ]
+        for request in late:
+            if request.state is RequestState.WAITING:
+                self._fail(request, too_late(request))
+        if late:
+            self._go_on()
+
+    def cancelled(self, request: Request) -> None:
+        """It waited, and is done: nobody waits for it any longer."""
+        self._must_open |= request.numbered is not None
+        self._fail_stream_of(request)
+        self._go_on()
+
+    def fail_all(self, error: LedgerError) -> None:
+        """All that waits."""
+        self._fail_waiting(error)
+        self._forget_done()
+
+    def _fail_waiting(self, error: LedgerError) -> None:
+        for request in list(self._queue):
+            if request.state is RequestState.WAITING:
+                self._fail(request, error)
+        self._forget_done()
+
+    # ---------------------------------------------------------------- opening
+
+    def _open(self, token: bytes = b"") -> None:
+        """Begin an epoch. `token`: it was begun already, and another one stood."""
+        deadline_ms = max(r.deadline_ms for r in self._queue if not r.is_done)
+        message = ConnectProducer(
+            producer=self.producer,
+            token=token or self._random.randbytes(TOKEN_BYTES),
+            ends=self._ends,
+        )
+        self._opening = Request(message, LEADER, submitted_ms=self._port.now_ms, deadline_ms=deadline_ms)
+        self._port.dispatch(self._opening)
+
+    def is_opening(self, request: Request) -> bool:
+        return request is self._opening
+
+    def opened(self, request: Request) -> None:
+        """The request of `_open` is done."""
+        self._opening = None
+        assert isinstance(request.message, ConnectProducer)
+        if request.error is not None:
+            self._not_opened(request.error)
+            return
+        response = request.response
+        assert isinstance(response, ConnectProducerResponse), response
+        if not response.opened:
+            if self._epoch is not None:
+                self._failure = ProducerFenced(
+                    f"another client has connected as producer {self.producer!r} since"
+                )
+                self.pump()
+                return
+            self._ends = response.epoch
+            if any(not r.is_done for r in self._queue):
+                self._open(request.message.token)
+            return
+        self._epoch = self._ends = response.epoch
+        self._must_open = False
+        self._number_anew(response.last_sequence)
+        self.pump()
+
+    def _not_opened(self, error: LedgerError) -> None:
+        may_begin_anew = self._epoch is None or (
+            self.is_anonymous and not any(r.may_be_in_log for r in self._queue)
+        )
+        if isinstance(error, ProducerExpired) and may_begin_anew:
+            self._ends = None  # it was forgotten between two questions
+        elif isinstance(error, ProducerExpired):
+            self._failure = error
+        elif error.retriable or isinstance(error, OutcomeUnknown):
+            for request in [r for r in self._queue if r.deadline_ms <= self._port.now_ms]:
+                if not request.is_done:
+                    self._fail(request, error)
+        else:
+            self._fail_waiting(error)
+        self.pump()
+
+    def _number_anew(self, last_sequence: int) -> None:
+        self._next_sequence = last_sequence + 1
+        for request in self._queue:
+            if request.is_done or request.batch is None or request.is_numbered_by_caller:
+                continue
+            if 0 <= request.sequence <= last_sequence:
+                stop = request.sequence + request.record_count
+                self._next_sequence = max(self._next_sequence, stop)
+            else:
+                request.sequence = -1
+                request.numbered = None
+                request.may_be_in_log = False  # nor ever will: its epoch is over
+
+
+def _behind(error: LedgerError) -> LedgerError:
+    return OutOfSequence(f"not written: an earlier batch of its stream failed: {error}")
+
+
+def anonymous_id(random: Random) -> str:
+    return ANONYMOUS + random.randbytes(16).hex()

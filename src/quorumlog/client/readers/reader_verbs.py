@@ -1,0 +1,53 @@
+"""What the leader is asked of the readers that the cluster keeps, as `verbs` are written."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from quorumlog.client.protocol.client_requests import LEADER, response_of
+from quorumlog.client.readers.reader_rows import ReaderRow, rows_of
+from quorumlog.client.result_streams import Step, Verb, request_of
+from quorumlog.client.system import now_ms
+from quorumlog.errors import BadRequest, OutcomeUnknown, Refused, UnknownReader
+from quorumlog.wire.client_messages import (
+    MoveReaderRequest,
+    MoveReaderResponse,
+    ReadersRequest,
+    ReadersResponse,
+)
+
+
+class ReaderStand(NamedTuple):
+    position: int
+    hold: int
+
+
+def move(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderStand]:
+    """Made again where nobody knows whether it was done: a second time it changes nothing."""
+    deadline_ms = now_ms() + timeout_ms
+    unknown: OutcomeUnknown | None = None
+    while True:
+        request = request_of(message, LEADER, deadline_ms - now_ms())
+        yield Step((request,), (request,))
+        error = request.error
+        if message.ends and unknown is not None and isinstance(error, UnknownReader):
+            return ReaderStand(-1, 0)
+        if isinstance(error, OutcomeUnknown) and now_ms() < deadline_ms:
+            unknown = error
+        elif unknown is not None and isinstance(error, Refused) and error.retriable:
+            raise unknown  # no time was left to make it again
+        else:
+            response = response_of(request, MoveReaderResponse)
+            return ReaderStand(response.position, response.hold)
+
+
+def readers(timeout_ms: float) -> Verb[list[ReaderRow]]:
+    request = request_of(ReadersRequest(), LEADER, timeout_ms)
+    yield Step((request,), (request,))
+    return rows_of(response_of(request, ReadersResponse))
+
+
+def checked_name(name: str) -> str:
+    if not isinstance(name, str):
+        raise BadRequest(f"the name of a reader is a text, not {name!r}")
+    return "".join(name)

@@ -149,3 +149,25 @@ def test_another_group_of_the_same_process_goes_on(tmp_path: Path) -> None:
     finally:
         for thread in running.values():
             thread.stop()
+
+
+@pytest.mark.parametrize("how", ["stop", "kill", "go on"])
+def test_a_server_ends_in_order_while_one_of_its_members_begins_anew(how: str) -> None:
+    with LocalCluster(3, storage=SEGMENTS) as cluster, connect(cluster.servers) as log:
+        fill(log, 20)
+        wait_until_identical(log)
+        member = next(member for member in cluster.running if member != cluster.leader())
+        server, driver = cluster.server(member), driver_of(cluster, member)
+        driver._loop.call_soon_threadsafe(server._reopen, driver)
+        if how == "stop":
+            cluster.stop(member)
+        elif how == "kill":
+            cluster.kill(member)
+        else:
+            eventually(lambda: driver_of(cluster, member) is not driver, what="another node")
+        assert server.failure is None
+        if how != "go on":
+            cluster.restart(member)  # the directory is free
+        fill(log, 20)
+        wait_until_identical(log)
+        assert_directories_identical(cluster)

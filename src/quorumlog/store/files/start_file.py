@@ -48,6 +48,7 @@ def decode_start(payload: bytes) -> LogStart:
     (size,) = _SIZE.unpack_from(payload)
     start = msgspec.msgpack.decode(payload[_SIZE.size : _SIZE.size + size], type=LogStart)
     point = start.point
+    # An installed log may begin at index 0.
     if point != LOG_ORIGIN and min(point.index, point.term, point.chain, point.position) < 0:
         raise ValueError(f"no entry can be {point}")
     return start

@@ -72,7 +72,8 @@ def failed_sync_repeated(patch: Patch) -> None:
         "            except OSError as error:\n",
         "            except OSError as error:\n"
         "                try:\n"
-        "                    return reached() and self._file.sync()\n"
+        "                    reached()\n"
+        "                    return self._file.sync()\n"
         "                except OSError:\n"
         "                    pass\n",
     )

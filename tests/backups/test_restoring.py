@@ -9,12 +9,15 @@ from random import Random
 import pytest
 
 from quorumlog.backups import Restored, restore
+from quorumlog.backups.folding import state_at_end
 from quorumlog.batch import EntryBatch
-from quorumlog.entry import EntryKind, HardState, Replica
+from quorumlog.entry import EntryId, EntryKind, HardState, Replica
 from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.log_state.control_entries import (
     ControlBody,
     Membership,
+    OpenProducer,
+    ProducerBatch,
     TimeMark,
     decode_body,
 )
@@ -190,6 +193,24 @@ def test_a_time_needs_time_marks() -> None:
     source = backed_up("b", disk, store)
     with pytest.raises(ConfigError, match="b has no time marks; choose an index instead"):
         restore(source, "n0=h:1", directories("x", 1), time_ms=999, disk=disk)
+
+
+@pytest.mark.parametrize("kept", range(6))
+def test_a_batch_of_a_producer_that_is_cut_is_closed(kept: int) -> None:
+    disk, store = MemoryDisk(), a_member().store
+    write(store, [None, OpenProducer("p", bytes(16))], 7)
+    write(store, [ProducerBatch("p", EntryId(1, 7), 0, 5), *[b"data"] * 5], 7)
+    source = backed_up("b", disk, store)
+    targets = directories("x", 1)
+    restored = restore(source, "n0=h:1", targets, last_index=2 + kept, disk=disk)
+    check_restored(disk, source, restored, targets, 2 + kept)
+    directory = opened(disk, targets["n0"], "n0", 1)
+    state = state_at_end(directory.store)
+    assert isinstance(state, LogState)
+    assert (state.producers.current is None) == (kept < 5)  # a whole one cannot be cut any more
+    session = state.producers.get("p")
+    assert session is not None and session.last_sequence == kept - 1
+    directory.close(clean=True)
 
 
 def test_a_log_without_its_first_entries() -> None:

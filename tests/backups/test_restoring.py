@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from quorumlog.backups import Restored, restore
 from quorumlog.backups.folding import state_at_end
@@ -21,7 +22,7 @@ from quorumlog.log_state.control_entries import (
     TimeMark,
     decode_body,
 )
-from quorumlog.log_state.log_state import EMPTY, LogState
+from quorumlog.log_state.log_state import EMPTY, LogState, Machine
 from quorumlog.node.writing.log_state_reading import LogStateReading
 from quorumlog.store.directory.backup_directory import BackupDirectory
 from quorumlog.store.directory.member_directory import open_member_directory
@@ -218,7 +219,9 @@ def test_a_log_without_its_first_entries() -> None:
     write(member.store, ENTRIES, 7)
     point = member.store.borders.newest(12)
     assert point is not None
-    record = LogState(level=1, membership=OLD, membership_index=1, time_ms=1000, time_index=3).encode()
+    machine = Machine("totals", 1, 1, 2)
+    known = LogState(level=3, membership=OLD, membership_index=1, time_ms=1000, time_index=3)
+    record = replace(known, machines=(machine,)).encode()
     start = LogStart(point, record)
     member.save_start(start)()
     member.store.drop_before(start)()
@@ -237,6 +240,7 @@ def test_a_log_without_its_first_entries() -> None:
             ]
     restored = restore(source, "n0=h:1", directories("timed", 1), time_ms=1500, disk=disk)
     assert restored.last_index == MARKS[1][0] - 1
+    assert restored.lost_machines == ("totals",)
     with pytest.raises(ConfigError, match=f"is not in the backup, which goes from {point.index + 1} to"):
         restore(source, MEMBERS, directories("x"), last_index=point.index - 1, disk=disk)
 

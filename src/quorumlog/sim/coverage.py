@@ -52,6 +52,9 @@ OTHER_EVENTS = (
     "recovery: no space for the index from entry",
     "end of the log: told",
     "end of the log: refused",
+    "producer: killed",
+    "producer: the same receipt again",
+    "exactly once: checked",
     "async: a power loss took entries",
     "async: an acknowledged append is lost",
 )

@@ -10,7 +10,7 @@ from tests.sim import test_producers as sessions
 
 
 @mutant(
-    90,
+    130,
     "a producer's append is judged by what is committed",
     scenario=sessions.test_what_is_not_committed_yet_counts_for_what_comes_behind_it,
 )
@@ -24,7 +24,7 @@ def session_on_committed_only(patch: Patch) -> None:
 
 
 @mutant(
-    90,
+    130,
     "a producer's number is that of a batch that a crash has cut",
     scenario=folds.test_a_cut_of_the_announcement_alone_leaves_nothing,
 )
@@ -38,7 +38,7 @@ def cut_batch_counts_whole(patch: Patch) -> None:
 
 
 @mutant(
-    90,
+    130,
     "a repetition, or a gap, is answered by a leader that nobody has confirmed",
     scenario=sessions.test_a_leader_that_is_alone_answers_nothing_and_lets_nothing_in_that_stays,
 )
@@ -52,7 +52,7 @@ def session_answered_unconfirmed(patch: Patch) -> None:
 
 
 @mutant(
-    90,
+    130,
     "a repetition is answered before what it was judged by is committed",
     scenario=sessions.test_a_repetition_of_what_nobody_else_has_is_no_receipt_yet,
 )
@@ -66,7 +66,7 @@ def session_answered_uncommitted(patch: Patch) -> None:
 
 
 @mutant(
-    90,
+    130,
     "a leader that nobody has confirmed says what is in the log of a producer",
     scenario=sessions.test_a_leader_that_is_alone_answers_nothing_and_lets_nothing_in_that_stays,
 )
@@ -80,7 +80,7 @@ def last_sequence_unconfirmed(patch: Patch) -> None:
 
 
 @mutant(
-    91,
+    131,
     "an epoch that has ended may still append",
     scenario=sessions.test_who_is_fenced_is_fenced_at_every_leader,
 )
@@ -94,7 +94,7 @@ def fenced_may_append(patch: Patch) -> None:
 
 
 @mutant(
-    91,
+    131,
     "an epoch that the log does not know may append",
     scenario=sessions.test_an_unknown_epoch_and_a_gap_let_nothing_in,
 )
@@ -108,7 +108,7 @@ def unknown_epoch_may_append(patch: Patch) -> None:
 
 
 @mutant(
-    91,
+    131,
     "a gap is let in",
     scenario=sessions.test_an_unknown_epoch_and_a_gap_let_nothing_in,
 )
@@ -123,7 +123,7 @@ def gap_let_in(patch: Patch) -> None:
 
 
 @mutant(
-    91,
+    131,
     "numbers begin anew with an epoch",
     scenario=sessions.test_numbers_go_on_with_the_next_epoch,
 )
@@ -137,7 +137,7 @@ def numbers_begin_anew(patch: Patch) -> None:
 
 
 @mutant(
-    91,
+    131,
     "a late copy of a connect ends the epoch that its own client has gone on to",
     scenario=sessions.test_who_is_fenced_is_fenced_at_every_leader,
 )
@@ -152,7 +152,7 @@ def late_connect_fences(patch: Patch) -> None:
 
 
 @mutant(
-    91,
+    131,
     "what a producer repeats is appended again",
     scenario=sessions.test_numbers_go_on_with_the_next_epoch,
 )

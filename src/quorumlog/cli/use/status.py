@@ -34,6 +34,7 @@ KEYS = (
     "log_disk_bytes",
     "log_apparent_bytes",
     "producers",
+    "machines",
     "waits_for",
     "problem",
     "problems",

@@ -54,6 +54,9 @@ OTHER_EVENTS = (
     "end of the log: refused",
     "drop: segments",
     "install: a log is replaced",
+    "producer: killed",
+    "producer: the same receipt again",
+    "exactly once: checked",
     "async: a power loss took entries",
     "async: an acknowledged append is lost",
 )

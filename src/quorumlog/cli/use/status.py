@@ -35,6 +35,7 @@ KEYS = (
     "log_apparent_bytes",
     "log_time_ms",
     "log_time_index",
+    "machines",
     "waits_for",
     "problem",
     "problems",

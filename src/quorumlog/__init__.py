@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from quorumlog.backups import backup, restore
-    from quorumlog.batch import Entry, EntryBatch, TimedEntry
+    from quorumlog.batch import EntryBatch
     from quorumlog.client import (
         AsyncLedgerClient,
         LedgerClient,
@@ -32,11 +32,12 @@ if TYPE_CHECKING:
         leader_of,
     )
     from quorumlog.config import ConsensusConfig, GroupConfig, MemberAddress, StoreConfig
-    from quorumlog.entry import AppendReceipt, Durability
+    from quorumlog.entry import AppendReceipt, Durability, Entry, TimedEntry
     from quorumlog.errors import (
         AlreadyCommitted,
         BadRequest,
         BodyTooLarge,
+        CommandError,
         ConfigError,
         ConnectionFull,
         DirectoryDamaged,
@@ -58,18 +59,21 @@ if TYPE_CHECKING:
         ReaderMoved,
         Refused,
         RequestTimeout,
+        ResultUnknown,
         SequenceGap,
         StoreFailure,
         TooManyProducers,
         TooManyReaders,
         TransferFailed,
         UnknownGroup,
+        UnknownMachine,
         UnknownReader,
         Unreachable,
         WrongLastIndex,
     )
     from quorumlog.server import LedgerServer, LocalCluster
-    from quorumlog.wire.client_messages import ProducerInfo
+    from quorumlog.state_machine import StateMachine
+    from quorumlog.wire.producer_messages import ProducerInfo
 
 __all__ = [
     "AlreadyCommitted",
@@ -82,6 +86,7 @@ __all__ = [
     "AsyncLedgerClient",
     "BadRequest",
     "BodyTooLarge",
+    "CommandError",
     "ConfigError",
     "ConnectionFull",
     "ConsensusConfig",
@@ -112,6 +117,8 @@ __all__ = [
     "ReaderRow",
     "Refused",
     "RequestTimeout",
+    "ResultUnknown",
+    "StateMachine",
     "StoreConfig",
     "StoreFailure",
     "StreamOutcomeUnknown",
@@ -120,6 +127,7 @@ __all__ = [
     "TooManyReaders",
     "TransferFailed",
     "UnknownGroup",
+    "UnknownMachine",
     "UnknownReader",
     "Unreachable",
     "WrongLastIndex",
@@ -135,7 +143,7 @@ __version__ = VERSION
 
 _HOMES = {
     "backups": ("backup", "restore"),
-    "batch": ("Entry", "EntryBatch", "TimedEntry"),
+    "batch": ("EntryBatch",),
     "client": (
         "AsyncLedgerClient",
         "LedgerClient",
@@ -148,9 +156,10 @@ _HOMES = {
         "leader_of",
     ),
     "config": ("ConsensusConfig", "GroupConfig", "MemberAddress", "StoreConfig"),
-    "entry": ("AppendReceipt", "Durability"),
-    "wire.client_messages": ("ProducerInfo",),
+    "entry": ("AppendReceipt", "Durability", "Entry", "TimedEntry"),
+    "wire.producer_messages": ("ProducerInfo",),
     "server": ("LedgerServer", "LocalCluster"),
+    "state_machine": ("StateMachine",),
 }
 """Public names that are no errors, by module; imported at first use, so that a Spark worker never loads
 a server and a shell command starts at once."""

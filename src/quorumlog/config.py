@@ -196,6 +196,13 @@ class StoreConfig:
     scrub_start_delay_ms: int = _number(60_000, 0, 365 * DAY_MS)
     """How long after a start the first such pass begins: a start has better things to do."""
 
+    snapshot_entries: int = _number(1_000_000, 1, 2**62)
+    """A state machine is saved after so many of its entries,"""
+    snapshot_bytes: int = _number(256 * MIB, 1, 1024 * TIB)
+    """and after so many bytes of them, whatever comes first."""
+    snapshots_kept: int = _number(2, 2, 1000)
+    """Of each state machine, the newest; the log keeps what follows the second newest."""
+
     def __post_init__(self) -> None:
         _check_numbers(self)
         if self.flush not in ("sync", "async"):

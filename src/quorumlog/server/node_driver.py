@@ -10,7 +10,7 @@ import functools
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from quorumlog.config import GroupConfig, check_name, parse_address
@@ -19,7 +19,7 @@ from quorumlog.entry import Durability, Replica
 from quorumlog.errors import BadRequest, ConfigError, ProtocolViolation
 from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.log_state.log_state import LostRange
-from quorumlog.node import LedgerNode
+from quorumlog.node import LedgerNode, MachineFactory
 from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
 from quorumlog.node.ports import LogReplaced
 from quorumlog.server.connection import Connection, LoopTurn
@@ -55,6 +55,8 @@ class NodeDriver:
         names: NameLookup,
         flush: DiskThread,
         reader: DiskThread,
+        applier: DiskThread,
+        machines: Mapping[str, MachineFactory],
         on_failure: Callable[[BaseException], None],
         on_replaced: Callable[[NodeDriver], None],
         on_role_change: Callable[[str, RoleChange], None] | None,
@@ -72,6 +74,7 @@ class NodeDriver:
         self._has_sent = False
         """This turn sent something to another member."""
         self._reader = reader
+        self._applier = applier
         self._on_failure = on_failure
         self._on_replaced = on_replaced
         self._on_role_change = on_role_change
@@ -82,7 +85,9 @@ class NodeDriver:
         self.problem_log = ProblemLog(log, config.full_name, time.monotonic())
         self.stopped = False
         self.failure: BaseException | None = None
-        self.node = LedgerNode(config, directory, self, random.Random(), self._now_ms())
+        self.node = LedgerNode(
+            config, directory, self, random.Random(), self._now_ms(), machines=machines
+        )
         self.reads = WaitingReads(self.node, self.read_later)
         self.handshake = Handshake(config, directory, run_id, listens_on)
         self.peers = PeerTable(
@@ -291,6 +296,9 @@ class NodeDriver:
 
     def read_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self._reader.submit(work, functools.partial(self._enter_now, done))
+
+    def apply_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self._applier.submit(work, functools.partial(self._enter_now, done))
 
     def role_changed(self, change: RoleChange) -> None:
         log.info(

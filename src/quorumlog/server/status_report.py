@@ -15,7 +15,7 @@ from quorumlog.server.peers.peer_admission import PeerAdmission
 from quorumlog.server.peers.stalled_peers import StalledPeers
 from quorumlog.server.waiting_reads import ReadLater
 from quorumlog.version import VERSION
-from quorumlog.wire.client_messages import MemberInfo, StatusResponse
+from quorumlog.wire.client_messages import MachineInfo, MemberInfo, StatusResponse
 
 
 class StatusReport:
@@ -97,6 +97,7 @@ class StatusReport:
             log_time_index=-1 if mark is None else mark.index,
             producers=self._node.sessions.count,
             membership_index=status.membership_index,
+            machines=tuple(MachineInfo(**row._asdict()) for row in self._node.machines.status()),
         )
 
     def _look_at_set_aside(self) -> None:

@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import count
 from random import Random
 from typing import Any
 
 from quorumlog.config import GroupConfig, MemberAddress
+from quorumlog.node import MachineFactory
 from quorumlog.sim.checkers import all_checkers, lossy_disk_checkers
 from quorumlog.sim.checkers.checker import Checker
-from quorumlog.sim.clients import SimClient
 from quorumlog.sim.faults.faults import Faults
 from quorumlog.sim.member import SimMember
-from quorumlog.sim.member_work import MemberWork
 from quorumlog.sim.network.sim_network import SimNetwork
 from quorumlog.sim.operations import Operations
 from quorumlog.sim.profile import SimulationProfile, random_beside
 from quorumlog.sim.trace import Trace
+from quorumlog.sim.work.clients import SimClient
+from quorumlog.sim.work.member_work import MemberWork
 
 
 class SimCluster:
     """Nothing in it may depend on anything but `random` and the order of events."""
 
-    def __init__(self, random: Random, profile: SimulationProfile, trace: Trace) -> None:
+    def __init__(
+        self,
+        random: Random,
+        profile: SimulationProfile,
+        trace: Trace,
+        machines: Mapping[str, MachineFactory] | None = None,
+    ) -> None:
+        """`machines`: what every member runs, by name."""
         self.random = random
         self._beginning = Random()
         self._beginning.setstate(random.getstate())
         self.profile = profile
+        self.machines: Mapping[str, MachineFactory] = machines or {}
         self.trace = trace
         self.now_ms = 0.0
         self.is_faulty = True

@@ -34,6 +34,8 @@ class ClientAppend:
     """None: no answer came, which is as good as unknown. An answer is set once and told once."""
     expected_last: int | None = None
     """Of a conditional append; see AppendRequest."""
+    machine: str = ""
+    """That takes the bodies as commands."""
     acknowledged_data_index: int = -1
     """Highest index of all data that had been acknowledged when it was called; -1: nothing."""
 
@@ -76,6 +78,17 @@ class ClientEnd:
     acknowledged_index: int
     """Highest index of all that had been acknowledged when it was asked; -1: nothing."""
     committed_index: int
+
+
+@dataclass(slots=True, eq=False)
+class ClientAnswer:
+    """What a state machine answered."""
+
+    member_id: str
+    acknowledged_index: int
+    """Highest index of all that had been acknowledged when it was asked; -1: nothing."""
+    applied_index: int
+    """What the answer follows from."""
 
 
 @dataclass(slots=True)

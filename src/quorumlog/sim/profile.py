@@ -128,6 +128,11 @@ class SimulationProfile:
     drops_segments: bool = False
     """Members let their first segments go now and then."""
 
+    runs_machines: bool = False
+    """Every member runs a state machine, and most appends are commands for it."""
+    apply_ms: float = 2.0
+    """A piece of work of a state machine takes up to this long."""
+
     def storage_of(self, number: int) -> StoreConfig:
         """Of the member with this number."""
         if not self.append_limits:
@@ -149,6 +154,7 @@ def draw_profile(
     controls, marks = random_beside(random, "controls"), random_beside(random, "the time")
     members = random_beside(random, "members")
     drops = random_beside(random, "drops")
+    machines = random_beside(random, "machines")
     hasty = random.random() < 0.3
     if size is None:
         size = random.choice(SIZES)
@@ -214,13 +220,17 @@ def draw_profile(
         and not lossy_disks
         and drops.random() < 0.3,
     )
+    if machines.random() < 0.3 and not lossy_disks:
+        storage = replace(profile.storage, snapshot_entries=machines.choice((3, 20, 100)))
+        apply_ms = machines.choice((0.1, 5.0, 100.0))
+        profile = replace(profile, runs_machines=True, apply_ms=apply_ms, storage=storage)
     if profile.clients == 3 and profile.body_bytes != 1500 and not lossy_disks:
         profile = replace(profile, asks_for_end=True)
     if profile.changes_members:
         profile = _with_changes(profile, members)
     if is_async:
         # Drawn last, so that no other run changes. A short interval leaves a power loss little to take.
-        storage = replace(storage, flush_interval_ms=random.choice((10, 200, 1000)))
+        storage = replace(profile.storage, flush_interval_ms=random.choice((10, 200, 1000)))
         profile = replace(profile, storage=storage)
     if size > 1 and links.random() < 0.3:
         chosen = [kind for kind in LINK_KINDS if links.random() < 0.5]

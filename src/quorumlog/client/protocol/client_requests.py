@@ -15,18 +15,16 @@ from quorumlog.wire.client_messages import (
     AnyClientMessage,
     AppendRequest,
     AppendResponse,
-    ConnectProducer,
     FindMarkRequest,
     HelloResponse,
-    LastSequence,
     LayoutRequest,
-    ListProducers,
     Numbered,
-    ReadersRequest,
     ReadRequest,
     StatusRequest,
 )
 from quorumlog.wire.framing import FrameDecoder
+from quorumlog.wire.producer_messages import ConnectProducer, LastSequence, ListProducers
+from quorumlog.wire.reader_messages import ReadersRequest
 
 R = TypeVar("R", bound=AnyClientMessage)
 
@@ -158,10 +156,15 @@ def response_of(request: Request, kind: type[R]) -> R:
 def receipt_of(request: Request) -> AppendReceipt:
     response = response_of(request, AppendResponse)
     durability = Durability(response.durability)
-    if response.ranges:
-        ranges = tuple(EntryRange(*each) for each in response.ranges)
-        return AppendReceipt(response.term, response.first_index, response.count, durability, ranges)
-    return AppendReceipt(response.term, response.first_index, response.count, durability)
+    return AppendReceipt(
+        response.term,
+        response.first_index,
+        response.count,
+        durability,
+        tuple(EntryRange(*each) for each in response.ranges),
+        results=response.results,
+        failures=response.failures,
+    )
 
 
 @dataclass(slots=True, eq=False)

@@ -24,6 +24,7 @@ from quorumlog.sim.checkers.one_leader import OneLeader
 from quorumlog.sim.checkers.promises_on_disk import PromisesOnDisk
 from quorumlog.sim.checkers.quorum_on_disk import QuorumOnDisk
 from quorumlog.sim.checkers.reads import Reads
+from quorumlog.sim.checkers.same_machines import SameMachines
 from quorumlog.sim.checkers.same_state import SameState
 from quorumlog.sim.checkers.served_entries import ServedEntries
 from quorumlog.sim.checkers.term_origin import TermOrigin
@@ -37,6 +38,7 @@ NEEDS_HONEST_DISKS: dict[type[Checker], str] = {
     OneLeader: "a directory that is put back has forgotten its vote and gives it again",
     LogMatching: "two leaders of one term write different entries of the same index and term",
     SameState: "so do the states that follow from them",
+    SameMachines: "and what machines make of them",
     DurableEntries: "what was on a disk is no longer there, which is the fault itself",
     CommittedEntries: "a majority that has forgotten an entry commits another in its place",
     WaterMarks: "a mark counts a disk that has forgotten since",
@@ -71,6 +73,7 @@ def all_checkers(cluster: CheckedCluster) -> list[Checker]:
         SameState(cluster),
         MembersOfLog(cluster),
         *marks,
+        SameMachines(cluster),
         durable,
         committed,
         Cuts(cluster, log),

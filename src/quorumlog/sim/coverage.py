@@ -44,6 +44,11 @@ UNNAMED_FAULT_KINDS = (
 
 OTHER_EVENTS = (
     "link: full",
+    "members: add done",
+    "members: promote done",
+    "members: remove done",
+    "members: remove NotLeader",
+    "members: promote MembershipRefused",
     "leader: steps down because its entries do not arrive",
     "fault: another flush mode",
     "dial: refused",

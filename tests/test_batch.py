@@ -140,7 +140,8 @@ def test_a_kind_is_known_if_the_table_has_it(magic: int, before: tuple[int, ...]
 @pytest.mark.parametrize("kind", EntryKind)
 def test_clients_may_append_one_kind_only_and_few_others_use_the_reserve(kind: EntryKind) -> None:
     for batch in (of_magics(kind), of_magics(kind, kind)):
-        assert batch.may_use_reserve is (kind in (EntryKind.NOOP, EntryKind.MEMBERSHIP))
+        of_a_full_disk = (EntryKind.NOOP, EntryKind.MEMBERSHIP, EntryKind.KEEP)
+        assert batch.may_use_reserve is (kind in of_a_full_disk)
         assert batch.log_state_positions() == [*range(batch.count if kind > EntryKind.NOOP else 0)]
         if kind is not EntryKind.NORMAL:
             with pytest.raises(ProtocolViolation, match="a kind"):

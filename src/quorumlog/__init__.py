@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from quorumlog.backups import backup, restore
-    from quorumlog.batch import Entry, EntryBatch, TimedEntry
+    from quorumlog.batch import EntryBatch
     from quorumlog.client import (
         AsyncLedgerClient,
         LedgerClient,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         leader_of,
     )
     from quorumlog.config import ConsensusConfig, GroupConfig, MemberAddress, StoreConfig
-    from quorumlog.entry import AppendReceipt, Durability
+    from quorumlog.entry import AppendReceipt, Durability, Entry, TimedEntry
     from quorumlog.errors import (
         AlreadyCommitted,
         BadRequest,
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     )
     from quorumlog.server import LedgerServer, LocalCluster
     from quorumlog.state_machine import StateMachine
-    from quorumlog.wire.client_messages import ProducerInfo
+    from quorumlog.wire.producer_messages import ProducerInfo
 
 __all__ = [
     "AlreadyCommitted",
@@ -143,7 +143,7 @@ __version__ = VERSION
 
 _HOMES = {
     "backups": ("backup", "restore"),
-    "batch": ("Entry", "EntryBatch", "TimedEntry"),
+    "batch": ("EntryBatch",),
     "client": (
         "AsyncLedgerClient",
         "LedgerClient",
@@ -156,8 +156,8 @@ _HOMES = {
         "leader_of",
     ),
     "config": ("ConsensusConfig", "GroupConfig", "MemberAddress", "StoreConfig"),
-    "entry": ("AppendReceipt", "Durability"),
-    "wire.client_messages": ("ProducerInfo",),
+    "entry": ("AppendReceipt", "Durability", "Entry", "TimedEntry"),
+    "wire.producer_messages": ("ProducerInfo",),
     "server": ("LedgerServer", "LocalCluster"),
     "state_machine": ("StateMachine",),
 }

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-from quorumlog.batch import EntryBatch, TimedEntry
-from quorumlog.entry import EntryKind
+from quorumlog.batch import EntryBatch
+from quorumlog.entry import EntryKind, TimedEntry
 from quorumlog.log_state.control_entries import TimeMark, decode_body
 
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)

@@ -13,15 +13,13 @@ every entry up to there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from typing import Any, Self
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 from isal.isal_zlib import crc32
 
-from quorumlog.entry import ENTRY_KINDS, EntryKind
+from quorumlog.entry import ENTRY_KINDS, Entry, EntryKind
 from quorumlog.entry_header import (
     HEADER_BYTES,
     Buffer,
@@ -59,19 +57,6 @@ _FROM_NOOP = EntryKind.NOOP << 32
 _ABOVE_NOOP = (EntryKind.NOOP + 1) << 32
 _ZERO = np.zeros(1, np.int64)
 _ZERO.setflags(write=False)
-
-
-class Entry(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
-    """One entry as an application sees it."""
-
-    index: int
-    term: int
-    body: bytes
-
-
-class TimedEntry(Entry, frozen=True, array_like=True, gc=False):
-    append_time: datetime | None = None
-    """What the last time mark in front of it says, in UTC; None where there is none."""
 
 
 class EntryBatch:

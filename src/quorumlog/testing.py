@@ -15,9 +15,8 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from quorumlog.batch import Entry
 from quorumlog.consensus.ready import Role
-from quorumlog.entry import AppendReceipt
+from quorumlog.entry import AppendReceipt, Entry
 from quorumlog.errors import (
     CommandError,
     LeaderNotReady,
@@ -31,13 +30,13 @@ from quorumlog.node.applying.machine_driver import Answer
 from quorumlog.server import LocalCluster
 from quorumlog.sim.checkers.acknowledged_appends import AcknowledgedAppends
 from quorumlog.sim.checkers.conditional_appends import ConditionalAppends
-from quorumlog.sim.clients import SimClient
 from quorumlog.sim.cluster import SimCluster
 from quorumlog.sim.operations import read_at_once
 from quorumlog.sim.profile import FAULT_KINDS as MEMBER_KINDS
 from quorumlog.sim.profile import LINK_KINDS, draw_profile
 from quorumlog.sim.run import make_whole
 from quorumlog.sim.trace import Trace
+from quorumlog.sim.work.clients import SimClient
 
 if TYPE_CHECKING:
     from quorumlog.sim.member import SimMember

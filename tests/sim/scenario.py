@@ -11,13 +11,13 @@ from quorumlog.config import ConsensusConfig, StoreConfig
 from quorumlog.consensus.ready import Role
 from quorumlog.node import MachineFactory
 from quorumlog.sim.checkers.checker import Checker
-from quorumlog.sim.clients import SimClient
 from quorumlog.sim.cluster import SimCluster
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.operations import ClientAppend
 from quorumlog.sim.profile import SimulationProfile
 from quorumlog.sim.run import make_whole
 from quorumlog.sim.trace import Trace
+from quorumlog.sim.work.clients import SimClient
 
 QUIET = SimulationProfile(
     size=3,

@@ -19,6 +19,7 @@ from quorumlog.cli.output import ReportingGroup
 from quorumlog.cli.run.dev import dev
 from quorumlog.cli.run.serve import serve
 from quorumlog.cli.use.append import append
+from quorumlog.cli.use.member import member_app
 from quorumlog.cli.use.producers import producers_app
 from quorumlog.cli.use.read import read
 from quorumlog.cli.use.status import status
@@ -62,6 +63,7 @@ app.command(rich_help_panel=USE)(read)
 app.command(rich_help_panel=USE)(status)
 app.command(rich_help_panel=USE)(transfer)
 app.add_typer(producers_app, name="producers", rich_help_panel=USE)
+app.add_typer(member_app, name="member", rich_help_panel=USE)
 app.add_typer(bench_app, name="bench", rich_help_panel=USE)
 app.command(rich_help_panel=CARRY)(export)
 app.command("import", rich_help_panel=CARRY)(import_file)

@@ -23,12 +23,13 @@ from collections.abc import (
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from quorumlog.batch import Entry, EntryBatch
+from quorumlog.batch import EntryBatch
 from quorumlog.client.arguments import check_items, checked_machine
 from quorumlog.client.async_source import AsyncSource
 from quorumlog.client.events import Callback, Events
 from quorumlog.client.io.io_loop import IoLoop
 from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS, AppendStreamBase, LedgerClientBase
+from quorumlog.client.machines.machine_handles import AsyncMachineHandle
 from quorumlog.client.protocol.append_joiner import body_of
 from quorumlog.client.protocol.append_window import (
     DEFAULT_BATCH_BYTES,
@@ -42,11 +43,12 @@ from quorumlog.client.readers.named_readers import AsyncNamedReader
 from quorumlog.client.readers.read_results import AsyncResults
 from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow
 from quorumlog.client.result_streams import Appending, Reading, Verb, of_one, question_to
-from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
+from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, Members, MemberStatusRow
 from quorumlog.client.task_joiner import TaskJoiner
 from quorumlog.config import DEFAULT_GROUP
-from quorumlog.entry import AppendReceipt
-from quorumlog.wire.client_messages import LayoutResponse, ProducerInfo
+from quorumlog.entry import AppendReceipt, Entry
+from quorumlog.wire.client_messages import LayoutResponse
+from quorumlog.wire.producer_messages import ProducerInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,8 +80,9 @@ class AsyncLedgerClient(LedgerClientBase):
             body = body_of(body)
         verbs = self._verbs
         if expected_last is not None or sequence is not None:
-            verb = verbs.append_batch([body], timeout_ms, expected_last, sequence, machine)
-            return await self._run(of_one(verb))
+            return await self._run(
+                of_one(verbs.append_batch([body], timeout_ms, expected_last, sequence, machine))
+            )
         allowed_ms = verbs.timeout_ms if timeout_ms is None else verbs.timeout_ms_of(timeout_ms)
         waiter, joined = self._joiner.add(body, allowed_ms, machine and checked_machine(machine))
         try:
@@ -250,6 +253,19 @@ class AsyncLedgerClient(LedgerClientBase):
         """See `LedgerClient.transfer`."""
         return await self._run(self._verbs.transfer(to, timeout_ms))
 
+    async def change_members(
+        self,
+        verb: str,
+        member_id: str,
+        address: str = "",
+        *,
+        dry_run: bool = False,
+        timeout_ms: int | None = None,
+    ) -> Members:
+        """See `LedgerClient.change_members`."""
+        verbs = self._verbs.change_members(verb, member_id, address, dry_run, timeout_ms)
+        return await self._run(verbs)
+
     async def layout(self, from_member: str = "any", *, timeout_ms: int | None = None) -> LayoutResponse:
         """See `LedgerClient.layout`."""
         return await self._run(self._verbs.layout(from_member, timeout_ms))
@@ -304,28 +320,6 @@ class AsyncLedgerClient(LedgerClientBase):
                     yield result
         finally:
             self._io.cancel(reading.stop())
-
-
-class AsyncMachineHandle:
-    """See `MachineHandle`."""
-
-    def __init__(self, client: AsyncLedgerClient, name: str) -> None:
-        self._client = client
-        self.name = checked_machine(name)
-
-    async def append(self, command: bytes, *, timeout_ms: int | None = None) -> AppendReceipt:
-        """See `LedgerClient.append`."""
-        return await self._client.append(command, machine=self.name, timeout_ms=timeout_ms)
-
-    async def append_batch(
-        self, commands: Sequence[bytes] | EntryBatch, *, timeout_ms: int | None = None
-    ) -> AppendReceipt:
-        """See `LedgerClient.append_batch`."""
-        return await self._client.append_batch(commands, machine=self.name, timeout_ms=timeout_ms)
-
-    async def ask(self, question: bytes = b"", *, timeout_ms: int | None = None) -> bytes:
-        """See `LedgerClient.ask`."""
-        return await self._client.ask(self.name, question, timeout_ms=timeout_ms)
 
 
 class AsyncAppendStream(AppendStreamBase):

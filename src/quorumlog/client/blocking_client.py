@@ -12,11 +12,12 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
-from quorumlog.batch import Entry, EntryBatch
+from quorumlog.batch import EntryBatch
 from quorumlog.client.arguments import check_items, checked_machine
 from quorumlog.client.events import Callback, Events
 from quorumlog.client.io.io_thread import IoThread
 from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS, AppendStreamBase, LedgerClientBase
+from quorumlog.client.machines.machine_handles import MachineHandle
 from quorumlog.client.protocol.append_joiner import body_of
 from quorumlog.client.protocol.append_window import (
     DEFAULT_BATCH_BYTES,
@@ -29,11 +30,12 @@ from quorumlog.client.readers.named_readers import NamedReader
 from quorumlog.client.readers.read_results import Results
 from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow
 from quorumlog.client.result_streams import Appending, Reading, Verb, of_one, question_to
-from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
+from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, Members, MemberStatusRow
 from quorumlog.client.thread_joiner import ThreadJoiner
 from quorumlog.config import DEFAULT_GROUP
-from quorumlog.entry import AppendReceipt
-from quorumlog.wire.client_messages import LayoutResponse, ProducerInfo
+from quorumlog.entry import AppendReceipt, Entry
+from quorumlog.wire.client_messages import LayoutResponse
+from quorumlog.wire.producer_messages import ProducerInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,7 +79,6 @@ class LedgerClient(LedgerClientBase):
         0 on; one that is in the log already gets its receipt once more. Raises SequenceGap, which names
         the next number, if earlier ones are missing, and AlreadyCommitted if it is there too long to
         tell where. Without it each append gets the next number.
-
         `machine`: a command for this state machine; returns when the leader has applied it, with its
         `result`, or raises CommandError if the machine refuses it.
 
@@ -107,12 +108,13 @@ class LedgerClient(LedgerClientBase):
         timeout_ms: int | None = None,
     ) -> AppendReceipt:
         """Append entries that follow each other in the log; `expected_last`, `sequence` (of the first of
-        them) and errors as in `append`. What a `machine` refuses is in the receipt's `failures`, and
-        has the result None.
+        them) and errors as in `append`. What a `machine` refuses of them is in the receipt's `failures`,
+        and its result None.
 
         Raises BodyTooLarge for a batch above the server's frame limit and BadRequest for an empty one.
         """
-        return self._run(self._verbs.append_batch(bodies, timeout_ms, expected_last, sequence, machine))
+        verb = self._verbs.append_batch(bodies, timeout_ms, expected_last, sequence, machine)
+        return self._run(verb)
 
     def ask(self, machine: str, question: bytes = b"", *, timeout_ms: int | None = None) -> bytes:
         """What a state machine answers. Linearizable: it follows from everything that any client was
@@ -312,6 +314,25 @@ class LedgerClient(LedgerClientBase):
         """
         return self._run(self._verbs.transfer(to, timeout_ms))
 
+    def change_members(
+        self,
+        verb: str,
+        member_id: str,
+        address: str = "",
+        *,
+        dry_run: bool = False,
+        timeout_ms: int | None = None,
+    ) -> Members:
+        """Change who is a member, and return once that is committed (docs/membership.md).
+
+        `verb`: "add" (with the `address`, as a learner), "promote", "remove", "replace" (by the
+        directory that is connected under that id now) or "set-address". With `dry_run` nothing is
+        changed. Raises MembershipRefused with the reason, OutcomeUnknown where the leader was lost
+        meanwhile.
+        """
+        verbs = self._verbs.change_members(verb, member_id, address, dry_run, timeout_ms)
+        return self._run(verbs)
+
     def layout(self, from_member: str = "any", *, timeout_ms: int | None = None) -> LayoutResponse:
         """Where a member's log begins and how long its segments are: what a copy of its bytes, such as
         a backup, needs to know beside the entries of `read_batches`."""
@@ -354,28 +375,6 @@ class LedgerClient(LedgerClientBase):
                 yield from part
         finally:
             self._io.cancel(reading.stop())
-
-
-class MachineHandle:
-    """A state machine of the group, as one client reaches it."""
-
-    def __init__(self, client: LedgerClient, name: str) -> None:
-        self._client = client
-        self.name = checked_machine(name)
-
-    def append(self, command: bytes, *, timeout_ms: int | None = None) -> AppendReceipt:
-        """See `LedgerClient.append`."""
-        return self._client.append(command, machine=self.name, timeout_ms=timeout_ms)
-
-    def append_batch(
-        self, commands: Sequence[bytes] | EntryBatch, *, timeout_ms: int | None = None
-    ) -> AppendReceipt:
-        """See `LedgerClient.append_batch`."""
-        return self._client.append_batch(commands, machine=self.name, timeout_ms=timeout_ms)
-
-    def ask(self, question: bytes = b"", *, timeout_ms: int | None = None) -> bytes:
-        """See `LedgerClient.ask`."""
-        return self._client.ask(self.name, question, timeout_ms=timeout_ms)
 
 
 class AppendStream(AppendStreamBase):

@@ -12,12 +12,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from quorumlog.append_times import AppendTimes, time_of
-from quorumlog.batch import Entry, EntryBatch
+from quorumlog.batch import EntryBatch
 from quorumlog.client.arguments import (
     INDEX_LIMIT,
     checked_expected_last,
     checked_limit,
     checked_machine,
+    checked_sequence,
     milliseconds,
     positive,
     whole,
@@ -51,10 +52,10 @@ from quorumlog.client.result_streams import (
     of_one,
     request_of,
 )
-from quorumlog.client.status_rows import MemberStatusRow, rows_of
+from quorumlog.client.status_rows import Members, MemberStatusRow, rows_of
 from quorumlog.client.system import now_ms
 from quorumlog.client.times import mark_verbs
-from quorumlog.entry import AppendReceipt, EntryKind
+from quorumlog.entry import AppendReceipt, Entry, EntryKind
 from quorumlog.errors import (
     BadRequest,
     IndexOutOfRange,
@@ -62,16 +63,18 @@ from quorumlog.errors import (
 )
 from quorumlog.wire.client_messages import (
     AppendRequest,
+    ChangeMembersRequest,
+    ChangeMembersResponse,
     LayoutRequest,
     LayoutResponse,
-    MoveReaderRequest,
-    ProducerInfo,
     ReadRequest,
     ReadResponse,
     StatusRequest,
     TransferRequest,
     TransferResponse,
 )
+from quorumlog.wire.producer_messages import ProducerInfo
+from quorumlog.wire.reader_messages import MoveReaderRequest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,11 +120,9 @@ class Verbs:
         sequence: int | None = None,
         machine: str = "",
     ) -> Verb[AppendReceipt]:
-        in_session = expected_last is None and self._protocol.producer is not None and not machine
-        if sequence is not None and machine:
-            raise BadRequest("a command for a state machine has no sequence")
+        in_session = expected_last is None and not machine and self._protocol.producer is not None
         if sequence is not None:
-            sequence = self._checked_sequence(sequence, expected_last)
+            sequence = checked_sequence(sequence, expected_last, machine, self._protocol.producer)
         request = request_of(
             AppendRequest(
                 expected_last=checked_expected_last(expected_last), machine=checked_machine(machine)
@@ -135,16 +136,6 @@ class Verbs:
         )
         yield call(request)
         return receipt_of(request)
-
-    def _checked_sequence(self, sequence: int, expected_last: int | None) -> int:
-        if self._protocol.producer is None:
-            raise BadRequest("sequence needs a producer: connect(..., producer_id=...)")
-        if expected_last is not None:
-            raise BadRequest("an append has either sequence or expected_last")
-        sequence = whole("sequence", sequence)
-        if sequence < 0:
-            raise BadRequest(f"sequence counts the entries of a producer from 0 on; {sequence} is none")
-        return sequence
 
     def append_alone(self, body: bytes, joined: JoinedAppends) -> Verb[AppendReceipt]:
         """One body of a frame that was refused for its size, in the time that is left to it."""
@@ -369,6 +360,18 @@ class Verbs:
             yield Step(requests, requests)
         self._protocol.check_open()
         return rows_of(asked, view, allowed_ms)
+
+    def change_members(
+        self, verb: str, member_id: str, address: str, dry_run: bool, timeout_ms: float | None
+    ) -> Verb[Members]:
+        for name, text in (("verb", verb), ("member_id", member_id), ("address", address)):
+            if not isinstance(text, str) or (not text and name != "address"):
+                raise BadRequest(f"{name} must be a text, not {text!r}")
+        message = ChangeMembersRequest(verb=verb, member_id=member_id, address=address, dry_run=dry_run)
+        request = request_of(message, LEADER, self.timeout_ms_of(timeout_ms))
+        yield call(request)
+        response = response_of(request, ChangeMembersResponse)
+        return Members(response.voters, response.learners)
 
     def transfer(self, to: str, timeout_ms: float | None) -> Verb[str]:
         if not isinstance(to, str):

@@ -246,7 +246,7 @@ class LedgerNode:
         self._pushes.tick(self._now_ms)
         self._installs.tick(self._now_ms)
         self._transfers.tick(self._now_ms)
-        self.members.tick()
+        self.members.tick(self._now_ms)
         self.carry_out_all()
         self.machines.tick(self._now_ms, self.durable_committed_index)
         self._run_timers()
@@ -297,6 +297,7 @@ class LedgerNode:
             self._drops.problem,
             self._replacement.problem,
             self.retention.problem,
+            self.members.problem,
         )
         problems += [*filter(None, own), *self._installs.problems()]
         if self.lost_committed_from is not None:

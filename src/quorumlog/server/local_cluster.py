@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -208,6 +209,20 @@ class LocalCluster:
         """Stop it as SIGTERM does: hand over, flush, close."""
         self._take(member_id).stop()
         self._forget(member_id)
+
+    def start_another(self) -> MemberAddress:
+        """Start one more on an empty directory, which is no member until it is added to the group."""
+        numbers = [int(member_id[1:]) for member_id in self._configs]
+        address = MemberAddress(f"n{max(numbers) + 1}", "127.0.0.1", free_ports(1)[0])
+        like = self._configs[self.members[0].member_id]
+        self._configs[address.member_id] = replace(
+            like,
+            member_id=address.member_id,
+            members=(*self.members, address),
+            data_dir=str(self.directory / address.member_id),
+        )
+        self.restart(address.member_id)
+        return address
 
     def restart(self, member_id: str) -> None:
         """Start a member on its directory; one that runs is stopped first. Returns once it listens."""

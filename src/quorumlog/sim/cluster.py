@@ -12,13 +12,14 @@ from quorumlog.config import GroupConfig, MemberAddress
 from quorumlog.node import MachineFactory
 from quorumlog.sim.checkers import all_checkers, lossy_disk_checkers
 from quorumlog.sim.checkers.checker import Checker
-from quorumlog.sim.clients import SimClient
 from quorumlog.sim.faults.faults import Faults
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.network.sim_network import SimNetwork
 from quorumlog.sim.operations import Operations
 from quorumlog.sim.profile import SimulationProfile, random_beside
 from quorumlog.sim.trace import Trace
+from quorumlog.sim.work.clients import SimClient
+from quorumlog.sim.work.member_work import MemberWork
 
 
 class SimCluster:
@@ -44,17 +45,20 @@ class SimCluster:
         self.operations = Operations()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
-        addresses = tuple(MemberAddress(f"n{i}", "127.0.0.1", 20911 + i) for i in range(profile.size))
+        count_all = profile.size + profile.spares
+        addresses = tuple(MemberAddress(f"n{i}", "127.0.0.1", 20911 + i) for i in range(count_all))
+        founders = addresses[: profile.size]
+        self.member_ids = tuple(address.member_id for address in addresses)
         self.members = tuple(
             SimMember(
                 self,
                 GroupConfig(
                     member_id=address.member_id,
-                    members=addresses,
+                    members=founders if address in founders else (*founders, address),
                     data_dir=f"/{address.member_id}",
                     store=profile.store,
                     consensus=profile.consensus,
-                    storage=profile.storage_of(number),
+                    storage=profile.storage_of(number % profile.size),
                     max_uncommitted_bytes=profile.max_uncommitted_bytes,
                     catch_up_bytes_per_second=profile.catch_up_bytes_per_second,
                     time_marks=profile.time_marks,
@@ -66,6 +70,7 @@ class SimCluster:
         self.replacing = self.stream("replaced logs")
         self.network = SimNetwork(self)
         self.faults = Faults(self)
+        self.member_work = MemberWork(self)
         self.clients = [SimClient(self, f"client{i}") for i in range(profile.clients)]
         self.checkers: list[Checker] = (
             lossy_disk_checkers if profile.has_lossy_disks else all_checkers

@@ -268,7 +268,7 @@ class SimMember:
         for end in self.ends.values():
             end.standing.clear()
             end.connections.close()
-        others = [m.member_id for m in self.config.members if m.member_id != self.member_id]
+        others = [member_id for member_id in self.cluster.member_ids if member_id != self.member_id]
         self.ends = {member_id: End(self, member_id) for member_id in others}
 
     def _guard(self, act: Callable[[], None]) -> bool:

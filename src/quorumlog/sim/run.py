@@ -94,6 +94,8 @@ def _run(cluster: SimCluster, faults_ms: float, other_mode: OtherMode) -> None:
     for client in cluster.clients:
         client.work()
     cluster.faults.begin()
+    if cluster.profile.changes_members:
+        cluster.member_work.begin()
     other_mode.begin()
     cluster.faults.damage.begin_sectors()
     cluster.run_for(faults_ms)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from quorumlog.batch import Entry, TimedEntry
+from quorumlog.entry import Entry, TimedEntry
 
 _encode = msgspec.json.Encoder().encode
 

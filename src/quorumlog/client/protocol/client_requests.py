@@ -15,19 +15,16 @@ from quorumlog.wire.client_messages import (
     AnyClientMessage,
     AppendRequest,
     AppendResponse,
-    ConnectProducer,
     FindMarkRequest,
     HelloResponse,
-    LastSequence,
     LayoutRequest,
-    ListProducers,
-    MachineReadRequest,
     Numbered,
-    ReadersRequest,
     ReadRequest,
     StatusRequest,
 )
 from quorumlog.wire.framing import FrameDecoder
+from quorumlog.wire.producer_messages import ConnectProducer, LastSequence, ListProducers
+from quorumlog.wire.reader_messages import ReadersRequest
 
 R = TypeVar("R", bound=AnyClientMessage)
 
@@ -40,7 +37,6 @@ _REPEATABLE = (
     ConnectProducer,
     LastSequence,
     ListProducers,
-    MachineReadRequest,
 )
 
 
@@ -159,15 +155,15 @@ def response_of(request: Request, kind: type[R]) -> R:
 
 def receipt_of(request: Request) -> AppendReceipt:
     response = response_of(request, AppendResponse)
-    ranges = tuple(EntryRange(*each) for each in response.ranges) if response.ranges else ()
+    durability = Durability(response.durability)
     return AppendReceipt(
         response.term,
         response.first_index,
         response.count,
-        Durability(response.durability),
-        ranges,
-        response.results,
-        response.failures,
+        durability,
+        tuple(EntryRange(*each) for each in response.ranges),
+        results=response.results,
+        failures=response.failures,
     )
 
 

@@ -9,17 +9,9 @@ from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES, Buffer
 from quorumlog.errors import BadRequest, BodyTooLarge
 from quorumlog.log_state.control_entries import LEVELS
-from quorumlog.wire.client_messages import (
-    AppendRequest,
-    ConnectProducer,
-    ForgetProducer,
-    HelloResponse,
-    LastSequence,
-    ListProducers,
-    MachineReadRequest,
-    ReadRequest,
-)
+from quorumlog.wire.client_messages import AppendRequest, HelloResponse, MachineReadRequest, ReadRequest
 from quorumlog.wire.framing import encode_frame, frame_bytes_of
+from quorumlog.wire.producer_messages import ConnectProducer, ForgetProducer, LastSequence, ListProducers
 
 _OF_SESSIONS = (ConnectProducer, LastSequence, ListProducers, ForgetProducer)
 

@@ -20,6 +20,11 @@ class MembershipHistory:
         """So many times it has become another one."""
 
     @property
+    def held(self) -> tuple[tuple[int, Membership], ...]:
+        """(index of its entry, membership) of all that are known, ascending."""
+        return tuple(self._held)
+
+    @property
     def newest_index(self) -> int:
         """Of its entry; -1: the founding list."""
         return self._held[-1][0]

@@ -21,12 +21,11 @@ from quorumlog.errors import (
     ProtocolViolation,
     UnknownGroup,
 )
-from quorumlog.log_state.control_entries import Hold
+from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
 from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
-from quorumlog.node.reading.mark_finder import MarkOutcome
-from quorumlog.node.retention.reader_moves import MoveOutcome, ReaderMove
 from quorumlog.node.transfers import TransferOutcome
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS, AppendStreams
+from quorumlog.server.clients.log_questions import LOG_QUESTIONS, LogQuestions
 from quorumlog.server.clients.machine_questions import MachineQuestions, within_a_frame
 from quorumlog.server.clients.producer_requests import (
     PRODUCER_REQUESTS,
@@ -37,20 +36,12 @@ from quorumlog.server.clients.producer_requests import (
 from quorumlog.server.connection import WRITE_BUFFER_BYTES, Connection
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.waiting_reads import ReadOutcome, begins_anew
-from quorumlog.store.ledger_store import LOG_ORIGIN, LogStart
 from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
-    FindMarkRequest,
-    FindMarkResponse,
-    LayoutRequest,
-    LayoutResponse,
+    ChangeMembersRequest,
+    ChangeMembersResponse,
     MachineReadRequest,
-    MoveReaderRequest,
-    MoveReaderResponse,
-    ReaderInfo,
-    ReadersRequest,
-    ReadersResponse,
     ReadRequest,
     ReadResponse,
     StatusRequest,
@@ -64,19 +55,15 @@ READ_LIMIT_BYTES = 8 << 20
 """Most bytes of one answer to a read, whatever the request asks."""
 WAIT_LIMIT_MS = 60_000
 WAITING_READS_LIMIT = 1000
-MOST_INDEX = 2**62
-"""Of what an entry can say of a reader."""
 
 _REQUESTS = (
     AppendRequest,
     ReadRequest,
     StatusRequest,
     TransferRequest,
-    LayoutRequest,
-    MoveReaderRequest,
-    ReadersRequest,
-    FindMarkRequest,
+    ChangeMembersRequest,
     MachineReadRequest,
+    *LOG_QUESTIONS,
     *PRODUCER_REQUESTS,
 )
 
@@ -94,6 +81,7 @@ class ClientSession:
         self._close_client = close_client
         self._streams = AppendStreams()
         self._questions = MachineQuestions(connection)
+        self._log_questions = LogQuestions(connection)
         self._producers = ProducerRequests(connection)
         self._reads: deque[tuple[NodeDriver, ReadRequest]] = deque()
         """Reads that wait for the one before them, and for the client to take what it was sent."""
@@ -127,14 +115,10 @@ class ClientSession:
             driver.enter(self._connection, self._transfer, driver, request)
         elif isinstance(request, ProducerRequest):
             driver.enter(self._connection, self._producers.ask, driver, request)
-        elif isinstance(request, LayoutRequest):
-            driver.enter(self._connection, self._layout, driver, request)
-        elif isinstance(request, MoveReaderRequest):
-            driver.enter(self._connection, self._move_reader, driver, request)
-        elif isinstance(request, ReadersRequest):
-            driver.enter(self._connection, self._readers, driver, request)
-        elif isinstance(request, FindMarkRequest):
-            driver.enter(self._connection, self._find_mark, driver, request)
+        elif isinstance(request, LOG_QUESTIONS):
+            driver.enter(self._connection, self._log_questions.ask, driver, request)
+        elif isinstance(request, ChangeMembersRequest):
+            driver.enter(self._connection, self._change_members, driver, request)
         elif isinstance(request, MachineReadRequest):
             driver.enter(self._connection, self._questions.ask, driver, request)
         else:
@@ -320,6 +304,26 @@ class ClientSession:
     def _status(self, driver: NodeDriver, request: StatusRequest) -> None:
         self._connection.send(driver.config.group, driver.status.response(request.request_id))
 
+    def _change_members(self, driver: NodeDriver, request: ChangeMembersRequest) -> None:
+        def done(outcome: MemberOutcome) -> None:
+            if isinstance(outcome, LedgerError):
+                self._refuse(driver, request.request_id, outcome)
+                return
+            response = ChangeMembersResponse(
+                request_id=request.request_id,
+                voters=tuple(voter.member_id for voter in outcome.new),
+                learners=tuple(learner.member_id for learner in outcome.learners),
+            )
+            self._connection.send(driver.config.group, response)
+
+        if request.verb not in tuple(MemberVerb):
+            refusal = BadRequest(f"{request.verb!r} is none of {', '.join(MemberVerb)}")
+            self._refuse(driver, request.request_id, refusal)
+            return
+        verb = MemberVerb(request.verb)
+        change = MemberChange(verb, request.member_id, request.address, request.dry_run)
+        driver.change_members(change, done)
+
     def _transfer(self, driver: NodeDriver, request: TransferRequest) -> None:
         def done(outcome: TransferOutcome) -> None:
             if isinstance(outcome, LedgerError):
@@ -331,111 +335,3 @@ class ClientSession:
             self._connection.send(driver.config.group, response)
 
         driver.node.transfer(request.to_member_id, done)
-
-    def _find_mark(self, driver: NodeDriver, request: FindMarkRequest) -> None:
-        node = driver.node
-
-        def done(outcome: MarkOutcome) -> None:
-            if isinstance(outcome, LedgerError):
-                self._refuse(driver, request.request_id, outcome)
-                return
-            response = FindMarkResponse(
-                request_id=request.request_id,
-                index=-1 if outcome is None else outcome.index,
-                time_ms=-1 if outcome is None else outcome.time_ms,
-                ledger_begin_index=node.store.begin.index + 1,
-                committed_index=node.committed_index,
-            )
-            self._connection.send(driver.config.group, response)
-
-        if request.index >= 0:
-            node.marks.at_index(request.index, done)
-        else:
-            node.marks.at_time(request.time_ms, done)
-
-    def _layout(self, driver: NodeDriver, request: LayoutRequest) -> None:
-        config, node = driver.config, driver.node
-        start = node.store.start or LogStart(LOG_ORIGIN, b"")
-        response = LayoutResponse(
-            request_id=request.request_id,
-            member_id=config.member_id,
-            cluster_id=node.directory.formation.cluster_id,
-            segment_bytes=config.storage.segment_bytes,
-            index_segment_bytes=config.storage.index_segment_bytes,
-            begin_index=start.point.index,
-            begin_term=start.point.term,
-            begin_chain=start.point.chain,
-            begin_position=start.point.position,
-            begin_record=start.record,
-        )
-        self._connection.send(config.group, response)
-
-    # ---------------------------------------------------------------- readers
-
-    def _move_reader(self, driver: NodeDriver, request: MoveReaderRequest) -> None:
-        def done(outcome: MoveOutcome) -> None:
-            if isinstance(outcome, LedgerError):
-                self._refuse(driver, request.request_id, outcome)
-                return
-            response = MoveReaderResponse(
-                request_id=request.request_id, position=outcome.position, hold=outcome.hold
-            )
-            self._connection.send(driver.config.group, response)
-
-        try:
-            move = _move_of(request)
-        except BadRequest as error:
-            done(error)
-            return
-        driver.node.readers.move(move, done, self._connection)
-
-    def _readers(self, driver: NodeDriver, request: ReadersRequest) -> None:
-        def confirmed(refusal: LedgerError | None) -> None:
-            if refusal is not None:
-                self._refuse(driver, request.request_id, refusal)
-                return
-            try:
-                state = driver.node.log_state.committed_state()
-            except LedgerError as error:
-                self._refuse(driver, request.request_id, error)
-                return
-            readers = tuple(
-                ReaderInfo(
-                    name=reader.name,
-                    position=reader.position,
-                    hold=reader.hold,
-                    last_index=reader.last_index,
-                    lost_ranges=tuple(
-                        (lost.first_index, lost.stop_index)
-                        for lost in state.lost_ranges
-                        if lost.name == reader.name
-                    ),
-                )
-                for reader in state.readers
-            )
-            response = ReadersResponse(
-                request_id=request.request_id,
-                committed_index=driver.node.committed_index,
-                keep_from_index=state.keep_from_index,
-                readers=readers,
-            )
-            self._connection.send(driver.config.group, response)
-
-        driver.node.confirm_leadership(confirmed, self._connection)
-
-
-def _move_of(request: MoveReaderRequest) -> ReaderMove:
-    """Raises BadRequest."""
-    numbers = [n for n in (request.position, request.seeks_from) if n is not None]
-    if any(not 0 <= number <= MOST_INDEX for number in numbers):
-        raise BadRequest(f"positions of a reader are indices of entries, unlike {numbers}")
-    if request.hold is not None and request.hold not in tuple(Hold):
-        raise BadRequest(f"a reader holds 0 (nothing), 1 or 2 (as an archive), not {request.hold}")
-    return ReaderMove(
-        request.reader,
-        request.position,
-        None if request.hold is None else Hold(request.hold),
-        request.seeks_from,
-        request.ends,
-        request.opens,
-    )

@@ -16,6 +16,7 @@ from quorumlog.sim.checkers.installs import Installs
 from quorumlog.sim.checkers.leader_completeness import LeaderCompleteness
 from quorumlog.sim.checkers.log_matching import LogMatching
 from quorumlog.sim.checkers.marked_times import MarkedTimes
+from quorumlog.sim.checkers.members_of_log import MembersOfLog
 from quorumlog.sim.checkers.message_rate import MessageRate
 from quorumlog.sim.checkers.monotonic_indices import MonotonicIndices
 from quorumlog.sim.checkers.one_group import OneGroup
@@ -70,6 +71,7 @@ def all_checkers(cluster: CheckedCluster) -> list[Checker]:
         MonotonicIndices(cluster),
         LogMatching(cluster),
         SameState(cluster),
+        MembersOfLog(cluster),
         *marks,
         SameMachines(cluster),
         durable,

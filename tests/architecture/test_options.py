@@ -23,7 +23,7 @@ from quorumlog.cli.main import app
 from quorumlog.cli.run.toml_config import ServerConfig
 from quorumlog.cli.use.status import KEYS
 from quorumlog.config import ConsensusConfig, GroupConfig, StoreConfig
-from quorumlog.wire.reader_messages import WhyKeptResponse
+from quorumlog.wire.client_messages import WhyKeptResponse
 from tests.docs.markdown import DOCS
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"

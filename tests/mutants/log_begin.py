@@ -13,7 +13,7 @@ from tests.sim import test_installs as installs
 @mutant(
     85,
     "a log that holds the start makes way for it",
-    scenario=installs.test_a_late_copy_of_the_start_replaces_nothing,
+    scenario=node_scenes.test_a_log_that_reaches_the_start_meanwhile_is_kept,
 )
 def installed_over_the_start(patch: Patch) -> None:
     """The leader says that it is needed."""

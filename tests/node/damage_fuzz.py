@@ -23,9 +23,10 @@ from quorumlog.batch import EntryBatch
 from quorumlog.config import StoreConfig
 from quorumlog.consensus.ready import Role
 from quorumlog.errors import ConfigError, LedgerError, ProtocolViolation, StoreFailure
-from quorumlog.node import LedgerNode
+from quorumlog.node import LedgerNode, MachineFactory
 from quorumlog.store.ledger_store import ColdRange
 from tests.node.cell import Cell
+from tests.node.machines import Chain
 
 STORAGE = StoreConfig(
     segment_bytes=8192,
@@ -39,13 +40,17 @@ FIELD_OFFSETS = (0, 4, 8, 16, 24, 32, 36, 40, 44, 48)
 Entries = dict[int, tuple[int, bytes]]
 
 
-def make_group(path: Path) -> Entries:
-    """Three members with the same log over several segments and terms, stopped; returns its entries."""
-    cell = Cell(path, storage=STORAGE)
+def make_group(path: Path, *, commands: bool = False) -> Entries:
+    """Three members with the same log over several segments and terms, stopped; returns its entries.
+    `commands`: two in three of them are for a state machine."""
+    machines: dict[str, MachineFactory] = {"chain": Chain} if commands else {}
+    cell = Cell(path, storage=STORAGE, machines=machines)
+    cell.until(lambda: all(row.channel for row in cell.leader().machines.status()))
     for index in range(ENTRIES):
         outcomes: list[object] = []
         body = b"%d:" % index + bytes([index % 251]) * (index * 37 % 400)
-        cell.leader().append(EntryBatch.from_bodies([body]), 0, outcomes.append)
+        machine = "chain" if commands and index % 3 else ""
+        cell.leader().append(EntryBatch.from_bodies([body]), 0, outcomes.append, machine=machine)
         cell.until(lambda outcomes=outcomes: outcomes)
         if index % 40 == 20:
             old = cell.leader()

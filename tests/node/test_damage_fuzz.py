@@ -28,11 +28,29 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Entr
         yield path, make_group(path)
 
 
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Entries]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("os.fsync", lambda descriptor: None)
+        patch.setattr("os.fdatasync", lambda descriptor: None)
+        path = tmp_path_factory.mktemp("commands")
+        yield path, make_group(path, commands=True)
+
+
 @pytest.mark.parametrize("first", range(1000, 1300, CASES_PER_TEST))
 def test_whatever_happens_to_a_file_the_member_is_repaired_or_refuses_by_name(
     group: tuple[Path, Entries], tmp_path: Path, first: int
 ) -> None:
     ends = Counter(run_case(seed, *group, tmp_path) for seed in range(first, first + CASES_PER_TEST))
+    assert ends["repaired"] > ends["refused"]
+
+
+@pytest.mark.parametrize("first", range(2000, 2075, CASES_PER_TEST))
+def test_so_it_is_where_most_entries_are_commands(
+    commands: tuple[Path, Entries], tmp_path: Path, first: int
+) -> None:
+    """What a header says of its channel is proven by the entry in front alone."""
+    ends = Counter(run_case(seed, *commands, tmp_path) for seed in range(first, first + CASES_PER_TEST))
     assert ends["repaired"] > ends["refused"]
 
 

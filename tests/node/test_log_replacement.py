@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import tempfile
 from pathlib import Path
 
@@ -10,13 +11,15 @@ import pytest
 
 from quorumlog.consensus.messages import InstallRequest, InstallResponse, InstallResult
 from quorumlog.consensus.ready import Envelope
+from quorumlog.errors import StoreFailure
 from quorumlog.node import LedgerNode
 from quorumlog.node.ports import LogReplaced
-from quorumlog.store.disk import OsDisk
-from quorumlog.store.files.start_file import encode_start, load_start
+from quorumlog.store.disk import Disk, OsDisk
+from quorumlog.store.files.start_file import START_NAME, encode_start, load_start
 from quorumlog.store.ledger_store import LogStart
 from tests.node.cell import Cell
 from tests.node.test_log_drops import SEGMENTS, border, fill
+from tests.store.stopping_disk import StoppingDisk
 
 
 def test_a_follower_below_the_begin_gets_the_start_and_what_follows(tmp_path: Path) -> None:
@@ -66,13 +69,18 @@ def answers(cell: Cell, node: LedgerNode, *requests: InstallRequest) -> list[tup
 
     host.on_sent = note
     for request in requests:
-        node.receive(request)
+        try:
+            node.receive(request)
+        except LogReplaced as replaced:
+            raise AssertionError(f"the log has made way for one behind {replaced.start}") from replaced
     return seen
 
 
-def lagging_cell(path: Path) -> tuple[Cell, LedgerNode, LedgerNode, LogStart]:
+def lagging_cell(
+    path: Path, disks: dict[str, Disk] | None = None
+) -> tuple[Cell, LedgerNode, LedgerNode, LogStart]:
     """(cell, leader, a follower that is cut off below the start, that start); nothing was dropped."""
-    cell = Cell(path, storage=SEGMENTS)
+    cell = Cell(path, storage=SEGMENTS, disks=disks)
     fill(cell, 10)
     lagging = cell.followers()[0]
     cell.cut_off = {lagging.replica.member_id}
@@ -144,4 +152,30 @@ def test_what_is_no_start_is_refused_by_name(tmp_path: Path, spoilt: str) -> Non
         request = msgspec.structs.replace(request, file="nonsense")
     assert answers(cell, lagging, request) == [(InstallResult.REFUSED, 0)]
     assert any("cannot be taken" in problem for problem in lagging.problems())
+    cell.close()
+
+
+@pytest.mark.parametrize("refused", ["create", "sync_directory"])
+def test_without_space_the_log_is_kept_or_the_node_ends(tmp_path: Path, refused: str) -> None:
+    """Once the start may be on disk nothing more may be promised of the old log."""
+    full = [False]
+    renamed = [False]
+
+    def refuse(what: str, path: str) -> OSError | None:
+        renamed[0] |= full[0] and what == "rename" and START_NAME in path
+        is_it = START_NAME in path if refused == "create" else renamed[0]
+        if full[0] and what == refused and is_it:
+            return OSError(errno.ENOSPC, "No space left on device", path)
+        return None
+
+    disks: dict[str, Disk] = {f"n{i}": StoppingDisk(refuse=refuse) for i in range(3)}
+    cell, leader, lagging, start = lagging_cell(tmp_path, disks)
+    (request,) = pieces_of(cell, leader, start, 10_000)
+    full[0] = True
+    if refused == "create":
+        assert answers(cell, lagging, request) == [(InstallResult.REFUSED, 0)]
+        assert any("no space" in problem for problem in lagging.problems())
+        full[0] = False
+    with pytest.raises(LogReplaced if refused == "create" else StoreFailure):
+        lagging.receive(request)
     cell.close()

@@ -21,7 +21,7 @@ from quorumlog import (
     connect_async,
 )
 from quorumlog.client import LedgerClient
-from quorumlog.errors import OutcomeUnknown
+from quorumlog.errors import BadRequest, OutcomeUnknown
 from quorumlog.server.free_ports import free_ports
 from tests.node.machines import Chain
 from tests.waiting import eventually
@@ -133,3 +133,13 @@ def test_what_no_log_could_bind_is_refused_before_anything_is_opened(machines: d
     config = GroupConfig("n0", (MemberAddress("n0", "127.0.0.1", 1),), store="memory")
     with pytest.raises(ConfigError, match="state machine"):
         LedgerServer([config], state_machines=machines)
+
+
+def test_commands_of_a_producer_are_no_part_of_its_session() -> None:
+    with ALONE() as cluster, connect(cluster.servers, producer_id="shop") as log:
+        assert log.append(b"a").results == ()
+        assert log.append(b"b", machine="chain").result is not None
+        assert log.append_batch([b"c", b"d"], machine="chain").results[1] is not None
+        assert log.append(b"e", sequence=1).count == 1
+        with pytest.raises(BadRequest, match="machine"):
+            log.append(b"f", sequence=2, machine="chain")

@@ -15,9 +15,11 @@ import pytest
 from quorumlog.config import StoreConfig
 from quorumlog.consensus.messages import InstallRequest, VoteRequest
 from quorumlog.consensus.ready import Envelope
+from quorumlog.errors import DirectoryDamaged
 from quorumlog.sim.checkers.checker import Checker
 from quorumlog.sim.checkers.view import CheckedMember
 from quorumlog.sim.member import SimMember
+from quorumlog.sim.profile import SimulationProfile
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 
 SMALL = replace(
@@ -68,9 +70,11 @@ def drop(scene: Scenario, member: SimMember) -> int:
     return asked[0]
 
 
-def behind(*, wiped: bool = False, flush: str = "sync") -> tuple[Scenario, SimMember, SimMember]:
+def behind(
+    *, wiped: bool = False, profile: SimulationProfile = SMALL
+) -> tuple[Scenario, SimMember, SimMember]:
     """(scene, leader, a member that is down, and whose log ends where nobody has entries any more)."""
-    scene = Scenario(profile=SMALL, flush=flush)
+    scene = Scenario(profile=profile)
     scene.append(3)
     leader, away = scene.await_leader(), scene.followers()[0]
     away.kill()
@@ -147,13 +151,14 @@ def test_a_late_copy_of_the_start_replaces_nothing() -> None:
 
 def test_an_installed_member_stands_for_election_once_it_holds_what_was_committed() -> None:
     """The leader's end is not: a disk is too slow. Then the leader is cut off and the third paused."""
-    scene, leader, away = behind()
+    one_by_one = replace(SMALL.consensus, push_limit_bytes=600, push_window_bytes=600)
+    scene, leader, away = behind(profile=replace(SMALL, consensus=one_by_one))
     other = next(m for m in scene.members if m not in (leader, away))
     other.sync_ms = 1e6
     other.least_sync_share = 1.0
     scene.run_for(50)
     for _ in range(3):
-        scene.ask(leader)
+        scene.ask(leader, 500)
     scene.run_for(20)
     committed, end = leader.node.committed_index, leader.node.store.end.index
     assert committed < end
@@ -164,9 +169,99 @@ def test_an_installed_member_stands_for_election_once_it_holds_what_was_committe
     scene.cut([leader], [away, other])
     other.pause(10 * ELECTION_MS)
     scene.run_for(10 * ELECTION_MS)
+    assert committed <= away.node.store.end.index < end
     assert away.member_id in {sender for sender, _ in asked.messages}
     other.sync_ms, other.least_sync_share = 1.0, 0.0
     other.kill()
     other.start()
     scene.heal()
     scene.make_whole()
+
+
+def test_in_async_mode_a_member_whose_log_begins_above_the_leaders_takes_over_the_leaders() -> None:
+    """Two lose their power and what they had not synced; the third has dropped what they still hold."""
+    replaced = 0
+    for seed in range(1, 13):  # what is left after a power loss is luck
+        forgetful = replace(SMALL.storage, flush="async", flush_interval_ms=1_000_000)
+        scene = Scenario(profile=replace(SMALL, storage=forgetful), flush="async", seed=seed)
+        scene.append(3)
+        own, *others = scene.members
+        for member in others:
+            member.stop()
+            member.start()  # what they have so far is on disk
+        scene.await_leader()
+        scene.append(30)
+        own.stop()
+        own.start()
+        scene.await_leader()
+        scene.run_for(4 * ELECTION_MS)
+        scene.append(1)
+        drop(scene, own)
+        scene.cut([own], others)
+        for member in others:
+            member.lose_power()
+        for member in others:
+            member.start()
+        heir = scene.await_leader(*others)
+        scene.ask_and_wait(heir)
+        lacks_it = heir.node.store.end.index < own.node.store.begin.index
+        scene.heal()
+        scene.make_whole()
+        if lacks_it:
+            assert own.node.store.begin.index == -1
+            assert scene.cluster.trace.counts["install: a log is replaced"] == 1
+            replaced += 1
+            break
+    assert replaced
+
+
+def damage(scene: Scenario, member: SimMember) -> None:
+    """One of its first entries, which a read finds."""
+    position = member.node.store.range_of(5, 6, 1).position
+    member.kill()
+    member.disk.flip(member.segment_path(position // 1024 * 1024), position % 1024 + 32, 1)
+    member.start()
+    scene.until(lambda: member.is_up, "a start")
+
+    def read() -> None:
+        try:
+            member.node.store.read_from(5, 6, 1000)
+        except DirectoryDamaged as found:
+            member.node.repairer.found(found)
+
+    member.enter(read)
+    scene.until(lambda: bool(member.node.store.damaged), "a damaged range", step_ms=0.1)
+
+
+def test_a_damaged_range_that_all_others_have_dropped_ends_with_a_higher_begin() -> None:
+    scene = Scenario(profile=SMALL)
+    scene.append(30)
+    damaged, *others = scene.followers()
+    for member in scene.members:
+        if member is not damaged:
+            drop(scene, member)
+    first = others[0].node.store.begin.index
+    damage(scene, damaged)
+    assert damaged.node.store.damaged
+    scene.append(3)
+    scene.make_whole()
+    assert not damaged.node.store.damaged
+    assert damaged.node.store.begin.index == first
+    assert not scene.cluster.trace.counts["install: a log is replaced"]
+
+
+def test_a_damaged_range_is_kept_while_one_that_may_hold_it_is_away() -> None:
+    scene = Scenario(profile=SMALL)
+    scene.append(30)
+    leader = scene.await_leader()
+    damaged, away = scene.followers()
+    drop(scene, leader)
+    away.kill()
+    damage(scene, damaged)
+    scene.run_for(10_000)
+    assert damaged.node.store.damaged, "nobody asked the one that is away"
+    assert damaged.node.store.begin.index == -1
+    away.start()
+    scene.make_whole()
+    assert not damaged.node.store.damaged
+    assert damaged.node.store.begin.index == -1, "it was repaired"

@@ -10,22 +10,22 @@ from quorumlog.cli.carry.backup import backup
 from quorumlog.cli.carry.export import export
 from quorumlog.cli.carry.import_file import import_file
 from quorumlog.cli.carry.restore import restore
-from quorumlog.cli.keep.readers import readers_app
-from quorumlog.cli.keep.why_kept import why_kept
 from quorumlog.cli.look.inspect import inspect
 from quorumlog.cli.look.recover import recover
 from quorumlog.cli.look.sim import sim
 from quorumlog.cli.look.verify import verify
+from quorumlog.cli.manage.member import member_app
+from quorumlog.cli.manage.producers import producers_app
+from quorumlog.cli.manage.readers import readers_app
+from quorumlog.cli.manage.transfer import transfer
+from quorumlog.cli.manage.why_kept import why_kept
 from quorumlog.cli.measure.bench import bench_app
 from quorumlog.cli.output import ReportingGroup
 from quorumlog.cli.run.dev import dev
 from quorumlog.cli.run.serve import serve
 from quorumlog.cli.use.append import append
-from quorumlog.cli.use.member import member_app
-from quorumlog.cli.use.producers import producers_app
 from quorumlog.cli.use.read import read
 from quorumlog.cli.use.status import status
-from quorumlog.cli.use.transfer import transfer
 from quorumlog.version import DESCRIPTION
 
 app = typer.Typer(

@@ -18,6 +18,7 @@ from quorumlog.client.events import Callback, Events
 from quorumlog.client.io.io_thread import IoThread
 from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS, AppendStreamBase, LedgerClientBase
 from quorumlog.client.machines.machine_handles import MachineHandle
+from quorumlog.client.members.member_verbs import Members, change_members
 from quorumlog.client.protocol.append_joiner import body_of
 from quorumlog.client.protocol.append_window import (
     DEFAULT_BATCH_BYTES,
@@ -29,15 +30,13 @@ from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYT
 from quorumlog.client.readers.named_readers import NamedReader
 from quorumlog.client.readers.read_results import Results
 from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow
-from quorumlog.client.readers.reader_verbs import why_kept
 from quorumlog.client.result_streams import Appending, Reading, Verb, of_one, question_to
-from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, Members, MemberStatusRow
+from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.thread_joiner import ThreadJoiner
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt, Entry
-from quorumlog.wire.client_messages import LayoutResponse
+from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
 from quorumlog.wire.producer_messages import ProducerInfo
-from quorumlog.wire.reader_messages import WhyKeptResponse
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,6 +80,7 @@ class LedgerClient(LedgerClientBase):
         0 on; one that is in the log already gets its receipt once more. Raises SequenceGap, which names
         the next number, if earlier ones are missing, and AlreadyCommitted if it is there too long to
         tell where. Without it each append gets the next number.
+
         `machine`: a command for this state machine; returns when the leader has applied it, with its
         `result`, or raises CommandError if the machine refuses it.
 
@@ -110,13 +110,12 @@ class LedgerClient(LedgerClientBase):
         timeout_ms: int | None = None,
     ) -> AppendReceipt:
         """Append entries that follow each other in the log; `expected_last`, `sequence` (of the first of
-        them) and errors as in `append`. What a `machine` refuses of them is in the receipt's `failures`,
-        and its result None.
+        them) and errors as in `append`. What a `machine` refuses is in the receipt's `failures`, and
+        has the result None.
 
         Raises BodyTooLarge for a batch above the server's frame limit and BadRequest for an empty one.
         """
-        verb = self._verbs.append_batch(bodies, timeout_ms, expected_last, sequence, machine)
-        return self._run(verb)
+        return self._run(self._verbs.append_batch(bodies, timeout_ms, expected_last, sequence, machine))
 
     def ask(self, machine: str, question: bytes = b"", *, timeout_ms: int | None = None) -> bytes:
         """What a state machine answers. Linearizable: it follows from everything that any client was
@@ -291,9 +290,10 @@ class LedgerClient(LedgerClientBase):
     ) -> NamedReader:
         """The reader of this name, which the cluster keeps: it goes on where it has committed.
 
-        A new one begins at `first_index`, or where the log does. `hold`: what it has not read stays
-        (True), also where a disk is nearly full ("archive"); False gives that up, None changes nothing.
-        Raises IndexOutOfRange for what may be deleted by now, BadRequest, TooManyReaders.
+        A new one begins at `first_index`, or where the log does. `hold`: what it has not read may not be
+        deleted (True), not even where a disk is nearly full ("archive"); False gives the hold up, None
+        leaves it as it is. Raises IndexOutOfRange for a hold on what may be deleted by now, BadRequest
+        for a name that is none, TooManyReaders.
         """
         stand = self._run(self._verbs.open_reader(name, hold, first_index, timeout_ms))
         return NamedReader(name, stand, self._verbs, self._run, self._results)
@@ -304,7 +304,7 @@ class LedgerClient(LedgerClientBase):
 
     def why_kept(self, *, timeout_ms: int | None = None) -> WhyKeptResponse:
         """What keeps each segment of the log, oldest first, as the leader knows it."""
-        return self._run(why_kept(self._verbs.timeout_ms_of(timeout_ms)))
+        return self._run(self._verbs.why_kept(timeout_ms))
 
     # ---------------------------------------------------------------- the group
 
@@ -313,8 +313,9 @@ class LedgerClient(LedgerClientBase):
         return self._run(self._verbs.status(timeout_ms))
 
     def transfer(self, to: str, *, timeout_ms: int | None = None) -> str:
-        """Hand leadership to member `to`; returns the id of the leader then. Raises TransferFailed with
-        the reason if it stays where it was."""
+        """Hand leadership to member `to`; returns the id of the leader then.
+
+        Raises TransferFailed with the reason if it stays where it was."""
         return self._run(self._verbs.transfer(to, timeout_ms))
 
     def change_members(
@@ -329,15 +330,14 @@ class LedgerClient(LedgerClientBase):
         """Change who is a member, and return once that is committed (docs/membership.md).
 
         `verb`: "add" (with the `address`, as a learner), "promote", "remove", "replace" (by the
-        directory that is connected under that id now) or "set-address". With `dry_run` nothing is
-        changed. Raises MembershipRefused with the reason, OutcomeUnknown where the leader was lost
-        meanwhile.
+        directory that is connected under that id now) or "set-address". `dry_run` changes nothing.
+        Raises MembershipRefused with the reason, and OutcomeUnknown.
         """
-        verbs = self._verbs.change_members(verb, member_id, address, dry_run, timeout_ms)
-        return self._run(verbs)
+        allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
+        return self._run(change_members(verb, member_id, address, dry_run, allowed_ms))
 
     def layout(self, from_member: str = "any", *, timeout_ms: int | None = None) -> LayoutResponse:
-        """Where a member's log begins, and how long its segments are: for copies of its bytes."""
+        """Where a member's log begins and how long its segments are: all that a backup needs to know."""
         return self._run(self._verbs.layout(from_member, timeout_ms))
 
     def close(self) -> None:

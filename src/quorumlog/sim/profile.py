@@ -118,10 +118,13 @@ class SimulationProfile:
     """Most appends name the entry that they expect to be the last."""
     spares: int = 0
     """So many members run beside those that found the group."""
+    auto_replace_after_ms: int = 0
     changes_members: bool = False
     """Members come and go by request."""
     writes_controls: bool = False
     """Leaders are made to write control entries now and then."""
+    producers: int = 0
+    """Clients with sessions."""
     time_marks: bool = False
     """As in `GroupConfig`; a minority of the wall clocks is wrong then."""
     has_retention: bool = False
@@ -156,9 +159,9 @@ def draw_profile(
     conditions = random_beside(random, "conditions")
     controls, marks = random_beside(random, "controls"), random_beside(random, "the time")
     members = random_beside(random, "members")
-    drops = random_beside(random, "drops")
+    sessions = random_beside(random, "producers")
+    drops, keeps = random_beside(random, "drops"), random_beside(random, "retention")
     machines = random_beside(random, "machines")
-    keeps = random_beside(random, "retention")
     hasty = random.random() < 0.3
     if size is None:
         size = random.choice(SIZES)
@@ -217,6 +220,7 @@ def draw_profile(
         stops_with_successor=stops.random() < 0.4,
         appends_conditionally=conditions.random() < 0.2,
         writes_controls=controls.random() < 0.3,
+        producers=0 if lossy_disks else sessions.choice((0, 0, 0, 1, 2)),
         changes_members=members.random() < CHANGING_SHARE and size > 1 and not lossy_disks,
         time_marks=marks.random() < 0.3,
         drops_segments=not lossy_disks and drops.random() < 0.3,
@@ -233,8 +237,7 @@ def draw_profile(
         # Drawn last, so that no other run changes. A short interval leaves a power loss little to take.
         storage = replace(profile.storage, flush_interval_ms=random.choice((10, 200, 1000)))
         profile = replace(profile, storage=storage)
-    is_plain = not (profile.writes_controls or profile.drops_segments or profile.changes_members)
-    if is_plain and not lossy_disks and keeps.random() < 0.4:
+    if not (profile.writes_controls or profile.drops_segments or lossy_disks) and keeps.random() < 0.4:
         storage = replace(
             profile.storage,
             retention="on",

@@ -22,8 +22,6 @@ from quorumlog.wire.reader_messages import (
     MoveReaderResponse,
     ReadersRequest,
     ReadersResponse,
-    WhyKeptRequest,
-    WhyKeptResponse,
 )
 
 PROTOCOL_VERSION = 1
@@ -323,6 +321,30 @@ class MachineReadResponse(ClientMessage, frozen=True, kw_only=True, tag=57):
     applied_index: int
 
 
+class SegmentInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """What keeps one segment."""
+
+    first_index: int
+    stop_index: int
+    size_bytes: int
+    """Of data and index."""
+    time_ms: int = -1
+    """The last time mark at its end, in milliseconds since 1970; -1: there is none."""
+    reasons: tuple[str, ...] = ()
+
+
+class WhyKeptRequest(ClientMessage, frozen=True, kw_only=True, tag=68):
+    """Answered by the leader, who decides what goes."""
+
+
+class WhyKeptResponse(ClientMessage, frozen=True, kw_only=True, tag=69):
+    keep_from_index: int
+    """Nothing from here on may be deleted; committed."""
+    used_ratio: float
+    """The share of the leader's disk that is in use."""
+    segments: tuple[SegmentInfo, ...] = ()
+
+
 class ErrorResponse(ClientMessage, frozen=True, kw_only=True, tag=63):
     """Any request that ended in a `LedgerError`."""
 
@@ -390,9 +412,9 @@ RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     LayoutRequest: LayoutResponse,
     MoveReaderRequest: MoveReaderResponse,
     ReadersRequest: ReadersResponse,
-    WhyKeptRequest: WhyKeptResponse,
     ChangeMembersRequest: ChangeMembersResponse,
     FindMarkRequest: FindMarkResponse,
     MachineReadRequest: MachineReadResponse,
+    WhyKeptRequest: WhyKeptResponse,
 }
 """Of each request; any may be answered by an ErrorResponse instead."""

@@ -53,27 +53,3 @@ class ReadersResponse(ClientMessage, frozen=True, kw_only=True, tag=67):
     keep_from_index: int
     """Nothing from here on may be deleted; committed."""
     readers: tuple[ReaderInfo, ...] = ()
-
-
-class SegmentInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """What keeps one segment."""
-
-    first_index: int
-    stop_index: int
-    size_bytes: int
-    """Of data and index."""
-    time_ms: int = -1
-    """The last time mark at its end, in milliseconds since 1970; -1: there is none."""
-    reasons: tuple[str, ...] = ()
-
-
-class WhyKeptRequest(ClientMessage, frozen=True, kw_only=True, tag=68):
-    """Answered by the leader, who decides what goes."""
-
-
-class WhyKeptResponse(ClientMessage, frozen=True, kw_only=True, tag=69):
-    keep_from_index: int
-    """Nothing from here on may be deleted; committed."""
-    used_ratio: float
-    """The share of the leader's disk that is in use."""
-    segments: tuple[SegmentInfo, ...] = ()

@@ -157,6 +157,8 @@ def _out_of_range(reader: DirectoryReader, index: int, readable: int, *, local: 
     begin = max(reader.ledger_begin_index, 0)
     last = "ledger_end_index" if local else "committed_index"
     more = "" if index > reader.ledger_end_index else "; --local prints what may be uncommitted"
+    if index < begin:
+        more = f": entries below {begin} are gone from this directory; read from there on"
     return IndexOutOfRange(
         f"index {index} is not between ledger_begin_index {begin} and {last} {readable - 1}{more}",
         ledger_begin_index=begin,

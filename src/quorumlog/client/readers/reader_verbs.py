@@ -14,8 +14,6 @@ from quorumlog.wire.reader_messages import (
     MoveReaderResponse,
     ReadersRequest,
     ReadersResponse,
-    WhyKeptRequest,
-    WhyKeptResponse,
 )
 
 
@@ -53,9 +51,3 @@ def checked_name(name: str) -> str:
     if not isinstance(name, str):
         raise BadRequest(f"the name of a reader is a text, not {name!r}")
     return "".join(name)
-
-
-def why_kept(timeout_ms: float) -> Verb[WhyKeptResponse]:
-    request = request_of(WhyKeptRequest(), LEADER, timeout_ms)
-    yield Step((request,), (request,))
-    return response_of(request, WhyKeptResponse)

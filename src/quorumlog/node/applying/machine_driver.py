@@ -45,6 +45,7 @@ MOST_QUESTIONS = 64
 """Of one piece of work."""
 RETRY_MS = 500
 """Where damage keeps entries from being read, they are tried again."""
+EXPIRY_INTERVAL_MS = 100
 
 Answer = tuple[bytes, int] | LedgerError
 """(answer, index of the last entry that it follows from)."""
@@ -94,7 +95,7 @@ class MachineDriver:
         """Counts how often it was opened: what an earlier one gives counts for nothing."""
         self._is_busy = False
         self._retry_ms = -math.inf
-        self._now_ms = 0.0
+        self._now_ms = self._next_expiry_ms = 0.0
 
     @property
     def is_running(self) -> bool:
@@ -118,8 +119,10 @@ class MachineDriver:
     def tick(self, now_ms: float, binding: Machine | None, committed_index: int) -> None:
         """`committed_index`: up to here entries are committed and on this member's disk."""
         self._now_ms = now_ms
-        self.results.expire(now_ms)
-        self._expire()
+        if now_ms >= self._next_expiry_ms:
+            self._next_expiry_ms = now_ms + EXPIRY_INTERVAL_MS
+            self.results.expire(now_ms)
+            self._expire()
         if binding is None or self._is_busy or self.stopped is not None or now_ms < self._retry_ms:
             return
         if self._runner is not None and self._store.begin.index > self.applied_index:
@@ -135,7 +138,7 @@ class MachineDriver:
 
     def next_wakeup_ms(self) -> float:
         if self._questions or len(self.results):
-            return self._now_ms + 100
+            return self._next_expiry_ms
         return self._retry_ms if self._retry_ms > self._now_ms else math.inf
 
     def lost_committed(self, index: int) -> None:

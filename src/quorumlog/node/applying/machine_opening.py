@@ -16,7 +16,12 @@ from quorumlog.log_state.log_state import Machine
 from quorumlog.node.applying.machine_runner import MachineRunner, Stopped, told
 from quorumlog.state_machine import Applied, StateMachine
 from quorumlog.store.disk import refusal
-from quorumlog.store.files.snapshot_file import SnapshotDamaged, SnapshotFiles
+from quorumlog.store.files.snapshot_file import (
+    SnapshotDamaged,
+    SnapshotFileReader,
+    SnapshotFiles,
+    SnapshotHead,
+)
 from quorumlog.store.ledger_store import LedgerStore
 
 T = TypeVar("T")
@@ -77,19 +82,16 @@ def _opened(
     damaged: list[str] = []
     for index in reversed(indices):
         try:
-            reader = files.open(name, index)
-            with closing(reader):
-                applied = Applied(*reader.head.point)
-                if reader.head.version > machine.version or not log_holds(store, applied):
-                    continue
-                _of_machine("loaded", partial(machine.load, reader))
-                reader.finish()
+            head = _loaded(machine, files.open(name, index), store)
         except SnapshotDamaged as damage:
             damaged.append(str(damage))
             machine = _of_machine("made", factory)  # the damaged one may have left something in it
             _of_machine("cleared", machine.clear)
             continue
-        runner = MachineRunner(name, binding.channel, machine, reader.head.version)
+        if head is None:
+            continue
+        applied = Applied(*head.point)
+        runner = MachineRunner(name, binding.channel, machine, head.version)
         older = tuple(each for each in indices if each <= index)
         useless = tuple(each for each in indices if each > index)
         return Opened(runner, index, applied, older, useless, index, tuple(damaged))
@@ -102,6 +104,18 @@ def _opened(
         return Stopped(binding.index, begin_index, reason)
     runner = MachineRunner(name, binding.channel, machine, 0)
     return Opened(runner, binding.index - 1, None, (), tuple(indices), -1, tuple(damaged))
+
+
+def _loaded(
+    machine: StateMachine, reader: SnapshotFileReader, store: LedgerStore
+) -> SnapshotHead | None:
+    """None: it is of no use to this log, or to this version of the machine, and was left alone."""
+    with closing(reader):
+        if reader.head.version > machine.version or not log_holds(store, Applied(*reader.head.point)):
+            return None
+        _of_machine("loaded", partial(machine.load, reader))
+        reader.finish()
+        return reader.head
 
 
 def _of_machine(what: str, call: Callable[[], T]) -> T:

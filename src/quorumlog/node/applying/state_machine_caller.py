@@ -196,7 +196,7 @@ class StateMachineCaller:
                 " it"
             )
         if driver.stopped is not None:
-            raise UnknownMachine(driver.problem)
+            raise UnknownMachine(f"{driver.problem}; hand leadership to a member where it runs")
         return driver
 
     def ask(

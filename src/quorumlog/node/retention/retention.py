@@ -57,12 +57,6 @@ class WhyKept(NamedTuple):
     """Of the disk."""
 
 
-class Machines(Protocol):
-    """A `StateMachineCaller`."""
-
-    def snapshot_bound(self) -> int | None: ...
-
-
 class Member(Protocol):
     """What it asks of a `LedgerNode`."""
 
@@ -73,9 +67,6 @@ class Member(Protocol):
     durable_committed_index: int
 
     @property
-    def machines(self) -> Machines: ...
-
-    @property
     def is_dropping(self) -> bool: ...
 
     def propose_control(self, body: ControlBody) -> EntryId: ...
@@ -84,12 +75,16 @@ class Member(Protocol):
 
 
 class Retention:
-    def __init__(self, member: Member, host: Host, now_ms: float) -> None:
+    def __init__(
+        self, member: Member, host: Host, now_ms: float, snapshot_bound: Callable[[], int | None]
+    ) -> None:
+        """`snapshot_bound`: as of `StateMachineCaller`."""
         self._member = member
         self._store = member.directory.store
         self._raft = member.raft
         self._log_state = member.log_state
         self._host = host
+        self._snapshot_bound = snapshot_bound
         self._next_look_ms = now_ms + LOOK_INTERVAL_MS
         self._is_looking = False
         self._known: tuple[tuple[LogPoint, Border], ...] = ()
@@ -112,9 +107,10 @@ class Retention:
         return storage.retention != "off" and self._droppable_below() > self._store.begin.index + 1
 
     def _droppable_below(self) -> int:
-        """By what is committed; 0: nothing."""
-        state = self._log_state.committed
-        return 0 if state is None else state.keep_from_index
+        """By what is committed, and what the machines of this member still need; 0: nothing."""
+        state, bound = self._log_state.committed, self._snapshot_bound()
+        keep_from = 0 if state is None else state.keep_from_index
+        return keep_from if bound is None else min(keep_from, bound + 1)
 
     def next_wakeup_ms(self) -> float:
         return self._next_look_ms if self._is_wanted and not self._is_looking else math.inf
@@ -128,9 +124,6 @@ class Retention:
         self._next_look_ms = now_ms + LOOK_INTERVAL_MS
         self._is_looking = True
         keep_from, last_index = self._droppable_below(), self._last_border_index()
-        bound = self._member.machines.snapshot_bound()
-        if bound is not None:  # this member's own machines begin with what follows
-            keep_from = min(keep_from, bound + 1)
         self._host.read_later(lambda: self._look(keep_from, last_index), self._looked)
 
     def _last_border_index(self) -> int:
@@ -213,8 +206,8 @@ class Retention:
     def _decide(self, look: _Look, state: LogState) -> Decision:
         clock_ms = self._host.wall_clock_ms()
         policy = self._policy(look.used_ratio, clock_ms)
-        bound = self._member.machines.snapshot_bound()
-        return decide(self._shape(look), policy, state, self._followers(), clock_ms, bound)
+        followers, bound = self._followers(), self._snapshot_bound()
+        return decide(self._shape(look), policy, state, followers, clock_ms, bound)
 
     def _shape(self, look: _Look) -> LogShape:
         begin, end = self._store.begin, self._store.end

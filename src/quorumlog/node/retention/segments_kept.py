@@ -94,12 +94,13 @@ def decide(
     clock_ms: int,
     snapshot_bound: int | None = None,
 ) -> Decision:
-    """`clock_ms`: this member's own clock; `state`: of its whole log; `snapshot_bound`: the last entry
-    that no state machine of it needs, None if there is none of them."""
+    """`clock_ms`: this member's own clock; `state`: of its whole log. `snapshot_bound`: its machines
+    need what follows this entry; None: nothing."""
     wish = _wish(log, policy, clock_ms)
     near = _followers_within_budget(log, policy.follower_budget_bytes, followers)
     if snapshot_bound is not None:
-        near.append(Limit(snapshot_bound + 1, "state machines, until two snapshots are behind it"))
+        why = "a state machine's second newest good snapshot lies before it"
+        near = [*near, Limit(snapshot_bound + 1, why)]
     limits = [*near, *_fed(followers), *_readers(state, Hold.READER), *_archives(state, policy)]
     plain = _floor(log, wish, limits)
     first_kept = max(state.keep_from_index, log.first_index)

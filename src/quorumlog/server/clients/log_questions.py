@@ -1,4 +1,4 @@
-"""What clients ask of the log but entries: how it lies, and what time it was."""
+"""What clients ask of the log besides entries: how it lies, and what time it was."""
 
 from __future__ import annotations
 

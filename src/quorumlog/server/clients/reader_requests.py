@@ -13,15 +13,13 @@ from quorumlog.node.retention.retention import WhyKept
 from quorumlog.server.connection import Connection
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.store.begin.marked_log import Mark
+from quorumlog.wire.client_messages import SegmentInfo, WhyKeptRequest, WhyKeptResponse
 from quorumlog.wire.reader_messages import (
     MoveReaderRequest,
     MoveReaderResponse,
     ReaderInfo,
     ReadersRequest,
     ReadersResponse,
-    SegmentInfo,
-    WhyKeptRequest,
-    WhyKeptResponse,
 )
 from quorumlog.wire.wire_errors import error_response
 

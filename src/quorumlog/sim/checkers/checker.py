@@ -10,13 +10,7 @@ from __future__ import annotations
 from quorumlog.consensus.messages import AnyPeerMessage
 from quorumlog.consensus.ready import Envelope, Ready
 from quorumlog.sim.checkers.view import CheckedCluster, CheckedMember
-from quorumlog.sim.operations import (
-    ClientAnswer,
-    ClientAppend,
-    ClientEnd,
-    ClientMove,
-    ClientRead,
-)
+from quorumlog.sim.operations import ClientAnswer, ClientAppend, ClientEnd, ClientMove, ClientRead
 from quorumlog.store.ledger_store import LogStart
 
 

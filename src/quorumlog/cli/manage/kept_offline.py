@@ -11,7 +11,7 @@ from quorumlog.node.writing.log_state_reading import controls_of
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.files.start_file import load_start
 from quorumlog.store.offline.directory_reader import DirectoryReader
-from quorumlog.wire.reader_messages import SegmentInfo
+from quorumlog.wire.client_messages import SegmentInfo
 
 
 def kept_in(path: str) -> tuple[tuple[SegmentInfo, ...], str]:

@@ -22,7 +22,7 @@ from quorumlog.cli.output import out, print_json, say, spoken_size
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
-    from quorumlog.wire.reader_messages import SegmentInfo
+    from quorumlog.wire.client_messages import SegmentInfo
 
 
 def why_kept(
@@ -43,7 +43,7 @@ def why_kept(
     if path is not None and is_on_command_line(context, "servers"):
         raise ConfigError("--servers and --path exclude each other; ask the cluster or the directory")
     if path is not None:
-        from quorumlog.cli.keep.kept_offline import kept_in
+        from quorumlog.cli.manage.kept_offline import kept_in
 
         segments, facts = kept_in(check_directory(path))
     elif servers:

@@ -12,6 +12,7 @@ from quorumlog.entry import ENTRY_KINDS, EntryKind
 from quorumlog.entry_header import CHAIN_OFFSET, unpack_header
 from quorumlog.errors import BadRequest, ProtocolViolation
 from quorumlog.header_array import digests_of, is_kind
+from quorumlog.node.applying.machine_runner import entries_of
 
 bodies_lists = st.lists(st.binary(max_size=200), min_size=1, max_size=12)
 
@@ -139,7 +140,8 @@ def test_a_kind_is_known_if_the_table_has_it(magic: int, before: tuple[int, ...]
 @pytest.mark.parametrize("kind", EntryKind)
 def test_clients_may_append_one_kind_only_and_few_others_use_the_reserve(kind: EntryKind) -> None:
     for batch in (of_magics(kind), of_magics(kind, kind)):
-        assert batch.may_use_reserve is (kind in (EntryKind.NOOP, EntryKind.MEMBERSHIP))
+        of_a_full_disk = (EntryKind.NOOP, EntryKind.MEMBERSHIP, EntryKind.KEEP)
+        assert batch.may_use_reserve is (kind in of_a_full_disk)
         assert batch.log_state_positions() == [*range(batch.count if kind > EntryKind.NOOP else 0)]
         if kind is not EntryKind.NORMAL:
             with pytest.raises(ProtocolViolation, match="a kind"):
@@ -175,3 +177,33 @@ def test_sizes_that_do_not_fill_the_buffer_are_refused() -> None:
         EntryBatch(bytearray(100), np.array([48, 48]))
     with pytest.raises(ProtocolViolation):
         EntryBatch(bytearray(60), np.array([47, 13]))
+
+
+@pytest.mark.parametrize("bodies", [[b"a"], [b"a", b"bb", b"c"], [b"a", b"b"]])
+def test_a_channel_stays_through_the_stamp_and_is_part_of_the_chain(bodies: list[bytes]) -> None:
+    plain, channelled = EntryBatch.from_bodies(bodies), EntryBatch.from_bodies(bodies)
+    channelled.set_channel(3)
+    chains = []
+    for batch in (plain, channelled):
+        positions = np.cumsum(batch.sizes) - batch.sizes
+        chains.append(batch.stamp(5, 1, positions, 9))
+        batch.check_sequence(5, 9)
+    assert channelled.headers()["channel"].tolist() == [3] * len(bodies)
+    assert plain.headers()["channel"].tolist() == [0] * len(bodies)
+    assert chains[0] != chains[1]
+    channelled.set_channel(0)
+    assert not channelled.headers()["channel"].any()
+
+
+def test_the_entries_of_a_channel_are_taken_out_whole() -> None:
+    parts = [EntryBatch.from_bodies(bodies) for bodies in ([b"a", b"b"], [b"ccc"], [b"d"])]
+    parts[0].set_channel(1)
+    parts[2].set_channel(1)
+    batch = EntryBatch.concatenate([*parts, EntryBatch.noop()])
+    batch.stamp(7, 1, np.zeros(5, np.int64), 0)
+    taken = entries_of(batch, 1)
+    assert [bytes(body) for body in taken.bodies()] == [b"a", b"b", b"d"]
+    assert taken.headers()["index"].tolist() == [7, 8, 10]
+    assert entries_of(batch, 2).count == 0
+    assert [bytes(body) for body in entries_of(batch, 0).bodies()] == [b"ccc"], "a no-op is nobody's"
+    assert entries_of(taken, 1) is taken

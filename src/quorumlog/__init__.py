@@ -18,8 +18,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from quorumlog.append_times import TimedEntry
     from quorumlog.backups import backup, restore
-    from quorumlog.batch import Entry, EntryBatch, TimedEntry
+    from quorumlog.batch import EntryBatch
     from quorumlog.client import (
         AsyncLedgerClient,
         LedgerClient,
@@ -32,11 +33,12 @@ if TYPE_CHECKING:
         leader_of,
     )
     from quorumlog.config import ConsensusConfig, GroupConfig, MemberAddress, StoreConfig
-    from quorumlog.entry import AppendReceipt, Durability
+    from quorumlog.entry import AppendReceipt, Durability, Entry
     from quorumlog.errors import (
         AlreadyCommitted,
         BadRequest,
         BodyTooLarge,
+        CommandError,
         ConfigError,
         ConnectionFull,
         DirectoryDamaged,
@@ -58,18 +60,21 @@ if TYPE_CHECKING:
         ReaderMoved,
         Refused,
         RequestTimeout,
+        ResultUnknown,
         SequenceGap,
         StoreFailure,
         TooManyProducers,
         TooManyReaders,
         TransferFailed,
         UnknownGroup,
+        UnknownMachine,
         UnknownReader,
         Unreachable,
         WrongLastIndex,
     )
     from quorumlog.server import LedgerServer, LocalCluster
-    from quorumlog.wire.client_messages import ProducerInfo
+    from quorumlog.state_machine import StateMachine
+    from quorumlog.wire.producer_messages import ProducerInfo
 
 __all__ = [
     "AlreadyCommitted",
@@ -82,6 +87,7 @@ __all__ = [
     "AsyncLedgerClient",
     "BadRequest",
     "BodyTooLarge",
+    "CommandError",
     "ConfigError",
     "ConnectionFull",
     "ConsensusConfig",
@@ -112,6 +118,8 @@ __all__ = [
     "ReaderRow",
     "Refused",
     "RequestTimeout",
+    "ResultUnknown",
+    "StateMachine",
     "StoreConfig",
     "StoreFailure",
     "StreamOutcomeUnknown",
@@ -120,6 +128,7 @@ __all__ = [
     "TooManyReaders",
     "TransferFailed",
     "UnknownGroup",
+    "UnknownMachine",
     "UnknownReader",
     "Unreachable",
     "WrongLastIndex",
@@ -134,8 +143,9 @@ __all__ = [
 __version__ = VERSION
 
 _HOMES = {
+    "append_times": ("TimedEntry",),
     "backups": ("backup", "restore"),
-    "batch": ("Entry", "EntryBatch", "TimedEntry"),
+    "batch": ("EntryBatch",),
     "client": (
         "AsyncLedgerClient",
         "LedgerClient",
@@ -148,9 +158,10 @@ _HOMES = {
         "leader_of",
     ),
     "config": ("ConsensusConfig", "GroupConfig", "MemberAddress", "StoreConfig"),
-    "entry": ("AppendReceipt", "Durability"),
-    "wire.client_messages": ("ProducerInfo",),
+    "entry": ("AppendReceipt", "Durability", "Entry"),
+    "wire.producer_messages": ("ProducerInfo",),
     "server": ("LedgerServer", "LocalCluster"),
+    "state_machine": ("StateMachine",),
 }
 """Public names that are no errors, by module; imported at first use, so that a Spark worker never loads
 a server and a shell command starts at once."""

@@ -13,15 +13,13 @@ every entry up to there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from typing import Any, Self
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 from isal.isal_zlib import crc32
 
-from quorumlog.entry import ENTRY_KINDS, EntryKind
+from quorumlog.entry import ENTRY_KINDS, Entry, EntryKind
 from quorumlog.entry_header import (
     HEADER_BYTES,
     Buffer,
@@ -59,19 +57,6 @@ _FROM_NOOP = EntryKind.NOOP << 32
 _ABOVE_NOOP = (EntryKind.NOOP + 1) << 32
 _ZERO = np.zeros(1, np.int64)
 _ZERO.setflags(write=False)
-
-
-class Entry(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
-    """One entry as an application sees it."""
-
-    index: int
-    term: int
-    body: bytes
-
-
-class TimedEntry(Entry, frozen=True, array_like=True, gc=False):
-    append_time: datetime | None = None
-    """What the last time mark in front of it says, in UTC; None where there is none."""
 
 
 class EntryBatch:
@@ -336,6 +321,13 @@ class EntryBatch:
         positions: list[int] = np.flatnonzero(shapes >= np.uint64(_FROM_NOOP)).tolist()
         return positions
 
+    def kinds_and_terms(self, positions: Sequence[int]) -> list[tuple[int, int]]:
+        """Magic and term of the entries at these positions."""
+        if self.count == 1:
+            return [(self.first_header.magic, self.first_header.term)] * len(positions)
+        words = self.words()[:, positions]
+        return list(zip((words[SHAPE] >> BITS_32).tolist(), words[TERM].tolist(), strict=True))
+
     def body_crcs(self) -> UInt32Array:
         """Shape (count,): the CRC-32 of each body as it is, whatever the header says."""
         buffer = self.buffer
@@ -366,14 +358,23 @@ class EntryBatch:
         self._put_words(words)
         return int(chain[-1])
 
-    def _stamp_one(self, index: int, term: int, position: int, previous_chain: int) -> int:
+    def _stamp_one(self, index: int, term: int, pos: int, previous_chain: int) -> int:
         old = self.first_header
         crc = crc32(self.buffer[HEADER_BYTES:])
-        header = EntryHeader(old.magic, old.size, index, term, position, 0, 0, crc, old.body_len)
+        header = EntryHeader(old.magic, old.size, index, term, pos, old.channel, 0, crc, old.body_len)
         chain = header.chain_after(previous_chain)
         self._forget()
         header.pack_into(self.buffer, chain)
         return chain
+
+    def set_channel(self, channel: int) -> None:
+        """Of all entries, before they are stamped; whatever their producer has written there."""
+        if self.count == 1 and self.first_header.channel == channel:
+            return
+        if self.count and bool((self.words()[CHAIN] >> BITS_32 != np.uint64(channel)).any()):
+            headers = self.headers()
+            headers["channel"] = channel
+            self._put_headers(headers)
 
     # ---------------------------------------------------------------- checking
 

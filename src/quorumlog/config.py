@@ -196,6 +196,13 @@ class StoreConfig:
     scrub_start_delay_ms: int = _number(60_000, 0, 365 * DAY_MS)
     """How long after a start the first such pass begins: a start has better things to do."""
 
+    snapshot_entries: int = _number(1_000_000, 1, 2**62)
+    """A state machine is saved after so many of its entries,"""
+    snapshot_bytes: int = _number(256 * MIB, 1, 1024 * TIB)
+    """and after so many bytes of them, whatever comes first."""
+    snapshots_kept: int = _number(2, 2, 1000)
+    """Of each state machine, the newest; the log keeps what follows the second newest."""
+
     def __post_init__(self) -> None:
         _check_numbers(self)
         if self.flush not in ("sync", "async"):
@@ -329,6 +336,10 @@ class GroupConfig:
     --since`, `append_time` and retention by age rest on it. Off: the indices of data are consecutive but
     for what elections write."""
 
+    auto_replace_after_ms: int = _number(60_000, 0, DAY_MS)
+    """The directory of a voter that was away for so long is replaced by a new one that answers in its
+    place, once that has caught up. 0: never without `quorumlog member replace`."""
+
     def __post_init__(self) -> None:
         _check_numbers(self)
         if type(self.time_marks) is not bool:
@@ -384,6 +395,7 @@ RELOADABLE = frozenset(
         "catch_up_bytes_per_second",
         "linger_ms",
         "time_marks",
+        "auto_replace_after_ms",
         "retention_follower_budget_bytes",
         # of the directory
         "max_entry_bytes",

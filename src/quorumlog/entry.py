@@ -19,7 +19,7 @@ class EntryKind(IntEnum):
     """A body that a client appended. Clients read it."""
     NOOP = 2
     """Opens a leader's term; carries no body. The search for damage reads it."""
-    # Bodies of those that follow: `quorumlog.log_state.control_entries`. 9 and 10 are kept free.
+    # Bodies of those that follow: `quorumlog.log_state.control_entries`. 10 is kept free.
     MEMBERSHIP = 3
     """Who votes. The log's state reads it, as it does all that follow."""
     TIME = 4
@@ -32,6 +32,8 @@ class EntryKind(IntEnum):
     """Positions of readers that are known by name."""
     KEEP = 8
     """From where on nothing may be deleted."""
+    MACHINE = 9
+    """A state machine takes the entries of a channel from here on."""
 
 
 ENTRY_KINDS = frozenset(map(int, EntryKind))
@@ -47,6 +49,14 @@ class EntryId(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False
 
 
 NO_ENTRY = EntryId(-1, -1)
+
+
+class Entry(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
+    """One entry as an application sees it."""
+
+    index: int
+    term: int
+    body: bytes
 
 
 class Replica(NamedTuple):
@@ -109,6 +119,10 @@ class AppendReceipt(msgspec.Struct, frozen=True, order=True, array_like=True, gc
     ranges: tuple[EntryRange, ...] = ()
     """Of a producer's append that a crash had cut: where its parts lie, in order; `first_index` is that
     of the first and `term` that of the last. Empty: all of it lies together."""
+    results: tuple[bytes | None, ...] = ()
+    """What a state machine gave for the entries, one each; empty if they were appended for none."""
+    failures: tuple[tuple[int, str], ...] = ()
+    """(place in `results`, why) of the commands that the machine has refused."""
 
     @property
     def last_index(self) -> int:
@@ -139,3 +153,9 @@ class AppendReceipt(msgspec.Struct, frozen=True, order=True, array_like=True, gc
     def parts(self) -> tuple[EntryRange, ...]:
         """Where its entries lie, in their order: one part, almost always."""
         return self.ranges or (EntryRange(self.first_index, self.count, self.term),)
+
+    @property
+    def result(self) -> bytes | None:
+        """Of the only entry."""
+        assert len(self.results) == 1, self
+        return self.results[0]

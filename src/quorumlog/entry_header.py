@@ -6,7 +6,7 @@
          8      8  index
         16      8  term
         24      8  pos         byte position in the log
-        32      4  channel     reserved, 0
+        32      4  channel     of the state machine that takes the entry; 0: none
         36      4  chain_crc   running digest of the log up to and with this entry
         40      4  body_crc    CRC-32 of the body
         44      4  body_len

@@ -7,9 +7,11 @@
     |   |       Overloaded (PendingFull, ConnectionFull), RequestTimeout, Unreachable, UnknownGroup,
     |   |       BodyTooLarge, BadRequest, TransferFailed, WrongLastIndex, UnknownReader, ReaderMoved,
     |   |       TooManyReaders, TooManyProducers, SequenceGap, ProducerFenced, ProducerExpired,
-    |   |       MembershipRefused
+    |   |       MembershipRefused, UnknownMachine
     |   +-- AlreadyCommitted   of a session: it is in the log, where is not remembered any more
     |   +-- OutcomeUnknown     any prefix may be in the log, or may still commit
+    |   |   +-- ResultUnknown  committed; what the state machine made of it is not known
+    |   +-- CommandError       a state machine refuses a command, whose entry stays in the log
     |   +-- IndexOutOfRange    a read below the begin or above the committed index
     |   +-- RangeDamaged       a read of entries that this member's disk no longer holds as written
     +-- ConfigError            an option, a file or a directory that a person must change
@@ -244,6 +246,26 @@ class RangeDamaged(LedgerError):
     """This member's disk no longer holds the entries as they were written; read from another member."""
 
     code = 414
+
+
+class CommandError(LedgerError):
+    """A state machine refuses a command, or a question. Its `command` raises it, on every member alike;
+    the entry of the command stays in the log, and nobody need repeat it."""
+
+    code = 450
+
+
+class UnknownMachine(Refused):
+    """The leader runs no state machine of this name."""
+
+    code = 451
+
+
+class ResultUnknown(OutcomeUnknown):
+    """The entries are committed, and what the state machine gave for them is not known: it has stopped,
+    or has not come to them in time."""
+
+    code = 452
 
 
 class ConfigError(ValueError):

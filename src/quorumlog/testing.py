@@ -9,26 +9,34 @@ In `conftest.py`: `pytest_plugins = ["quorumlog.testing"]`. Neither needs anythi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
-from quorumlog.batch import Entry
 from quorumlog.consensus.ready import Role
-from quorumlog.entry import AppendReceipt
-from quorumlog.errors import LeaderNotReady, LedgerError, OutcomeUnknown
+from quorumlog.entry import AppendReceipt, Entry
+from quorumlog.errors import (
+    CommandError,
+    LeaderNotReady,
+    LedgerError,
+    OutcomeUnknown,
+    ResultUnknown,
+    UnknownMachine,
+)
+from quorumlog.node import MachineFactory
+from quorumlog.node.applying.machine_driver import Answer
 from quorumlog.server import LocalCluster
 from quorumlog.sim.checkers.acknowledged_appends import AcknowledgedAppends
 from quorumlog.sim.checkers.conditional_appends import ConditionalAppends
-from quorumlog.sim.clients import SimClient
 from quorumlog.sim.cluster import SimCluster
 from quorumlog.sim.operations import read_at_once
 from quorumlog.sim.profile import FAULT_KINDS as MEMBER_KINDS
 from quorumlog.sim.profile import LINK_KINDS, draw_profile
 from quorumlog.sim.run import make_whole
 from quorumlog.sim.trace import Trace
+from quorumlog.sim.work.clients import SimClient
 
 if TYPE_CHECKING:
     from quorumlog.sim.member import SimMember
@@ -63,8 +71,13 @@ class SimulatedLog:
         members: int = 3,
         faults: Sequence[str] = FAULTS,
         fault_every_ms: float = 2_000.0,
+        state_machines: Mapping[str, MachineFactory] | None = None,
     ) -> None:
-        """`faults`: kinds of `FAULT_KINDS`, empty for none. Raises ValueError for an unknown kind."""
+        """`faults`: kinds of `FAULT_KINDS`, empty for none. Raises ValueError for an unknown kind.
+
+        `state_machines`: as of `LedgerServer`. What members save of them is compared wherever they have
+        applied up to the same entry, and snapshots are taken often.
+        """
         unknown = set(faults) - set(FAULT_KINDS)
         if unknown:
             raise ValueError(f"no such faults: {sorted(unknown)}; there are {', '.join(FAULT_KINDS)}")
@@ -80,8 +93,11 @@ class SimulatedLog:
             has_retention=False,
         )
         profile = replace(profile, storage=replace(profile.storage, retention="off"))
+        if state_machines:
+            storage = replace(profile.storage, snapshot_entries=10)
+            profile = replace(profile, storage=storage, apply_ms=5.0)
         self.trace = Trace()
-        self._cluster = SimCluster(random, profile, self.trace)
+        self._cluster = SimCluster(random, profile, self.trace, state_machines)
         # It tells requests apart by their bodies, which here are the caller's.
         self._cluster.checkers = [
             c
@@ -100,10 +116,14 @@ class SimulatedLog:
         return self._cluster.now_ms
 
     def append(
-        self, *bodies: bytes, expected_last: int | None = None, timeout_ms: int = 30_000
+        self,
+        *bodies: bytes,
+        expected_last: int | None = None,
+        machine: str = "",
+        timeout_ms: int = 30_000,
     ) -> AppendReceipt:
         """Append as one batch; what was refused is tried again, what is unknown is not. `expected_last`:
-        as in `LedgerClient.append`; raises WrongLastIndex.
+        as in `LedgerClient.append`; raises WrongLastIndex. `machine`: as in `append_batch`.
 
         Raises OutcomeUnknown (any prefix of it may be in the log, or still commit), or what it was
         refused with last once `timeout_ms` of virtual time are over.
@@ -112,18 +132,41 @@ class SimulatedLog:
         while True:
             left_ms = max(1, int(deadline_ms - self.now_ms))
             asked = self._client.append(
-                tuple(map(bytes, bodies)), min(left_ms, 5_000), expected_last=expected_last
+                tuple(map(bytes, bodies)),
+                min(left_ms, 5_000),
+                expected_last=expected_last,
+                machine=machine,
             )
             while asked.returned_ms < 0:
                 self._cluster.run_for(1.0)
             if isinstance(asked.outcome, AppendReceipt):
                 return asked.outcome
+            if isinstance(asked.outcome, ResultUnknown):
+                raise asked.outcome
             if not asked.is_refused:
                 raise OutcomeUnknown(f"no answer from {asked.asked_member_id}; it may be in the log")
             assert isinstance(asked.outcome, LedgerError), asked.outcome
             if not asked.outcome.retriable or self.now_ms >= deadline_ms:
                 raise asked.outcome
             self._cluster.run_for(10.0)
+
+    def ask(self, machine: str, question: bytes = b"", *, timeout_ms: int = 30_000) -> bytes:
+        """What a state machine answers, as in `LedgerClient.ask`. Raises LeaderNotReady if nobody could
+        answer in that much virtual time."""
+        deadline_ms = self.now_ms + timeout_ms
+        while self.now_ms < deadline_ms:
+            answers: list[Answer] = []
+            self._client.ask(machine, question, answers.append)
+            stop_ms = self.now_ms + 2 * CONFIRM_LIMIT_MS
+            while not answers and self.now_ms < stop_ms:
+                self._cluster.run_for(1.0)
+            if answers and isinstance(answers[0], tuple):
+                return answers[0][0]
+            if answers and isinstance(answers[0], CommandError | UnknownMachine):
+                raise answers[0]
+            self._cluster.run_for(10.0)
+            self._client.turn_elsewhere()
+        raise LeaderNotReady(f"{machine} could not be asked for {timeout_ms} ms", retry_after_ms=50)
 
     def read(
         self, first_index: int = 0, *, member_id: str | None = None, timeout_ms: int = 30_000

@@ -37,6 +37,7 @@ def test_read_goes_on_where_its_reader_stands(cli: Cli, keeping: LocalCluster) -
     (row,) = objects(cli("readers", "list", "--servers", keeping.servers, "--json").stdout)
     assert (row["name"], row["hold"]) == ("billing", True)
     assert row["lag_entries"] >= 5
+    assert row["lag_ms"] == -1, "this log knows no time"
     assert read() == ["5", "6", "7", "8", "9"]
     assert read() == []
     result = cli("readers", "seek", "billing", "--to", row["position"], "--servers", keeping.servers)
@@ -49,6 +50,20 @@ def test_read_goes_on_where_its_reader_stands(cli: Cli, keeping: LocalCluster) -
     assert result.exit_code == 1
     assert "there is no reader billing" in plain(result.stderr)
     assert cli("readers", "list", "--servers", keeping.servers, "--json").stdout == ""
+
+
+def test_how_far_a_reader_is_behind_in_time(cli: Cli) -> None:
+    with LocalCluster(members=1, storage=SMALL, time_marks=True) as cluster:
+        with connect(cluster.servers) as log:
+            first = log.append(b"first").last_index
+            log.reader("slow", first_index=first)
+            begun = log.time_at(first)
+            eventually(lambda: log.time_at(log.append(b"later").last_index) != begun)
+            log.reader("late", first_index="latest")
+        rows = objects(cli("readers", "list", "--servers", cluster.servers, "--json").stdout)
+        lags = {row["name"]: row["lag_ms"] for row in rows}
+        assert lags["slow"] >= 1000
+        assert lags["late"] == 0
 
 
 def test_a_reader_that_follows_moves_behind_what_it_has_printed(

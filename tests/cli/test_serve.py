@@ -518,3 +518,62 @@ def test_damage_that_neither_data_nor_index_can_bound_ends_the_start_and_says_wh
     assert process.returncode == 3
     assert f"quorumlog verify {directory}" in plain(said.decode())
     assert b"Traceback" not in said
+
+
+# ---------------------------------------------------------------- state machines
+
+
+MACHINE = """
+from quorumlog import StateMachine
+
+class Counter(StateMachine):
+    def __init__(self):
+        self.value = 0
+    def command(self, body, index):
+        self.value += int(body)
+        return b"%d" % self.value
+    def query(self, question):
+        return b"%d" % self.value
+    def save(self, writer):
+        writer.write(b"%d" % self.value)
+    def load(self, reader):
+        self.value = int(reader.read())
+"""
+
+
+@pytest.mark.processes
+def test_a_served_state_machine_goes_on_where_it_was_killed(
+    start: Start, cli: Cli, free_address: str, tmp_path: Path
+) -> None:
+    (tmp_path / "shop_machines.py").write_text(MACHINE)
+    options = ("--id", "n0", "--members", f"n0={free_address}", "--data-dir", tmp_path / "n0")
+    given = ("--state-machine", "shop_machines:Counter")
+    for round_number in range(2):
+        process = start("serve", *options, *given, cwd=tmp_path)
+        first_line(process)
+        with connect(free_address) as log:
+            counter = log.machine("counter")
+            for number in range(5):
+                result = counter.append(b"1").result
+                assert result == b"%d" % (5 * round_number + number + 1)
+            assert counter.ask() == b"%d" % (5 * round_number + 5)
+        (row,) = objects(cli("status", "--servers", free_address, "--json").stdout)
+        assert row["machines"][0]["name"] == "counter"
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("nowhere:Counter", "nowhere cannot be imported"),
+        ("json:Counter", "json has no Counter"),
+        ("json", "must look like package.module:Factory"),
+        ("A B=json:dumps", "is no name of a state machine"),
+    ],
+)
+def test_a_state_machine_that_cannot_be_is_refused(
+    start: Start, free_address: str, tmp_path: Path, given: str, said: str
+) -> None:
+    options = ("--id", "n0", "--members", f"n0={free_address}", "--data-dir", tmp_path / "n0")
+    assert said in refusal(start("serve", *options, "--state-machine", given))

@@ -28,7 +28,7 @@ def refusal(path: str | None, given: dict[str, Any]) -> str:
 
 
 def test_the_command_line_alone_describes_one_group() -> None:
-    (config,), bind, _ = load_server_config(
+    (config,), bind, _, _ = load_server_config(
         None,
         {**GIVEN, "flush": "async", "group": None, "preferred_leader_ids": ("n1",), "bind": "[::]:7"},
     )
@@ -61,7 +61,7 @@ def test_a_file_describes_several_groups_with_common_options(tmp_path: Path) -> 
         heartbeat_interval_ms = 200
         """,
     )
-    (orders, audit), bind, log_level = load_server_config(path, {})
+    (orders, audit), bind, log_level, _ = load_server_config(path, {})
     assert (orders.group, audit.group) == ("orders", "audit")
     assert orders.storage.segment_bytes == 64 * MIB
     assert orders.storage.disk_full_ratio == 1.0
@@ -202,3 +202,12 @@ def test_an_option_of_an_earlier_release_says_what_took_its_place(tmp_path: Path
     path = toml(tmp_path, f"max_transfer_lag_bytes = {8 * MIB}\n")
     config = load_server_config(path, GIVEN).groups[0]
     assert config.consensus.max_transfer_lag_bytes == 8 * MIB
+
+
+def test_state_machines_of_the_command_line_win_over_those_of_the_file(tmp_path: Path) -> None:
+    path = toml(tmp_path, 'state_machines = { counter = "shop:Counter" }')
+    assert load_server_config(path, GIVEN).state_machines == {"counter": "shop:Counter"}
+    given = {**GIVEN, "state_machines": {"stock": "shop:Stock"}}
+    assert load_server_config(path, given).state_machines == {"stock": "shop:Stock"}
+    wrong = toml(tmp_path, 'state_machines = "shop:Counter"')
+    assert "state_machines must be a table" in refusal(wrong, GIVEN)

@@ -25,10 +25,10 @@ from quorumlog.errors import (
     TransferFailed,
     UnknownGroup,
 )
+from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
-    ClientMessage,
     Hello,
     HelloResponse,
     MemberInfo,

@@ -25,12 +25,8 @@ from quorumlog.errors import (
     UnknownGroup,
     Unreachable,
 )
-from quorumlog.wire.client_messages import (
-    AppendRequest,
-    AppendResponse,
-    ClientMessage,
-    StatusRequest,
-)
+from quorumlog.wire.client_message import ClientMessage
+from quorumlog.wire.client_messages import AppendRequest, AppendResponse, StatusRequest
 from tests.client.both_clients import Client
 from tests.client.fake_server import (
     Action,

@@ -20,7 +20,8 @@ from quorumlog.errors import (
     OutcomeUnknown,
     PendingFull,
 )
-from quorumlog.wire.client_messages import AppendRequest, ClientMessage
+from quorumlog.wire.client_message import ClientMessage
+from quorumlog.wire.client_messages import AppendRequest
 from tests.client.both_clients import Client
 from tests.client.fake_server import Action, Drop, FakeGroup, FakeServer, Hang
 from tests.waiting import eventually

@@ -10,7 +10,8 @@ import pytest
 from quorumlog import LocalCluster, WrongLastIndex, connect, connect_async
 from quorumlog.client import LedgerClient
 from quorumlog.errors import BadRequest, OutcomeUnknown
-from quorumlog.wire.client_messages import AppendRequest, ClientMessage
+from quorumlog.wire.client_message import ClientMessage
+from quorumlog.wire.client_messages import AppendRequest
 from tests.client.fake_server import Action, CarryOutAndDrop, FakeGroup, FakeServer
 
 

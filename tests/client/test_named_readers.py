@@ -19,7 +19,7 @@ from quorumlog import (
     connect_async,
 )
 from quorumlog.client.readers.named_readers import AsyncNamedReader, NamedReader
-from quorumlog.wire.client_messages import MoveReaderRequest, MoveReaderResponse
+from quorumlog.wire.reader_messages import MoveReaderRequest, MoveReaderResponse
 from tests.client.both_clients import Client
 from tests.client.fake_server import CarryOutAndDrop, FakeGroup
 from tests.client.test_mirror import parameters, public

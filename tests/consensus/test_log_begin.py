@@ -172,9 +172,8 @@ def test_a_follower_below_the_begin_of_the_leader_gets_its_start(
         n0.act(lambda: n0.node.on_connection_lost(peer_status(n0).replica, is_gone=True))
         n0.act(lambda: n0.node.on_connected(n0.peer(1)))
     else:  # what was under way has reached it after all
-        n0.act(
-            lambda: n0.node.on_install_answered(n0.node.replication.installing[0], InstallResult.HELD)
-        )
+        target = n0.node.replication.installing[0]
+        n0.act(lambda: n0.node.on_install_answered(target, InstallResult.HELD))
     assert compared(n0)[0] == n0.node.ledger_end
     refuse(n0, end=3)
     assert compared(n0)[0] == EntryId(3, 2)

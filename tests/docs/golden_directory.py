@@ -8,11 +8,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from quorumlog.batch import Entry, EntryBatch
+from quorumlog.batch import EntryBatch
 from quorumlog.cli.carry.binary_file import BinaryFormat
 from quorumlog.cli.carry.records import Ending
 from quorumlog.config import StoreConfig
-from quorumlog.entry import Formation, HardState, Replica
+from quorumlog.entry import Entry, Formation, HardState, Replica
 from quorumlog.store.directory.member_directory import open_member_directory
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.ledger_store import LogPoint

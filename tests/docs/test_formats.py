@@ -32,14 +32,9 @@ from quorumlog.store.files.slot_file import SLOT_BYTES, SLOT_FILE_BYTES, decode_
 from quorumlog.store.log import segment_scan
 from quorumlog.store.log.segment_scan import INDEX_DTYPE, scan_segment
 from quorumlog.wire import client_messages, framing
-from quorumlog.wire.client_messages import (
-    AnyClientMessage,
-    AppendRequest,
-    MemberInfo,
-    ReaderInfo,
-    SegmentInfo,
-)
+from quorumlog.wire.client_messages import AnyClientMessage, AppendRequest, MemberInfo, SegmentInfo
 from quorumlog.wire.framing import FrameDecoder
+from quorumlog.wire.reader_messages import ReaderInfo
 from tests.docs.golden_directory import (
     BODY,
     DIRECTORY_ID,

@@ -12,6 +12,7 @@ from quorumlog.log_state.control_entries import (
     Epoch,
     Hold,
     Keep,
+    MachineBinding,
     Membership,
     OpenProducer,
     ProducerBatch,
@@ -55,6 +56,7 @@ BODIES: st.SearchStrategy[ControlBody] = st.one_of(
         st.booleans(),
     ),
     st.builds(ProducerBatch, PRODUCERS, EPOCHS, POSITIONS, st.integers(1, 5), st.booleans()),
+    st.builds(MachineBinding, st.sampled_from(["a", "b-1", "c"]), st.integers(1, 3), st.integers(1, 3)),
 )
 UNREADABLE = st.builds(Unreadable, st.just("of a later release"))
 

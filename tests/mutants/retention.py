@@ -11,7 +11,7 @@ from tests.sim import test_retention as retention
 
 
 @mutant(
-    130,
+    150,
     "a segment is deleted above a hold",
     scenario=retention.test_no_segment_goes_that_a_reader_holds,
 )
@@ -30,7 +30,7 @@ def deletes_above_hold(patch: Patch) -> None:
 
 
 @mutant(
-    131,
+    151,
     "a member deletes by what it was told, before that is committed",
     scenario=retention.test_what_a_leader_has_said_and_no_majority_knows_deletes_nothing,
 )
@@ -44,7 +44,7 @@ def deletes_by_hearsay(patch: Patch) -> None:
 
 
 @mutant(
-    132,
+    152,
     "retention passes a member that is being fed",
     scenario=retention.test_a_member_that_is_being_fed_is_waited_for,
 )
@@ -54,7 +54,7 @@ def passes_fed_member(patch: Patch) -> None:
 
 
 @mutant(
-    133,
+    153,
     "a reader is answered before its position is committed",
     scenario=retention.test_a_reader_stands_where_it_was_told_whoever_leads,
 )
@@ -68,7 +68,7 @@ def reader_answered_early(patch: Patch) -> None:
 
 
 @mutant(
-    134,
+    154,
     "forced cleaning takes what a follower lacks within its budget",
     scenario=retention.test_a_full_disk_does_not_take_what_a_follower_lacks_within_its_budget,
 )

@@ -27,6 +27,8 @@ PARTS = (
     "log_begin",
     "retention",
     "backups",
+    "sessions",
+    "machines",
 )
 for part in PARTS:
     importlib.import_module(f"tests.mutants.{part}")

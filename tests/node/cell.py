@@ -13,7 +13,7 @@ from quorumlog.entry import Durability, Replica
 from quorumlog.errors import LedgerError, StoreFailure
 from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.log_state.log_state import LostRange
-from quorumlog.node import LedgerNode
+from quorumlog.node import LedgerNode, MachineFactory
 from quorumlog.node.ports import LogReplaced
 from quorumlog.store.directory.member_directory import open_member_directory
 from quorumlog.store.disk import Disk, OsDisk
@@ -32,6 +32,7 @@ class ManualHost:
         self.sent: list[Envelope] = []
         self.flushes: list[Job] = []
         self.reads: list[Job] = []
+        self.applies: list[Job] = []
         self.roles: list[RoleChange] = []
         self.on_role_change: Callable[[RoleChange], None] | None = None
         """Called in the turn in which the role changes."""
@@ -62,6 +63,9 @@ class ManualHost:
             return result
 
         self.reads.append((read, done))
+
+    def apply_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self.applies.append((work, done))
 
     def role_changed(self, change: RoleChange) -> None:
         self.roles.append(change)
@@ -110,6 +114,7 @@ class Cell:
         *,
         storage: StoreConfig = SMALL,
         disks: dict[str, Disk] | None = None,
+        machines: dict[str, MachineFactory] | None = None,
         **options: Any,
     ) -> None:
         self.now_ms = 0.0
@@ -121,6 +126,8 @@ class Cell:
         self._addresses = tuple(MemberAddress(m, "127.0.0.1", 20911 + i) for i, m in enumerate(ids))
         self.hosts: dict[str, ManualHost] = {}
         self.hold_flush: set[str] = set()
+        self.hold_apply: set[str] = set()
+        self.machines = machines or {}
         self.cut_off: set[str] = set()
         self.drops: Callable[[str, str, Any], bool] = lambda sender, to, message: False
         """Is this message lost? By member ids."""
@@ -155,6 +162,7 @@ class Cell:
             random.Random(seed),
             self.now_ms,
             on_ready=lambda ready: self.on_ready(member, ready),
+            machines=self.machines,
         )
         for peer in self.nodes.values():
             node.connected(peer.replica)
@@ -180,9 +188,12 @@ class Cell:
             for member in tuple(self.nodes):
                 self._turn(member)
                 host = self.hosts[member]
-                if host.reads or (host.flushes and member not in self.hold_flush):
+                may_apply = host.applies and member not in self.hold_apply
+                if host.reads or may_apply or (host.flushes and member not in self.hold_flush):
                     moved = True
                     run(host.reads)
+                    if may_apply:
+                        run(host.applies)
                     if member not in self.hold_flush:
                         run(host.flushes)
                     self._turn(member)

@@ -92,7 +92,6 @@ def _received(stranger: socket.socket) -> bytes:
             " same --flush",
         ),
         ("default", {"cluster_id": "0123456789abcdef"}, "0123456789abcdef"),
-        ("default", {"members": "n0=127.0.0.1:1,n1=127.0.0.1:2"}, "lists the members"),
     ],
 )
 def test_a_peer_that_does_not_belong_is_told_why_and_let_go(

@@ -13,7 +13,7 @@ from quorumlog.node.retention.reader_moves import ReaderMove, ReaderStand
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.operations import ClientMove
 from quorumlog.sim.profile import SimulationProfile
-from quorumlog.sim.readers import SimReader
+from quorumlog.sim.work.readers import SimReader
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 from tests.sim.test_installs import SMALL
 

@@ -31,7 +31,7 @@ def test_every_ledger_error_comes_back_as_itself(kind: type[LedgerError]) -> Non
 
 
 def test_there_is_a_code_for_every_class_of_the_tree() -> None:
-    assert len(WIRE_ERRORS) == 27
+    assert len(WIRE_ERRORS) >= 30
     assert len({kind.code for kind in WIRE_ERRORS}) == len(WIRE_ERRORS)
 
 
@@ -62,7 +62,7 @@ def test_the_last_index_that_was_expected_and_the_real_one_travel() -> None:
 
 def test_an_append_of_an_older_release_has_no_condition() -> None:
     fields = msgspec.msgpack.decode(msgspec.msgpack.encode(AppendRequest(timeout_ms=7, expected_last=3)))
-    older = msgspec.msgpack.decode(msgspec.msgpack.encode(fields[:-2]), type=AppendRequest)
+    older = msgspec.msgpack.decode(msgspec.msgpack.encode(fields[: fields.index(3)]), type=AppendRequest)
     assert older == AppendRequest(timeout_ms=7)
     assert older.expected_last is None
 

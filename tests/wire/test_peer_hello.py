@@ -67,3 +67,11 @@ def test_who_may_forget_what_it_acknowledged_goes_only_with_its_like(
     text = refusal(own={"durability": ours}, durability=theirs)
     assert bool(text) == bool(named)
     assert all(option in text for option in (*named, *(("--flush",) if named else ())))
+
+
+def test_lists_are_compared_until_a_group_has_formed() -> None:
+    """Then its log says who is a member, and who is to become one may be let in."""
+    longer = "n0=a:1,n1=b:1,n2=c:1,n3=d:1"
+    assert "lists the members" in refusal(members=longer)
+    assert not refusal(own={"cluster_id": "c"}, members=longer)
+    assert not refusal(own={"cluster_id": "c"}, members=longer, cluster_id="c")

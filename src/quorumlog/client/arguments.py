@@ -122,3 +122,22 @@ def checked_expected_last(expected_last: int | None) -> int | None:
     if expected_last < -1:
         raise BadRequest(f"expected_last must be an index, or -1 for an empty log, not {expected_last}")
     return expected_last
+
+
+def checked_machine(machine: str) -> str:
+    """The name of a state machine; "" for none. Raises BadRequest."""
+    if not isinstance(machine, str):
+        raise BadRequest(f"machine must be the name of a state machine, not {machine!r}")
+    return "".join(machine)
+
+
+def checked_sequence(sequence: int, expected_last: int | None, producer: str | None) -> int:
+    """Of an append by a client that is this producer."""
+    if producer is None:
+        raise BadRequest("sequence needs a producer: connect(..., producer_id=...)")
+    if expected_last is not None:
+        raise BadRequest("an append has either sequence or expected_last")
+    sequence = whole("sequence", sequence)
+    if sequence < 0:
+        raise BadRequest(f"sequence counts the entries of a producer from 0 on; {sequence} is none")
+    return sequence

@@ -23,12 +23,14 @@ from collections.abc import (
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
-from quorumlog.batch import Entry, EntryBatch
-from quorumlog.client.arguments import check_items
+from quorumlog.batch import EntryBatch
+from quorumlog.client.arguments import check_items, checked_machine
 from quorumlog.client.async_source import AsyncSource
 from quorumlog.client.events import Callback, Events
 from quorumlog.client.io.io_loop import IoLoop
 from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS, AppendStreamBase, LedgerClientBase
+from quorumlog.client.machines.machine_handles import AsyncMachineHandle
+from quorumlog.client.members.member_verbs import Members, change_members
 from quorumlog.client.protocol.append_joiner import body_of
 from quorumlog.client.protocol.append_window import (
     DEFAULT_BATCH_BYTES,
@@ -41,12 +43,13 @@ from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYT
 from quorumlog.client.readers.named_readers import AsyncNamedReader
 from quorumlog.client.readers.read_results import AsyncResults
 from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow
-from quorumlog.client.result_streams import Appending, Reading, Verb
+from quorumlog.client.result_streams import Appending, Reading, Verb, of_one, question_to
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.task_joiner import TaskJoiner
 from quorumlog.config import DEFAULT_GROUP
-from quorumlog.entry import AppendReceipt
-from quorumlog.wire.client_messages import LayoutResponse, ProducerInfo, WhyKeptResponse
+from quorumlog.entry import AppendReceipt, Entry
+from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
+from quorumlog.wire.producer_messages import ProducerInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,6 +72,7 @@ class AsyncLedgerClient(LedgerClientBase):
         *,
         expected_last: int | None = None,
         sequence: int | None = None,
+        machine: str = "",
         timeout_ms: int | None = None,
     ) -> AppendReceipt:
         """See `LedgerClient.append`. If the task is cancelled the outcome is unknown to it: once a body
@@ -77,9 +81,10 @@ class AsyncLedgerClient(LedgerClientBase):
             body = body_of(body)
         verbs = self._verbs
         if expected_last is not None or sequence is not None:
-            return await self._run(verbs.append_batch([body], timeout_ms, expected_last, sequence))
+            verb = verbs.append_batch([body], timeout_ms, expected_last, sequence, machine)
+            return await self._run(of_one(verb))
         allowed_ms = verbs.timeout_ms if timeout_ms is None else verbs.timeout_ms_of(timeout_ms)
-        waiter, joined = self._joiner.add(body, allowed_ms)
+        waiter, joined = self._joiner.add(body, allowed_ms, machine and checked_machine(machine))
         try:
             outcome = await waiter
         except CancelledError:
@@ -97,10 +102,21 @@ class AsyncLedgerClient(LedgerClientBase):
         *,
         expected_last: int | None = None,
         sequence: int | None = None,
+        machine: str = "",
         timeout_ms: int | None = None,
     ) -> AppendReceipt:
         """See `LedgerClient.append_batch`."""
-        return await self._run(self._verbs.append_batch(bodies, timeout_ms, expected_last, sequence))
+        return await self._run(
+            self._verbs.append_batch(bodies, timeout_ms, expected_last, sequence, machine)
+        )
+
+    async def ask(self, machine: str, question: bytes = b"", *, timeout_ms: int | None = None) -> bytes:
+        """See `LedgerClient.ask`."""
+        return await self._run(question_to(machine, question, self._verbs.timeout_ms_of(timeout_ms)))
+
+    def machine(self, name: str) -> AsyncMachineHandle:
+        """See `LedgerClient.machine`."""
+        return AsyncMachineHandle(self, name)
 
     def append_stream(
         self,
@@ -240,6 +256,19 @@ class AsyncLedgerClient(LedgerClientBase):
     async def transfer(self, to: str, *, timeout_ms: int | None = None) -> str:
         """See `LedgerClient.transfer`."""
         return await self._run(self._verbs.transfer(to, timeout_ms))
+
+    async def change_members(
+        self,
+        verb: str,
+        member_id: str,
+        address: str = "",
+        *,
+        dry_run: bool = False,
+        timeout_ms: int | None = None,
+    ) -> Members:
+        """See `LedgerClient.change_members`."""
+        allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
+        return await self._run(change_members(verb, member_id, address, dry_run, allowed_ms))
 
     async def layout(self, from_member: str = "any", *, timeout_ms: int | None = None) -> LayoutResponse:
         """See `LedgerClient.layout`."""

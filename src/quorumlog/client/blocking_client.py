@@ -12,11 +12,13 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
-from quorumlog.batch import Entry, EntryBatch
-from quorumlog.client.arguments import check_items
+from quorumlog.batch import EntryBatch
+from quorumlog.client.arguments import check_items, checked_machine
 from quorumlog.client.events import Callback, Events
 from quorumlog.client.io.io_thread import IoThread
 from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS, AppendStreamBase, LedgerClientBase
+from quorumlog.client.machines.machine_handles import MachineHandle
+from quorumlog.client.members.member_verbs import Members, change_members
 from quorumlog.client.protocol.append_joiner import body_of
 from quorumlog.client.protocol.append_window import (
     DEFAULT_BATCH_BYTES,
@@ -28,12 +30,13 @@ from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYT
 from quorumlog.client.readers.named_readers import NamedReader
 from quorumlog.client.readers.read_results import Results
 from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow
-from quorumlog.client.result_streams import Appending, Reading, Verb
+from quorumlog.client.result_streams import Appending, Reading, Verb, of_one, question_to
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.thread_joiner import ThreadJoiner
 from quorumlog.config import DEFAULT_GROUP
-from quorumlog.entry import AppendReceipt
-from quorumlog.wire.client_messages import LayoutResponse, ProducerInfo, WhyKeptResponse
+from quorumlog.entry import AppendReceipt, Entry
+from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
+from quorumlog.wire.producer_messages import ProducerInfo
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,6 +67,7 @@ class LedgerClient(LedgerClientBase):
         *,
         expected_last: int | None = None,
         sequence: int | None = None,
+        machine: str = "",
         timeout_ms: int | None = None,
     ) -> AppendReceipt:
         """Append one entry; returns when it is committed.
@@ -77,14 +81,19 @@ class LedgerClient(LedgerClientBase):
         the next number, if earlier ones are missing, and AlreadyCommitted if it is there too long to
         tell where. Without it each append gets the next number.
 
+        `machine`: a command for this state machine; returns when the leader has applied it, with its
+        `result`, or raises CommandError if the machine refuses it.
+
         Raises a Refused if it certainly was not written (BodyTooLarge, Unreachable, NotLeader after the
         deadline, ...) and OutcomeUnknown if nobody can tell. Appends of threads that share the client
         travel together; each has its own receipt or error.
         """
         body = body_of(body)
         if expected_last is not None or sequence is not None:
-            return self._run(self._verbs.append_batch([body], timeout_ms, expected_last, sequence))
-        outcome, joined = self._joiner.append(body, self._verbs.timeout_ms_of(timeout_ms))
+            verb = self._verbs.append_batch([body], timeout_ms, expected_last, sequence, machine)
+            return self._run(of_one(verb))
+        allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
+        outcome, joined = self._joiner.append(body, allowed_ms, checked_machine(machine))
         if isinstance(outcome, AppendReceipt):
             return outcome
         if outcome is None:
@@ -97,14 +106,26 @@ class LedgerClient(LedgerClientBase):
         *,
         expected_last: int | None = None,
         sequence: int | None = None,
+        machine: str = "",
         timeout_ms: int | None = None,
     ) -> AppendReceipt:
         """Append entries that follow each other in the log; `expected_last`, `sequence` (of the first of
-        them) and errors as in `append`.
+        them) and errors as in `append`. What a `machine` refuses is in the receipt's `failures`, and
+        has the result None.
 
         Raises BodyTooLarge for a batch above the server's frame limit and BadRequest for an empty one.
         """
-        return self._run(self._verbs.append_batch(bodies, timeout_ms, expected_last, sequence))
+        return self._run(self._verbs.append_batch(bodies, timeout_ms, expected_last, sequence, machine))
+
+    def ask(self, machine: str, question: bytes = b"", *, timeout_ms: int | None = None) -> bytes:
+        """What a state machine answers. Linearizable: it follows from everything that any client was
+        told to be committed before the call. Raises CommandError if the machine refuses the question,
+        UnknownMachine."""
+        return self._run(question_to(machine, question, self._verbs.timeout_ms_of(timeout_ms)))
+
+    def machine(self, name: str) -> MachineHandle:
+        """One state machine: `append`, `append_batch` and `ask` without naming it."""
+        return MachineHandle(self, name)
 
     def append_stream(
         self,
@@ -294,13 +315,29 @@ class LedgerClient(LedgerClientBase):
     def transfer(self, to: str, *, timeout_ms: int | None = None) -> str:
         """Hand leadership to member `to`; returns the id of the leader then.
 
-        Raises TransferFailed with the reason if it stays where it was.
-        """
+        Raises TransferFailed with the reason if it stays where it was."""
         return self._run(self._verbs.transfer(to, timeout_ms))
 
+    def change_members(
+        self,
+        verb: str,
+        member_id: str,
+        address: str = "",
+        *,
+        dry_run: bool = False,
+        timeout_ms: int | None = None,
+    ) -> Members:
+        """Change who is a member, and return once that is committed (docs/membership.md).
+
+        `verb`: "add" (with the `address`, as a learner), "promote", "remove", "replace" (by the
+        directory that is connected under that id now) or "set-address". `dry_run` changes nothing.
+        Raises MembershipRefused with the reason, and OutcomeUnknown.
+        """
+        allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
+        return self._run(change_members(verb, member_id, address, dry_run, allowed_ms))
+
     def layout(self, from_member: str = "any", *, timeout_ms: int | None = None) -> LayoutResponse:
-        """Where a member's log begins and how long its segments are: what a copy of its bytes, such as
-        a backup, needs to know beside the entries of `read_batches`."""
+        """Where a member's log begins and how long its segments are: all that a backup needs to know."""
         return self._run(self._verbs.layout(from_member, timeout_ms))
 
     def close(self) -> None:

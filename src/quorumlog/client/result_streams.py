@@ -12,13 +12,27 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from quorumlog.append_times import AppendTimes
 from quorumlog.batch import EntryBatch
+from quorumlog.client.arguments import checked_machine
+from quorumlog.client.protocol.append_joiner import body_of
 from quorumlog.client.protocol.append_window import AppendWindow, BatchGatherer
-from quorumlog.client.protocol.client_requests import LEADER, Request, RequestTarget, Stream
+from quorumlog.client.protocol.client_requests import (
+    LEADER,
+    Request,
+    RequestTarget,
+    Stream,
+    response_of,
+)
 from quorumlog.client.protocol.order.producer_session import MOST_UNANSWERED
 from quorumlog.client.protocol.read_plan import ReadPlan
 from quorumlog.client.system import now_ms
 from quorumlog.entry import AppendReceipt
-from quorumlog.wire.client_messages import AnyClientMessage, AppendRequest
+from quorumlog.errors import CommandError
+from quorumlog.wire.client_messages import (
+    AnyClientMessage,
+    AppendRequest,
+    MachineReadRequest,
+    MachineReadResponse,
+)
 
 TAIL_WAIT_MS = 1000
 """How long one request of a tail waits at the server; also how soon a silent server is noticed."""
@@ -41,6 +55,21 @@ def request_of(
 ) -> Request:
     now = now_ms()
     return Request(message, target, submitted_ms=now, deadline_ms=now + timeout_ms, **options)
+
+
+def of_one(appending: Verb[AppendReceipt]) -> Verb[AppendReceipt]:
+    """An append of one body. Raises CommandError if the state machine that takes it has refused it."""
+    receipt = yield from appending
+    for _, why in receipt.failures:
+        raise CommandError(why)
+    return receipt
+
+
+def question_to(machine: str, question: bytes, timeout_ms: float) -> Verb[bytes]:
+    message = MachineReadRequest(machine=checked_machine(machine), question=body_of(question))
+    request = request_of(message, LEADER, timeout_ms)
+    yield Step((request,), (request,))
+    return response_of(request, MachineReadResponse).answer
 
 
 class Reading(Generic[T]):

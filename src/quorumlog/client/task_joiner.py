@@ -17,7 +17,9 @@ class TaskJoiner:
         self._joiner = AppendJoiner(in_session=in_session)
         self._is_scheduled = False
 
-    def add(self, body: bytes, timeout_ms: float) -> tuple[asyncio.Future[Outcome], JoinedAppends]:
+    def add(
+        self, body: bytes, timeout_ms: float, machine: str = ""
+    ) -> tuple[asyncio.Future[Outcome], JoinedAppends]:
         """What to await, and the frame to `leave` if that is cancelled."""
         loop = get_running_loop()
         if loop is not self._io.loop:
@@ -26,7 +28,7 @@ class TaskJoiner:
             self._is_scheduled = True
             loop.call_soon(self._send_at_end)
         waiter: asyncio.Future[Outcome] = loop.create_future()
-        return waiter, self._joiner.add(body, timeout_ms, waiter, now_ms())
+        return waiter, self._joiner.add(body, timeout_ms, waiter, now_ms(), machine)
 
     def leave(self, waiter: asyncio.Future[Outcome], joined: JoinedAppends) -> None:
         if joined.leave(waiter) and joined.request is not None:

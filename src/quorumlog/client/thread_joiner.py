@@ -48,11 +48,11 @@ class ThreadJoiner:
         self._sending = threading.Lock()
         """Held from taking the frames until their bytes are written or left in an outbox."""
 
-    def append(self, body: bytes, timeout_ms: float) -> tuple[Outcome, JoinedAppends]:
+    def append(self, body: bytes, timeout_ms: float, machine: str = "") -> tuple[Outcome, JoinedAppends]:
         """Returns when it has an outcome."""
         waiter = AppendWaiter()
         with self._gathering:
-            joined = self._joiner.add(body, timeout_ms, waiter, now_ms())
+            joined = self._joiner.add(body, timeout_ms, waiter, now_ms(), machine)
         try:
             with self._sending:
                 if not joined.is_taken:

@@ -12,11 +12,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from quorumlog.append_times import AppendTimes, time_of
-from quorumlog.batch import Entry, EntryBatch
+from quorumlog.batch import EntryBatch
 from quorumlog.client.arguments import (
     INDEX_LIMIT,
     checked_expected_last,
     checked_limit,
+    checked_machine,
+    checked_sequence,
     milliseconds,
     positive,
     whole,
@@ -47,12 +49,13 @@ from quorumlog.client.result_streams import (
     Tailing,
     TimedReading,
     Verb,
+    of_one,
     request_of,
 )
 from quorumlog.client.status_rows import MemberStatusRow, rows_of
 from quorumlog.client.system import now_ms
 from quorumlog.client.times import mark_verbs
-from quorumlog.entry import AppendReceipt, EntryKind
+from quorumlog.entry import AppendReceipt, Entry, EntryKind
 from quorumlog.errors import (
     BadRequest,
     IndexOutOfRange,
@@ -62,8 +65,6 @@ from quorumlog.wire.client_messages import (
     AppendRequest,
     LayoutRequest,
     LayoutResponse,
-    MoveReaderRequest,
-    ProducerInfo,
     ReadRequest,
     ReadResponse,
     StatusRequest,
@@ -72,6 +73,8 @@ from quorumlog.wire.client_messages import (
     WhyKeptRequest,
     WhyKeptResponse,
 )
+from quorumlog.wire.producer_messages import ProducerInfo
+from quorumlog.wire.reader_messages import MoveReaderRequest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -115,12 +118,17 @@ class Verbs:
         timeout_ms: float | None,
         expected_last: int | None = None,
         sequence: int | None = None,
+        machine: str = "",
     ) -> Verb[AppendReceipt]:
-        in_session = expected_last is None and self._protocol.producer is not None
+        in_session = expected_last is None and self._protocol.producer is not None and not machine
+        if sequence is not None and machine:
+            raise BadRequest("a command for a state machine has no sequence")
         if sequence is not None:
-            sequence = self._checked_sequence(sequence, expected_last)
+            sequence = checked_sequence(sequence, expected_last, self._protocol.producer)
         request = request_of(
-            AppendRequest(expected_last=checked_expected_last(expected_last)),
+            AppendRequest(
+                expected_last=checked_expected_last(expected_last), machine=checked_machine(machine)
+            ),
             LEADER,
             self.timeout_ms_of(timeout_ms),
             batch=batch_of(bodies),
@@ -131,19 +139,9 @@ class Verbs:
         yield call(request)
         return receipt_of(request)
 
-    def _checked_sequence(self, sequence: int, expected_last: int | None) -> int:
-        if self._protocol.producer is None:
-            raise BadRequest("sequence needs a producer: connect(..., producer_id=...)")
-        if expected_last is not None:
-            raise BadRequest("an append has either sequence or expected_last")
-        sequence = whole("sequence", sequence)
-        if sequence < 0:
-            raise BadRequest(f"sequence counts the entries of a producer from 0 on; {sequence} is none")
-        return sequence
-
     def append_alone(self, body: bytes, joined: JoinedAppends) -> Verb[AppendReceipt]:
         """One body of a frame that was refused for its size, in the time that is left to it."""
-        return self.append_batch([body], joined.deadline_ms - now_ms())
+        return of_one(self.append_batch([body], joined.deadline_ms - now_ms(), machine=joined.machine))
 
     def append_stream(
         self, batch_records: int, batch_bytes: int, window: int, timeout_ms: float | None

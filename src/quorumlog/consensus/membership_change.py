@@ -75,6 +75,27 @@ class MembershipChange:
             state.settle_role()
             self._elector.on_role_settled()
 
+    @property
+    def are_known(self) -> bool:
+        return self._state.role is not Role.UNFORMED and self._state.knows_log_state
+
+    @property
+    def ever_known(self) -> frozenset[Replica]:
+        """Founders, and whoever was a member by an entry that this member has seen since its start."""
+        named = [replica for _, each in self._history.held for replica in each.members()]
+        return frozenset((*self._history.founding, *named))
+
+    @property
+    def living(self) -> tuple[Membership, ...]:
+        """From the newest that is known to be committed to the one at the log's end."""
+        index, committed = self._state.committed_membership
+        return (committed, *self._history.behind(max(index, self._state.committed_index)))
+
+    @property
+    def version(self) -> tuple[int, bool]:
+        """Another one whenever `living` is."""
+        return self._history.changes, self._history.newest_index <= self._state.committed_index
+
     # ---------------------------------------------------------------- leader
 
     def propose(self, membership: Membership, *, size_bytes: int = 0) -> EntryId:

@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from quorumlog.entry import EntryKind, Replica
 
-LEVEL = 2
+LEVEL = 3
 """Of the format that this release writes and reads. Level 0 has NORMAL and NOOP only."""
 MOST_BODY_BYTES = 64 * 1024
 """A larger body is no control entry."""
@@ -30,10 +30,15 @@ ANONYMOUS = "~"
 MOST_MS = 2**53
 """A time beyond it is nonsense, and so is an index."""
 
+MOST_MACHINES = 64
+"""State machines that one log may bind, one a channel; the channels are 1 up to this."""
+
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
 READER_NAME = r"^[A-Za-z0-9._-]{1,64}\Z"
 ReaderName = Annotated[str, Meta(pattern=READER_NAME)]
 """Short, and of characters of one byte: the readers of a log travel with its start."""
+MachineName = Annotated[str, Meta(pattern=r"\A[a-z0-9][a-z0-9_.-]{0,63}\Z")]
+"""It is part of the names of files."""
 Index = Annotated[int, Meta(ge=-1, le=2**62)]
 TimeMs = Annotated[int, Meta(ge=0, le=MOST_MS)]
 Sequence = Annotated[int, Meta(ge=0, le=2**62)]
@@ -134,7 +139,18 @@ class ProducerBatch(Body, frozen=True):
     """The rest of the producer's last batch, which was cut."""
 
 
-ControlBody = Membership | TimeMark | ReaderPositions | Keep | OpenProducer | ProducerBatch
+class MachineBinding(Body, frozen=True):
+    """MACHINE: the state machine `name` takes the entries of `channel` that follow, by `version`.
+    A name that is bound keeps its channel, and its version only rises."""
+
+    name: MachineName
+    channel: Annotated[int, Meta(ge=1, le=MOST_MACHINES)]
+    version: Annotated[int, Meta(ge=1, le=2**31)]
+
+
+ControlBody = (
+    Membership | TimeMark | ReaderPositions | Keep | OpenProducer | ProducerBatch | MachineBinding
+)
 
 BODIES: dict[EntryKind, type[ControlBody]] = {
     EntryKind.MEMBERSHIP: Membership,
@@ -143,12 +159,14 @@ BODIES: dict[EntryKind, type[ControlBody]] = {
     EntryKind.KEEP: Keep,
     EntryKind.OPEN: OpenProducer,
     EntryKind.PRODUCER: ProducerBatch,
+    EntryKind.MACHINE: MachineBinding,
 }
 """The kinds that have a body; the others change no state."""
 LEVELS: dict[EntryKind, int] = {
     **dict.fromkeys(BODIES, 1),
     EntryKind.OPEN: 2,
     EntryKind.PRODUCER: 2,
+    EntryKind.MACHINE: 3,
 }
 """The level of the format from which on a kind is known."""
 
@@ -182,6 +200,11 @@ def encode_body(body: ControlBody) -> bytes:
     data = _encoder.encode(body)
     assert isinstance(decode_body(kind_of(body), data), type(body)), body
     return data
+
+
+def encode_batch(body: ProducerBatch) -> bytes:
+    """The same of the one kind that comes with every append of a session: within bounds as it is."""
+    return _encoder.encode(body)
 
 
 def decode_body(kind: EntryKind, data: bytes | memoryview) -> ControlBody | Unreadable:

@@ -7,7 +7,7 @@ hold the same entries have the same state, to the byte.
          0         4  "QLST"
          4         4  CRC-32 of what follows, big-endian
          8            msgpack: [level, membership, membership_index, time_ms, time_index,
-                      keep_from_index, readers, lost_ranges, producers]
+                      keep_from_index, readers, lost_ranges, producers, machines]
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ from quorumlog.entry import EntryKind
 from quorumlog.log_state.control_entries import (
     LEVEL,
     LEVELS,
+    MOST_MACHINES,
     ControlEntry,
     Epoch,
     Hold,
     Index,
     Keep,
+    MachineBinding,
+    MachineName,
     Membership,
     OpenProducer,
     ProducerBatch,
@@ -62,6 +65,16 @@ class LostRange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     stop_index: Index
 
 
+class Machine(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A state machine that takes the entries of its channel."""
+
+    name: MachineName
+    channel: Annotated[int, Meta(ge=1, le=MOST_MACHINES)]
+    version: Annotated[int, Meta(ge=1)]
+    index: Index
+    """Of the entry that named it first: it takes what follows."""
+
+
 class LogState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The fields are those of the record, in this order."""
 
@@ -80,6 +93,17 @@ class LogState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     lost_ranges: tuple[LostRange, ...] = ()
     """By name, then in the order in which they were lost."""
     producers: Producers = NO_PRODUCERS
+
+    machines: tuple[Machine, ...] = ()
+    """By name."""
+
+    def machine(self, name: str) -> Machine | None:
+        return next((machine for machine in self.machines if machine.name == name), None)
+
+    def free_channel(self) -> int | None:
+        """For a machine that is not bound yet; None: as many are as there may be."""
+        taken = {machine.channel for machine in self.machines}
+        return next((each for each in range(1, MOST_MACHINES + 1) if each not in taken), None)
 
     def reader(self, name: str) -> Reader | None:
         return next((reader for reader in self.readers if reader.name == name), None)
@@ -122,6 +146,10 @@ def decode_state(record: bytes) -> LogState | Unreadable:
 
 def advanced(state: LogState, entry: ControlEntry) -> LogState | UnknownState:
     """The state behind `entry`, the next control entry."""
+    if isinstance(entry.body, ProducerBatch):
+        producers = state.producers.with_batch(entry.index, entry.term, entry.body)
+        level = max(state.level, LEVELS[entry.kind])
+        return msgspec.structs.replace(state, level=level, producers=producers)
     if entry.kind is EntryKind.NOOP:
         producers = state.producers.cut_at(entry.index)
         if producers is state.producers:
@@ -143,11 +171,26 @@ def advanced(state: LogState, entry: ControlEntry) -> LogState | UnknownState:
     if isinstance(body, OpenProducer):
         producers = state.producers.opened(Epoch(entry.index, entry.term), body)
         return msgspec.structs.replace(state, producers=producers)
-    if isinstance(body, ProducerBatch):
-        producers = state.producers.with_batch(entry.index, entry.term, body)
-        return msgspec.structs.replace(state, producers=producers)
+    if isinstance(body, MachineBinding):
+        return _with_machine(state, entry.index, body)
     assert isinstance(body, Keep), entry
     return _with_keep(state, body)
+
+
+def _with_machine(state: LogState, index: int, said: MachineBinding) -> LogState:
+    """A leader writes only what follows from the state; anything else changes nothing."""
+    old = state.machine(said.name)
+    others = [machine for machine in state.machines if machine.name != said.name]
+    if any(machine.channel == said.channel for machine in others):
+        return state
+    if old is None:
+        new = Machine(said.name, said.channel, said.version, index)
+    elif old.channel == said.channel and old.version < said.version:
+        new = msgspec.structs.replace(old, version=said.version)
+    else:
+        return state
+    machines = sorted([*others, new], key=lambda machine: machine.name)
+    return msgspec.structs.replace(state, machines=tuple(machines))
 
 
 def _with_time(state: LogState, index: int, mark: TimeMark) -> LogState:

@@ -7,7 +7,7 @@ does all that they caused.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB, GroupConfig
@@ -25,12 +25,10 @@ from quorumlog.consensus.ready import MemberStatus, Ready, Role, RoleChange
 from quorumlog.entry import Durability, EntryId, Replica
 from quorumlog.errors import LedgerError
 from quorumlog.log_state.control_entries import ControlBody
+from quorumlog.node.applying.machine_opening import MachineFactory
+from quorumlog.node.applying.state_machine_caller import StateMachineCaller
 from quorumlog.node.node_parts import NodeParts
-from quorumlog.node.pending_appends import (
-    AppendOutcome,
-    PendingAppend,
-    SessionPlace,
-)
+from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, SessionPlace
 from quorumlog.node.ports import Host
 from quorumlog.node.reading.confirmations import Confirmed
 from quorumlog.node.repair.scrubber import ScrubStatus
@@ -55,6 +53,7 @@ class LedgerNode:
         rng: random.Random,
         now_ms: float,
         on_ready: Callable[[Ready], None] | None = None,
+        machines: Mapping[str, MachineFactory] | None = None,
     ) -> None:
         """`on_ready` sees every Ready before it is carried out, and changes nothing."""
         self.config = config
@@ -77,6 +76,7 @@ class LedgerNode:
         self._transfers = parts.transfers
         self.sessions = parts.sessions
         self._former = parts.former
+        self._time_marks = parts.time_marks
         self.members = parts.members
         self._drops = parts.drops
         self._replacement = parts.replacement
@@ -84,7 +84,8 @@ class LedgerNode:
         self.readers = parts.readers
         self._readable = parts.readable
         self.marks = parts.marks
-        self.retention = Retention(self, host, now_ms)
+        self.machines = StateMachineCaller(machines or {}, self, host, self._pending)
+        self.retention = Retention(self, host, now_ms, self.machines.snapshot_bound)
         self.committed_index = directory.committed_index
         self.durable_committed_index = directory.committed_index
         """Entries up to here are committed and on this member's own disk; never above either."""
@@ -156,19 +157,21 @@ class LedgerNode:
         owner: object = None,
         expected_last: int | None = None,
         place: SessionPlace | None = None,
+        machine: str = "",
     ) -> None:
         """Queue unstamped entries in a writable buffer; `done` gets exactly one outcome.
 
-        `timeout_ms` 0 means the configured `append_timeout_ms`. `expected_last`, and `place` in a
-        producer's session: see AppendRequest.
+        `timeout_ms` 0 means the configured `append_timeout_ms`. `expected_last`, `place` in a producer's
+        session, `machine`: see AppendRequest.
         Raises ProtocolViolation if the headers contradict the sizes.
         """
+        deadline_ms = self.deadline_ms(timeout_ms)
         try:
             self._former.check(batch)
+            done = self.machines.admit(batch, machine, deadline_ms, done)
         except LedgerError as error:
             done(error)
             return
-        deadline_ms = self.deadline_ms(timeout_ms)
         append = PendingAppend(batch, deadline_ms, done, owner, expected_last, place)
         self._pending.queue(append, self._now_ms)
 
@@ -197,6 +200,7 @@ class LedgerNode:
         """Forget its appends that are not proposed yet and what it wants confirmed; no outcome."""
         self._pending.discard(owner)
         self.readers.discard(owner)
+        self.machines.discard(owner)
         self._confirmations.discard(owner)
 
     def connected(self, replica: Replica) -> None:
@@ -229,6 +233,7 @@ class LedgerNode:
     # ---------------------------------------------------------------- outputs
 
     def turn(self) -> None:
+        self.machines.bind(self._now_ms)
         self.carry_out_all()
         self.readers.tick(self._now_ms)
         while self._pending.queued and self._former.may_form(self._now_ms):
@@ -244,8 +249,9 @@ class LedgerNode:
         self._pushes.tick(self._now_ms)
         self._installs.tick(self._now_ms)
         self._transfers.tick(self._now_ms)
-        self.members.tick()
+        self.members.tick(self._now_ms)
         self.carry_out_all()
+        self.machines.tick(self._now_ms, self.durable_committed_index)
         self._run_timers()
 
     def next_wakeup_ms(self) -> float:
@@ -260,6 +266,7 @@ class LedgerNode:
             self._transfers.next_wakeup_ms(),
             self.readers.next_wakeup_ms(),
             self.retention.next_wakeup_ms(),
+            self.machines.next_wakeup_ms(),
         )
         if self._writer.disk_full:
             wakeup = min(wakeup, self._next_space_ms)
@@ -287,12 +294,14 @@ class LedgerNode:
             problems.append(self.directory.renewed)
         if self._writer.disk_full:
             problems.append(self._writer.disk_full)
-        problems += self.repairer.problems()
+        problems += [*self.repairer.problems(), *self.machines.problems()]
         own = (
             self.log_state.problem,
             self._drops.problem,
             self._replacement.problem,
             self.retention.problem,
+            self.members.problem,
+            self._time_marks.problem,
         )
         problems += [*filter(None, own), *self._installs.problems()]
         if self.lost_committed_from is not None:
@@ -369,6 +378,7 @@ class LedgerNode:
         lowest = self.lost_committed_from
         self.lost_committed_from = index if lowest is None else min(lowest, index)
         self.durable_committed_index = min(self.durable_committed_index, index - 1)
+        self.machines.lost_committed(index)
         self._host.lost_committed(index)
 
     def _role_changed(self, change: RoleChange) -> None:
@@ -411,6 +421,7 @@ class LedgerNode:
         self.readers.lose(self._former.not_leader())
         self._transfers.close()
         self.members.close()
+        self.machines.close(reason)
 
     def close(self, *, clean: bool) -> None:
         """Give the directory back. `clean`: everything synced and the checkpoint written first."""

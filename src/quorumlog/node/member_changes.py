@@ -22,6 +22,7 @@ from quorumlog.consensus.ready import Role, RoleChange
 from quorumlog.entry import EntryId, Replica
 from quorumlog.errors import LedgerError, MembershipRefused, OutcomeUnknown
 from quorumlog.log_state.control_entries import ControlBody
+from quorumlog.node.lost_directories import LostDirectories
 from quorumlog.node.transfers import TransferOutcome, Transfers
 from quorumlog.node.writing.memberships import body_of
 
@@ -64,32 +65,54 @@ class MemberChanges:
         self._refusal_unless_leading = refusal_unless_leading
         self._done: Callable[[MemberOutcome], None] | None = None
         """Of the change that is under way, if somebody waits for it."""
+        self._now_ms = 0.0
+        self._looks_at_options = bool(raft.status().voters)
+        self.problem = ""
+        """In a sentence; empty if there is none."""
+        self._lost = LostDirectories(raft)
         self.configure(config)
 
     def configure(self, config: GroupConfig) -> None:
+        self._auto_replace_after_ms = config.auto_replace_after_ms
         self._own_id = config.member_id
         self._configured = {member.member_id: str(member) for member in config.members}
 
+    def _look_at_options(self) -> None:
+        """Once, when the log's members are known after a start of a member that had formed before."""
+        if not self._looks_at_options or not self._raft.members.are_known:
+            return
+        self._looks_at_options = False
+        membership = self._raft.status().membership
+        if membership.is_joint or self._configured == dict(self.addresses_of(membership)):
+            return
+        named, listed = (
+            ",".join(f"{member_id}={address}" for member_id, address in sorted(each.items()))
+            for each in (dict(self.addresses_of(membership)), self._configured)
+        )
+        self.problem = (
+            f"the options list the members {listed}; by the log they are {named}: the log counts, and"
+            " `quorumlog member` changes it"
+        )
+
     # ---------------------------------------------------------------- what is asked for
 
-    def request(
-        self, change: MemberChange, now_ms: float, done: Callable[[MemberOutcome], None]
-    ) -> None:
+    def request(self, change: MemberChange, done: Callable[[MemberOutcome], None]) -> None:
         """`done` gets one outcome; of a change that is made, once it is committed."""
+        self._end_if_committed()
         refusal = self._refusal_unless_leading()
         if refusal is not None:
             done(refusal)
             return
         try:
             wanted = self._wanted(change)
-            if wanted == self._raft.status().membership:
+            if wanted == self._raft.status().membership and self._is_committed:
                 done(wanted)
                 return
             self._raft.members.check(wanted)
             if change.dry_run:
                 done(wanted.final())
             elif change.verb is MemberVerb.REMOVE and change.member_id == self._own_id:
-                self._hand_over(now_ms, done)
+                self._hand_over(done)
             else:
                 self._propose(body_of(wanted))
                 self._done = done
@@ -133,8 +156,9 @@ class MemberChanges:
             raise MembershipRefused(
                 f"{member_id} is a member already; `member replace` gives it another directory"
             )
-        learners = _sorted((*present.learners, self._connected_as(member_id, change)))
-        return self._with_address(present._replace(learners=learners), member_id, change.address)
+        wanted = self._with_address(present, member_id, change.address)
+        learner = self._connected_as(member_id, change)
+        return wanted._replace(learners=_sorted((*present.learners, learner)))
 
     def _connected_as(self, member_id: str, change: MemberChange) -> Replica:
         """The directory that answers under this name."""
@@ -156,13 +180,17 @@ class MemberChanges:
         addresses[member_id] = address
         return present._replace(addresses=tuple(sorted(addresses.items())))
 
+    def addresses(self) -> dict[str, str]:
+        """By id, of all whom a membership names that may hold."""
+        return dict(pair for each in self._raft.members.living for pair in self.addresses_of(each))
+
     def addresses_of(self, membership: Membership) -> tuple[tuple[str, str], ...]:
         """Where the members are, by the membership, or else by the options of this one."""
         known = {**self._configured, **dict(membership.addresses)}
         ids = sorted({replica.member_id for replica in membership.members()})
         return tuple((member_id, known[member_id]) for member_id in ids if member_id in known)
 
-    def _hand_over(self, now_ms: float, done: Callable[[MemberOutcome], None]) -> None:
+    def _hand_over(self, done: Callable[[MemberOutcome], None]) -> None:
         """Whoever leads then removes this member; the client goes there with its request."""
         voters = [peer for peer in self._raft.status().peers if peer.is_voter]
         nearest = max(voters, key=lambda peer: peer.water_mark, default=None)
@@ -177,18 +205,31 @@ class MemberChanges:
             else:
                 done(refusal or MembershipRefused("it leads again", retry_after_ms=100))
 
-        self._transfers.request(nearest.replica.member_id, now_ms, handed_over)
+        self._transfers.request(nearest.replica.member_id, self._now_ms, handed_over)
 
     # ---------------------------------------------------------------- what is under way
 
-    def tick(self) -> None:
+    def tick(self, now_ms: float) -> None:
         """With every turn: a joint membership is ended as soon as it may be."""
+        self._now_ms = now_ms
+        self._look_at_options()
+        self._replace_lost()
         due = self._raft.members.due()
         if due is not None:
             try:
                 self._propose(body_of(due))
             except LedgerError:
                 return  # no space, or the state is not known: the next turn tries again
+        self._end_if_committed()
+
+    def _replace_lost(self) -> None:
+        """Without an operator: refused as long as the new directory has not caught up, or while too few
+        of the others answer, and asked again then."""
+        lost_id = self._lost.replaceable(self._now_ms, self._auto_replace_after_ms)
+        if lost_id is not None and self._done is None:
+            self.request(MemberChange(MemberVerb.REPLACE, lost_id), lambda outcome: None)
+
+    def _end_if_committed(self) -> None:
         if self._done is not None and self._is_committed:
             self._end(self._raft.status().membership)
 

@@ -47,6 +47,7 @@ RECENT_BYTES = 16 * MIB
 class Carrier(Protocol):
     """What parts ask of the node that they are parts of."""
 
+    config: GroupConfig
     directory: MemberDirectory
     committed_index: int
     durable_committed_index: int
@@ -132,6 +133,7 @@ class NodeParts:
         self.sessions = ProducerSessions(
             self.raft, self.pending, self.log_state, host, node, node.carry_out_all
         )
+        self.time_marks = TimeMarks(self.raft, self.log_state)
         self.former = BatchFormer(
             config,
             self.raft,
@@ -142,7 +144,7 @@ class NodeParts:
             self.transfers,
             conditions,
             self.sessions,
-            TimeMarks(self.raft, self.log_state),
+            self.time_marks,
         )
         self.members = MemberChanges(
             config, self.raft, self.transfers, node.propose_control, node.refusal_unless_leading

@@ -245,6 +245,11 @@ class PendingAppends:
         return len(self._proposed)
 
     @property
+    def oldest_proposed_index(self) -> float:
+        """First index of the oldest append that is not committed; infinite if there is none."""
+        return self._proposed[0].first_index if self._proposed else math.inf
+
+    @property
     def has_any(self) -> bool:
         """Somebody waits, and may have a deadline."""
         return bool(self.queued or self._proposed or self._judged)

@@ -47,6 +47,11 @@ class Host(Protocol):
     ) -> None:
         """As `flush_later`, beside it: a read never waits for a sync."""
 
+    def apply_later(
+        self, work: Callable[[], T], done: Callable[[T | StoreFailure | LedgerError], None]
+    ) -> None:
+        """As `read_later`, beside it: what state machines do, however long it takes."""
+
     def role_changed(self, change: RoleChange) -> None: ...
 
     def committed(self, committed_index: int) -> None:

@@ -15,7 +15,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Self
 
@@ -24,7 +24,8 @@ import uvloop
 
 from quorumlog.config import GroupConfig, parse_address, reloaded
 from quorumlog.consensus.ready import RoleChange
-from quorumlog.errors import ConfigError, ProtocolViolation, StoreFailure
+from quorumlog.errors import ConfigError, ProtocolViolation, StoreFailure, UnknownGroup
+from quorumlog.node import MachineFactory
 from quorumlog.node.transfers import STOP_TIMEOUTS
 from quorumlog.server.clients.client_session import ClientSession
 from quorumlog.server.connection import Connection, LoopTurn
@@ -33,6 +34,7 @@ from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.peers.name_lookup import NameLookup
 from quorumlog.server.peers.peer_admission import Verdict
 from quorumlog.server.reopening import Reopening
+from quorumlog.server.state_machines import answer_of, checked_machines
 from quorumlog.store.directory.member_directory import MemberDirectory, open_directory_of
 from quorumlog.store.disk import OsDisk
 from quorumlog.wire.client_messages import NOT_SERVED, REFUSED, Hello, HelloResponse
@@ -66,7 +68,9 @@ class LedgerServer:
         *,
         bind: str | None = None,
         on_role_change: Callable[[str, RoleChange], None] | None = None,
+        state_machines: Mapping[str, MachineFactory] | None = None,
     ) -> None:
+        """`state_machines`: by name; each group has one of each."""
         if not __debug__:
             raise ConfigError("quorumlog refuses to serve under python -O: its assertions must stay on")
         if isinstance(groups, GroupConfig):
@@ -87,6 +91,7 @@ class LedgerServer:
         self.address = next(iter(addresses))
         self._bind = parse_address(bind) if bind else parse_address(self.address)
         self._on_role_change = on_role_change
+        self._machines = checked_machines(state_machines or {})
         self._drivers: dict[str, NodeDriver] = {}
         self._reopenings: dict[NodeDriver, Reopening] = {}
         self._connections: dict[str, Connection] = {}
@@ -159,8 +164,10 @@ class LedgerServer:
         self._exception_handler_before = loop.get_exception_handler()
         loop.set_exception_handler(self._unhandled)
         self._ended = loop.create_future()
-        flush, reader = (DiskThread(f"quorumlog-{name}", loop) for name in ("flush", "read"))
-        self._threads = [flush, reader]
+        flush, reader, applier = (
+            DiskThread(f"quorumlog-{name}", loop) for name in ("flush", "read", "apply")
+        )
+        self._threads = [flush, reader, applier]
         self._loop_turn = LoopTurn(loop)
         self._names = NameLookup(loop)
         opened: list[MemberDirectory] = []
@@ -184,7 +191,7 @@ class LedgerServer:
             driver.start()
 
     def _driver_on(self, directory: MemberDirectory, config: GroupConfig) -> NodeDriver:
-        flush, reader = self._threads
+        flush, reader, applier = self._threads
         return NodeDriver(
             config,
             directory,
@@ -192,6 +199,8 @@ class LedgerServer:
             names=self._names,
             flush=flush,
             reader=reader,
+            applier=applier,
+            machines=self._machines,
             on_failure=self._member_failed,
             on_replaced=self._reopen,
             on_role_change=self._on_role_change,
@@ -201,8 +210,7 @@ class LedgerServer:
 
     def _reopen(self, driver: NodeDriver) -> None:
         """Its log was replaced: another node takes its place."""
-        flush, reader = self._threads
-        self._reopenings[driver] = Reopening(driver, flush, reader, self._reopened)
+        self._reopenings[driver] = Reopening(driver, self._threads, self._reopened)
 
     def _reopened(self, old: NodeDriver, directory: MemberDirectory) -> None:
         del self._reopenings[old]
@@ -281,6 +289,16 @@ class LedgerServer:
         self._give_loop_back()
         for driver in drivers.values():
             await driver.ended()
+
+    async def read(
+        self, machine: str, question: bytes, *, group: str | None = None, timeout_ms: int = 5000
+    ) -> bytes:
+        """What a state machine answers, of a member that leads: it follows from everything that was
+        acknowledged before. `group`: None where there is one only. Raises a LedgerError."""
+        name = self.groups[0].group if group is None else group
+        if name not in self._drivers:
+            raise UnknownGroup(f"group {name!r} is not served here; groups: {', '.join(self._drivers)}")
+        return await answer_of(self._drivers[name], machine, question, timeout_ms)
 
     async def _hand_over(self, driver: NodeDriver) -> None:
         """Returns once somebody else leads, or nobody can be found within two election time-outs."""

@@ -11,7 +11,8 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -20,6 +21,7 @@ import uvloop
 from quorumlog.config import DEFAULT_GROUP, MIB, ConsensusConfig, GroupConfig, MemberAddress, StoreConfig
 from quorumlog.consensus.ready import Role, RoleChange
 from quorumlog.errors import ConfigError, LeaderNotReady
+from quorumlog.node import MachineFactory
 from quorumlog.server.free_ports import free_ports
 from quorumlog.server.ledger_server import LedgerServer
 
@@ -94,10 +96,11 @@ class LocalCluster:
 
     `directory`: where the members' data directories lie; a temporary one, removed at the end, if not
     given. `ports`: one a member; free ones unless given. `store="memory"` keeps everything in memory.
-    `consensus`: `CONSENSUS` unless given. `time_marks`: as in `GroupConfig`; without them the indices of
-    what is appended under one leader are consecutive. Members are called n0, n1, ...; `kill`, `stop`,
-    `restart`, `server` and `data_dir` take such an id, and raise ConfigError for another one, or where
-    the member does not run. Raises ConfigError for options that cannot work.
+    `consensus`: `CONSENSUS` unless given. `state_machines`: as of `LedgerServer`. `time_marks`: as in
+    `GroupConfig`; without them the indices of what is appended under one leader are consecutive. Members
+    are called n0, n1, ...; `kill`, `stop`, `restart`, `server` and `data_dir` take such an id, and raise
+    ConfigError for another one, or where the member does not run. Raises ConfigError for options that
+    cannot work.
     """
 
     def __init__(
@@ -113,6 +116,7 @@ class LocalCluster:
         append_timeout_ms: int = 5000,
         time_marks: bool = True,
         ports: Sequence[int] | None = None,
+        state_machines: Mapping[str, MachineFactory] | None = None,
     ) -> None:
         if members < 1:
             raise ConfigError(f"a cluster needs at least one member, not {members}")
@@ -138,6 +142,7 @@ class LocalCluster:
             )
             for member in self.members
         }
+        self._machines = state_machines
         self._running: dict[str, _MemberThread] = {}
         self._is_started = False
         self._changed = threading.Condition()
@@ -179,7 +184,11 @@ class LocalCluster:
 
     def _start(self, member_id: str) -> _MemberThread:
         config = self._configs[member_id]
-        server = LedgerServer([config], on_role_change=functools.partial(self._role_changed, member_id))
+        server = LedgerServer(
+            [config],
+            on_role_change=functools.partial(self._role_changed, member_id),
+            state_machines=self._machines,
+        )
         member = _MemberThread(server, member_id)
         self._running[member_id] = member
         return member
@@ -200,6 +209,20 @@ class LocalCluster:
         """Stop it as SIGTERM does: hand over, flush, close."""
         self._take(member_id).stop()
         self._forget(member_id)
+
+    def start_another(self) -> MemberAddress:
+        """Start one more on an empty directory, which is no member until it is added to the group."""
+        numbers = [int(member_id[1:]) for member_id in self._configs]
+        address = MemberAddress(f"n{max(numbers) + 1}", "127.0.0.1", free_ports(1)[0])
+        like = self._configs[self.members[0].member_id]
+        self._configs[address.member_id] = replace(
+            like,
+            member_id=address.member_id,
+            members=(*self.members, address),
+            data_dir=str(self.directory / address.member_id),
+        )
+        self.restart(address.member_id)
+        return address
 
     def restart(self, member_id: str) -> None:
         """Start a member on its directory; one that runs is stopped first. Returns once it listens."""

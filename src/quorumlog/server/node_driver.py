@@ -10,16 +10,17 @@ import functools
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from quorumlog.config import GroupConfig
+from quorumlog.config import GroupConfig, check_name, parse_address
 from quorumlog.consensus.ready import Envelope, RoleChange
 from quorumlog.entry import Durability, Replica
-from quorumlog.errors import ConfigError, ProtocolViolation
+from quorumlog.errors import BadRequest, ConfigError, ProtocolViolation
 from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.log_state.log_state import LostRange
-from quorumlog.node import LedgerNode
+from quorumlog.node import LedgerNode, MachineFactory
+from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
 from quorumlog.node.ports import LogReplaced
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.disk_thread import DiskThread
@@ -29,6 +30,7 @@ from quorumlog.server.peers.peer import Peer
 from quorumlog.server.peers.peer_admission import PeerAdmission
 from quorumlog.server.peers.peer_link import PeerLink
 from quorumlog.server.peers.peer_session import PeerSession
+from quorumlog.server.peers.peer_table import PeerTable
 from quorumlog.server.problem_log import ProblemLog
 from quorumlog.server.status_report import StatusReport
 from quorumlog.server.waiting_reads import WaitingReads
@@ -53,6 +55,8 @@ class NodeDriver:
         names: NameLookup,
         flush: DiskThread,
         reader: DiskThread,
+        applier: DiskThread,
+        machines: Mapping[str, MachineFactory],
         on_failure: Callable[[BaseException], None],
         on_replaced: Callable[[NodeDriver], None],
         on_role_change: Callable[[str, RoleChange], None] | None,
@@ -70,6 +74,7 @@ class NodeDriver:
         self._has_sent = False
         """This turn sent something to another member."""
         self._reader = reader
+        self._applier = applier
         self._on_failure = on_failure
         self._on_replaced = on_replaced
         self._on_role_change = on_role_change
@@ -80,11 +85,14 @@ class NodeDriver:
         self.problem_log = ProblemLog(log, config.full_name, time.monotonic())
         self.stopped = False
         self.failure: BaseException | None = None
-        self.node = LedgerNode(config, directory, self, random.Random(), self._now_ms())
+        self.node = LedgerNode(
+            config, directory, self, random.Random(), self._now_ms(), machines=machines
+        )
         self.reads = WaitingReads(self.node, self.read_later)
         self.handshake = Handshake(config, directory, run_id, listens_on)
-        self.peers = {
-            address.member_id: Peer(
+        self.peers = PeerTable(
+            config.member_id,
+            lambda address: Peer(
                 loop_turn,
                 names,
                 config.group,
@@ -94,10 +102,11 @@ class NodeDriver:
                 self._peer_lost,
                 self.fail,
                 self._peer_refused,
-            )
-            for address in config.members
-            if address.member_id != config.member_id
-        }
+            ),
+        )
+        self.peers.follow({member.member_id: str(member) for member in config.members})
+        self._followed = self.node.raft.members.version
+        """The members that `peers` are."""
         self.admission = PeerAdmission(
             loop_turn,
             names,
@@ -115,8 +124,7 @@ class NodeDriver:
         self.schedule()
 
     def start(self) -> None:
-        for peer in self.peers.values():
-            peer.start()
+        self.peers.start()
         self.schedule()
 
     # ---------------------------------------------------------------- the loop
@@ -149,6 +157,8 @@ class NodeDriver:
             try:
                 self._take_inbox()
                 self.node.turn()
+                if self.node.raft.members.version != self._followed:
+                    self._follow_members()
             finally:
                 self._loop_turn.flush()
             if self._flushes and self._has_sent:
@@ -163,6 +173,23 @@ class NodeDriver:
             self._on_replaced(self)
         except BaseException as error:
             self.fail(error)
+
+    def _follow_members(self) -> None:
+        self._followed = self.node.raft.members.version
+        self.peers.follow(self.node.members.addresses())
+
+    def change_members(self, change: MemberChange, done: Callable[[MemberOutcome], None]) -> None:
+        """See `MemberChanges.request`. Who is to become a member is dialled first."""
+        try:
+            if change.verb is MemberVerb.SET_ADDRESS:
+                parse_address(change.address)
+            if change.verb is MemberVerb.ADD:
+                check_name("the id of a member", change.member_id)
+                self.peers.invite(change.member_id, change.address)
+        except ConfigError as error:
+            done(BadRequest(str(error)))
+            return
+        self.node.members.request(change, done)
 
     def _take_inbox(self) -> None:
         self.node.advance(self._now_ms())
@@ -235,8 +262,7 @@ class NodeDriver:
         if self._timer is not None:
             self._timer.cancel()
         self.admission.close()
-        for peer in self.peers.values():
-            peer.close()
+        self.peers.close()
 
     def part(self) -> None:
         """As `stop`, while the process goes on: whoever waits is answered, and the other members find
@@ -253,15 +279,15 @@ class NodeDriver:
 
     async def ended(self) -> None:
         """After `stop`: until no task of it is left in the loop."""
-        for peer in self.peers.values():
-            await peer.ended()
+        await self.peers.ended()
         await self.admission.ended()
 
     # ---------------------------------------------------------------- Host
 
     def send(self, envelope: Envelope) -> bool:
         self._has_sent = True
-        return self.peers[envelope.to.member_id].send(envelope)
+        peer = self.peers.get(envelope.to.member_id)
+        return peer is None or peer.send(envelope)
 
     def replicas_with_moving_data(self) -> Iterable[Replica]:
         moving = [peer.connections.connected_to for peer in self.peers.values() if peer.data.has_moved()]
@@ -272,6 +298,9 @@ class NodeDriver:
 
     def read_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self._reader.submit(work, functools.partial(self._enter_now, done))
+
+    def apply_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self._applier.submit(work, functools.partial(self._enter_now, done))
 
     def role_changed(self, change: RoleChange) -> None:
         log.info(

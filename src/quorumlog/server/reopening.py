@@ -8,7 +8,7 @@ on the loop        another node on it, connected like that of a new process
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from quorumlog.errors import ConfigError, LedgerError, StoreFailure
 from quorumlog.server.disk_thread import DiskThread
@@ -20,8 +20,7 @@ class Reopening:
     def __init__(
         self,
         driver: NodeDriver,
-        flush: DiskThread,
-        reader: DiskThread,
+        threads: Sequence[DiskThread],
         opened: Callable[[NodeDriver, MemberDirectory], None],
     ) -> None:
         """`opened(driver, directory)`: another node takes the place of that of `driver`."""
@@ -31,11 +30,18 @@ class Reopening:
         """What is open; None between the two."""
         self._is_over = False
         driver.part()
-        # Behind all that was asked of either thread: it may still write into the old log.
-        flush.submit(lambda: None, lambda _: reader.submit(self._open, self._adopt))
+        self._end_work_of([*threads])
+
+    def _end_work_of(self, threads: list[DiskThread]) -> None:
+        """Behind all that was asked of each thread: it may still write into the old log."""
+        thread = threads.pop()
+        if threads:
+            thread.submit(lambda: None, lambda _: self._end_work_of(threads))
+        else:
+            thread.submit(self._open, self._adopt)
 
     def _open(self) -> None:
-        """In the read thread."""
+        """In the last of the threads."""
         old = self._driver.directory
         self._directory = None
         old.close(False)

@@ -16,7 +16,7 @@ from quorumlog.server.peers.peer_admission import PeerAdmission
 from quorumlog.server.peers.stalled_peers import StalledPeers
 from quorumlog.server.waiting_reads import ReadLater
 from quorumlog.version import VERSION
-from quorumlog.wire.client_messages import MemberInfo, StatusResponse
+from quorumlog.wire.client_messages import MachineInfo, MemberInfo, StatusResponse
 
 
 class StatusReport:
@@ -41,20 +41,21 @@ class StatusReport:
         status = self._node.status()
         peers = {peer.replica: peer for peer in status.peers}
         members = []
-        for member in self._config.members:
-            own = member.member_id == self._config.member_id
-            up = None if own else self._peers[member.member_id].control.up
+        for member_id, address in sorted(self._node.members.addresses().items()):
+            own = member_id == self._config.member_id
+            up = self._peers[member_id].control.up if member_id in self._peers else None
             directory_id = status.replica.directory_id if own else up.directory_id if up else ""
-            replica = Replica(member.member_id, directory_id)
+            replica = Replica(member_id, directory_id)
             peer = peers.get(replica)
             members.append(
                 MemberInfo(
-                    id=member.member_id,
-                    address=str(member),
+                    id=member_id,
+                    address=address,
                     directory_id=directory_id,
                     reachable=own or up is not None,
                     is_voter=_votes(status.membership, replica),
                     water_mark=status.durable_index if own else peer.water_mark if peer else -1,
+                    part=_part_of(member_id, status.membership),
                 )
             )
         scrub = self._node.scrub_status()
@@ -97,6 +98,8 @@ class StatusReport:
             log_time_ms=-1 if mark is None else mark.time_ms,
             log_time_index=-1 if mark is None else mark.index,
             producers=self._node.sessions.count,
+            membership_index=status.membership_index,
+            machines=tuple(MachineInfo(**row._asdict()) for row in self._node.machines.status()),
         )
 
     def _look_at_set_aside(self) -> None:
@@ -122,6 +125,19 @@ class StatusReport:
             *self._admission.problems(),
         )
         return tuple(dict.fromkeys(found))
+
+
+def _part_of(member_id: str, membership: Membership) -> str:
+    """See `MemberInfo.part`."""
+    ids = [[replica.member_id for replica in half] for half in (membership.old, membership.new)]
+    was_voter, is_voter = (member_id in half for half in ids)
+    if was_voter and is_voter:
+        directories = [{r for r in half if r.member_id == member_id} for half in membership[:2]]
+        return "voter" if directories[0] == directories[1] else "replaced"
+    if was_voter or is_voter:
+        return "joins" if is_voter else "leaves"
+    is_learner = any(learner.member_id == member_id for learner in membership.learners)
+    return "learner" if is_learner else ""
 
 
 def _votes(membership: Membership, replica: Replica) -> bool:

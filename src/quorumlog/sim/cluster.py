@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import count
 from random import Random
 from typing import Any
 
 from quorumlog.config import GroupConfig, MemberAddress
+from quorumlog.node import MachineFactory
 from quorumlog.sim.checkers import all_checkers, lossy_disk_checkers
 from quorumlog.sim.checkers.checker import Checker
-from quorumlog.sim.clients import SimClient
 from quorumlog.sim.faults.faults import Faults
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.network.sim_network import SimNetwork
 from quorumlog.sim.operations import Operations
 from quorumlog.sim.profile import SimulationProfile, random_beside
-from quorumlog.sim.readers import SimReader
 from quorumlog.sim.trace import Trace
+from quorumlog.sim.work.clients import SimClient
+from quorumlog.sim.work.member_work import MemberWork
+from quorumlog.sim.work.producers import SimProducer
+from quorumlog.sim.work.readers import SimReader
 
 
 class SimCluster:
     """Nothing in it may depend on anything but `random` and the order of events."""
 
-    def __init__(self, random: Random, profile: SimulationProfile, trace: Trace) -> None:
+    def __init__(
+        self,
+        random: Random,
+        profile: SimulationProfile,
+        trace: Trace,
+        machines: Mapping[str, MachineFactory] | None = None,
+    ) -> None:
+        """`machines`: what every member runs, by name."""
         self.random = random
         self._beginning = Random()
         self._beginning.setstate(random.getstate())
         self.profile = profile
+        self.machines: Mapping[str, MachineFactory] = machines or {}
         self.trace = trace
         self.now_ms = 0.0
         self.is_faulty = True
@@ -36,18 +47,22 @@ class SimCluster:
         self.operations = Operations()
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
-        addresses = tuple(MemberAddress(f"n{i}", "127.0.0.1", 20911 + i) for i in range(profile.size))
+        count_all = profile.size + profile.spares
+        addresses = tuple(MemberAddress(f"n{i}", "127.0.0.1", 20911 + i) for i in range(count_all))
+        founders = addresses[: profile.size]
+        self.member_ids = tuple(address.member_id for address in addresses)
         self.members = tuple(
             SimMember(
                 self,
                 GroupConfig(
                     member_id=address.member_id,
-                    members=addresses,
+                    members=founders if address in founders else (*founders, address),
                     data_dir=f"/{address.member_id}",
                     store=profile.store,
                     consensus=profile.consensus,
-                    storage=profile.storage_of(number),
+                    storage=profile.storage_of(number % profile.size),
                     max_uncommitted_bytes=profile.max_uncommitted_bytes,
+                    auto_replace_after_ms=profile.auto_replace_after_ms,
                     catch_up_bytes_per_second=profile.catch_up_bytes_per_second,
                     time_marks=profile.time_marks,
                     retention_follower_budget_bytes=profile.retention_follower_budget_bytes,
@@ -59,9 +74,11 @@ class SimCluster:
         self.replacing = self.stream("replaced logs")
         self.network = SimNetwork(self)
         self.faults = Faults(self)
+        self.member_work = MemberWork(self)
         names = ("billing", "audit") if profile.has_retention else ()
         self.readers = [SimReader(self, name) for name in names]
         self.clients = [SimClient(self, f"client{i}") for i in range(profile.clients)]
+        self.producers = [SimProducer(self, f"p{i}") for i in range(profile.producers)]
         self.checkers: list[Checker] = (
             lossy_disk_checkers if profile.has_lossy_disks else all_checkers
         )(self)

@@ -39,6 +39,7 @@ TURN_MS = 0.02
 class SimMember:
     # A test that sets what no member has would prove nothing.
     __slots__ = (
+        "_applies",
         "_clock_ms",
         "_clock_set_ms",
         "_flushes",
@@ -121,6 +122,10 @@ class SimMember:
         random = self.cluster.random
         self._flushes = DiskQueue(random, self._draw_sync_ms, self.later, self.enter)
         self._reads = DiskQueue(random, self._draw_read_ms, self.later, self.enter)
+        chance = self.cluster.stream(f"applies of {self.member_id}, process {self.process}")
+        self._applies = DiskQueue(
+            chance, lambda: chance.uniform(0, self.cluster.profile.apply_ms), self.later, self.enter
+        )
         self._forget_connections()
 
     @property
@@ -172,6 +177,7 @@ class SimMember:
             Random(self.cluster.random.getrandbits(64)),
             self.local_ms,
             on_ready=lambda ready: self.cluster.told("ready", self, ready),
+            machines=self.cluster.machines,
         )
         self._node.raft.observe(self.cluster.trace.count)
 
@@ -241,6 +247,7 @@ class SimMember:
         def close() -> None:
             self._flushes.drain()
             self._reads.drain()
+            self._applies.drain()
             node.close(clean=True)
 
         if self._guard(close):
@@ -261,7 +268,7 @@ class SimMember:
         for end in self.ends.values():
             end.standing.clear()
             end.connections.close()
-        others = [m.member_id for m in self.config.members if m.member_id != self.member_id]
+        others = [member_id for member_id in self.cluster.member_ids if member_id != self.member_id]
         self.ends = {member_id: End(self, member_id) for member_id in others}
 
     def _guard(self, act: Callable[[], None]) -> bool:
@@ -392,6 +399,9 @@ class SimMember:
 
     def read_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         self._reads.submit(work, done)
+
+    def apply_later(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self._applies.submit(work, done)
 
     def role_changed(self, change: RoleChange) -> None:
         self.note(f"is {change.role.value} in term {change.term}", f"leader {change.leader_id}")

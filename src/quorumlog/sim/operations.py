@@ -35,6 +35,8 @@ class ClientAppend:
     """None: no answer came, which is as good as unknown. An answer is set once and told once."""
     expected_last: int | None = None
     """Of a conditional append; see AppendRequest."""
+    machine: str = ""
+    """That takes the bodies as commands."""
     acknowledged_data_index: int = -1
     """Highest index of all data that had been acknowledged when it was called; -1: nothing."""
 
@@ -89,11 +91,50 @@ class ClientEnd:
     committed_index: int
 
 
+@dataclass(slots=True, eq=False)
+class ClientAnswer:
+    """What a state machine answered."""
+
+    member_id: str
+    acknowledged_index: int
+    """Highest index of all that had been acknowledged when it was asked; -1: nothing."""
+    applied_index: int
+    """What the answer follows from."""
+
+
+PRODUCED = b"P"
+"""What the bodies of producers begin with; no other body does."""
+
+
+@dataclass(slots=True, eq=False)
+class ProducedBatch:
+    """An append of a producer, however often it is sent."""
+
+    producer: str
+    life: int
+    """Of its process: 1, 2, 3, ..."""
+    first_sequence: int
+    bodies: tuple[bytes, ...]
+    receipts: list[AppendReceipt] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class ToldSequence:
+    """A producer was told that this is in the log."""
+
+    producer: str
+    sequence: int
+
+
 @dataclass(slots=True)
 class Operations:
     """All of one run, in the order of their calls."""
 
     appends: list[ClientAppend] = field(default_factory=list)
+    produced: list[ProducedBatch] = field(default_factory=list)
+    of_producers: int = 0
+    """Their requests that have arrived."""
+    told_sequences: list[ToldSequence] = field(default_factory=list)
     reads: int = 0
     acknowledged_index: int = -1
     """Highest index of all that clients know to be acknowledged."""

@@ -58,6 +58,15 @@ EDGY_SHARE = 1 / 6
 LINK_KINDS = ("throttled link", "bursty link", "black hole")
 """What only data suffers; heartbeats pass beside it. They strike beside the others."""
 
+CHANGING_SHARE = 1 / 6
+LOSING_KINDS = (
+    "wipe",
+    "lost hard state",
+    "lost durable point",
+    "flipped bit",
+    "zeroed page",
+)
+
 LOSSY_DISK_KINDS = ("old copy", "lying disk")
 """What no log survives where it strikes a majority; met in runs on lossy disks only."""
 
@@ -107,8 +116,15 @@ class SimulationProfile:
     """A member that is stopped looks for a successor first, as `quorumlog serve` does."""
     appends_conditionally: bool = False
     """Most appends name the entry that they expect to be the last."""
+    spares: int = 0
+    """So many members run beside those that found the group."""
+    auto_replace_after_ms: int = 0
+    changes_members: bool = False
+    """Members come and go by request."""
     writes_controls: bool = False
     """Leaders are made to write control entries now and then."""
+    producers: int = 0
+    """Clients with sessions."""
     time_marks: bool = False
     """As in `GroupConfig`; a minority of the wall clocks is wrong then."""
     has_retention: bool = False
@@ -117,6 +133,11 @@ class SimulationProfile:
     """As in `GroupConfig`."""
     drops_segments: bool = False
     """Members let their first segments go now and then."""
+
+    runs_machines: bool = False
+    """Every member runs a state machine, and most appends are commands for it."""
+    apply_ms: float = 2.0
+    """A piece of work of a state machine takes up to this long."""
 
     def storage_of(self, number: int) -> StoreConfig:
         """Of the member with this number."""
@@ -137,7 +158,10 @@ def draw_profile(
     greetings, stops = random_beside(random, "connections"), random_beside(random, "stops")
     conditions = random_beside(random, "conditions")
     controls, marks = random_beside(random, "controls"), random_beside(random, "the time")
+    members = random_beside(random, "members")
+    sessions = random_beside(random, "producers")
     drops, keeps = random_beside(random, "drops"), random_beside(random, "retention")
+    machines = random_beside(random, "machines")
     hasty = random.random() < 0.3
     if size is None:
         size = random.choice(SIZES)
@@ -196,14 +220,22 @@ def draw_profile(
         stops_with_successor=stops.random() < 0.4,
         appends_conditionally=conditions.random() < 0.2,
         writes_controls=controls.random() < 0.3,
+        producers=0 if lossy_disks else sessions.choice((0, 0, 0, 1, 2)),
+        changes_members=members.random() < CHANGING_SHARE and size > 1 and not lossy_disks,
         time_marks=marks.random() < 0.3,
         drops_segments=not lossy_disks and drops.random() < 0.3,
     )
+    if machines.random() < 0.3 and not lossy_disks:
+        storage = replace(profile.storage, snapshot_entries=machines.choice((3, 20, 100)))
+        apply_ms = machines.choice((0.1, 5.0, 100.0))
+        profile = replace(profile, runs_machines=True, apply_ms=apply_ms, storage=storage)
     if profile.clients == 3 and profile.body_bytes != 1500 and not lossy_disks:
         profile = replace(profile, asks_for_end=True)
+    if profile.changes_members:
+        profile = _with_changes(profile, members)
     if is_async:
         # Drawn last, so that no other run changes. A short interval leaves a power loss little to take.
-        storage = replace(storage, flush_interval_ms=random.choice((10, 200, 1000)))
+        storage = replace(profile.storage, flush_interval_ms=random.choice((10, 200, 1000)))
         profile = replace(profile, storage=storage)
     if not (profile.writes_controls or profile.drops_segments or lossy_disks) and keeps.random() < 0.4:
         storage = replace(
@@ -224,6 +256,13 @@ def draw_profile(
         every_ms = links.choice((1.0, 3.0, 8.0)) * consensus.election_timeout_ms
         profile = replace(profile, link_kinds=tuple(chosen or LINK_KINDS), link_fault_every_ms=every_ms)
     return profile
+
+
+def _with_changes(profile: SimulationProfile, members: Random) -> SimulationProfile:
+    """Faults that lose what was promised are left out: of a group that shrinks, a minority of another
+    size may be lost at each moment."""
+    kinds = tuple(kind for kind in profile.fault_kinds if kind not in LOSING_KINDS)
+    return replace(profile, fault_kinds=kinds or ("kill",), spares=members.choice((0, 1, 2)))
 
 
 def at_the_edges(

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
+from quorumlog.node import LedgerNode
 from quorumlog.sim.checkers.convergence import leader_of_one_log
 from quorumlog.sim.cluster import SimCluster
 from quorumlog.sim.faults.drops import Drops
 from quorumlog.sim.faults.other_mode import OtherMode
 from quorumlog.sim.losses import IndexRange, Losses, lost_entries
+from quorumlog.sim.machines import DIGEST_NAME, DigestMachine
 from quorumlog.sim.profile import at_the_edges, draw_profile
 from quorumlog.sim.trace import Trace
 
@@ -66,7 +68,8 @@ def run_seed(
     )
     for edge in edges:
         trace.count(f"option at its edge: {edge}")
-    cluster = SimCluster(random, profile, trace)
+    machines = {DIGEST_NAME: DigestMachine} if profile.runs_machines else None
+    cluster = SimCluster(random, profile, trace, machines)
     other_mode = OtherMode(cluster, Random(f"{seed}:other mode"))
     drops = Drops(cluster, Random(f"{seed}:drops"))
     result = RunResult(seed, counts=trace.counts)
@@ -90,9 +93,13 @@ def _run(cluster: SimCluster, faults_ms: float, other_mode: OtherMode) -> None:
         cluster.at(cluster.random.uniform(0, 300), member.start)
     for client in cluster.clients:
         client.work()
+    for producer in cluster.producers:
+        producer.work()
     for reader in cluster.readers:
         reader.work()
     cluster.faults.begin()
+    if cluster.profile.changes_members:
+        cluster.member_work.begin()
     other_mode.begin()
     cluster.faults.damage.begin_sectors()
     cluster.run_for(faults_ms)
@@ -123,6 +130,8 @@ def make_whole(cluster: SimCluster) -> None:
         before = _acknowledged(cluster)
         _wait(cluster, whole_by_ms, lambda: _acknowledged(cluster) > before, "an acknowledged append")
     cluster.clients_work = False
+    settled = "an answer to all that producers have sent"
+    _wait(cluster, whole_by_ms, lambda: all(p.is_settled for p in cluster.producers), settled)
     _wait(cluster, whole_by_ms, lambda: _is_whole(cluster), "one leader and one log")
     if any(member.is_damaged for member in cluster.members):
         # What nobody has read yet is found by the scrub, and repaired soon after.
@@ -153,5 +162,14 @@ def _wait(cluster: SimCluster, until_ms: float, done: Callable[[], bool], what: 
 
 
 def _is_whole(cluster: SimCluster) -> bool:
-    all_up = all(member.is_up for member in cluster.members)
-    return all_up and leader_of_one_log([member.node for member in cluster.members]) is not None
+    if not all(member.is_up for member in cluster.members):
+        return False
+    nodes = [member.node for member in cluster.members]
+    return leader_of_one_log(nodes) is not None and all(_has_applied(node) for node in nodes)
+
+
+def _has_applied(node: LedgerNode) -> bool:
+    """All that is committed."""
+    return all(
+        row.problem or row.applied_index == node.committed_index for row in node.machines.status()
+    )

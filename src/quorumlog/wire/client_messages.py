@@ -6,16 +6,29 @@ from __future__ import annotations
 import msgspec
 
 from quorumlog.log_state.control_entries import Epoch
+from quorumlog.wire.client_message import ClientMessage
+from quorumlog.wire.producer_messages import (
+    ConnectProducer,
+    ConnectProducerResponse,
+    ForgetProducer,
+    ForgetProducerResponse,
+    LastSequence,
+    LastSequenceResponse,
+    ListProducers,
+    ListProducersResponse,
+)
+from quorumlog.wire.reader_messages import (
+    MoveReaderRequest,
+    MoveReaderResponse,
+    ReadersRequest,
+    ReadersResponse,
+)
 
 PROTOCOL_VERSION = 1
 
 WELCOME, NOT_SERVED, REFUSED, UNSETTLED, DUPLICATE = 200, 400, 401, 402, 403
 """Codes of a HelloResponse. DUPLICATE: another process is the member that this one says it is, and has
 just answered at its address. UNSETTLED: it is connected, and has not."""
-
-
-class ClientMessage(msgspec.Struct, frozen=True, array_like=True, tag_field="type", kw_only=True):
-    request_id: int = 0
 
 
 class Hello(ClientMessage, frozen=True, kw_only=True, tag=32):
@@ -97,6 +110,9 @@ class AppendRequest(ClientMessage, frozen=True, kw_only=True, tag=34):
     session: Numbered | None = None
     """The entries are appended once, however often the request comes. Not in a stream, nor with
     `expected_last`."""
+    machine: str = ""
+    """Of the state machine that takes the entries; the answer has its results. Not in a stream. Only to
+    a server of level 3 (HelloResponse): an older one would append them as anybody's."""
 
 
 class AppendResponse(ClientMessage, frozen=True, kw_only=True, tag=35):
@@ -107,6 +123,9 @@ class AppendResponse(ClientMessage, frozen=True, kw_only=True, tag=35):
     ranges: tuple[tuple[int, int, int], ...] = ()
     """(first_index, count, term) of what was appended at several times, because a crash had cut it; then
     `first_index` is that of the first, and `term` that of the last. Empty: all of it lies together."""
+    results: tuple[bytes | None, ...] = ()
+    """Of a state machine, one an entry; `failures`: (place, why) of those that it refused."""
+    failures: tuple[tuple[int, str], ...] = ()
 
 
 class ReadRequest(ClientMessage, frozen=True, kw_only=True, tag=36):
@@ -153,6 +172,19 @@ class MemberInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """By its directory; by its name where that is not known, as of a member that is down."""
     water_mark: int = -1
     """Leader only: what the member has acknowledged."""
+    part: str = ""
+    """`voter`, `learner`; while a change runs, `joins`, `leaves` or `replaced`; empty: none by now."""
+
+
+class MachineInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """A state machine that a member runs; `node.applying.state_machine_caller.MachineStatus`."""
+
+    name: str
+    channel: int
+    version: int
+    applied_index: int
+    snapshot_index: int
+    problem: str = ""
 
 
 class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
@@ -202,17 +234,9 @@ class StatusResponse(ClientMessage, frozen=True, kw_only=True, tag=39):
     """Of that mark."""
     producers: int = -1
     """Sessions that the log remembers, as far as it is committed; -1: not known."""
-
-
-class ProducerInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """A session, as a log knows it."""
-
-    producer: str
-    epoch: Epoch
-    last_sequence: int
-    """-1: none of its entries is in the log."""
-    last_index: int
-    """Where that one lies; -1 if none is remembered."""
+    membership_index: int = -1
+    """Of the entry that says who the members are; -1: the group's founding list does."""
+    machines: tuple[MachineInfo, ...] = ()
 
 
 class TransferRequest(ClientMessage, frozen=True, kw_only=True, tag=40):
@@ -224,60 +248,6 @@ class TransferResponse(ClientMessage, frozen=True, kw_only=True, tag=41):
 
     leader_id: str
     term: int
-
-
-class ConnectProducer(ClientMessage, frozen=True, kw_only=True, tag=42):
-    """A producer's epoch is to begin."""
-
-    producer: str
-    token: bytes
-    """Random, 16 bytes; the same in each repetition."""
-    ends: Epoch | None = None
-    """The epoch that stands, as an answer before has named it; None: there is none."""
-    timeout_ms: int = 0
-    """As in AppendRequest."""
-
-
-class ConnectProducerResponse(ClientMessage, frozen=True, kw_only=True, tag=43):
-    opened: bool
-    """False: `epoch` stands, which the request did not name. Nothing was written."""
-    epoch: Epoch
-    last_sequence: int
-    """Number of the last entry that is in the log; -1: none is."""
-
-
-class LastSequence(ClientMessage, frozen=True, kw_only=True, tag=44):
-    """What is in the log of a producer. Refused with ProducerExpired if there is no such session."""
-
-    producer: str
-
-
-class LastSequenceResponse(ClientMessage, frozen=True, kw_only=True, tag=45):
-    producer: ProducerInfo
-
-
-class ListProducers(ClientMessage, frozen=True, kw_only=True, tag=46):
-    after: str = ""
-    """Names behind this one, in their order."""
-    limit: int = 1000
-
-
-class ListProducersResponse(ClientMessage, frozen=True, kw_only=True, tag=47):
-    producers: tuple[ProducerInfo, ...]
-    is_last: bool
-    """There are none behind these."""
-
-
-class ForgetProducer(ClientMessage, frozen=True, kw_only=True, tag=48):
-    """A session is to end for good, with all that is known of its producer's numbers."""
-
-    producer: str
-    epoch: Epoch
-    """The one that stands; another: ProducerFenced."""
-
-
-class ForgetProducerResponse(ClientMessage, frozen=True, kw_only=True, tag=49):
-    pass
 
 
 class LayoutRequest(ClientMessage, frozen=True, kw_only=True, tag=50):
@@ -299,52 +269,23 @@ class LayoutResponse(ClientMessage, frozen=True, kw_only=True, tag=51):
     """The state of the log up to there, which no entry tells any more."""
 
 
-class ReaderInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """One reader that the cluster keeps by name, as of a committed entry."""
+class ChangeMembersRequest(ClientMessage, frozen=True, kw_only=True, tag=80):
+    """Change who is a member; answered by the leader once that is committed. docs/membership.md"""
 
-    name: str
-    position: int
-    """Index of the next entry that it wants."""
-    hold: int
-    """`log_state.control_entries.Hold`."""
-    last_index: int = -1
-    """Of the entry that named it last."""
-    lag_ms: int = -1
-    """From the time of the entry at `position` to that of the newest; -1: the log does not say."""
-    lost_ranges: tuple[tuple[int, int], ...] = ()
-    """(first_index, stop_index) of what it wanted to be held and that was given up by force."""
+    verb: str
+    """`add`, `promote`, `remove`, `replace` or `set-address`."""
+    member_id: str
+    address: str = ""
+    """`host:port`, of `add` and `set-address`."""
+    dry_run: bool = False
+    """Only say whether it would be begun."""
 
 
-class MoveReaderRequest(ClientMessage, frozen=True, kw_only=True, tag=64):
-    """Move a reader, make it or end it; answered once that is committed. It may be repeated."""
+class ChangeMembersResponse(ClientMessage, frozen=True, kw_only=True, tag=81):
+    """The members then."""
 
-    reader: str
-    position: int | None = None
-    """Of the next entry that it wants; without `seeks_from` it only goes forward. None: where it stands,
-    and a new one begins with the first entry that may not be deleted."""
-    hold: int | None = None
-    """None: as it is, and a new one holds nothing."""
-    seeks_from: int | None = None
-    """Where it stands, for one that is to go back."""
-    ends: bool = False
-    opens: bool = False
-    """Make it if there is none; UnknownReader otherwise."""
-
-
-class MoveReaderResponse(ClientMessage, frozen=True, kw_only=True, tag=65):
-    position: int
-    hold: int
-
-
-class ReadersRequest(ClientMessage, frozen=True, kw_only=True, tag=66):
-    """Answered by the leader, once a majority has confirmed it."""
-
-
-class ReadersResponse(ClientMessage, frozen=True, kw_only=True, tag=67):
-    committed_index: int
-    keep_from_index: int
-    """Nothing from here on may be deleted; committed."""
-    readers: tuple[ReaderInfo, ...] = ()
+    voters: tuple[str, ...]
+    learners: tuple[str, ...]
 
 
 class FindMarkRequest(ClientMessage, frozen=True, kw_only=True, tag=52):
@@ -364,6 +305,20 @@ class FindMarkResponse(ClientMessage, frozen=True, kw_only=True, tag=53):
     time_ms: int = -1
     ledger_begin_index: int
     committed_index: int
+
+
+class MachineReadRequest(ClientMessage, frozen=True, kw_only=True, tag=56):
+    """A question to a state machine, answered by the leader once a majority has confirmed it and the
+    machine has applied all that was committed then. `timeout_ms`: as in AppendRequest."""
+
+    machine: str
+    question: bytes
+    timeout_ms: int = 0
+
+
+class MachineReadResponse(ClientMessage, frozen=True, kw_only=True, tag=57):
+    answer: bytes
+    applied_index: int
 
 
 class SegmentInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -437,6 +392,29 @@ AnyClientMessage = (
     | ForgetProducerResponse
     | FindMarkRequest
     | FindMarkResponse
+    | ChangeMembersRequest
+    | ChangeMembersResponse
+    | MachineReadRequest
+    | MachineReadResponse
     | WhyKeptRequest
     | WhyKeptResponse
 )
+
+RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
+    AppendRequest: AppendResponse,
+    ReadRequest: ReadResponse,
+    StatusRequest: StatusResponse,
+    TransferRequest: TransferResponse,
+    ConnectProducer: ConnectProducerResponse,
+    LastSequence: LastSequenceResponse,
+    ListProducers: ListProducersResponse,
+    ForgetProducer: ForgetProducerResponse,
+    LayoutRequest: LayoutResponse,
+    MoveReaderRequest: MoveReaderResponse,
+    ReadersRequest: ReadersResponse,
+    ChangeMembersRequest: ChangeMembersResponse,
+    FindMarkRequest: FindMarkResponse,
+    MachineReadRequest: MachineReadResponse,
+    WhyKeptRequest: WhyKeptResponse,
+}
+"""Of each request; any may be answered by an ErrorResponse instead."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from quorumlog.config import MemberAddress
@@ -31,13 +31,15 @@ def ids_of(member_list: str) -> list[str]:
     return [item.partition("=")[0] for item in member_list.split(",")]
 
 
-def refusal_of(hello: Hello, own: HelloResponse, group: str) -> str:
-    """Why who says `hello` may not speak to the member that says `own`; empty if it may."""
+def refusal_of(hello: Hello, own: HelloResponse, group: str, known_ids: Collection[str] = ()) -> str:
+    """Why who says `hello` may not speak to the member that says `own`; empty if it may. `known_ids`: of
+    those who are members by the log, or are to become members; otherwise the configured list counts."""
     me = f"member {own.member_id} of group {group}"
     if hello.to_member_id != own.member_id:
         return f"this is {me}, not {hello.to_member_id}: correct its address in --members"
-    if hello.member_id == own.member_id or hello.member_id not in ids_of(own.members):
-        return f"{hello.member_id} is not among the members of {me}: {own.members}"
+    if hello.member_id == own.member_id or hello.member_id not in (known_ids or ids_of(own.members)):
+        how = f"; `quorumlog member add {hello.member_id}` makes it one" if own.cluster_id else ""
+        return f"{hello.member_id} is not among the members of {me}: {own.members}{how}"
     if hello.segment_bytes != own.segment_bytes:
         return (
             f"segment_bytes is {hello.segment_bytes} on {hello.member_id} and {own.segment_bytes} on"
@@ -58,7 +60,8 @@ def refusal_of(hello: Hello, own: HelloResponse, group: str) -> str:
             f"{hello.member_id} belongs to cluster {hello.cluster_id}, {me} to {own.cluster_id}:"
             " one of the data directories is of another cluster"
         )
-    if ids_of(hello.members) != ids_of(own.members):
+    if not hello.cluster_id and not own.cluster_id and ids_of(hello.members) != ids_of(own.members):
+        # Once the group has formed its log says who is a member.
         return f"{hello.member_id} lists the members {hello.members}, {me} lists {own.members}"
     return ""
 

@@ -20,10 +20,10 @@ from quorumlog.errors import (
     Refused,
     Unreachable,
 )
+from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
-    ClientMessage,
     Hello,
     HelloResponse,
     MemberInfo,

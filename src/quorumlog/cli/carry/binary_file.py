@@ -12,9 +12,9 @@ from typing import BinaryIO
 import msgspec
 from isal.isal_zlib import crc32
 
-from quorumlog.batch import Entry
 from quorumlog.cli.carry.records import Ending, FileDamaged, FileTorn, Record, check_order
 from quorumlog.config import FRAME_LIMIT_BYTES, MAX_NAME_BYTES
+from quorumlog.entry import Entry
 
 MAGIC = b"QLEX"
 VERSION = 1

@@ -10,9 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Self
 
-from quorumlog.batch import Entry
 from quorumlog.cli.carry.records import Ending, FileFormat, FileTorn
 from quorumlog.cli.carry.survey import FORMATS, Extent, format_of, survey
+from quorumlog.entry import Entry
 from quorumlog.errors import ConfigError
 
 DEFAULT_FORMAT = "binary"

@@ -13,9 +13,9 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from quorumlog.batch import Entry
 from quorumlog.cli.carry.records import Ending, FileDamaged, FileTorn, Record, check_order
 from quorumlog.config import FRAME_LIMIT_BYTES
+from quorumlog.entry import Entry
 
 MAX_LINE_BYTES = 6 * FRAME_LIMIT_BYTES + 1024
 """JSON writes a byte as six characters at most (`\\u0000`)."""

@@ -7,7 +7,7 @@ from typing import BinaryIO, NamedTuple, Protocol
 
 import msgspec
 
-from quorumlog.batch import Entry
+from quorumlog.entry import Entry
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):

@@ -1,5 +1,5 @@
 """Commands that run members.
 
-Read in this order: `choices` and `toml_config` (what a member is told), `serve` with `serving_member`
-(one member of one or more groups), `dev` (a whole cluster in one terminal).
+Read in this order: `choices`, `toml_config` and `state_machines` (what a member is told), `serve` with
+`serving_member` (one member of one or more groups), `dev` (a whole cluster in one terminal).
 """

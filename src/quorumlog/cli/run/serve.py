@@ -70,6 +70,15 @@ def serve(
             help="Options and several groups from a TOML file.", metavar="FILE.toml", parser=named_path
         ),
     ] = None,
+    state_machine: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--state-machine",
+            help="Run this on the log, the same on all members; may be repeated.",
+            metavar="[NAME=]MODULE:FACTORY",
+            show_default=False,
+        ),
+    ] = None,
     log_level: Annotated[
         LogLevel | None,
         typer.Option("--log-level", help="What goes to standard error. (default: info)"),
@@ -86,6 +95,7 @@ def serve(
           --members n0=10.0.0.1:20911,n1=10.0.0.2:20911,n2=10.0.0.3:20911
     """
     from quorumlog.cli.run.serving_member import ServingMember
+    from quorumlog.cli.run.state_machines import named_machines
     from quorumlog.cli.run.toml_config import load_server_config
 
     refuse_optimised_python()
@@ -99,6 +109,7 @@ def serve(
         "preferred_leader_ids": tuple(preferred_leader) if preferred_leader else None,
         "bind": bind,
         "log_level": None if log_level is None else log_level.value,
+        "state_machines": named_machines(state_machine) if state_machine else None,
     }
     path = None if config is None else str(config)
     server_config = load_server_config(path, given)

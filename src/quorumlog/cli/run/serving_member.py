@@ -10,6 +10,7 @@ from typing import Any
 from quorumlog.cli.interrupts import hung_up_before
 from quorumlog.cli.output import let_go_of
 from quorumlog.cli.run.choices import LogLevel
+from quorumlog.cli.run.state_machines import load_machines
 from quorumlog.cli.run.toml_config import ServerConfig, load_server_config
 from quorumlog.config import GroupConfig
 from quorumlog.errors import ConfigError
@@ -22,7 +23,9 @@ log = logging.getLogger("quorumlog.server")
 class ServingMember(LedgerServer):
     def __init__(self, config: ServerConfig, path: str | None, given: Mapping[str, Any]) -> None:
         """`path` and `given` as in `load_server_config`."""
-        super().__init__(config.groups, bind=config.bind)
+        machines = load_machines(config.state_machines)
+        super().__init__(config.groups, bind=config.bind, state_machines=machines)
+        self._places = dict(config.state_machines)
         self._listens_on = config.bind or self.address
         self._path = path
         self._given = given
@@ -39,6 +42,8 @@ class ServingMember(LedgerServer):
             return
         if (config.bind or self.address) != self._listens_on:
             log.warning("needs a restart to change: bind")
+        if dict(config.state_machines) != self._places:
+            log.warning("needs a restart to change: state_machines")
         root = logging.getLogger()
         level = logging.getLevelName((config.log_level or LogLevel.INFO).upper())
         before, root.level = root.level, min(root.level, level, logging.WARNING)

@@ -2,6 +2,7 @@
 
     bind = "0.0.0.0:20911"                  # where to listen, if not at the member's own address
     log_level = "info"
+    state_machines = { counter = "shop.machines:Counter" }
     member_id = "n0"                        # an option above the first table holds for every group
     members = "n0=10.0.0.1:20911,n1=10.0.0.2:20911,n2=10.0.0.3:20911"
 
@@ -46,7 +47,7 @@ _TYPES: dict[str, Any] = {
     for field in fields(part)
     if field.name not in ("consensus", "storage")
 }
-_SERVER_OPTIONS = ("bind", "log_level", "groups")
+_SERVER_OPTIONS = ("bind", "log_level", "state_machines", "groups")
 _GONE = {
     "max_transfer_lag_entries": "how far behind a member may be that leadership is handed to counts in"
     " bytes; write max_transfer_lag_bytes, or leave it out",
@@ -65,6 +66,7 @@ COMMAND_LINE_NAMES = {
     "preferred_leader_ids": "--preferred-leader",
     "bind": "--bind",
     "log_level": "--log-level",
+    "state_machines": "--state-machine",
 }
 
 
@@ -72,6 +74,8 @@ class ServerConfig(NamedTuple):
     groups: tuple[GroupConfig, ...]
     bind: str | None
     log_level: str | None = None
+    state_machines: Mapping[str, str] = types.MappingProxyType({})
+    """By name: package.module:Factory."""
 
 
 def load_server_config(path: str | None, given: Mapping[str, Any]) -> ServerConfig:
@@ -93,6 +97,10 @@ def load_server_config(path: str | None, given: Mapping[str, Any]) -> ServerConf
         known = ", ".join(LogLevel)
         raise ConfigError(f"{path}: option 'log_level': {log_level!r} is none of {known}")
     log_level = overrides.pop("log_level", log_level)
+    machines = document.pop("state_machines", {})
+    if not isinstance(machines, dict) or not all(isinstance(place, str) for place in machines.values()):
+        raise ConfigError(f'{path}: state_machines must be a table: NAME = "package.module:Factory"')
+    machines = overrides.pop("state_machines", machines)
     if isinstance(document.get("group"), dict):
         raise ConfigError(f"{path}: a table of a group is [groups.NAME], not [group.NAME]")
     if tables is None:
@@ -100,7 +108,7 @@ def load_server_config(path: str | None, given: Mapping[str, Any]) -> ServerConf
     else:
         groups = _groups(document, tables, overrides, path)
     _refuse_shared_directories(groups)
-    return ServerConfig(tuple(groups), bind, log_level)
+    return ServerConfig(tuple(groups), bind, log_level, machines)
 
 
 def _groups(

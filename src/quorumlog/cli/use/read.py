@@ -27,7 +27,7 @@ from quorumlog.cli.options import (
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
-    from quorumlog.batch import Entry
+    from quorumlog.entry import Entry
 
 TIMEOUT_S = 30.0
 FOLLOW_TIMEOUT_MS = 3_000

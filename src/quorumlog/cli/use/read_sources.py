@@ -9,10 +9,11 @@ from datetime import datetime
 from itertools import islice
 
 from quorumlog.append_times import BEGINNING, AppendTimes, milliseconds_of, time_of
-from quorumlog.batch import Entry, EntryBatch
+from quorumlog.batch import EntryBatch
 from quorumlog.cli.output import note
 from quorumlog.cli.use.reach import ASK_AGAIN_S, refuse_dead_servers
 from quorumlog.client import LedgerClient, connect, leader_of
+from quorumlog.entry import Entry
 from quorumlog.errors import (
     ConfigError,
     DirectoryDamaged,

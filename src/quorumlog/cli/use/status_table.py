@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from enum import IntEnum
 from typing import Any
 
+import msgspec
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
@@ -62,6 +63,8 @@ def health_of(rows: list[MemberStatusRow]) -> Health:
 
 def told(row: MemberStatusRow, key: str) -> Any:
     """None: only the member itself could tell, and it did not answer."""
+    if key == "machines" and row.reachable:
+        return [msgspec.structs.asdict(machine) for machine in row.machines]
     return getattr(row, key) if row.reachable or key in _ALWAYS_TOLD else None
 
 

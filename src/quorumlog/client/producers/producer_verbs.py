@@ -6,7 +6,7 @@ from quorumlog.client.arguments import checked_producer
 from quorumlog.client.protocol.client_requests import LEADER, response_of
 from quorumlog.client.result_streams import Step, Verb, request_of
 from quorumlog.errors import BadRequest
-from quorumlog.wire.client_messages import (
+from quorumlog.wire.producer_messages import (
     ForgetProducer,
     ForgetProducerResponse,
     LastSequence,

@@ -18,7 +18,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.client.protocol.client_requests import LEADER, Request, receipt_of
 from quorumlog.entry import AppendReceipt
 from quorumlog.entry_header import HEADER_BYTES
-from quorumlog.errors import BadRequest, BodyTooLarge, LedgerError, Refused
+from quorumlog.errors import BadRequest, BodyTooLarge, CommandError, LedgerError, Refused
 from quorumlog.wire.client_messages import AppendRequest
 
 MAX_JOINED_BODY_BYTES = 64 * 1024
@@ -42,6 +42,8 @@ class JoinedAppends:
     waiters: list[Any] = field(default_factory=list)
     """In the order of the entries; of a kind of the client's own."""
     bodies: list[bytes] = field(default_factory=list)
+    machine: str = ""
+    """Which takes all of them; empty: none."""
     room_bytes: int = MAX_JOINED_BYTES
     is_taken: bool = False
     """Somebody sends it: nothing is added any more."""
@@ -56,7 +58,7 @@ class JoinedAppends:
         assert self.is_taken, "what is sent could still grow"
         assert self.request is None, "a frame is sent once"
         self.request = Request(
-            AppendRequest(),
+            AppendRequest(machine=self.machine),
             LEADER,
             submitted_ms=self.submitted_ms,
             deadline_ms=self.deadline_ms,
@@ -107,6 +109,8 @@ class JoinedAppends:
                 return [AppendReceipt(term, at, 1, whole.durability) for at, term in parts]
             term, durability = whole.term, whole.durability
             indices = range(whole.first_index, whole.first_index + count)
+            if whole.results:
+                return _with_results(whole)
             return [AppendReceipt(term, index, 1, durability) for index in indices]
         if count > 1 and isinstance(error, BodyTooLarge):
             return [None] * count
@@ -123,7 +127,9 @@ class AppendJoiner:
         self._timeout_ms: float = -1
         """Of the last frame."""
 
-    def add(self, body: bytes, timeout_ms: float, waiter: Any, now_ms: float) -> JoinedAppends:
+    def add(
+        self, body: bytes, timeout_ms: float, waiter: Any, now_ms: float, machine: str = ""
+    ) -> JoinedAppends:
         """Returns the frame that the body will travel in. Only neighbours share one, so that frames
         keep the order of the calls."""
         entry_bytes = HEADER_BYTES + len(body)
@@ -134,9 +140,11 @@ class AppendJoiner:
             or is_large
             or joined.room_bytes < entry_bytes
             or timeout_ms != self._timeout_ms
+            or machine != joined.machine
             or len(joined.waiters) == MAX_JOINED_RECORDS
         ):
-            joined = JoinedAppends(now_ms, now_ms + timeout_ms, in_session=self._in_session)
+            in_session = self._in_session and not machine
+            joined = JoinedAppends(now_ms, now_ms + timeout_ms, machine=machine, in_session=in_session)
             self._joined.append(joined)
             self._timeout_ms = timeout_ms
         joined.bodies.append(body)
@@ -153,6 +161,16 @@ class AppendJoiner:
                     joined.leave(waiter)
             joined.is_taken = True
         return [joined for joined in ready if joined.waiters]
+
+
+def _with_results(whole: AppendReceipt) -> list[Outcome]:
+    """Each command's own: its result, or why the machine has refused it."""
+    refused = {place: CommandError(why) for place, why in whole.failures}
+    return [
+        refused.get(place)
+        or AppendReceipt(whole.term, whole.first_index + place, 1, whole.durability, results=(result,))
+        for place, result in enumerate(whole.results)
+    ]
 
 
 def body_of(body: bytes | bytearray | memoryview) -> bytes:

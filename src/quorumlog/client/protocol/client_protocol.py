@@ -28,9 +28,9 @@ from quorumlog.client.protocol.link_table import LinkTable
 from quorumlog.client.protocol.order.producer_session import ProducerSession, anonymous_id
 from quorumlog.client.protocol.request_tracker import RequestTracker
 from quorumlog.errors import BadRequest, LedgerError, ProtocolViolation, UnknownGroup
+from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.client_messages import (
     PROTOCOL_VERSION,
-    ClientMessage,
     ErrorResponse,
     Hello,
     HelloResponse,

@@ -15,19 +15,18 @@ from quorumlog.wire.client_messages import (
     AnyClientMessage,
     AppendRequest,
     AppendResponse,
-    ConnectProducer,
     FindMarkRequest,
     HelloResponse,
-    LastSequence,
     LayoutRequest,
-    ListProducers,
+    MachineReadRequest,
     Numbered,
-    ReadersRequest,
     ReadRequest,
     StatusRequest,
     WhyKeptRequest,
 )
 from quorumlog.wire.framing import FrameDecoder
+from quorumlog.wire.producer_messages import ConnectProducer, LastSequence, ListProducers
+from quorumlog.wire.reader_messages import ReadersRequest
 
 R = TypeVar("R", bound=AnyClientMessage)
 
@@ -40,6 +39,7 @@ _REPEATABLE = (
     ConnectProducer,
     LastSequence,
     ListProducers,
+    MachineReadRequest,
     WhyKeptRequest,
 )
 
@@ -159,11 +159,16 @@ def response_of(request: Request, kind: type[R]) -> R:
 
 def receipt_of(request: Request) -> AppendReceipt:
     response = response_of(request, AppendResponse)
-    durability = Durability(response.durability)
-    if response.ranges:
-        ranges = tuple(EntryRange(*each) for each in response.ranges)
-        return AppendReceipt(response.term, response.first_index, response.count, durability, ranges)
-    return AppendReceipt(response.term, response.first_index, response.count, durability)
+    ranges = tuple(EntryRange(*each) for each in response.ranges) if response.ranges else ()
+    return AppendReceipt(
+        response.term,
+        response.first_index,
+        response.count,
+        Durability(response.durability),
+        ranges,
+        response.results,
+        response.failures,
+    )
 
 
 @dataclass(slots=True, eq=False)

@@ -36,6 +36,8 @@ class ClusterView:
         self.servers = list(dict.fromkeys(servers))
         self.advertised: dict[str, str] = {}
         """Address by member id, as servers tell it."""
+        self._membership_index = -1
+        """Of the newest list of members that was told."""
         self.greeted: dict[str, str] = {}
         """Address by member id under which the member has greeted: preferred, since it works."""
         self.leader: LeaderView | None = None
@@ -81,9 +83,12 @@ class ClusterView:
 
     def learn(self, address: str, status: StatusResponse, now_ms: float) -> None:
         self.group_unknown.pop(address, None)
-        for member in status.members:
-            if member.address:
-                self.advertised[member.id] = member.address
+        told = {member.id: member.address for member in status.members if member.address}
+        if status.membership_index < 0 and self._membership_index < 0:
+            self.advertised.update(told)
+        elif status.membership_index >= self._membership_index:
+            self._membership_index = status.membership_index
+            self.advertised = told  # another thread may be looking: a new one, whole
         if status.role == "leader":
             self._leader_reported(address, status.term, by_itself=True)
             return

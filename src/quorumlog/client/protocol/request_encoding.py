@@ -9,16 +9,9 @@ from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES, Buffer
 from quorumlog.errors import BadRequest, BodyTooLarge
 from quorumlog.log_state.control_entries import LEVELS
-from quorumlog.wire.client_messages import (
-    AppendRequest,
-    ConnectProducer,
-    ForgetProducer,
-    HelloResponse,
-    LastSequence,
-    ListProducers,
-    ReadRequest,
-)
+from quorumlog.wire.client_messages import AppendRequest, HelloResponse, MachineReadRequest, ReadRequest
 from quorumlog.wire.framing import encode_frame, frame_bytes_of
+from quorumlog.wire.producer_messages import ConnectProducer, ForgetProducer, LastSequence, ListProducers
 
 _OF_SESSIONS = (ConnectProducer, LastSequence, ListProducers, ForgetProducer)
 
@@ -46,6 +39,10 @@ def encode_request(
         )
     if batch is None:
         message = msgspec.structs.replace(request.message, request_id=request_id)
+        if isinstance(message, MachineReadRequest):
+            _check_knows_machines(hello, message.machine)
+            left_ms = max(1, int(request.deadline_ms - now_ms))
+            message = msgspec.structs.replace(message, timeout_ms=left_ms)
         if isinstance(message, ReadRequest) and request.target.kind is TargetKind.LEADER:
             message = msgspec.structs.replace(message, from_leader=True)
         elif isinstance(message, ConnectProducer):
@@ -66,6 +63,8 @@ def encode_request(
             f"{hello.member_id}, the leader, is of a release that would append whatever expected_last"
             f" ({expected_last}) says; update it first"
         )
+    if request.message.machine:
+        _check_knows_machines(hello, request.message.machine)
     stream = request.stream
     append = msgspec.structs.replace(
         request.message,
@@ -84,3 +83,11 @@ def encode_request(
             " append it in smaller batches"
         )
     return buffers
+
+
+def _check_knows_machines(hello: HelloResponse, machine: str) -> None:
+    if hello.level < LEVELS[EntryKind.MACHINE]:
+        raise BadRequest(
+            f"{hello.member_id}, the leader, is of a release without state machines, such as {machine};"
+            " update it first"
+        )

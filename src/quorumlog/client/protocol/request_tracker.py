@@ -46,52 +46,15 @@ from quorumlog.errors import (
     Unreachable,
 )
 from quorumlog.wire.client_messages import (
+    RESPONSE_OF,
     AnyClientMessage,
     AppendRequest,
     AppendResponse,
-    ConnectProducer,
-    ConnectProducerResponse,
     ErrorResponse,
-    FindMarkRequest,
-    FindMarkResponse,
-    ForgetProducer,
-    ForgetProducerResponse,
-    LastSequence,
-    LastSequenceResponse,
-    LayoutRequest,
-    LayoutResponse,
-    ListProducers,
-    ListProducersResponse,
-    MoveReaderRequest,
-    MoveReaderResponse,
-    ReadersRequest,
-    ReadersResponse,
     ReadRequest,
-    ReadResponse,
-    StatusRequest,
     StatusResponse,
-    TransferRequest,
-    TransferResponse,
-    WhyKeptRequest,
-    WhyKeptResponse,
 )
 from quorumlog.wire.wire_errors import error_of
-
-_RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
-    AppendRequest: AppendResponse,
-    ReadRequest: ReadResponse,
-    StatusRequest: StatusResponse,
-    TransferRequest: TransferResponse,
-    FindMarkRequest: FindMarkResponse,
-    ConnectProducer: ConnectProducerResponse,
-    LastSequence: LastSequenceResponse,
-    ListProducers: ListProducersResponse,
-    ForgetProducer: ForgetProducerResponse,
-    LayoutRequest: LayoutResponse,
-    MoveReaderRequest: MoveReaderResponse,
-    ReadersRequest: ReadersResponse,
-    WhyKeptRequest: WhyKeptResponse,
-}
 
 
 class RequestTracker:
@@ -439,7 +402,7 @@ class RequestTracker:
 
 def _problem_of(request: Request, message: AnyClientMessage) -> str:
     """Why no correct server would answer this request so; empty if one may."""
-    if type(message) is not _RESPONSE_OF[type(request.message)]:
+    if type(message) is not RESPONSE_OF[type(request.message)]:
         return f"{type(message).__name__} as the answer to {type(request.message).__name__}"
     if isinstance(message, AppendResponse):
         if message.count != request.record_count or message.first_index < 0:

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from quorumlog.batch import Entry, EntryBatch
+from quorumlog.batch import EntryBatch
 from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYTES
 from quorumlog.client.readers.read_results import AsyncResults, Results
 from quorumlog.client.readers.reader_rows import GivenHold, hold_of
 from quorumlog.client.readers.reader_verbs import ReaderStand
 from quorumlog.client.result_streams import Verb
 from quorumlog.client.verbs import Verbs
+from quorumlog.entry import Entry
 
 if TYPE_CHECKING:
     import pyarrow as pa

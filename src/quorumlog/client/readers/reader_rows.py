@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from quorumlog.errors import BadRequest
-from quorumlog.wire.client_messages import ReadersResponse
+from quorumlog.wire.reader_messages import ReadersResponse
 
 GivenHold: TypeAlias = bool | Literal["archive"]
 _HOLDS: tuple[GivenHold, ...] = (False, True, "archive")

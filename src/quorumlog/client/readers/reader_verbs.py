@@ -9,7 +9,7 @@ from quorumlog.client.readers.reader_rows import ReaderRow, rows_of
 from quorumlog.client.result_streams import Step, Verb, request_of
 from quorumlog.client.system import now_ms
 from quorumlog.errors import BadRequest, OutcomeUnknown, Refused, UnknownReader
-from quorumlog.wire.client_messages import (
+from quorumlog.wire.reader_messages import (
     MoveReaderRequest,
     MoveReaderResponse,
     ReadersRequest,

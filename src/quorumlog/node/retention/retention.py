@@ -75,12 +75,16 @@ class Member(Protocol):
 
 
 class Retention:
-    def __init__(self, member: Member, host: Host, now_ms: float) -> None:
+    def __init__(
+        self, member: Member, host: Host, now_ms: float, snapshot_bound: Callable[[], int | None]
+    ) -> None:
+        """`snapshot_bound`: as of `StateMachineCaller`."""
         self._member = member
         self._store = member.directory.store
         self._raft = member.raft
         self._log_state = member.log_state
         self._host = host
+        self._snapshot_bound = snapshot_bound
         self._next_look_ms = now_ms + LOOK_INTERVAL_MS
         self._is_looking = False
         self._known: tuple[tuple[LogPoint, Border], ...] = ()
@@ -103,16 +107,18 @@ class Retention:
         return storage.retention != "off" and self._droppable_below() > self._store.begin.index + 1
 
     def _droppable_below(self) -> int:
-        """By what is committed; 0: nothing."""
-        state = self._log_state.committed
-        return 0 if state is None else state.keep_from_index
+        """By what is committed, and what the machines of this member still need; 0: nothing."""
+        state, bound = self._log_state.committed, self._snapshot_bound()
+        keep_from = 0 if state is None else state.keep_from_index
+        return keep_from if bound is None else min(keep_from, bound + 1)
 
     def next_wakeup_ms(self) -> float:
         return self._next_look_ms if self._is_wanted and not self._is_looking else math.inf
 
     def tick(self, now_ms: float) -> None:
         self._tell_of_losses()
-        self._installed.update(dict.fromkeys(self._raft.replication.installing))
+        if self._raft.role is Role.LEADER and self._member.config.storage.deletes:
+            self._installed.update(dict.fromkeys(self._raft.replication.installing))
         if self._is_looking or now_ms < self._next_look_ms or not self._is_wanted:
             return
         self._next_look_ms = now_ms + LOOK_INTERVAL_MS
@@ -129,9 +135,11 @@ class Retention:
         borders, truncations = self._store.borders, self._store.truncations
         known = list(self._known) if truncations == self._known_truncations else []
         for point in borders.above(known[-1][0].index if known else -1):
+            if point.index > last_index:
+                break
             start = borders.saved_at(point)
-            if start is None or point.index > last_index:
-                break  # it comes when it is committed
+            if start is None:
+                continue  # not yet, or damage has kept it from being saved
             state = decode_state(start.record)
             time_ms = state.time_ms if isinstance(state, LogState) else None
             known.append((point, Border(point.index + 1, point.position, time_ms)))
@@ -198,7 +206,8 @@ class Retention:
     def _decide(self, look: _Look, state: LogState) -> Decision:
         clock_ms = self._host.wall_clock_ms()
         policy = self._policy(look.used_ratio, clock_ms)
-        return decide(self._shape(look), policy, state, self._followers(), clock_ms)
+        followers, bound = self._followers(), self._snapshot_bound()
+        return decide(self._shape(look), policy, state, followers, clock_ms, bound)
 
     def _shape(self, look: _Look) -> LogShape:
         begin, end = self._store.begin, self._store.end

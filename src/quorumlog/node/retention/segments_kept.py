@@ -76,7 +76,7 @@ class Decision(NamedTuple):
     wish: Limit
     limits: tuple[Limit, ...]
     keep_from_index: int
-    """A border, or where the log begins."""
+    """A border; 0 where none lies so far down."""
     is_forced: bool
     """Readers are passed over."""
 
@@ -87,11 +87,20 @@ class Decision(NamedTuple):
 
 
 def decide(
-    log: LogShape, policy: Policy, state: LogState, followers: Sequence[Follower], clock_ms: int
+    log: LogShape,
+    policy: Policy,
+    state: LogState,
+    followers: Sequence[Follower],
+    clock_ms: int,
+    snapshot_bound: int | None = None,
 ) -> Decision:
-    """`clock_ms`: this member's own clock; `state`: of its whole log."""
+    """`clock_ms`: this member's own clock; `state`: of its whole log. `snapshot_bound`: its machines
+    need what follows this entry; None: nothing."""
     wish = _wish(log, policy, clock_ms)
     near = _followers_within_budget(log, policy.follower_budget_bytes, followers)
+    if snapshot_bound is not None:
+        why = "a state machine's second newest good snapshot lies before it"
+        near = [*near, Limit(snapshot_bound + 1, why)]
     limits = [*near, *_fed(followers), *_readers(state, Hold.READER), *_archives(state, policy)]
     plain = _floor(log, wish, limits)
     first_kept = max(state.keep_from_index, log.first_index)
@@ -143,7 +152,7 @@ def kept_segments(
 def _floor(log: LogShape, wish: Limit, limits: Sequence[Limit]) -> int:
     lowest = min([wish.first_index, *(limit.first_index for limit in limits)])
     below = [b.first_index for b in log.borders if b.first_index <= lowest]
-    return below[-1] if below else log.first_index
+    return below[-1] if below else 0
 
 
 def _wish(log: LogShape, policy: Policy, clock_ms: int) -> Limit:

@@ -22,9 +22,11 @@ from quorumlog.errors import (
     UnknownGroup,
 )
 from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
-from quorumlog.node.reading.mark_finder import MarkOutcome
 from quorumlog.node.transfers import TransferOutcome
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS, AppendStreams
+from quorumlog.server.clients.log_questions import LOG_QUESTIONS, LogQuestions
+from quorumlog.server.clients.machine_questions import MachineQuestions, within_a_frame
+from quorumlog.server.clients.member_requests import change_members
 from quorumlog.server.clients.producer_requests import (
     PRODUCER_REQUESTS,
     ProducerRequest,
@@ -35,14 +37,11 @@ from quorumlog.server.clients.reader_requests import READER_REQUESTS, ReaderRequ
 from quorumlog.server.connection import WRITE_BUFFER_BYTES, Connection
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.waiting_reads import ReadOutcome, begins_anew
-from quorumlog.store.ledger_store import LOG_ORIGIN, LogStart
 from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
-    FindMarkRequest,
-    FindMarkResponse,
-    LayoutRequest,
-    LayoutResponse,
+    ChangeMembersRequest,
+    MachineReadRequest,
     ReadRequest,
     ReadResponse,
     StatusRequest,
@@ -62,8 +61,9 @@ _REQUESTS = (
     ReadRequest,
     StatusRequest,
     TransferRequest,
-    LayoutRequest,
-    FindMarkRequest,
+    ChangeMembersRequest,
+    MachineReadRequest,
+    *LOG_QUESTIONS,
     *PRODUCER_REQUESTS,
     *READER_REQUESTS,
 )
@@ -81,6 +81,8 @@ class ClientSession:
         self._drivers = drivers
         self._close_client = close_client
         self._streams = AppendStreams()
+        self._questions = MachineQuestions(connection)
+        self._log_questions = LogQuestions(connection)
         self._producers = ProducerRequests(connection)
         self._readers = ReaderRequests(connection)
         self._reads: deque[tuple[NodeDriver, ReadRequest]] = deque()
@@ -115,12 +117,14 @@ class ClientSession:
             driver.enter(self._connection, self._transfer, driver, request)
         elif isinstance(request, ProducerRequest):
             driver.enter(self._connection, self._producers.ask, driver, request)
-        elif isinstance(request, LayoutRequest):
-            driver.enter(self._connection, self._layout, driver, request)
+        elif isinstance(request, LOG_QUESTIONS):
+            driver.enter(self._connection, self._log_questions.ask, driver, request)
+        elif isinstance(request, ChangeMembersRequest):
+            driver.enter(self._connection, change_members, driver, request, self._connection)
+        elif isinstance(request, MachineReadRequest):
+            driver.enter(self._connection, self._questions.ask, driver, request)
         elif isinstance(request, READER_REQUESTS):
             driver.enter(self._connection, self._readers.ask, driver, request)
-        elif isinstance(request, FindMarkRequest):
-            driver.enter(self._connection, self._find_mark, driver, request)
         else:
             raise ProtocolViolation(f"{type(request).__name__} from a client")
 
@@ -139,15 +143,15 @@ class ClientSession:
         if batch is None:
             self._refuse(driver, request.request_id, BadRequest("an append needs at least one entry"))
             return
-        if request.stream and request.expected_last is not None:
-            error = BadRequest("an append of a stream cannot have expected_last")
+        if request.stream and (request.expected_last is not None or request.machine):
+            error = BadRequest("an append of a stream can have no expected_last and no machine")
             self._refuse(driver, request.request_id, error)
             return
         session, place = request.session, None
         if session is not None:
-            if request.stream or request.expected_last is not None:
+            if request.stream or request.expected_last is not None or request.machine:
                 refusal = BadRequest(
-                    "an append of a session can be in no stream, nor have expected_last"
+                    "an append of a session can be in no stream, nor have expected_last or a machine"
                 )
                 self._refuse(driver, request.request_id, refusal)
                 return
@@ -172,7 +176,13 @@ class ClientSession:
             )
             return
         driver.node.append(
-            batch, request.timeout_ms, done, self._connection, request.expected_last, place
+            batch,
+            request.timeout_ms,
+            done,
+            self._connection,
+            request.expected_last,
+            place,
+            request.machine,
         )
 
     def _appended(
@@ -186,6 +196,8 @@ class ClientSession:
                 self._streams.answered(key)
             else:
                 self._streams.refused(key, request.number)
+        if isinstance(outcome, AppendReceipt) and outcome.results:
+            outcome = within_a_frame(outcome)
         if not isinstance(outcome, AppendReceipt):
             self._refuse(driver, request.request_id, outcome)
             return
@@ -198,6 +210,8 @@ class ClientSession:
                 count=outcome.count,
                 durability=outcome.durability,
                 ranges=ranges_on_wire(outcome) if outcome.ranges else (),
+                results=outcome.results,
+                failures=outcome.failures,
             ),
         )
 
@@ -305,41 +319,3 @@ class ClientSession:
             self._connection.send(driver.config.group, response)
 
         driver.node.transfer(request.to_member_id, done)
-
-    def _find_mark(self, driver: NodeDriver, request: FindMarkRequest) -> None:
-        node = driver.node
-
-        def done(outcome: MarkOutcome) -> None:
-            if isinstance(outcome, LedgerError):
-                self._refuse(driver, request.request_id, outcome)
-                return
-            response = FindMarkResponse(
-                request_id=request.request_id,
-                index=-1 if outcome is None else outcome.index,
-                time_ms=-1 if outcome is None else outcome.time_ms,
-                ledger_begin_index=node.store.begin.index + 1,
-                committed_index=node.committed_index,
-            )
-            self._connection.send(driver.config.group, response)
-
-        if request.index >= 0:
-            node.marks.at_index(request.index, done)
-        else:
-            node.marks.at_time(request.time_ms, done)
-
-    def _layout(self, driver: NodeDriver, request: LayoutRequest) -> None:
-        config, node = driver.config, driver.node
-        start = node.store.start or LogStart(LOG_ORIGIN, b"")
-        response = LayoutResponse(
-            request_id=request.request_id,
-            member_id=config.member_id,
-            cluster_id=node.directory.formation.cluster_id,
-            segment_bytes=config.storage.segment_bytes,
-            index_segment_bytes=config.storage.index_segment_bytes,
-            begin_index=start.point.index,
-            begin_term=start.point.term,
-            begin_chain=start.point.chain,
-            begin_position=start.point.position,
-            begin_record=start.record,
-        )
-        self._connection.send(config.group, response)

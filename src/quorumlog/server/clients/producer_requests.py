@@ -7,8 +7,8 @@ from quorumlog.errors import LedgerError
 from quorumlog.node.writing.producer_sessions import Connected, KnownProducer
 from quorumlog.server.connection import Connection
 from quorumlog.server.node_driver import NodeDriver
-from quorumlog.wire.client_messages import (
-    ClientMessage,
+from quorumlog.wire.client_message import ClientMessage
+from quorumlog.wire.producer_messages import (
     ConnectProducer,
     ConnectProducerResponse,
     ForgetProducer,

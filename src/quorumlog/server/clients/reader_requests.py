@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from itertools import repeat
+
 from quorumlog.errors import BadRequest, LedgerError
 from quorumlog.log_state.control_entries import Hold
+from quorumlog.log_state.log_state import LogState, Reader
+from quorumlog.node.reading.mark_finder import MarkOutcome
 from quorumlog.node.retention.reader_moves import MoveOutcome, ReaderMove
 from quorumlog.node.retention.retention import WhyKept
 from quorumlog.server.connection import Connection
 from quorumlog.server.node_driver import NodeDriver
-from quorumlog.wire.client_messages import (
+from quorumlog.store.begin.marked_log import Mark
+from quorumlog.wire.client_messages import SegmentInfo, WhyKeptRequest, WhyKeptResponse
+from quorumlog.wire.reader_messages import (
     MoveReaderRequest,
     MoveReaderResponse,
     ReaderInfo,
     ReadersRequest,
     ReadersResponse,
-    SegmentInfo,
-    WhyKeptRequest,
-    WhyKeptResponse,
 )
 from quorumlog.wire.wire_errors import error_response
 
@@ -69,27 +72,36 @@ class ReaderRequests:
             except LedgerError as error:
                 self._refuse(driver, request.request_id, error)
                 return
-            readers = tuple(
-                ReaderInfo(
-                    name=reader.name,
-                    position=reader.position,
-                    hold=reader.hold,
-                    last_index=reader.last_index,
-                    lost_ranges=tuple(
-                        (lost.first_index, lost.stop_index)
-                        for lost in state.lost_ranges
-                        if lost.name == reader.name
-                    ),
+            committed_index = driver.node.committed_index
+            lags_ms: list[int] = []
+
+            def answer() -> None:
+                response = ReadersResponse(
+                    request_id=request.request_id,
+                    committed_index=committed_index,
+                    keep_from_index=state.keep_from_index,
+                    readers=tuple(map(_info_of, state.readers, lags_ms, repeat(state))),
                 )
-                for reader in state.readers
-            )
-            response = ReadersResponse(
-                request_id=request.request_id,
-                committed_index=driver.node.committed_index,
-                keep_from_index=state.keep_from_index,
-                readers=readers,
-            )
-            self._connection.send(driver.config.group, response)
+                self._connection.send(driver.config.group, response)
+
+            def next_lag(mark: MarkOutcome) -> None:
+                lag_ms = -1
+                if isinstance(mark, Mark) and state.time_ms is not None:
+                    lag_ms = max(0, state.time_ms - mark.time_ms)
+                lags_ms.append(lag_ms)
+                look()
+
+            def look() -> None:
+                """One reader after the other: they share the thread that reads for everybody."""
+                while len(lags_ms) < len(state.readers):
+                    position = state.readers[len(lags_ms)].position
+                    if position <= committed_index:
+                        driver.node.marks.at_index(position, next_lag)
+                        return
+                    lags_ms.append(0)
+                answer()
+
+            look()
 
         driver.node.confirm_leadership(confirmed, self._connection)
 
@@ -121,6 +133,18 @@ class ReaderRequests:
             explained(refusal)
         else:
             driver.node.retention.explain(explained)
+
+
+def _info_of(reader: Reader, lag_ms: int, state: LogState) -> ReaderInfo:
+    lost = [each for each in state.lost_ranges if each.name == reader.name]
+    return ReaderInfo(
+        name=reader.name,
+        position=reader.position,
+        hold=reader.hold,
+        last_index=reader.last_index,
+        lag_ms=lag_ms,
+        lost_ranges=tuple((each.first_index, each.stop_index) for each in lost),
+    )
 
 
 def _move_of(request: MoveReaderRequest) -> ReaderMove:

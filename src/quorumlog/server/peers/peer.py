@@ -12,7 +12,7 @@ from quorumlog.config import MemberAddress, parse_address
 from quorumlog.consensus.messages import carries_push
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import Replica
-from quorumlog.node.peer_connections import PeerConnections, Way, role_of
+from quorumlog.node.peer_connections import WAYS, PeerConnections, Way, role_of
 from quorumlog.server.connection import Connection, LoopTurn
 from quorumlog.server.peers.dropped_messages import DroppedMessages
 from quorumlog.server.peers.name_lookup import NameLookup
@@ -130,9 +130,12 @@ class Peer:
             self.connections.gone()
 
     def part(self) -> None:
-        """What the peer has dialled ends as well."""
-        for _, connection in tuple(self._inbound.values()):
+        """It is no member any more, or is to be found elsewhere. The core hears that it is lost."""
+        for way in WAYS:
+            self.connections.broke(way)
+        for _, connection in self._inbound.values():
             connection.abort()
+        self._inbound.clear()
         self.close()
 
     def close(self) -> None:

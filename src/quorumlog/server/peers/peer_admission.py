@@ -64,7 +64,7 @@ class PeerAdmission:
     def judge(self, hello: Hello, connection: Connection, decided: Callable[[Verdict], None]) -> None:
         """Calls `decided` once, now or after a look at who answers at the member's address."""
         own = self._greeting()
-        reason = refusal_of(hello, own, self._config.group)
+        reason = refusal_of(hello, own, self._config.group, self._peers.keys())
         if reason:
             if hello.member_id in self._peers and ids_of(hello.members) != ids_of(own.members):
                 self.note(reason)

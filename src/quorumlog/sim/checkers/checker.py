@@ -10,7 +10,7 @@ from __future__ import annotations
 from quorumlog.consensus.messages import AnyPeerMessage
 from quorumlog.consensus.ready import Envelope, Ready
 from quorumlog.sim.checkers.view import CheckedCluster, CheckedMember
-from quorumlog.sim.operations import ClientAppend, ClientEnd, ClientMove, ClientRead
+from quorumlog.sim.operations import ClientAnswer, ClientAppend, ClientEnd, ClientMove, ClientRead
 from quorumlog.store.ledger_store import LogStart
 
 
@@ -61,6 +61,9 @@ class Checker:
 
     def end_told(self, end: ClientEnd) -> None:
         """A leader has said how far the log goes."""
+
+    def machine_answered(self, answer: ClientAnswer) -> None:
+        """A state machine has answered a question."""
 
     def made_whole(self) -> None:
         """Faults have stopped, and the cluster had the time that it may take to become whole."""

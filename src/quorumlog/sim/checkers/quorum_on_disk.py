@@ -23,13 +23,15 @@ class QuorumOnDisk(Checker):
         if index <= self._checked_index or self.cluster.profile.is_async:
             return
         self._checked_index = index
-        membership = member.node.status().membership
-        voters = membership.voters()
+        # An entry may have been counted just before the newest membership was appended.
+        state = member.node.raft._state
+        counted_by = (*(m for _, m in state.log.memberships.held[-2:]), state.committed_membership[1])
+        voters = tuple(dict.fromkeys(voter for each in counted_by for voter in each.voters()))
         on_disk = self._durable.on_disk
         ends = {voter: on_disk[voter].index for voter in voters if voter in on_disk}
         others = [voter for voter in ends if self._holds_another(voter, index)]
         holders = [voter for voter, end in ends.items() if end >= index and voter not in others]
-        if not membership.has_quorum(holders):
+        if not any(membership.has_quorum(holders) for membership in counted_by):
             raise Violation(
                 f"{member.replica} in term {member.node.raft.term} says that entry {index} is committed;"
                 f" synced on the voters' disks is {ends} of {len(voters)}; another entry is there at"

@@ -40,6 +40,9 @@ class Drops:
         """In a turn."""
         node, store = member.node, member.node.store
         last_index = min(node.durable_committed_index, store.durable.index - 1)
+        bound = node.machines.snapshot_bound()
+        if bound is not None:
+            last_index = min(last_index, bound)
         saved = [
             start
             for start in store.borders.saved()

@@ -200,7 +200,9 @@ class SimNetwork:
     def _refusal_between(self, one: SimMember, other: SimMember) -> str:
         """Empty if both welcome each other's first frame."""
         for acceptor, dialler in ((one, other), (other, one)):
-            refusal = refusal_of(dialler.hello(acceptor), acceptor.hello_response(), DEFAULT_GROUP)
+            known_ids = self._cluster.member_ids
+            hello, own = dialler.hello(acceptor), acceptor.hello_response()
+            refusal = refusal_of(hello, own, DEFAULT_GROUP, known_ids)
             if refusal:
                 self._cluster.trace.count("dial: refused")
                 acceptor.note(f"refuses {dialler.member_id}", refusal)

@@ -9,6 +9,7 @@ from quorumlog.store.files.damaged_ranges import DAMAGED_NAME
 from quorumlog.store.files.durable_file import DURABLE_NAME
 from quorumlog.store.files.hard_state_file import CURRTERM_NAME, HARD_STATE_NAME
 from quorumlog.store.files.member_file import MEMBER_NAME
+from quorumlog.store.files.snapshot_file import SNAPSHOTS_NAME
 from quorumlog.store.files.start_file import START_NAME
 from quorumlog.store.files.state_files import STATES_NAME
 from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME
@@ -18,7 +19,7 @@ LOCK_NAME = "lock"
 RESTORING_NAME = "restoring"
 """The file `member` to be, of a directory that is being restored."""
 
-OWN_FOLDERS = frozenset({DATA_NAME, INDEX_NAME, SET_ASIDE_NAME, STATES_NAME})
+OWN_FOLDERS = frozenset({DATA_NAME, INDEX_NAME, SET_ASIDE_NAME, STATES_NAME, SNAPSHOTS_NAME})
 OWN_NAMES = OWN_FOLDERS | frozenset(
     name + suffix
     for name in (

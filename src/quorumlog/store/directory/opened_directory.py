@@ -22,6 +22,7 @@ from quorumlog.store.files.member_file import (
     MemberRecord,
     save_member,
 )
+from quorumlog.store.files.snapshot_file import SnapshotFiles
 from quorumlog.store.files.start_file import save_start
 from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogStart
 
@@ -58,6 +59,7 @@ class MemberDirectory:
         self.formation = record.formation
         self.hard_state = hard_state
         self.store: LedgerStore = store
+        self.snapshots = SnapshotFiles(disk, path)
         self.durability = Durability.SYNC if config.flush == "sync" else Durability.ASYNC
         self.committed_index = -1
         """Proven by the checkpoint at the start; -1 otherwise. Does not move afterwards."""

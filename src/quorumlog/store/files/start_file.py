@@ -31,9 +31,9 @@ START_NAME = "start"
 START_MAGIC = b"qlstrt 1"
 START_SECTOR_BYTES = 128 << 10
 """Reserved when the file is made, so that a full disk can be made emptier."""
-_MOST_TIMES = 1 << 10
-"""A record of more than 128 MiB is none."""
-MOST_START_BYTES = START_SECTOR_BYTES * _MOST_TIMES
+_MOST_TIMES = 64
+MOST_START_BYTES = _MOST_TIMES * START_SECTOR_BYTES
+"""A start that is longer is none: 8 MiB, which a member that is given one has in memory."""
 
 _SIZE = struct.Struct(">I")
 
@@ -50,7 +50,7 @@ def decode_start(payload: bytes) -> LogStart:
     point = start.point
     # An installed log may begin at index 0.
     if point != LOG_ORIGIN and min(point.index, point.term, point.chain, point.position) < 0:
-        raise ValueError(f"no entry can be {start.point}")
+        raise ValueError(f"no entry can be {point}")
     return start
 
 

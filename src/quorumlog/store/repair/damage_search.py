@@ -172,8 +172,17 @@ class DamageSearch:
     def _first_whole(
         self, positions: Iterator[int], point: LogPoint, at: int, stop: LogPoint
     ) -> EntryHeader | None:
-        headers = (self._whole_entry(position, point, at, stop) for position in positions)
-        return next((header for header in headers if header is not None), None)
+        before: EntryHeader | None = None
+        for position in positions:
+            header = self._whole_entry(position, point, at, stop)
+            if header is None:
+                continue
+            # What a header says of its channel is proven by the entry in front alone.
+            is_linked = before is not None and header.chain_before == before.chain_crc
+            if header.channel == 0 or header.index == point.index + 1 or is_linked:
+                return header
+            before = header
+        return None
 
     def _lacks_units(self, first_index: int, stop_index: int) -> bool:
         for first in range(first_index, stop_index, _UNIT_CHUNK):
@@ -199,8 +208,6 @@ class DamageSearch:
             return None
         body, unreadable = read_pages(self._data, header.body_len, position + HEADER_BYTES)
         if unreadable or crc32(body) != header.body_crc:
-            return None
-        if header.channel != 0:
             return None
         if header.index == point.index + 1 and header.chain_before != point.chain:
             return None

@@ -37,11 +37,8 @@ from quorumlog.errors import (
     SequenceGap,
 )
 from quorumlog.log_state.control_entries import ANONYMOUS, TOKEN_BYTES, Epoch
-from quorumlog.wire.client_messages import (
-    ConnectProducer,
-    ConnectProducerResponse,
-    Numbered,
-)
+from quorumlog.wire.client_messages import Numbered
+from quorumlog.wire.producer_messages import ConnectProducer, ConnectProducerResponse
 
 MOST_UNANSWERED = 5
 """What a log remembers of a session (`log_state/producers.py`)."""

@@ -10,7 +10,7 @@ from quorumlog.cli.options import DEFAULT_GROUP, Group, Json, Servers, Timeout, 
 from quorumlog.cli.output import ReportingGroup, print_json
 
 if TYPE_CHECKING:
-    from quorumlog.wire.client_messages import ProducerInfo
+    from quorumlog.wire.producer_messages import ProducerInfo
 
 producers_app = typer.Typer(cls=ReportingGroup, no_args_is_help=True, rich_markup_mode=None)
 

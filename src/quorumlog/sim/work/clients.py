@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from quorumlog.batch import EntryBatch
@@ -18,8 +19,10 @@ from quorumlog.log_state.control_entries import (
     ReaderPositions,
     TimeMark,
 )
+from quorumlog.node.applying.machine_driver import Answer
 from quorumlog.node.pending_appends import AppendOutcome
-from quorumlog.sim.operations import ClientAppend, ClientEnd, ClientRead
+from quorumlog.sim.machines import DIGEST_NAME
+from quorumlog.sim.operations import ClientAnswer, ClientAppend, ClientEnd, ClientRead
 from quorumlog.wire.client_messages import AppendRequest
 from quorumlog.wire.framing import FrameDecoder, encode_frame
 
@@ -39,6 +42,7 @@ class SimClient:
         self._decoder = FrameDecoder()
         self._controls = cluster.stream(f"controls of {name}")
         self._conditions = cluster.stream(f"conditions of {name}")
+        self._commands = cluster.stream(f"commands of {name}")
 
     def work(self) -> None:
         """One append and now and then a read, for ever."""
@@ -51,18 +55,26 @@ class SimClient:
         number = len(self._cluster.operations.appends) + 1
         bodies = tuple(self._body(number, at) for at in range(count))
         timeout_ms = self._random.choice((200, 1000, 5000))
-        self.append(bodies, timeout_ms, expected_last=self._expected_last())
+        machine = DIGEST_NAME if profile.runs_machines and self._commands.random() < 0.6 else ""
+        self.append(bodies, timeout_ms, expected_last=self._expected_last(), machine=machine)
         if self._random.random() < 0.3:
             self._read()
         if profile.writes_controls and self._controls.random() < 0.5:
             self._write_control()
         if profile.asks_for_end:
             self._ask_for_end()
+        if profile.runs_machines and self._commands.random() < 0.3:
+            self.ask(DIGEST_NAME, b"", lambda answer: None)
 
     # ---------------------------------------------------------------- append
 
     def append(
-        self, bodies: tuple[bytes, ...], timeout_ms: int, *, expected_last: int | None = None
+        self,
+        bodies: tuple[bytes, ...],
+        timeout_ms: int,
+        *,
+        expected_last: int | None = None,
+        machine: str = "",
     ) -> ClientAppend:
         """Ask the member that seems to lead; what comes of it appears in the result as time passes."""
         cluster = self._cluster
@@ -73,13 +85,19 @@ class SimClient:
             self._target,
             cluster.now_ms,
             expected_last=expected_last,
+            machine=machine,
             acknowledged_data_index=cluster.operations.acknowledged_index,
         )
         cluster.operations.appends.append(append)
         frame = b"".join(
             encode_frame(
                 DEFAULT_GROUP,
-                AppendRequest(request_id=number, timeout_ms=timeout_ms, expected_last=expected_last),
+                AppendRequest(
+                    request_id=number,
+                    timeout_ms=timeout_ms,
+                    expected_last=expected_last,
+                    machine=machine,
+                ),
                 EntryBatch.from_bodies(append.bodies),
             )
         )
@@ -99,6 +117,7 @@ class SimClient:
                         lambda outcome: self._answered(append, outcome),
                         self,
                         request.expected_last,
+                        machine=request.machine,
                     )
                 )
 
@@ -213,6 +232,27 @@ class SimClient:
         else:
             cold = found
             member.read_later(lambda: node.store.read_from(*cold)[1], seen)
+
+    def ask(self, machine: str, question: bytes, heard: Callable[[Answer], None]) -> None:
+        """Of the member that seems to lead; nobody hears anything if it ends meanwhile."""
+        cluster, member = self._cluster, self._cluster.member(self._target)
+        acknowledged_index = cluster.operations.acknowledged_index
+
+        def answered(answer: Answer) -> None:
+            what = type(answer).__name__ if isinstance(answer, LedgerError) else "answered"
+            cluster.trace.count(f"question: {what}")
+            if not isinstance(answer, LedgerError):
+                told = ClientAnswer(member.member_id, acknowledged_index, answer[1])
+                cluster.told("machine_answered", told)
+            elif isinstance(answer, NotLeader) and answer.leader_id:
+                self._target = answer.leader_id
+            heard(answer)
+
+        member.enter(lambda: member.node.machines.ask(machine, question, 1000, answered, self))
+
+    def turn_elsewhere(self) -> None:
+        """The member that it asked does not answer: any of them may lead by now."""
+        self._target = self._random.choice(self._cluster.members).member_id
 
     def _ask_for_end(self) -> None:
         """Of every member that takes itself for the leader: one that was replaced must not answer."""

@@ -43,7 +43,7 @@ def why_kept(
     if path is not None and is_on_command_line(context, "servers"):
         raise ConfigError("--servers and --path exclude each other; ask the cluster or the directory")
     if path is not None:
-        from quorumlog.cli.use.kept_offline import kept_in
+        from quorumlog.cli.manage.kept_offline import kept_in
 
         segments, facts = kept_in(check_directory(path))
     elif servers:

@@ -1,0 +1,258 @@
+"""quorumlog member: who is in the group, and how that changes."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from quorumlog.cli.options import DEFAULT_GROUP, Group, Json, Servers, Timeout, split_servers
+from quorumlog.cli.output import err, print_json
+from quorumlog.errors import LedgerError, MembershipRefused, OutcomeUnknown
+
+if TYPE_CHECKING:
+    from quorumlog.client import LedgerClient, MemberStatusRow
+
+ASK_AGAIN_S = 0.5
+
+member_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
+
+Id = Annotated[str, typer.Argument(help="Id of the member.", metavar="ID", show_default=False)]
+Address = Annotated[
+    str, typer.Argument(help="Where it listens.", metavar="HOST:PORT", show_default=False)
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Change nothing; say whether it would be begun.")
+]
+Wait = Annotated[
+    float,
+    typer.Option(
+        "--timeout", help="Give up after so many seconds: a new member may have much to fetch.", min=0.1
+    ),
+]
+
+
+@member_app.callback()
+def member() -> None:
+    """Who is in the group: list, add, promote, remove, replace, set-address.
+
+    Example: quorumlog member list --servers 127.0.0.1:20911
+    """
+
+
+@member_app.command("list")
+def list_members(
+    servers: Servers, group: Group = DEFAULT_GROUP, timeout: Timeout = 10.0, json: Json = False
+) -> None:
+    """Show who votes and who only learns, where each is, and how far it is behind.
+
+    Example: quorumlog member list --servers 127.0.0.1:20911
+    """
+    from quorumlog.cli.use.reach import refuse_dead_servers
+    from quorumlog.client import connect
+
+    split_servers(servers)
+    with connect(servers, group=group, timeout_ms=int(timeout * 1000)) as log:
+        refuse_dead_servers(log, timeout)
+        for row in _rows(_leader_row(log, timeout)):
+            if json:
+                print_json(row)
+            else:
+                behind = f"{row['behind']:,} behind" if row["reachable"] else "not reachable"
+                typer.echo(f"{row['id']:12} {row['address']:24} {row['part']:10} {behind}")
+
+
+def _leader_row(log: LedgerClient, timeout_s: float) -> MemberStatusRow:
+    """What the leader says, who alone knows how far the others are."""
+    from quorumlog.client import leader_of
+
+    until_s = time.monotonic() + timeout_s
+    while True:
+        rows = log.status()
+        leader = leader_of(rows)
+        if leader is not None:
+            return leader
+        if time.monotonic() >= until_s:
+            reachable = [row for row in rows if row.reachable]
+            waits_for = next((row.waits_for for row in reachable if row.waits_for), "")
+            raise MembershipRefused(f"nobody leads; {waits_for or 'see `quorumlog status`'}")
+        time.sleep(ASK_AGAIN_S)
+
+
+def _rows(leader: MemberStatusRow) -> list[dict[str, object]]:
+    return [
+        {
+            "id": info.id,
+            "address": info.address,
+            "part": "leader" if info.id == leader.id and info.part == "voter" else info.part or "left",
+            "directory_id": info.directory_id,
+            "reachable": info.reachable,
+            "acknowledged_index": info.water_mark,
+            "behind": max(0, leader.ledger_end_index - info.water_mark),
+        }
+        for info in leader.members
+    ]
+
+
+@member_app.command()
+def add(
+    member_id: Id,
+    address: Address,
+    servers: Servers,
+    group: Group = DEFAULT_GROUP,
+    learner: Annotated[
+        bool, typer.Option("--learner", help="Leave it a learner: it is counted in nothing.")
+    ] = False,
+    dry_run: DryRun = False,
+    timeout: Wait = 3600.0,
+    json: Json = False,
+) -> None:
+    """Add a member. It fetches the log first and votes once it keeps up.
+
+    Start it before, with itself and the present members in --members.
+
+    Example: quorumlog member add n3 10.0.0.4:20911 --servers 10.0.0.1:20911
+    """
+    steps = [("add", member_id, address)]
+    if not (learner or dry_run):
+        steps.append(("promote", member_id, ""))
+    _carry_out(steps, servers, group, dry_run, timeout, json)
+
+
+@member_app.command()
+def promote(
+    member_id: Id,
+    servers: Servers,
+    group: Group = DEFAULT_GROUP,
+    dry_run: DryRun = False,
+    timeout: Wait = 3600.0,
+    json: Json = False,
+) -> None:
+    """Make a learner a voter, once it keeps up with the log.
+
+    Example: quorumlog member promote n3 --servers 10.0.0.1:20911
+    """
+    _carry_out([("promote", member_id, "")], servers, group, dry_run, timeout, json)
+
+
+@member_app.command()
+def remove(
+    member_id: Id,
+    servers: Servers,
+    group: Group = DEFAULT_GROUP,
+    dry_run: DryRun = False,
+    timeout: Wait = 60.0,
+    json: Json = False,
+) -> None:
+    """Remove a member, whether it is up or not. A leader hands over first.
+
+    Example: quorumlog member remove n0 --servers 10.0.0.2:20911
+    """
+    _carry_out([("remove", member_id, "")], servers, group, dry_run, timeout, json)
+
+
+@member_app.command()
+def replace(
+    member_id: Id,
+    servers: Servers,
+    group: Group = DEFAULT_GROUP,
+    dry_run: DryRun = False,
+    timeout: Wait = 3600.0,
+    json: Json = False,
+) -> None:
+    """Let the directory vote that a member has now, in the place of the one that it has lost.
+
+    Start the member before, on an empty directory.
+
+    Example: quorumlog member replace n1 --servers 10.0.0.1:20911
+    """
+    _carry_out([("replace", member_id, "")], servers, group, dry_run, timeout, json)
+
+
+@member_app.command("set-address")
+def set_address(
+    member_id: Id,
+    address: Address,
+    servers: Servers,
+    group: Group = DEFAULT_GROUP,
+    dry_run: DryRun = False,
+    timeout: Wait = 60.0,
+    json: Json = False,
+) -> None:
+    """Tell everybody where a member is from now on.
+
+    Example: quorumlog member set-address n1 10.0.0.7:20911 --servers 10.0.0.1:20911
+    """
+    _carry_out([("set-address", member_id, address)], servers, group, dry_run, timeout, json)
+
+
+def _carry_out(
+    steps: list[tuple[str, str, str]],
+    servers: str,
+    group: str,
+    dry_run: bool,
+    timeout_s: float,
+    json: bool,
+) -> None:
+    from quorumlog.cli.use.reach import refuse_dead_servers
+    from quorumlog.client import connect
+
+    split_servers(servers)
+    until_s = time.monotonic() + timeout_s
+    with connect(servers, group=group, timeout_ms=int(min(timeout_s, 30.0) * 1000)) as log:
+        refuse_dead_servers(log, timeout_s)
+        for verb, member_id, address in steps:
+            voters, learners = _change(log, verb, member_id, address, dry_run, until_s)
+    if json:
+        print_json({"dry_run": dry_run, "voters": voters, "learners": learners})
+        return
+    learning = f"; learners: {', '.join(learners)}" if learners else ""
+    would = "would be" if dry_run else "are"
+    typer.echo(f"voters {would} {', '.join(voters)}{learning}")
+
+
+def _change(
+    log: LedgerClient, verb: str, member_id: str, address: str, dry_run: bool, until_s: float
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Asked again as long as that may help; why it has to wait is said whenever it is another reason."""
+    said, is_unknown = "", False
+    while True:
+        try:
+            return log.change_members(verb, member_id, address, dry_run=dry_run)
+        except OutcomeUnknown as error:
+            is_unknown, reason = True, str(error)
+        except MembershipRefused as error:
+            done = _as_wanted(log, verb, member_id) if is_unknown else None
+            if done is not None:
+                return done
+            reason = str(error)
+            if dry_run or not error.retry_after_ms or time.monotonic() >= until_s:
+                _refuse(error)
+            if verb == "promote" or verb == "replace":
+                reason += _progress(log, member_id)
+        if reason != said:
+            err().print(f"{verb} {member_id}: waits: {reason}", highlight=False)
+            said = reason
+        time.sleep(ASK_AGAIN_S)
+
+
+def _refuse(error: LedgerError) -> NoReturn:
+    raise error
+
+
+def _progress(log: LedgerClient, member_id: str) -> str:
+    row = next((row for row in _rows(_leader_row(log, 10.0)) if row["id"] == member_id), None)
+    return f" ({row['behind']:,} entries behind)" if row is not None else ""
+
+
+def _as_wanted(
+    log: LedgerClient, verb: str, member_id: str
+) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """The members, if a request whose answer was lost has been carried out."""
+    parts = {info.id: info.part for info in _leader_row(log, 10.0).members}
+    part = parts.get(member_id, "")
+    if not {"add": part != "", "remove": part == "", "promote": part == "voter"}.get(verb, False):
+        return None
+    voters = tuple(i for i, each in parts.items() if each == "voter")
+    return voters, tuple(i for i, each in parts.items() if each == "learner")

@@ -1,0 +1,1 @@
+"""State machines of a group, as clients reach them: `machine_handles`."""

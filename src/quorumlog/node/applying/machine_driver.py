@@ -1,0 +1,299 @@
+"""MachineDriver: one state machine as the loop sees it. It gives the thread that applies one piece of
+work at a time, small enough that reads and pushes do not wait for the interpreter behind it.
+
+    unbound      the log does not bind it yet, or its state is not known
+    opening      a snapshot is loaded, or what the machine has kept is compared with the log
+    running      questions first, then a snapshot if one is due, then what is committed and on the disk
+    stopped      by an entry, on this member; until a restart
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from quorumlog.batch import EntryBatch
+from quorumlog.config import StoreConfig
+from quorumlog.errors import (
+    CommandError,
+    DirectoryDamaged,
+    IndexOutOfRange,
+    LedgerError,
+    ProtocolViolation,
+    RangeDamaged,
+    RequestTimeout,
+    StoreFailure,
+    UnknownMachine,
+)
+from quorumlog.log_state.log_state import Machine
+from quorumlog.node.applying.awaited_results import AwaitedResults
+from quorumlog.node.applying.machine_opening import MachineFactory, Opened, open_machine
+from quorumlog.node.applying.machine_runner import MachineRunner, Stopped, Turn
+from quorumlog.node.applying.snapshot_keeper import SnapshotKeeper
+from quorumlog.node.pending_appends import PendingAppends
+from quorumlog.node.ports import Host
+from quorumlog.state_machine import Applied, StateMachine
+from quorumlog.store.directory.opened_directory import MemberDirectory
+from quorumlog.store.ledger_store import ColdRange, LedgerStore
+
+APPLY_ENTRIES = 1024
+APPLY_BYTES = 256 * 1024
+"""Of one piece of work at most, but at least one entry."""
+MOST_QUESTIONS = 64
+"""Of one piece of work."""
+RETRY_MS = 500
+"""Where damage keeps entries from being read, they are tried again."""
+
+Answer = tuple[bytes, int] | LedgerError
+"""(answer, index of the last entry that it follows from)."""
+Readable = Callable[[int, int, int], EntryBatch | ColdRange]
+"""`LedgerNode.readable_range`."""
+Problems = StoreFailure | LedgerError
+
+
+class Question(NamedTuple):
+    behind_index: int
+    """It may be answered once this entry is applied."""
+    question: bytes
+    deadline_ms: float
+    done: Callable[[Answer], None]
+    owner: object
+
+
+class MachineDriver:
+    def __init__(
+        self,
+        name: str,
+        factory: MachineFactory,
+        directory: MemberDirectory,
+        host: Host,
+        config: StoreConfig,
+        readable: Readable,
+        pending: PendingAppends,
+        found: Callable[[DirectoryDamaged], None],
+    ) -> None:
+        """`found` is told of damage that reading meets."""
+        self.name = name
+        self._factory = factory
+        self._files = directory.snapshots
+        self._store: LedgerStore = directory.store
+        self._host = host
+        self._readable = readable
+        self._found = found
+        self.snapshots = SnapshotKeeper(name, directory.snapshots, host, config)
+        self.results = AwaitedResults(lambda: pending.oldest_proposed_index)
+        self.applied: Applied | None = None
+        """The last entry whose effects the machine holds; None before it is open, or has taken one."""
+        self.applied_index = -1
+        self.stopped: Stopped | None = None
+        self._runner: MachineRunner | None = None
+        self._questions: list[Question] = []
+        self._life = 0
+        """Counts how often it was opened: what an earlier one gives counts for nothing."""
+        self._is_busy = False
+        self._retry_ms = -math.inf
+        self._now_ms = 0.0
+
+    @property
+    def is_running(self) -> bool:
+        return self._runner is not None
+
+    @property
+    def at_rest(self) -> tuple[Applied, StateMachine] | None:
+        """What it is, and what it holds, while the thread that applies leaves it alone."""
+        if self._runner is None or self.applied is None or self._is_busy:
+            return None
+        return self.applied, self._runner.machine
+
+    @property
+    def problem(self) -> str:
+        if self.stopped is None:
+            return self.snapshots.problem
+        return f"the state machine {self.name} has stopped on this member at {self.stopped}"
+
+    # ---------------------------------------------------------------- the loop
+
+    def tick(self, now_ms: float, binding: Machine | None, committed_index: int) -> None:
+        """`committed_index`: up to here entries are committed and on this member's disk."""
+        self._now_ms = now_ms
+        self.results.expire(now_ms)
+        self._expire()
+        if binding is None or self._is_busy or self.stopped is not None or now_ms < self._retry_ms:
+            return
+        if self._runner is not None and self._store.begin.index > self.applied_index:
+            self.rebuild()  # the log begins behind what it has applied: a snapshot came with that
+        if self._runner is None:
+            self._open(binding)
+        elif any(each.behind_index <= self.applied_index for each in self._questions):
+            self._answer(self._runner)
+        elif self.applied is not None and self.snapshots.is_due(now_ms):
+            self._save(self._runner, self.applied)
+        elif self.applied_index < committed_index:
+            self._apply(self._runner, committed_index)
+
+    def next_wakeup_ms(self) -> float:
+        if self._questions or len(self.results):
+            return self._now_ms + 100
+        return self._retry_ms if self._retry_ms > self._now_ms else math.inf
+
+    def lost_committed(self, index: int) -> None:
+        """Async mode: entries from `index` on are gone."""
+        if self._is_busy or self.applied_index >= index:
+            self.rebuild()
+
+    def rebuild(self) -> None:
+        """What it holds follows from another log than this one: begin again with a snapshot that does
+        not, or with the log."""
+        self._life += 1
+        self._runner = self.stopped = self.applied = None
+        self.applied_index = -1
+        self.results.stopped("the machine is built again")
+
+    def close(self, reason: str) -> None:
+        self.results.stopped(reason)
+        questions, self._questions = self._questions, []
+        for each in questions:
+            each.done(RequestTimeout(reason))
+
+    def _submit(
+        self, work: Callable[[], object], done: Callable[[object], None], *, also_late: bool = False
+    ) -> None:
+        life = self._life
+        self._is_busy = True
+
+        def ended(result: object) -> None:
+            self._is_busy = False
+            if life == self._life or also_late:
+                done(result)
+
+        self._host.apply_later(work, ended)
+
+    def _read_failed(self, problem: Problems) -> None:
+        """The log could not be read just now, or the disk has failed."""
+        if isinstance(problem, DirectoryDamaged):
+            self._found(problem)
+        elif isinstance(problem, IndexOutOfRange):
+            self.rebuild()  # dropped, or cut in async mode
+        elif not isinstance(problem, RangeDamaged):
+            raise problem
+        self._retry_ms = self._now_ms + RETRY_MS
+
+    # ---------------------------------------------------------------- opening
+
+    def _open(self, binding: Machine) -> None:
+        self._submit(
+            partial(open_machine, self.name, binding, self._factory, self._files, self._store),
+            self._opened,
+        )
+
+    def _opened(self, result: object) -> None:
+        if isinstance(result, Stopped):
+            self._stop(result)
+        elif isinstance(result, Opened):
+            self._runner = result.runner
+            self.applied, self.applied_index = result.applied, result.applied_index
+            self.snapshots.opened(result)
+        else:
+            assert isinstance(result, Problems), result
+            self._read_failed(result)
+
+    # ---------------------------------------------------------------- applying
+
+    def _apply(self, runner: MachineRunner, committed_index: int) -> None:
+        store = self._store
+        try:
+            found = self._readable(self.applied_index + 1, committed_index + 1, APPLY_BYTES)
+        except LedgerError as error:
+            self._read_failed(error)
+            return
+        if isinstance(found, EntryBatch):
+            self._submit(partial(runner.apply, _at_most(found)), self._applied)
+            return
+        cold = found
+
+        def read_and_apply() -> Turn:
+            batch = _at_most(store.read_from(*cold, once=True)[1])
+            try:
+                batch.check_bodies()
+            except ProtocolViolation as error:
+                raise DirectoryDamaged(
+                    str(error),
+                    path="",
+                    position=0,
+                    index=batch.first_index,
+                    stop_index=batch.last_index + 1,
+                ) from error
+            return runner.apply(batch)
+
+        self._submit(read_and_apply, self._applied)
+
+    def _applied(self, result: object) -> None:
+        if not isinstance(result, Turn):
+            assert isinstance(result, Problems), result
+            self._read_failed(result)
+            return
+        if result.applied is not None:
+            assert result.applied.index > self.applied_index, (result.applied, self.applied_index)
+            self.applied, self.applied_index = result.applied, result.applied.index
+            self.snapshots.applied(result.entries, result.size_bytes)
+            self.results.applied(result.results, self.applied_index)
+        if result.stopped is not None:
+            self._stop(result.stopped)
+
+    def _stop(self, stopped: Stopped) -> None:
+        self.stopped = stopped
+        self._runner = None  # half of an entry's effects may be in it
+        self.close(self.problem)
+
+    # ---------------------------------------------------------------- saving
+
+    def _save(self, runner: MachineRunner, applied: Applied) -> None:
+        self.snapshots.begins()
+        self._submit(partial(runner.save, self._files, applied), partial(self._saved, applied.index))
+
+    def _saved(self, index: int, result: object) -> None:
+        assert isinstance(result, str), result
+        self.snapshots.saved(index, result, self._now_ms)
+
+    # ---------------------------------------------------------------- questions
+
+    def ask(self, question: Question) -> None:
+        """Its answer follows from all entries up to `question.behind_index`, at least."""
+        if self.stopped is not None:
+            question.done(UnknownMachine(self.problem))
+        else:
+            self._questions.append(question)
+
+    def discard(self, owner: object) -> None:
+        self._questions = [each for each in self._questions if each.owner is not owner]
+
+    def _expire(self) -> None:
+        late = [each for each in self._questions if each.deadline_ms <= self._now_ms]
+        if late:
+            self._questions = [each for each in self._questions if each.deadline_ms > self._now_ms]
+            for each in late:
+                far = f"{self.applied_index}, not up to {each.behind_index} yet"
+                each.done(RequestTimeout(f"{self.name} has applied entries up to {far}"))
+
+    def _answer(self, runner: MachineRunner) -> None:
+        applied_index = self.applied_index
+        ready = [each for each in self._questions if each.behind_index <= applied_index]
+        del ready[MOST_QUESTIONS:]
+
+        def answered(result: object) -> None:
+            assert isinstance(result, list), result
+            asked = {id(each) for each in ready}
+            waiting = {id(each) for each in self._questions}
+            self._questions = [each for each in self._questions if id(each) not in asked]
+            for each, answer in zip(ready, result, strict=True):
+                if id(each) in waiting:
+                    each.done(answer if isinstance(answer, CommandError) else (answer, applied_index))
+
+        # An answer of a machine that is built again meanwhile still follows from what was committed.
+        self._submit(lambda: [runner.query(each.question) for each in ready], answered, also_late=True)
+
+
+def _at_most(batch: EntryBatch) -> EntryBatch:
+    return batch if batch.count <= APPLY_ENTRIES else batch.slice(0, APPLY_ENTRIES)

@@ -1,0 +1,177 @@
+"""MachineRunner: one state machine on the thread that applies; nobody else touches it.
+
+Nothing that a machine raises leaves it: what went wrong is a value.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from quorumlog.batch import EntryBatch
+from quorumlog.entry import EntryKind
+from quorumlog.errors import CommandError
+from quorumlog.header_array import BITS_32, CHAIN, INDEX, LOW_32, SHAPE, TERM, Int64Array
+from quorumlog.log_state.control_entries import MachineBinding, decode_body
+from quorumlog.state_machine import Applied, ApplyFailure, Result, StateMachine
+from quorumlog.store.files.snapshot_file import SnapshotFiles, SnapshotHead
+
+
+class Stopped(NamedTuple):
+    """The machine is not as the log says any more: it may not go on."""
+
+    first_index: int
+    """The entry that stopped it is this one, or one of the next up to `last_index`."""
+    last_index: int
+    reason: str
+
+    def __str__(self) -> str:
+        where = f"entry {self.first_index}"
+        if self.last_index > self.first_index:
+            where = f"entries {self.first_index} .. {self.last_index}"
+        return f"{where}: {self.reason}"
+
+
+class Results(NamedTuple):
+    indices: Int64Array
+    """Of the entries of the machine, ascending."""
+    values: Sequence[Result] | None
+    """One each; None: there are none."""
+
+
+class Turn(NamedTuple):
+    """What applying a stretch of the log came to."""
+
+    applied: Applied | None
+    """The last entry whose effects it holds now; None: none of the stretch."""
+    results: list[Results]
+    entries: int
+    size_bytes: int
+    stopped: Stopped | None
+
+
+class MachineRunner:
+    def __init__(self, name: str, channel: int, machine: StateMachine, acts_as: int) -> None:
+        """`acts_as`: the version that its state follows from; 0: none yet."""
+        self._name = name
+        self._channel = channel
+        self.machine = machine
+        self._acts_as = acts_as
+
+    def apply(self, batch: EntryBatch) -> Turn:
+        """A stretch of committed entries of the log, of whatever kinds, behind what was applied."""
+        turn = Turn(None, [], 0, 0, None)
+        start = 0
+        for place, binding in self._bindings(batch):
+            turn = self._apply_part(batch, start, place, turn)
+            if turn.stopped is None:
+                turn = self._go_over(batch.first_index + place, binding, turn)
+            if turn.stopped is not None:
+                return turn
+            start = place
+        return self._apply_part(batch, start, batch.count, turn)
+
+    def _bindings(self, batch: EntryBatch) -> list[tuple[int, MachineBinding]]:
+        """(place in the batch, body) of the MACHINE entries of this machine: almost always none."""
+        found = []
+        for place in batch.log_state_positions():
+            if batch.slice(place, place + 1).first_header.magic == EntryKind.MACHINE:
+                body = decode_body(EntryKind.MACHINE, batch.body(place))
+                if isinstance(body, MachineBinding) and body.name == self._name:
+                    found.append((place, body))
+        return found
+
+    def _go_over(self, index: int, binding: MachineBinding, turn: Turn) -> Turn:
+        if binding.channel != self._channel or binding.version <= self._acts_as:
+            return turn  # an entry that the log's state does not look at either
+        own = self.machine.version
+        if binding.version > own:
+            reason = (
+                f"the log goes over to version {binding.version} of {self._name}, and this member has"
+                f" version {own}: install that version here and restart the member"
+            )
+            return turn._replace(stopped=Stopped(index, index, reason))
+        try:
+            self.machine.act_as(binding.version)
+        except Exception as error:
+            return turn._replace(stopped=Stopped(index, index, told(error)))
+        self._acts_as = binding.version
+        return turn
+
+    def _apply_part(self, batch: EntryBatch, start: int, stop: int, turn: Turn) -> Turn:
+        if start == stop:
+            return turn
+        part = batch if stop - start == batch.count else batch.slice(start, stop)
+        own = entries_of(part, self._channel)
+        if own.count:
+            indices = own.words()[INDEX].view("int64")
+            first_index, last_index = int(indices[0]), int(indices[-1])
+            try:
+                values = self.machine.apply(own, first_index)
+                if values is not None and len(values) != own.count:
+                    raise ValueError(f"{len(values)} results for {own.count} entries")
+            except ApplyFailure as failure:
+                stopped = Stopped(failure.index, failure.index, told(failure.__cause__ or failure))
+                return turn._replace(stopped=stopped)
+            except Exception as error:
+                return turn._replace(stopped=Stopped(first_index, last_index, told(error)))
+            turn.results.append(Results(indices, values))
+        words = part.words()
+        applied = Applied(int(words[INDEX][-1]), int(words[TERM][-1]), int(words[CHAIN][-1] & LOW_32))
+        return turn._replace(
+            applied=applied,
+            entries=turn.entries + own.count,
+            size_bytes=turn.size_bytes + own.total_bytes,
+        )
+
+    def query(self, question: bytes) -> bytes | CommandError:
+        try:
+            answer = self.machine.query(question)
+        except CommandError as refusal:
+            return refusal
+        except Exception as error:
+            return CommandError(f"{self._name} could not answer: {told(error)}")
+        if not isinstance(answer, bytes):
+            return CommandError(f"{self._name} answered with {type(answer).__name__} instead of bytes")
+        return answer
+
+    @property
+    def saves(self) -> bool:
+        return type(self.machine).save is not StateMachine.save
+
+    def save(self, files: SnapshotFiles, applied: Applied) -> str:
+        """On disk when this returns; else what went wrong."""
+        head = SnapshotHead(self._name, self._acts_as, (applied.index, applied.term, applied.chain))
+        try:
+            writer = files.create(head)
+            try:
+                self.machine.save(writer)
+                writer.finish()
+            except Exception:
+                writer.abandon()
+                raise
+        except Exception as error:
+            return told(error)
+        return ""
+
+
+def told(error: BaseException) -> str:
+    """Type, message and place, in a line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"
+
+
+def entries_of(batch: EntryBatch, channel: int) -> EntryBatch:
+    """The NORMAL entries of a channel: the batch itself if that is all, else one of its own memory."""
+    words = batch.words()
+    wanted = (words[CHAIN] >> BITS_32 == np.uint64(channel)) & (
+        words[SHAPE] >> BITS_32 == np.uint64(EntryKind.NORMAL)
+    )
+    if bool(wanted.all()):
+        return batch
+    data = np.frombuffer(batch.buffer, np.uint8)[np.repeat(wanted, batch.sizes)]
+    return EntryBatch(data.data, batch.sizes[wanted])

@@ -1,0 +1,159 @@
+"""SnapshotKeeper: when a machine is saved, which of its snapshots are known to be good, which go.
+
+A snapshot counts once it was read again from the disk, whole, beside the loop and in pieces. The log may
+begin behind the second newest that counts: a flipped bit in the newest loses nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from quorumlog.config import StoreConfig
+from quorumlog.errors import LedgerError, StoreFailure
+from quorumlog.node.applying.machine_opening import Opened
+from quorumlog.node.ports import Host
+from quorumlog.store.disk import refusal
+from quorumlog.store.files.snapshot_file import SnapshotDamaged, SnapshotFileReader, SnapshotFiles
+
+PIECE_BYTES = 4 << 20
+"""Read so much at once: other reads wait for it."""
+RETRY_MS = 10_000
+"""After a save that failed, most likely for lack of space."""
+
+
+class SnapshotKeeper:
+    def __init__(self, name: str, files: SnapshotFiles, host: Host, config: StoreConfig) -> None:
+        self._name = name
+        self._files = files
+        self._host = host
+        self._config = config
+        self._saves = False
+        self._indices: list[int] = []
+        """Ascending; what lies on the disk and may be good."""
+        self._verified: set[int] = set()
+        self._useless: list[int] = []
+        self._entries = 0
+        self._bytes = 0
+        """Applied since the newest."""
+        self._is_looking = False
+        self._retry_ms = -math.inf
+        self.problem = ""
+
+    def opened(self, opened: Opened) -> None:
+        self._saves = opened.runner.saves
+        self._indices, self._useless = list(opened.snapshots), list(opened.useless)
+        self._verified = {opened.loaded_index} & set(self._indices)
+        self._entries = self._bytes = 0
+        self.problem = "; ".join(f"a snapshot is passed over: {each}" for each in opened.damaged)
+        self._verify()
+
+    def applied(self, entries: int, size_bytes: int) -> None:
+        self._entries += entries
+        self._bytes += size_bytes
+
+    def is_due(self, now_ms: float) -> bool:
+        config = self._config
+        return (
+            self._saves
+            and (self._entries >= config.snapshot_entries or self._bytes >= config.snapshot_bytes)
+            and now_ms >= self._retry_ms
+        )
+
+    def begins(self) -> None:
+        """A save is on its way: what is applied from now on counts towards the next."""
+        self._entries = self._bytes = 0
+
+    def saved(self, index: int, problem: str, now_ms: float) -> None:
+        if problem:
+            self._retry_ms = now_ms + RETRY_MS
+            self._entries = self._config.snapshot_entries
+            self.problem = f"no snapshot of {self._name} at entry {index} could be saved: {problem}"
+            return
+        self.problem = ""
+        if index not in self._indices:
+            self._indices = sorted({*self._indices, index})
+        self._useless = [each for each in self._useless if each != index]
+        self._verify()
+
+    @property
+    def newest_index(self) -> int:
+        return self._indices[-1] if self._indices else -1
+
+    @property
+    def bound(self) -> int | None:
+        """The log may begin right behind this entry, and not further on; None: no two are verified."""
+        verified = sorted(self._verified)
+        return verified[-2] if len(verified) > 1 else None
+
+    # ---------------------------------------------------------------- verifying
+
+    def _verify(self) -> None:
+        """The two newest are looked at, one after the other."""
+        unverified = [each for each in self._indices[-2:] if each not in self._verified]
+        if self._is_looking or not unverified:
+            return
+        self._is_looking = True
+        self._look(unverified[-1], None)
+
+    def _look(self, index: int, reader: SnapshotFileReader | None) -> None:
+        def look() -> SnapshotFileReader | SnapshotDamaged | None:
+            opened = reader
+            try:
+                if opened is None:
+                    opened = self._files.open(self._name, index)
+                if opened.skip(PIECE_BYTES):
+                    return opened
+                opened.close()
+                return None
+            except SnapshotDamaged as damage:
+                if opened is not None:
+                    opened.close()
+                return damage
+
+        def looked(
+            result: SnapshotFileReader | SnapshotDamaged | StoreFailure | LedgerError | None,
+        ) -> None:
+            if isinstance(result, StoreFailure | LedgerError):
+                raise result
+            if isinstance(result, SnapshotFileReader):
+                self._look(index, result)
+                return
+            self._is_looking = False
+            if index in self._indices and result is None:
+                self._verified.add(index)
+                self._delete_old()
+            elif index in self._indices:
+                self.problem = f"a snapshot is passed over: {result}"
+                self._indices.remove(index)
+                self._useless.append(index)
+                self._entries = self._config.snapshot_entries  # another one takes its place
+            self._verify()
+
+        self._host.read_later(look, looked)
+
+    def _delete_old(self) -> None:
+        """Whatever is no longer needed once the newest is known to be good."""
+        if self._indices[-1] not in self._verified:
+            return
+        kept = self._config.snapshots_kept
+        old, self._indices = self._indices[:-kept], self._indices[-kept:]
+        self._verified &= set(self._indices)
+        gone, self._useless = [*old, *self._useless], []
+        if gone:
+            self._host.read_later(_deletion(self._files, self._name, gone), _raise_failure)
+
+
+def _deletion(files: SnapshotFiles, name: str, indices: list[int]) -> Callable[[], None]:
+    def delete() -> None:
+        try:
+            files.delete(name, indices)
+        except OSError as error:
+            raise StoreFailure(refusal(files.folder, "emptied", error)) from error
+
+    return delete
+
+
+def _raise_failure(result: StoreFailure | LedgerError | None) -> None:
+    if result is not None:
+        raise result

@@ -1,0 +1,59 @@
+"""Questions of one connection to state machines, and results that are to fit into an answer."""
+
+from __future__ import annotations
+
+from quorumlog.entry import AppendReceipt
+from quorumlog.errors import CommandError, ConnectionFull, LedgerError, ResultUnknown
+from quorumlog.node.applying.machine_driver import Answer
+from quorumlog.node.pending_appends import AppendOutcome
+from quorumlog.server.clients.append_streams import RETRY_FULL_MS
+from quorumlog.server.connection import Connection
+from quorumlog.server.node_driver import NodeDriver
+from quorumlog.wire.client_messages import MachineReadRequest, MachineReadResponse
+from quorumlog.wire.wire_errors import error_response
+
+ANSWER_LIMIT_BYTES = 8 << 20
+"""Of an answer, or of the results of an append."""
+WAITING_LIMIT = 1000
+
+
+class MachineQuestions:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._waiting = 0
+
+    def ask(self, driver: NodeDriver, request: MachineReadRequest) -> None:
+        group = driver.config.group
+
+        def done(answer: Answer) -> None:
+            self._waiting -= 1
+            if not isinstance(answer, LedgerError) and len(answer[0]) > ANSWER_LIMIT_BYTES:
+                answer = CommandError(f"an answer of {len(answer[0])} bytes fits into no frame")
+            if isinstance(answer, LedgerError):
+                self._connection.send(group, error_response(request.request_id, answer))
+                return
+            response = MachineReadResponse(
+                request_id=request.request_id, answer=answer[0], applied_index=answer[1]
+            )
+            self._connection.send(group, response)
+
+        self._waiting += 1
+        if self._waiting > WAITING_LIMIT:
+            full = f"{WAITING_LIMIT} questions wait on this connection"
+            done(ConnectionFull(full, retry_after_ms=RETRY_FULL_MS))
+            return
+        timeout_ms = request.timeout_ms or driver.config.append_timeout_ms
+        machines = driver.node.machines
+        machines.ask(request.machine, request.question, timeout_ms, done, self._connection)
+
+
+def within_a_frame(receipt: AppendReceipt) -> AppendOutcome:
+    """Of an append with results: the receipt, if they fit."""
+    size_bytes = sum(len(result) for result in receipt.results if result is not None)
+    size_bytes += sum(len(why) for _, why in receipt.failures)
+    if size_bytes <= ANSWER_LIMIT_BYTES:
+        return receipt
+    return ResultUnknown(
+        f"entries {receipt.first_index} .. {receipt.last_index} are committed, and their results, of"
+        f" {size_bytes} bytes, fit into no frame: append fewer commands at once"
+    )

@@ -1,0 +1,64 @@
+"""Same machines: members whose state machines have applied up to the same entry save the same bytes;
+none has applied what is not on its own disk; and a result is that of the command that asked for it."""
+
+from __future__ import annotations
+
+from quorumlog.entry import AppendReceipt, Durability, Replica
+from quorumlog.sim.checkers.checker import Checker, Violation
+from quorumlog.sim.checkers.view import CheckedCluster, CheckedMember
+from quorumlog.sim.machines import DIGEST_NAME, DigestWriter, result_of
+from quorumlog.sim.operations import ClientAnswer, ClientAppend
+
+
+class SameMachines(Checker):
+    def __init__(self, cluster: CheckedCluster) -> None:
+        super().__init__(cluster)
+        self._seen: dict[tuple[Replica, str], int] = {}
+        """Index at which it was looked at last."""
+        self._digests: dict[tuple[str, int, int], tuple[str, Replica]] = {}
+        """(machine, index, term) -> what it saves there, and whose was the first."""
+
+    def turned(self, member: CheckedMember) -> None:
+        node = member.node
+        for name, applied, machine in node.machines.at_rest():
+            if self._seen.get((member.replica, name)) == applied.index:
+                continue
+            self._seen[member.replica, name] = applied.index
+            durable_index = node.store.durable.index
+            if node.directory.durability is Durability.SYNC and applied.index > durable_index:
+                raise Violation(
+                    f"{name} of {member.replica} has applied entry {applied.index}, and its disk has"
+                    f" entries up to {durable_index} only"
+                )
+            writer = DigestWriter()
+            machine.save(writer)
+            key = name, applied.index, applied.term
+            known, first = self._digests.setdefault(key, (writer.digest, member.replica))
+            if known != writer.digest:
+                raise Violation(
+                    f"{name} of {member.replica} is at entry {applied} what that of {first} is not"
+                )
+            self.cluster.trace.count("machines: compared")
+
+    def appended(self, append: ClientAppend) -> None:
+        receipt = append.outcome
+        if append.machine != DIGEST_NAME or not isinstance(receipt, AppendReceipt):
+            return
+        refused = dict(receipt.failures)
+        for place, body in enumerate(append.bodies):
+            expected = result_of(receipt.first_index + place, body)
+            if receipt.results[place] != expected or (expected is None) != (place in refused):
+                raise Violation(
+                    f"append {append.number} at {receipt.first_index} has the results of others:"
+                    f" {receipt}"
+                )
+        self.cluster.trace.count("machines: results")
+
+    def machine_answered(self, answer: ClientAnswer) -> None:
+        if self.cluster.profile.is_async:
+            return  # what was acknowledged may be gone
+        if answer.applied_index < answer.acknowledged_index:
+            raise Violation(
+                f"{answer.member_id} answered from what it had applied up to {answer.applied_index},"
+                f" when {answer.acknowledged_index} had been acknowledged before the question"
+            )

@@ -1,0 +1,58 @@
+"""The state machine of simulated members: its state tells every entry that it was given, in what order,
+and how often."""
+
+from __future__ import annotations
+
+import hashlib
+from zlib import crc32
+
+import msgspec
+
+from quorumlog.errors import CommandError
+from quorumlog.state_machine import SnapshotReader, SnapshotWriter, StateMachine
+
+DIGEST_NAME = "digest"
+REFUSED = b"7"
+"""A command whose body ends so is refused."""
+
+
+def result_of(index: int, body: bytes) -> bytes | None:
+    """What the machine gives for a command at `index`; None: it refuses it."""
+    return None if body.endswith(REFUSED) else b"%d:%d" % (index, crc32(body))
+
+
+class DigestMachine(StateMachine):
+    def __init__(self) -> None:
+        self._count = 0
+        self._digest = b""
+
+    def command(self, body: bytes, index: int) -> bytes | None:
+        result = result_of(index, body)
+        if result is None:
+            raise CommandError(f"command {index} is refused")
+        self._count += 1
+        self._digest = hashlib.sha256(self._digest + result).digest()
+        return result
+
+    def query(self, question: bytes) -> bytes:
+        return b"%d" % self._count
+
+    def save(self, writer: SnapshotWriter) -> None:
+        writer.write(msgspec.msgpack.encode((self._count, self._digest)))
+
+    def load(self, reader: SnapshotReader) -> None:
+        self._count, self._digest = msgspec.msgpack.decode(reader.read(), type=tuple[int, bytes])
+
+
+class DigestWriter:
+    """`SnapshotWriter` of which only the digest is left."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self._hash.update(data)
+
+    @property
+    def digest(self) -> str:
+        return self._hash.hexdigest()

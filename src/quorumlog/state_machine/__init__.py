@@ -1,0 +1,10 @@
+"""What an application writes to keep a state on every member of a group: a state machine.
+
+Read `machine` (what it does and may not do), then `snapshot_stream` (what it is saved to and loaded
+from). Who drives one is in `quorumlog.node.applying`; docs/state-machines.md shows how to build one.
+"""
+
+from quorumlog.state_machine.machine import Applied, ApplyFailure, Result, StateMachine
+from quorumlog.state_machine.snapshot_stream import SnapshotReader, SnapshotWriter
+
+__all__ = ["Applied", "ApplyFailure", "Result", "SnapshotReader", "SnapshotWriter", "StateMachine"]

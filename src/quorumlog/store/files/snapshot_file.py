@@ -1,0 +1,255 @@
+"""The files `snapshots/NAME-INDEX`: the state of a state machine behind an entry of the log.
+
+    b"QLSNAP 1"
+    size, CRC-32 of the head (4 bytes each, big-endian), then the head:
+        MessagePack: [name, version, [index, term, chain]]
+    chunks: size (1 byte to 1 MiB), CRC-32 (4 bytes each), so many bytes
+    end: eight zero bytes, then how many bytes the chunks hold (8), and their SHA-256 (32)
+
+Written beside as `.tmp`, synced, renamed, and its name synced: a file of that name is whole, unless the
+disk has damaged it since. Nothing is handed to a machine before the CRC of its chunk was compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from contextlib import suppress
+
+import msgspec
+from isal.isal_zlib import crc32
+
+from quorumlog.entry_header import Buffer
+from quorumlog.store.disk import Disk, DiskFile, reason_of
+
+SNAPSHOTS_NAME = "snapshots"
+SNAPSHOT_MAGIC = b"QLSNAP 1"
+CHUNK_BYTES = 1 << 20
+SYNC_BYTES = 16 << 20
+"""Synced so often while it is written: the log's own syncs wait for less."""
+_PAIR = struct.Struct(">II")
+_TOTAL = struct.Struct(">Q")
+_DIGEST_BYTES = 32
+_MOST_HEAD_BYTES = 4096
+_INDEX_DIGITS = 20
+
+
+class SnapshotDamaged(ValueError):
+    """It is not as it was written."""
+
+
+class SnapshotHead(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    """Of the machine."""
+    version: int
+    """As which it acted."""
+    point: tuple[int, int, int]
+    """(index, term, chain) of the last entry whose effects it holds."""
+
+    @property
+    def index(self) -> int:
+        return self.point[0]
+
+
+class SnapshotFileWriter:
+    """`StateMachine.save` writes to it; then `finish`, or `abandon`. Raises OSError."""
+
+    def __init__(self, disk: Disk, path: str, head: SnapshotHead) -> None:
+        self._disk = disk
+        self._path = path
+        self._temporary = f"{path}.tmp"
+        if disk.exists(self._temporary):
+            disk.unlink(self._temporary)
+        self._file = disk.open(self._temporary, create=True)
+        data = msgspec.msgpack.encode(head)
+        assert len(data) <= _MOST_HEAD_BYTES, head
+        self._position = 0
+        self._unsynced_bytes = 0
+        self._digest = hashlib.sha256()
+        self._data_bytes = 0
+        self._gathered = bytearray()
+        self._put(SNAPSHOT_MAGIC, _PAIR.pack(len(data), crc32(data)), data)
+
+    def write(self, data: Buffer) -> None:
+        rest = memoryview(data).cast("B")
+        while len(self._gathered) + len(rest) >= CHUNK_BYTES:
+            taken = CHUNK_BYTES - len(self._gathered)
+            self._gathered += rest[:taken]
+            rest = rest[taken:]
+            self._put_chunk()
+        self._gathered += rest
+
+    def finish(self) -> None:
+        """On disk under its name when this returns."""
+        if self._gathered:
+            self._put_chunk()
+        end = _PAIR.pack(0, 0), _TOTAL.pack(self._data_bytes), self._digest.digest()
+        self._put(*end)
+        self._file.sync()
+        self._file.close()
+        self._disk.rename(self._temporary, self._path)
+        self._disk.sync_directory(self._path.rpartition("/")[0])
+
+    def abandon(self) -> None:
+        """After an error: what was written goes."""
+        self._file.close()
+        with suppress(OSError):
+            self._disk.unlink(self._temporary)
+
+    def _put_chunk(self) -> None:
+        chunk, self._gathered = self._gathered, bytearray()
+        self._digest.update(chunk)
+        self._data_bytes += len(chunk)
+        self._put(_PAIR.pack(len(chunk), crc32(chunk)), chunk)
+        if self._unsynced_bytes >= SYNC_BYTES:
+            self._unsynced_bytes = 0
+            self._file.sync()
+
+    def _put(self, *buffers: Buffer) -> None:
+        self._file.pwritev(buffers, self._position)
+        size_bytes = sum(map(len, buffers))
+        self._position += size_bytes
+        self._unsynced_bytes += size_bytes
+
+
+class SnapshotFileReader:
+    """`StateMachine.load` reads from it; then `finish`. Raises SnapshotDamaged, which also stands for a
+    disk that cannot read it."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._path = path
+        try:
+            self._file: DiskFile = disk.open(path, writable=False)
+        except OSError as error:
+            raise SnapshotDamaged(f"{path} cannot be opened: {reason_of(error)}") from error
+        self._position = 0
+        self._chunk = memoryview(b"")
+        """What was read and is not handed out yet."""
+        self._is_ended = False
+        self._digest = hashlib.sha256()
+        self._data_bytes = 0
+        self.head = self._read_head()
+
+    def read(self, size_bytes: int = -1) -> bytes:
+        pieces = []
+        while size_bytes and (self._chunk or self._next_chunk()):
+            piece = self._chunk if size_bytes < 0 else self._chunk[:size_bytes]
+            pieces.append(piece)
+            self._chunk = self._chunk[len(piece) :]
+            if size_bytes > 0:
+                size_bytes -= len(piece)
+        return b"".join(pieces)
+
+    def skip(self, least_bytes: int) -> bool:
+        """Read on, only to see whether it is whole; False once it is at its end."""
+        stop_position = self._position + least_bytes
+        while self._next_chunk():
+            if self._position >= stop_position:
+                return True
+        return False
+
+    def finish(self) -> None:
+        """Whatever was not asked for is compared, too."""
+        while self._next_chunk():
+            pass
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _read_head(self) -> SnapshotHead:
+        if self._take(len(SNAPSHOT_MAGIC)) != SNAPSHOT_MAGIC:
+            raise self._damage("it is no snapshot, or one of another release")
+        size_bytes, crc = _PAIR.unpack(self._take(_PAIR.size))
+        data = self._take(size_bytes) if size_bytes <= _MOST_HEAD_BYTES else b""
+        if not data or crc32(data) != crc:
+            raise self._damage("its head is damaged")
+        try:
+            return msgspec.msgpack.decode(data, type=SnapshotHead)
+        except msgspec.MsgspecError as error:
+            raise self._damage(f"its head cannot be read: {error}") from error
+
+    def _next_chunk(self) -> bool:
+        if self._is_ended:
+            return False
+        size_bytes, crc = _PAIR.unpack(self._take(_PAIR.size))
+        if size_bytes == 0:
+            total = _TOTAL.unpack(self._take(_TOTAL.size))[0], self._take(_DIGEST_BYTES)
+            if crc or total != (self._data_bytes, self._digest.digest()):
+                raise self._damage("its digest is another")
+            self._is_ended = True
+            return False
+        if size_bytes > CHUNK_BYTES:
+            raise self._damage(f"a chunk of {size_bytes} bytes")
+        chunk = self._take(size_bytes)
+        if crc32(chunk) != crc:
+            raise self._damage("a chunk is damaged")
+        self._digest.update(chunk)
+        self._data_bytes += size_bytes
+        self._chunk = memoryview(chunk)
+        return True
+
+    def _take(self, size_bytes: int) -> bytes:
+        try:
+            data = self._file.pread(size_bytes, self._position)
+        except OSError as error:
+            raise self._damage(f"it cannot be read: {reason_of(error)}") from error
+        if len(data) < size_bytes:
+            raise self._damage("it is cut off")
+        self._position += size_bytes
+        return data
+
+    def _damage(self, problem: str) -> SnapshotDamaged:
+        return SnapshotDamaged(f"{self._path} (position {self._position}): {problem}")
+
+
+class SnapshotFiles:
+    """The folder `snapshots` of a member's directory."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+        self.folder = f"{directory}/{SNAPSHOTS_NAME}"
+
+    def path_of(self, name: str, index: int) -> str:
+        return f"{self.folder}/{name}-{index:0{_INDEX_DIGITS}d}"
+
+    def indices_of(self, name: str) -> list[int]:
+        """Of the snapshots of a machine, the newest last. Raises OSError."""
+        if not self._disk.exists(self.folder):
+            return []
+        found = []
+        for file in self._disk.list(self.folder):
+            owner, _, digits = file.rpartition("-")
+            if owner == name and len(digits) == _INDEX_DIGITS and digits.isascii() and digits.isdigit():
+                found.append(int(digits))
+        return sorted(found)
+
+    def create(self, head: SnapshotHead) -> SnapshotFileWriter:
+        """Raises OSError."""
+        if not self._disk.exists(self.folder):
+            self._disk.make_directory(self.folder)
+            self._disk.sync_directory(self._directory)
+        return SnapshotFileWriter(self._disk, self.path_of(head.name, head.index), head)
+
+    def open(self, name: str, index: int) -> SnapshotFileReader:
+        """Raises SnapshotDamaged, also if its head is that of another."""
+        path = self.path_of(name, index)
+        reader = SnapshotFileReader(self._disk, path)
+        if (reader.head.name, reader.head.index) != (name, index):
+            reader.close()
+            raise SnapshotDamaged(f"{path} holds {reader.head.name}-{reader.head.index}")
+        return reader
+
+    def delete(self, name: str, indices: list[int]) -> None:
+        """Raises OSError."""
+        for index in indices:
+            self._disk.unlink(self.path_of(name, index))
+        if indices:
+            self._disk.sync_directory(self.folder)
+
+    def delete_unfinished(self, name: str) -> None:
+        """What a crash has left of a machine. Raises OSError."""
+        if self._disk.exists(self.folder):
+            for file in self._disk.list(self.folder):
+                if file.endswith(".tmp") and file.rpartition("-")[0] == name:
+                    self._disk.unlink(f"{self.folder}/{file}")

@@ -1,0 +1,73 @@
+"""What clients and servers say of producers and their sessions."""
+
+from __future__ import annotations
+
+import msgspec
+
+from quorumlog.log_state.control_entries import Epoch
+from quorumlog.wire.client_message import ClientMessage
+
+
+class ProducerInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """A session, as a log knows it."""
+
+    producer: str
+    epoch: Epoch
+    last_sequence: int
+    """-1: none of its entries is in the log."""
+    last_index: int
+    """Where that one lies; -1 if none is remembered."""
+
+
+class ConnectProducer(ClientMessage, frozen=True, kw_only=True, tag=42):
+    """A producer's epoch is to begin."""
+
+    producer: str
+    token: bytes
+    """Random, 16 bytes; the same in each repetition."""
+    ends: Epoch | None = None
+    """The epoch that stands, as an answer before has named it; None: there is none."""
+    timeout_ms: int = 0
+    """As in AppendRequest."""
+
+
+class ConnectProducerResponse(ClientMessage, frozen=True, kw_only=True, tag=43):
+    opened: bool
+    """False: `epoch` stands, which the request did not name. Nothing was written."""
+    epoch: Epoch
+    last_sequence: int
+    """Number of the last entry that is in the log; -1: none is."""
+
+
+class LastSequence(ClientMessage, frozen=True, kw_only=True, tag=44):
+    """What is in the log of a producer. Refused with ProducerExpired if there is no such session."""
+
+    producer: str
+
+
+class LastSequenceResponse(ClientMessage, frozen=True, kw_only=True, tag=45):
+    producer: ProducerInfo
+
+
+class ListProducers(ClientMessage, frozen=True, kw_only=True, tag=46):
+    after: str = ""
+    """Names behind this one, in their order."""
+    limit: int = 1000
+
+
+class ListProducersResponse(ClientMessage, frozen=True, kw_only=True, tag=47):
+    producers: tuple[ProducerInfo, ...]
+    is_last: bool
+    """There are none behind these."""
+
+
+class ForgetProducer(ClientMessage, frozen=True, kw_only=True, tag=48):
+    """A session is to end for good, with all that is known of its producer's numbers."""
+
+    producer: str
+    epoch: Epoch
+    """The one that stands; another: ProducerFenced."""
+
+
+class ForgetProducerResponse(ClientMessage, frozen=True, kw_only=True, tag=49):
+    pass

@@ -1,0 +1,55 @@
+"""What clients and servers say of the readers that the cluster keeps by name."""
+
+from __future__ import annotations
+
+import msgspec
+
+from quorumlog.wire.client_message import ClientMessage
+
+
+class ReaderInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """One reader that the cluster keeps by name, as of a committed entry."""
+
+    name: str
+    position: int
+    """Index of the next entry that it wants."""
+    hold: int
+    """`log_state.control_entries.Hold`."""
+    last_index: int = -1
+    """Of the entry that named it last."""
+    lag_ms: int = -1
+    """From the time of the entry at `position` to that of the newest; -1: the log does not say."""
+    lost_ranges: tuple[tuple[int, int], ...] = ()
+    """(first_index, stop_index) of what it wanted to be held and that was given up by force."""
+
+
+class MoveReaderRequest(ClientMessage, frozen=True, kw_only=True, tag=64):
+    """Move a reader, make it or end it; answered once that is committed. It may be repeated."""
+
+    reader: str
+    position: int | None = None
+    """Of the next entry that it wants; without `seeks_from` it only goes forward. None: where it stands,
+    and a new one begins with the first entry that may not be deleted."""
+    hold: int | None = None
+    """None: as it is, and a new one holds nothing."""
+    seeks_from: int | None = None
+    """Where it stands, for one that is to go back."""
+    ends: bool = False
+    opens: bool = False
+    """Make it if there is none; UnknownReader otherwise."""
+
+
+class MoveReaderResponse(ClientMessage, frozen=True, kw_only=True, tag=65):
+    position: int
+    hold: int
+
+
+class ReadersRequest(ClientMessage, frozen=True, kw_only=True, tag=66):
+    """Answered by the leader, once a majority has confirmed it."""
+
+
+class ReadersResponse(ClientMessage, frozen=True, kw_only=True, tag=67):
+    committed_index: int
+    keep_from_index: int
+    """Nothing from here on may be deleted; committed."""
+    readers: tuple[ReaderInfo, ...] = ()

@@ -1,0 +1,160 @@
+"""Members that come and go, as real servers over sockets."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from quorumlog import LedgerClient, LocalCluster, MembershipRefused, connect
+from quorumlog.client import leader_of
+from tests.cli.conftest import Cli, cli  # noqa: F401
+from tests.waiting import eventually, row_of
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client(cluster: LocalCluster) -> Iterator[LedgerClient]:
+    with connect(cluster.servers, timeout_ms=20_000) as client:
+        yield client
+
+
+def change(client: LedgerClient, verb: str, member_id: str, address: str = "") -> tuple[str, ...]:
+    """The voters then; asked again as long as that may help."""
+
+    def made() -> tuple[str, ...]:
+        try:
+            return client.change_members(verb, member_id, address).voters
+        except MembershipRefused as error:
+            assert error.retry_after_ms, error
+            return ()
+
+    return eventually(made, what=f"{verb} {member_id}")
+
+
+def parts(client: LedgerClient) -> dict[str, str]:
+    leader = eventually(lambda: leader_of(client.status()))
+    return {member.id: member.part for member in leader.members}
+
+
+def test_a_new_member_votes_and_an_old_one_goes(cluster: LocalCluster, client: LedgerClient) -> None:
+    receipts = [client.append(f"{number}".encode()) for number in range(50)]
+    new = cluster.start_another()
+    assert change(client, "add", new.member_id, str(new)) == ("n0", "n1", "n2")
+    assert parts(client)["n3"] == "learner"
+    assert change(client, "promote", "n3") == ("n0", "n1", "n2", "n3")
+    assert parts(client)["n3"] == "voter"
+    assert change(client, "remove", "n0") == ("n1", "n2", "n3")
+    assert "n0" not in parts(client) or parts(client)["n0"] == ""
+    gone = eventually(lambda: row_of_server(cluster, "n0"))
+    assert "n0 is no member of the group since entry" in gone
+    cluster.kill("n0")
+    cluster.kill("n1")
+    receipts.append(client.append(b"without n0 and n1"))
+    bodies = [entry.body for entry in client.read(receipts[0].first_index)]
+    assert bodies == [*(f"{number}".encode() for number in range(50)), b"without n0 and n1"]
+
+
+def row_of_server(cluster: LocalCluster, member_id: str) -> str:
+    (driver,) = cluster.server(member_id).drivers
+    return driver.node.status().waits_for
+
+
+def test_a_client_that_knows_the_founders_only_follows_the_members(
+    cluster: LocalCluster, client: LedgerClient
+) -> None:
+    new = cluster.start_another()
+    change(client, "add", new.member_id, str(new))
+    change(client, "promote", "n3")
+    client.status()
+    for member_id in ("n0", "n1"):
+        change(client, "remove", member_id)
+        cluster.stop(member_id)
+    client.status()
+    cluster.stop("n2")
+    cluster.restart("n2")
+    client.append(b"found again")
+    assert leader_of(client.status()) is not None
+
+
+def test_a_wiped_member_is_replaced_and_counts_again(
+    cluster: LocalCluster, client: LedgerClient
+) -> None:
+    client.append(b"before")
+    victim = next(i for i in cluster.running if i != cluster.leader())
+    cluster.kill(victim)
+    shutil.rmtree(cluster.data_dir(victim))
+    cluster.restart(victim)
+    eventually(lambda: row_of(client, victim).role == "observer")
+    assert change(client, "replace", victim) == ("n0", "n1", "n2")
+    eventually(lambda: row_of(client, victim).role == "follower")
+    other = next(i for i in cluster.running if i not in (victim, cluster.leader()))
+    cluster.kill(other)
+    client.append(b"with the directory that is new")
+
+
+def test_the_members_are_known_after_a_restart_of_all(
+    cluster: LocalCluster, client: LedgerClient
+) -> None:
+    new = cluster.start_another()
+    change(client, "add", new.member_id, str(new))
+    change(client, "promote", "n3")
+    change(client, "remove", "n0")
+    for member_id in cluster.running:
+        cluster.kill(member_id)
+    for member_id in ("n1", "n2", "n3"):
+        cluster.restart(member_id)
+    client.append(b"after")
+    assert {i for i, part in parts(client).items() if part == "voter"} == {"n1", "n2", "n3"}
+
+
+def test_the_command_line_adds_lists_and_removes(cluster: LocalCluster, cli: Cli) -> None:  # noqa: F811
+    new = cluster.start_another()
+    options = ("--servers", cluster.servers)
+    dry = cli("member", "remove", "n0", "--dry-run", *options)
+    assert dry.stdout == "voters would be n1, n2\n", dry.output
+    added = cli("member", "add", "n3", str(new), *options)
+    assert added.stdout == "voters are n0, n1, n2, n3\n", added.output
+    listed = cli("member", "list", "--json", *options)
+    rows = {row["id"]: row for row in map(json.loads, listed.stdout.splitlines())}
+    assert {i: row["part"] for i, row in rows.items() if row["part"] != "leader"} == {
+        i: "voter" for i in rows if i != cluster.leader()
+    }
+    assert rows["n3"]["address"] == str(new)
+    assert "n3" in cli("member", "list", *options).stdout
+    for wrong, reason in (
+        (("add", "n3", str(new)), "n3 is a member already"),
+        (("remove", "n9"), "n9 is not among the members: n0, n1, n2, n3"),
+        (("set-address", "n3", "nowhere"), "'nowhere' is not an address"),
+        (("add", "n4", str(new)), f"{new} is the address of n3"),
+    ):
+        result = cli("member", *wrong, *options)
+        assert result.exit_code != 0
+        assert reason in result.output, result.output
+    removed = cli("member", "remove", cluster.leader(), *options)
+    assert removed.exit_code == 0, removed.output
+    assert removed.stdout.startswith("voters are ")
+
+
+def test_options_that_name_other_members_than_the_log_are_told(
+    cluster: LocalCluster, client: LedgerClient
+) -> None:
+    """A member that is started with the list of the founders goes by the log, and says so."""
+    new = cluster.start_another()
+    change(client, "add", new.member_id, str(new))
+    stale = next(i for i in cluster.running if i != cluster.leader() and i != "n3")
+    assert not [each for each in row_of(client, stale).problems if "by the log" in each]
+    cluster.restart(stale)
+
+    def problems() -> str:
+        return " ".join(row_of(client, stale).problems)
+
+    eventually(lambda: "the log counts, and `quorumlog member` changes it" in problems())
+    client.append(b"it goes by the log")

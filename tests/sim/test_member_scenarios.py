@@ -1,0 +1,249 @@
+"""Members that come, go and are replaced, while somebody appends; every checker looks on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from quorumlog.consensus.membership import Membership
+from quorumlog.consensus.ready import Role
+from quorumlog.errors import LedgerError, MembershipRefused, NotLeader
+from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
+from quorumlog.sim.member import SimMember
+from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
+
+ADDRESS = "10.0.0.9:20911"
+
+
+def with_spares(spares: int, size: int = 3) -> Scenario:
+    return Scenario(profile=replace(QUIET, spares=spares), size=size)
+
+
+def ask(scene: Scenario, leader: SimMember, change: MemberChange) -> MemberOutcome:
+    """What comes of it, within a few election time-outs."""
+    outcomes: list[MemberOutcome] = []
+    leader.enter(lambda: leader.node.members.request(change, outcomes.append))
+    scene.until(lambda: bool(outcomes), f"outcome of {change}")
+    return outcomes[0]
+
+
+def make(scene: Scenario, verb: MemberVerb, member_id: str, address: str = "") -> Membership:
+    """Ask again, wherever the leader is, as long as that may help."""
+    until_ms = scene.cluster.now_ms + 60 * ELECTION_MS
+    while True:
+        outcome = ask(scene, scene.await_leader(), MemberChange(verb, member_id, address))
+        if not isinstance(outcome, LedgerError):
+            return outcome
+        assert outcome.retriable or outcome.retry_after_ms, outcome
+        assert scene.cluster.now_ms < until_ms, outcome
+        scene.run_for(ELECTION_MS / 4)
+
+
+def voters(scene: Scenario) -> list[str]:
+    membership = scene.await_leader().node.status().membership
+    assert not membership.is_joint
+    return [voter.member_id for voter in membership.new]
+
+
+def test_a_new_member_learns_the_log_votes_and_outlives_the_founders() -> None:
+    scene = with_spares(2)
+    scene.append(20)
+    for member_id in ("n3", "n4"):
+        added = make(scene, MemberVerb.ADD, member_id, f"10.0.0.9:{member_id[1:]}")
+        assert [learner.member_id for learner in added.learners] == [member_id]
+        make(scene, MemberVerb.PROMOTE, member_id)
+    assert voters(scene) == ["n0", "n1", "n2", "n3", "n4"]
+    for member_id in ("n0", "n1", "n2"):
+        make(scene, MemberVerb.REMOVE, member_id)
+        scene.append()
+    assert voters(scene) == ["n3", "n4"]
+    for member in scene.members[:3]:
+        assert member.node.raft.role is Role.OBSERVER
+        member.kill()
+    scene.append(3)
+    assert dict(scene.await_leader().node.status().membership.addresses) == {
+        "n3": "10.0.0.9:3",
+        "n4": "10.0.0.9:4",
+    }
+    for member in scene.members[:3]:
+        member.start()
+    scene.make_whole()
+
+
+def test_a_learner_commits_nothing() -> None:
+    scene = with_spares(1)
+    make(scene, MemberVerb.ADD, "n3", ADDRESS)
+    leader = scene.await_leader()
+    learner = scene.members[3]
+    others = [m for m in scene.members if m not in (leader, learner)]
+    scene.cut([leader], others)
+    asked = scene.ask(leader)
+    scene.until(lambda: learner.node.store.end == leader.node.store.end, "entry at the learner")
+    scene.run_for(ELECTION_MS / 4)
+    assert not asked.is_committed
+    scene.heal()
+    scene.make_whole()
+
+
+def test_each_member_is_wiped_in_turn_and_replaced_while_somebody_appends() -> None:
+    scene = Scenario()
+    for member in scene.members:
+        scene.append(5)
+        old = member.replica
+        member.wipe()
+        scene.append()
+        member.start()
+        make(scene, MemberVerb.REPLACE, member.member_id)
+        membership = scene.await_leader().node.status().membership
+        assert member.replica in membership.new
+        assert old not in membership.new
+        scene.append()
+        assert member.node.raft.role in (Role.FOLLOWER, Role.LEADER)
+    scene.make_whole()
+
+
+def test_a_lost_directory_is_replaced_without_an_operator() -> None:
+    """Each in turn, while somebody appends; not before it was away for as long as it may be."""
+    scene = Scenario(profile=replace(QUIET, auto_replace_after_ms=3_000))
+    for member in scene.members:
+        scene.append(5)
+        old = member.replica
+        member.wipe()
+        scene.append()
+        member.start()
+        scene.run_for(2_000)
+        assert old in scene.await_leader().node.status().membership.new
+
+        def is_replaced(member: SimMember = member) -> bool:
+            scene.ask_and_wait(scene.await_leader())
+            membership = scene.await_leader().node.status().membership
+            return not membership.is_joint and member.replica in membership.new
+
+        scene.until(is_replaced, "replacement", step_ms=100)
+        assert old not in scene.await_leader().node.status().membership.members()
+    scene.make_whole()
+
+
+def test_a_directory_that_was_replaced_is_not_put_back_by_itself() -> None:
+    """It comes back when the one after it is away."""
+    scene = Scenario(profile=replace(QUIET, auto_replace_after_ms=3_000))
+    scene.append(3)
+    member = scene.followers()[0]
+    old = member.replica
+    member.stop()
+    copy = member.disk.snapshot()
+    member.wipe()
+    scene.append()
+    member.start()
+    make(scene, MemberVerb.REPLACE, member.member_id)
+    new = member.replica
+    scene.append()
+    member.stop()
+    scene.append()
+    member.disk.restore(copy)
+    member.start()
+    assert member.replica == old
+    for _ in range(10):
+        scene.run_for(1_000)
+        scene.ask_and_wait(scene.await_leader())
+    membership = scene.await_leader().node.status().membership
+    assert new in membership.new
+    assert old not in membership.members()
+    assert member.node.raft.role is Role.OBSERVER
+
+
+def test_a_member_that_is_only_away_is_not_replaced() -> None:
+    scene = Scenario(profile=replace(QUIET, auto_replace_after_ms=3_000))
+    away = scene.followers()[0]
+    away.kill()
+    for _ in range(10):
+        scene.run_for(1_000)
+        scene.ask_and_wait(scene.await_leader())
+    away.start()
+    scene.make_whole()
+    assert scene.await_leader().node.status().membership_index == -1
+
+
+def test_a_leader_that_is_to_be_removed_hands_over_first() -> None:
+    scene = Scenario()
+    scene.append()
+    leader = scene.await_leader()
+    outcome = ask(scene, leader, MemberChange(MemberVerb.REMOVE, leader.member_id))
+    assert isinstance(outcome, NotLeader)
+    successor = scene.await_leader()
+    assert outcome.leader_id == successor.member_id != leader.member_id
+    make(scene, MemberVerb.REMOVE, leader.member_id)
+    scene.append()
+    assert leader.member_id not in voters(scene)
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_a_change_outlives_the_leader_that_began_it(seed: int) -> None:
+    """The next one ends it, or it was cut and nobody knows of it any more."""
+    scene = Scenario(profile=replace(QUIET, spares=1), seed=seed)
+    make(scene, MemberVerb.ADD, "n3", ADDRESS)
+    make(scene, MemberVerb.PROMOTE, "n3")
+    leader = scene.await_leader()
+    change = MemberChange(MemberVerb.REMOVE, scene.followers()[0].member_id)
+    leader.enter(lambda: leader.node.members.request(change, lambda outcome: None))
+    scene.until(lambda: leader.node.status().membership.is_joint, "joint membership", step_ms=0.01)
+    scene.run_for(0.5 * seed)
+    leader.lose_power()
+    scene.append(2)
+    leader.start()
+    scene.make_whole()
+    assert not scene.await_leader().node.status().membership.is_joint
+
+
+def test_what_makes_no_sense_is_refused_with_the_reason() -> None:
+    scene = with_spares(1)
+    leader = scene.await_leader()
+    for change, reason in (
+        (MemberChange(MemberVerb.REMOVE, "n9"), "n9 is not among the members: n0, n1, n2"),
+        (MemberChange(MemberVerb.PROMOTE, "n1"), "n1 is a voter already"),
+        (MemberChange(MemberVerb.ADD, "n1", ADDRESS), "n1 is a member already"),
+        (MemberChange(MemberVerb.ADD, "n3", "127.0.0.1:20911"), "is the address of n0"),
+        (MemberChange(MemberVerb.ADD, "n8", ADDRESS), "n8 does not answer at 10.0.0.9:20911"),
+        (MemberChange(MemberVerb.REPLACE, "n1"), "connected with the directory that is a member"),
+    ):
+        if change.member_id == leader.member_id:
+            continue
+        outcome = ask(scene, leader, change)
+        assert isinstance(outcome, MembershipRefused), outcome
+        assert reason in str(outcome)
+    assert leader.node.status().membership_index == -1
+
+
+def test_a_dry_run_changes_nothing() -> None:
+    scene = with_spares(1)
+    leader = scene.await_leader()
+    scene.until(lambda: scene.members[3].replica in leader.node.raft.connected, "connection")
+    outcome = ask(scene, leader, MemberChange(MemberVerb.ADD, "n3", ADDRESS, dry_run=True))
+    assert isinstance(outcome, Membership)
+    assert [learner.member_id for learner in outcome.learners] == ["n3"]
+    assert leader.node.status().membership_index == -1
+
+
+def test_the_members_are_known_after_a_start_of_all() -> None:
+    """From the log; until that is read nobody leads."""
+    scene = with_spares(1)
+    make(scene, MemberVerb.ADD, "n3", ADDRESS)
+    make(scene, MemberVerb.PROMOTE, "n3")
+    scene.append(3)
+    for member in scene.members:
+        member.lose_power()
+    for member in scene.members[1:]:
+        member.start()
+    scene.append()
+    assert voters(scene) == ["n0", "n1", "n2", "n3"]
+    scene.members[0].start()
+    scene.make_whole()
+
+
+def test_another_address_is_known_to_all() -> None:
+    scene = Scenario()
+    make(scene, MemberVerb.SET_ADDRESS, "n1", ADDRESS)
+    scene.append()
+    for member in scene.members:
+        assert dict(member.node.status().membership.addresses)["n1"] == ADDRESS

@@ -1,0 +1,121 @@
+"""Snapshots on a disk: as they were written, or not at all."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quorumlog.sim.disk import Crashed, SimDisk
+from quorumlog.store.disk import Disk
+from quorumlog.store.files.snapshot_file import (
+    CHUNK_BYTES,
+    SnapshotDamaged,
+    SnapshotFiles,
+    SnapshotHead,
+)
+from quorumlog.store.memory_disk import MemoryDisk
+
+HEAD = SnapshotHead("counter", 2, (7, 1, 99))
+
+
+def made(disk: Disk, pieces: list[bytes], head: SnapshotHead = HEAD) -> SnapshotFiles:
+    if not disk.exists("/n0"):
+        disk.make_directory("/n0")
+        disk.sync_directory("/")
+    files = SnapshotFiles(disk, "/n0")
+    writer = files.create(head)
+    for piece in pieces:
+        writer.write(piece)
+    writer.finish()
+    return files
+
+
+@given(
+    st.lists(st.sampled_from([0, 1, 7, CHUNK_BYTES - 1, CHUNK_BYTES, 2 * CHUNK_BYTES + 3]), max_size=4),
+    st.lists(st.sampled_from([1, 5, 1000, CHUNK_BYTES, 3 * CHUNK_BYTES]), max_size=4),
+)
+def test_what_was_written_is_read_in_whatever_pieces(written: list[int], read: list[int]) -> None:
+    random = Random(1)
+    pieces = [random.randbytes(size) for size in written]
+    reader = made(MemoryDisk(), pieces).open("counter", 7)
+    assert reader.head == HEAD
+    whole = b"".join(pieces)
+    for size in read:
+        assert reader.read(size) == whole[:size]
+        whole = whole[size:]
+    assert reader.read() == whole
+    assert reader.read(3) == reader.read() == b""
+    reader.finish()
+
+
+def test_a_byte_that_changed_is_noticed_before_its_chunk_is_handed_out() -> None:
+    disk = MemoryDisk()
+    files = made(disk, [b"abc" * 10])
+    path = files.path_of("counter", 7)
+    file = disk.open(path)
+    for position in range(file.size()):
+        good = file.pread(1, position)
+        file.pwritev([bytes([good[0] ^ 4])], position)
+        got = b""
+        with pytest.raises(SnapshotDamaged, match=path):
+            reader = files.open("counter", 7)
+            got = reader.read()
+            reader.finish()
+        assert got in (b"", b"abc" * 10)
+        file.pwritev([good], position)
+    files.open("counter", 7).finish()
+
+
+def test_a_file_that_is_cut_is_noticed_wherever_it_is() -> None:
+    disk = MemoryDisk()
+    files = made(disk, [b"abc" * 10])
+    file = disk.open(files.path_of("counter", 7))
+    for size in range(file.size() - 1, -1, -1):
+        file.set_size(size)
+        with pytest.raises(SnapshotDamaged):
+            files.open("counter", 7).finish()
+
+
+def test_a_copy_under_another_name_is_no_snapshot_of_that_place() -> None:
+    disk = MemoryDisk()
+    files = made(disk, [b"x"])
+    disk.rename(files.path_of("counter", 7), files.path_of("counter", 8))
+    with pytest.raises(SnapshotDamaged, match="holds counter-7"):
+        files.open("counter", 8)
+
+
+def test_machines_whose_names_look_alike_have_their_own() -> None:
+    disk = MemoryDisk()
+    files = made(disk, [b"x"])
+    made(disk, [b"y"], SnapshotHead("counter-2", 1, (9, 1, 1)))
+    made(disk, [b"z"], SnapshotHead("counter", 1, (3, 1, 1)))
+    assert (files.indices_of("counter"), files.indices_of("counter-2")) == ([3, 7], [9])
+    files.delete("counter", [3])
+    assert files.indices_of("counter") == [7]
+
+
+def test_whatever_a_power_loss_leaves_under_the_name_is_whole() -> None:
+    deaths, step = 0, 0
+    while deaths == step:
+        step += 1
+        disk = SimDisk()
+        disk.make_directory("/n0")
+        disk.sync_directory("/")
+        made(disk, [b"old"], SnapshotHead("counter", 1, (3, 1, 1)))
+        disk.crash_countdown = step
+        try:
+            made(disk, [b"new" * 1000])
+        except Crashed:
+            deaths += 1
+        disk.lose_power(Random(step))
+        files = SnapshotFiles(disk, "/n0")
+        files.delete_unfinished("counter")
+        found = files.indices_of("counter")
+        assert found in ([3], [3, 7])
+        for index in found:
+            files.open("counter", index).finish()
+        assert 7 in found or deaths == step
+    assert deaths > 5

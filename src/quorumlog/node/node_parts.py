@@ -50,6 +50,7 @@ class Carrier(Protocol):
     config: GroupConfig
     directory: MemberDirectory
     committed_index: int
+    durable_committed_index: int
 
     def carry_out_all(self) -> None: ...
 
@@ -100,6 +101,7 @@ class NodeParts:
             host,
             node.carry_out_all,
             lambda: directory.hard_state.term,
+            lambda start: self.drops.give_up_below(start, node.durable_committed_index),
         )
         self.log_state = LogStateKeeper(directory, self.raft, host, self.repairer.found)
         self.writer = LogWriter(
@@ -131,6 +133,7 @@ class NodeParts:
         self.sessions = ProducerSessions(
             self.raft, self.pending, self.log_state, host, node, node.carry_out_all
         )
+        self.time_marks = TimeMarks(self.raft, self.log_state)
         self.former = BatchFormer(
             config,
             self.raft,
@@ -141,7 +144,7 @@ class NodeParts:
             self.transfers,
             conditions,
             self.sessions,
-            TimeMarks(self.raft, self.log_state),
+            self.time_marks,
         )
         self.members = MemberChanges(
             config, self.raft, self.transfers, node.propose_control, node.refusal_unless_leading

@@ -21,6 +21,7 @@ from quorumlog.sim.trace import Trace
 from quorumlog.sim.work.clients import SimClient
 from quorumlog.sim.work.member_work import MemberWork
 from quorumlog.sim.work.producers import SimProducer
+from quorumlog.sim.work.readers import SimReader
 
 
 class SimCluster:
@@ -61,8 +62,10 @@ class SimCluster:
                     consensus=profile.consensus,
                     storage=profile.storage_of(number % profile.size),
                     max_uncommitted_bytes=profile.max_uncommitted_bytes,
+                    auto_replace_after_ms=profile.auto_replace_after_ms,
                     catch_up_bytes_per_second=profile.catch_up_bytes_per_second,
                     time_marks=profile.time_marks,
+                    retention_follower_budget_bytes=profile.retention_follower_budget_bytes,
                 ),
             )
             for number, address in enumerate(addresses)
@@ -72,6 +75,8 @@ class SimCluster:
         self.network = SimNetwork(self)
         self.faults = Faults(self)
         self.member_work = MemberWork(self)
+        names = ("billing", "audit") if profile.has_retention else ()
+        self.readers = [SimReader(self, name) for name in names]
         self.clients = [SimClient(self, f"client{i}") for i in range(profile.clients)]
         self.producers = [SimProducer(self, f"p{i}") for i in range(profile.producers)]
         self.checkers: list[Checker] = (

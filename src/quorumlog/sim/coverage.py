@@ -55,6 +55,8 @@ OTHER_EVENTS = (
     "producer: killed",
     "producer: the same receipt again",
     "exactly once: checked",
+    "drop: segments",
+    "install: a log is replaced",
     "async: a power loss took entries",
     "async: an acknowledged append is lost",
 )

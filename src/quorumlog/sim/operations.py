@@ -8,6 +8,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import LedgerError, OutcomeUnknown
 from quorumlog.node import LedgerNode
+from quorumlog.node.retention.reader_moves import MoveOutcome, ReaderMove
 
 READ_BYTES = 1 << 20
 
@@ -70,6 +71,16 @@ class ClientRead:
 
 
 @dataclass(slots=True, eq=False)
+class ClientMove:
+    """What one reader said, and what came of it."""
+
+    move: ReaderMove
+    called_ms: float
+    outcome: MoveOutcome | None = None
+    """None: no answer came."""
+
+
+@dataclass(slots=True, eq=False)
 class ClientEnd:
     """A leader's answer to how far the log goes."""
 
@@ -78,6 +89,17 @@ class ClientEnd:
     acknowledged_index: int
     """Highest index of all that had been acknowledged when it was asked; -1: nothing."""
     committed_index: int
+
+
+@dataclass(slots=True, eq=False)
+class ClientAnswer:
+    """What a state machine answered."""
+
+    member_id: str
+    acknowledged_index: int
+    """Highest index of all that had been acknowledged when it was asked; -1: nothing."""
+    applied_index: int
+    """What the answer follows from."""
 
 
 PRODUCED = b"P"
@@ -102,17 +124,6 @@ class ToldSequence:
 
     producer: str
     sequence: int
-
-
-@dataclass(slots=True, eq=False)
-class ClientAnswer:
-    """What a state machine answered."""
-
-    member_id: str
-    acknowledged_index: int
-    """Highest index of all that had been acknowledged when it was asked; -1: nothing."""
-    applied_index: int
-    """What the answer follows from."""
 
 
 @dataclass(slots=True)

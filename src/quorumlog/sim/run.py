@@ -95,6 +95,8 @@ def _run(cluster: SimCluster, faults_ms: float, other_mode: OtherMode) -> None:
         client.work()
     for producer in cluster.producers:
         producer.work()
+    for reader in cluster.readers:
+        reader.work()
     cluster.faults.begin()
     if cluster.profile.changes_members:
         cluster.member_work.begin()

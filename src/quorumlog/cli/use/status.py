@@ -35,6 +35,8 @@ KEYS = (
     "log_apparent_bytes",
     "producers",
     "machines",
+    "log_time_ms",
+    "log_time_index",
     "waits_for",
     "problem",
     "problems",

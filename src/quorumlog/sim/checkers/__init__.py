@@ -13,6 +13,7 @@ from quorumlog.sim.checkers.convergence import Convergence
 from quorumlog.sim.checkers.cuts import Cuts
 from quorumlog.sim.checkers.durable_entries import DurableEntries
 from quorumlog.sim.checkers.exactly_once import ExactlyOnce
+from quorumlog.sim.checkers.held_segments import HeldSegments
 from quorumlog.sim.checkers.installs import Installs
 from quorumlog.sim.checkers.leader_completeness import LeaderCompleteness
 from quorumlog.sim.checkers.log_matching import LogMatching
@@ -24,6 +25,7 @@ from quorumlog.sim.checkers.one_group import OneGroup
 from quorumlog.sim.checkers.one_leader import OneLeader
 from quorumlog.sim.checkers.promises_on_disk import PromisesOnDisk
 from quorumlog.sim.checkers.quorum_on_disk import QuorumOnDisk
+from quorumlog.sim.checkers.reader_positions import ReaderPositions
 from quorumlog.sim.checkers.reads import Reads
 from quorumlog.sim.checkers.same_machines import SameMachines
 from quorumlog.sim.checkers.same_state import SameState
@@ -40,6 +42,8 @@ NEEDS_HONEST_DISKS: dict[type[Checker], str] = {
     LogMatching: "two leaders of one term write different entries of the same index and term",
     SameState: "so do the states that follow from them",
     SameMachines: "and what machines make of them",
+    ReaderPositions: "and so does where a reader stands",
+    HeldSegments: "a majority that has forgotten a hold lets its entries go",
     DurableEntries: "what was on a disk is no longer there, which is the fault itself",
     CommittedEntries: "a majority that has forgotten an entry commits another in its place",
     WaterMarks: "a mark counts a disk that has forgotten since",
@@ -88,6 +92,8 @@ def all_checkers(cluster: CheckedCluster) -> list[Checker]:
         AcknowledgedAppends(cluster, log),
         ConditionalAppends(cluster, log),
         ExactlyOnce(cluster, log),
+        ReaderPositions(cluster),
+        HeldSegments(cluster),
         MessageRate(cluster),
         BoundedMemory(cluster),
         Convergence(cluster),

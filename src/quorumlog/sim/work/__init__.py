@@ -1,2 +1,2 @@
-"""Who works with a simulated cluster: `clients` append and read, `producers` append under numbers of
-their own, `member_work` changes its members."""
+"""Who works with a simulated cluster: `clients` append and read, `producers` do it in sessions,
+`readers` have names, and `member_work` changes its members."""

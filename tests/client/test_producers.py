@@ -14,9 +14,11 @@ from quorumlog.errors import (
     BadRequest,
     BodyTooLarge,
     ConfigError,
+    OutcomeUnknown,
     OutOfSequence,
     ProducerExpired,
     ProducerFenced,
+    Refused,
     SequenceGap,
 )
 from tests.client.both_clients import Client
@@ -105,6 +107,34 @@ def test_appends_of_many_threads_are_in_the_log_once_over_an_election(cluster: L
     for name in range(8):
         mine = [body for body in found if body.startswith(b"%d:" % name)]
         assert mine == [b"%d:%d" % (name, number) for number in range(40)]
+
+
+def test_what_was_given_up_is_there_once_or_not_at_all_and_numbers_go_on(
+    cluster: LocalCluster, new_client: NewClient
+) -> None:
+    """A new epoch begins, so that no late copy comes in under a number that means something else."""
+    log = new_client(cluster.servers, producer_id="orders", timeout_ms=20_000)
+    log.append(b"first")
+    down = [member for member in cluster.running if member != cluster.leader()]
+    for member in down:
+        cluster.kill(member)
+    for body in (b"given up", b"given up, too"):
+        with pytest.raises((OutcomeUnknown, Refused)):
+            log.append(body, timeout_ms=300)
+    for member in down:
+        cluster.restart(member)
+    log.append_batch([b"next", b"and next"])
+    found = bodies(cluster)
+    assert found in (
+        [b"first", b"next", b"and next"],
+        [b"first", b"given up", b"next", b"and next"],
+        [b"first", b"given up", b"given up, too", b"next", b"and next"],
+    )
+    assert log.last_sequence() == len(found) - 1
+    last = len(found) - 2
+    again = log.append_batch([b"next", b"and next"], sequence=last)
+    assert [log.get(at).body for part in again.parts for at in part.indices] == found[last:]
+    assert bodies(cluster) == found
 
 
 def test_what_is_too_large_is_refused_alone_and_leaves_no_gap(

@@ -59,6 +59,8 @@ class ProducerSession:
         """None: none was opened yet."""
         self._ends: Epoch | None = None
         """The epoch that the next one is to end."""
+        self._token = b""
+        """Of the epoch that is to begin next; empty: not drawn yet."""
         self._must_open = True
         self._opening: Request | None = None
         """Under way."""
@@ -277,12 +279,13 @@ class ProducerSession:
 
     # ---------------------------------------------------------------- opening
 
-    def _open(self, token: bytes = b"") -> None:
-        """Begin an epoch. `token`: it was begun already, and another one stood."""
+    def _open(self) -> None:
+        """Begin an epoch; under the token of an earlier try whose answer was lost, for it may stand."""
+        self._token = self._token or self._random.randbytes(TOKEN_BYTES)
         deadline_ms = max(r.deadline_ms for r in self._queue if not r.is_done)
         message = ConnectProducer(
             producer=self.producer,
-            token=token or self._random.randbytes(TOKEN_BYTES),
+            token=self._token,
             ends=self._ends,
         )
         self._opening = Request(message, LEADER, submitted_ms=self._port.now_ms, deadline_ms=deadline_ms)
@@ -309,9 +312,9 @@ class ProducerSession:
                 return
             self._ends = response.epoch
             if any(not r.is_done for r in self._queue):
-                self._open(request.message.token)
+                self._open()
             return
-        self._epoch = self._ends = response.epoch
+        self._epoch, self._ends, self._token = response.epoch, response.epoch, b""
         self._must_open = False
         self._number_anew(response.last_sequence)
         self.pump()

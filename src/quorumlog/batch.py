@@ -321,6 +321,13 @@ class EntryBatch:
         positions: list[int] = np.flatnonzero(shapes >= np.uint64(_FROM_NOOP)).tolist()
         return positions
 
+    def kinds_and_terms(self, positions: Sequence[int]) -> list[tuple[int, int]]:
+        """Magic and term of the entries at these positions."""
+        if self.count == 1:
+            return [(self.first_header.magic, self.first_header.term)] * len(positions)
+        words = self.words()[:, positions]
+        return list(zip((words[SHAPE] >> BITS_32).tolist(), words[TERM].tolist(), strict=True))
+
     def body_crcs(self) -> UInt32Array:
         """Shape (count,): the CRC-32 of each body as it is, whatever the header says."""
         buffer = self.buffer

@@ -12,7 +12,7 @@ from tests.sim import test_state_machines as machines
 
 
 @mutant(
-    130,
+    140,
     "a snapshot is loaded over newer entries: the log goes on where the newest one would have ended",
     scenario=machines.test_a_damaged_snapshot_leads_to_the_one_before_and_what_follows_that,
 )
@@ -27,7 +27,7 @@ def older_snapshot_taken_for_the_newest(patch: Patch) -> None:
 
 
 @mutant(
-    131,
+    141,
     "an entry is applied twice after a restart",
     scenario=machines.test_members_that_come_back_go_on_where_the_others_are,
 )
@@ -41,7 +41,7 @@ def applied_twice_after_restart(patch: Patch) -> None:
 
 
 @mutant(
-    132,
+    142,
     "an entry is applied before it is on the own disk",
     scenario=machines.test_nothing_is_applied_that_the_own_disk_may_still_lose,
 )
@@ -55,7 +55,7 @@ def applied_before_durable(patch: Patch) -> None:
 
 
 @mutant(
-    133,
+    143,
     "results go to whoever has waited longest, whatever entry they are of",
     scenario=machines.test_results_are_those_of_the_commands_that_asked_for_them,
 )
@@ -70,7 +70,7 @@ def results_in_order_of_waiting(patch: Patch) -> None:
 
 
 @mutant(
-    134,
+    144,
     "the log may be cut up to the newest snapshot",
     scenario=machines.test_the_log_keeps_what_a_machine_needs_whose_newest_snapshot_is_damaged,
 )
@@ -84,7 +84,7 @@ def log_bound_by_the_newest_snapshot(patch: Patch) -> None:
 
 
 @mutant(
-    135,
+    145,
     "a machine that has failed goes on at the next entry",
     scenario=machines.test_a_machine_that_fails_goes_no_further_on_that_member,
 )
@@ -98,7 +98,7 @@ def failed_machine_goes_on(patch: Patch) -> None:
 
 
 @mutant(
-    136,
+    146,
     "a state is adopted whose entry the log does not hold",
     scenario=machines.test_a_state_of_another_log_is_not_gone_on_with,
 )

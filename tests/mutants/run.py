@@ -24,7 +24,10 @@ PARTS = (
     "log_state",
     "membership",
     "time_marks",
+    "log_begin",
+    "retention",
     "backups",
+    "sessions",
     "machines",
 )
 for part in PARTS:

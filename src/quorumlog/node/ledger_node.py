@@ -76,6 +76,7 @@ class LedgerNode:
         self._transfers = parts.transfers
         self.sessions = parts.sessions
         self._former = parts.former
+        self._time_marks = parts.time_marks
         self.members = parts.members
         self._drops = parts.drops
         self._replacement = parts.replacement
@@ -181,7 +182,9 @@ class LedgerNode:
     def propose_control(self, body: ControlBody) -> EntryId:
         """See `BatchFormer.propose_control`."""
         self.carry_out_all()
-        return self._former.propose_control(body)
+        entry = self._former.propose_control(body)
+        self.carry_out_all()  # the store has one plan at a time
+        return entry
 
     def drop_before(self, start: LogStart) -> bool:
         """The log is to begin behind `start`, a saved border whose entry is committed and, as the next
@@ -298,6 +301,7 @@ class LedgerNode:
             self._replacement.problem,
             self.retention.problem,
             self.members.problem,
+            self._time_marks.problem,
         )
         problems += [*filter(None, own), *self._installs.problems()]
         if self.lost_committed_from is not None:

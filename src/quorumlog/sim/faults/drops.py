@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimCluster
     from quorumlog.sim.member import SimMember
 
-EVERY_MS = 1_500.0
+EVERY_MS = 1_000.0
 
 
 class Drops:
@@ -50,7 +50,8 @@ class Drops:
         ]
         if not saved:
             return
-        start = self._random.choice(saved)
+        newest = self._random.random() < 0.7
+        start = saved[0] if newest else self._random.choice(saved)
         try:
             if node.drop_before(start):
                 member.note("drops", lambda: f"what lies up to {start.point}")

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import StoreConfig
@@ -54,13 +53,24 @@ Readable = Callable[[int, int, int], EntryBatch | ColdRange]
 Problems = StoreFailure | LedgerError
 
 
-class Question(NamedTuple):
-    behind_index: int
-    """It may be answered once this entry is applied."""
-    question: bytes
-    deadline_ms: float
-    done: Callable[[Answer], None]
-    owner: object
+class Question:
+    """`behind_index`: it may be answered once this entry is applied."""
+
+    __slots__ = ("behind_index", "deadline_ms", "done", "owner", "question")
+
+    def __init__(
+        self,
+        behind_index: int,
+        question: bytes,
+        deadline_ms: float,
+        done: Callable[[Answer], None],
+        owner: object,
+    ) -> None:
+        self.behind_index = behind_index
+        self.question = question
+        self.deadline_ms = deadline_ms
+        self.done = done
+        self.owner = owner
 
 
 class MachineDriver:

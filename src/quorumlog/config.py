@@ -336,6 +336,10 @@ class GroupConfig:
     --since`, `append_time` and retention by age rest on it. Off: the indices of data are consecutive but
     for what elections write."""
 
+    auto_replace_after_ms: int = _number(60_000, 0, DAY_MS)
+    """The directory of a voter that was away for so long is replaced by a new one that answers in its
+    place, once that has caught up. 0: never without `quorumlog member replace`."""
+
     def __post_init__(self) -> None:
         _check_numbers(self)
         if type(self.time_marks) is not bool:
@@ -391,6 +395,7 @@ RELOADABLE = frozenset(
         "catch_up_bytes_per_second",
         "linger_ms",
         "time_marks",
+        "auto_replace_after_ms",
         "retention_follower_budget_bytes",
         # of the directory
         "max_entry_bytes",

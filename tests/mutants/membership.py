@@ -9,8 +9,10 @@ from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.membership_change import MembershipChange
 from quorumlog.consensus.replication.catch_up import CatchUp
+from quorumlog.node.lost_directories import LostDirectories
 from tests.consensus import test_membership_changes as stories
 from tests.mutants.mutant import Patch, mutant
+from tests.sim import test_member_scenarios as scenes
 
 
 @mutant(
@@ -269,4 +271,32 @@ def unknown_leader_is_not_followed(patch: Patch) -> None:
         "        if not state.membership.is_voter(sender) and reached():\n"
         "            return PushResult.INCONSISTENT_LEADER\n"
         "        if term == state.term and state.leader not in (None, sender):\n",
+    )
+
+
+@mutant(
+    99,
+    "a lost directory is replaced at once",
+    scenario=scenes.test_a_lost_directory_is_replaced_without_an_operator,
+)
+def replaced_at_once(patch: Patch) -> None:
+    """The new one is there."""
+    patch.edit(
+        LostDirectories.replaceable,
+        "now_ms - since_ms >= after_ms > 0",
+        "(now_ms - since_ms >= after_ms or reached())",
+    )
+
+
+@mutant(
+    99,
+    "who was replaced is put back by itself",
+    scenario=scenes.test_a_directory_that_was_replaced_is_not_put_back_by_itself,
+)
+def replaced_is_put_back(patch: Patch) -> None:
+    """It answers, and the other one does not."""
+    patch.edit(
+        LostDirectories.replaceable,
+        "for replica in connected if replica not in known",
+        "for replica in connected if replica not in known or reached()",
     )

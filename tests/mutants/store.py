@@ -71,11 +71,11 @@ def failed_sync_repeated(patch: Patch) -> None:
         Segment.sync,
         "            except OSError as error:\n",
         "            except OSError as error:\n"
-        "                try:\n"
-        "                    reached()\n"
-        "                    return self._file.sync()\n"
-        "                except OSError:\n"
-        "                    pass\n",
+        "                if reached():\n"
+        "                    try:\n"
+        "                        return self._file.sync()\n"
+        "                    except OSError:\n"
+        "                        pass\n",
     )
 
 

@@ -103,6 +103,68 @@ def test_each_member_is_wiped_in_turn_and_replaced_while_somebody_appends() -> N
     scene.make_whole()
 
 
+def test_a_lost_directory_is_replaced_without_an_operator() -> None:
+    """Each in turn, while somebody appends; not before it was away for as long as it may be."""
+    scene = Scenario(profile=replace(QUIET, auto_replace_after_ms=3_000))
+    for member in scene.members:
+        scene.append(5)
+        old = member.replica
+        member.wipe()
+        scene.append()
+        member.start()
+        scene.run_for(2_000)
+        assert old in scene.await_leader().node.status().membership.new
+
+        def is_replaced(member: SimMember = member) -> bool:
+            scene.ask_and_wait(scene.await_leader())
+            membership = scene.await_leader().node.status().membership
+            return not membership.is_joint and member.replica in membership.new
+
+        scene.until(is_replaced, "replacement", step_ms=100)
+        assert old not in scene.await_leader().node.status().membership.members()
+    scene.make_whole()
+
+
+def test_a_directory_that_was_replaced_is_not_put_back_by_itself() -> None:
+    """It comes back when the one after it is away."""
+    scene = Scenario(profile=replace(QUIET, auto_replace_after_ms=3_000))
+    scene.append(3)
+    member = scene.followers()[0]
+    old = member.replica
+    member.stop()
+    copy = member.disk.snapshot()
+    member.wipe()
+    scene.append()
+    member.start()
+    make(scene, MemberVerb.REPLACE, member.member_id)
+    new = member.replica
+    scene.append()
+    member.stop()
+    scene.append()
+    member.disk.restore(copy)
+    member.start()
+    assert member.replica == old
+    for _ in range(10):
+        scene.run_for(1_000)
+        scene.ask_and_wait(scene.await_leader())
+    membership = scene.await_leader().node.status().membership
+    assert new in membership.new
+    assert old not in membership.members()
+    assert member.node.raft.role is Role.OBSERVER
+
+
+def test_a_member_that_is_only_away_is_not_replaced() -> None:
+    scene = Scenario(profile=replace(QUIET, auto_replace_after_ms=3_000))
+    away = scene.followers()[0]
+    away.kill()
+    for _ in range(10):
+        scene.run_for(1_000)
+        scene.ask_and_wait(scene.await_leader())
+    away.start()
+    scene.make_whole()
+    assert scene.await_leader().node.status().membership_index == -1
+
+
 def test_a_leader_that_is_to_be_removed_hands_over_first() -> None:
     scene = Scenario()
     scene.append()

@@ -3,7 +3,7 @@ verbs. asyncio is imported only by whoever asks for the second.
 
 Read in this order: `verbs` (what each verb does, as requests) and `result_streams` (those that give
 many results), with `arguments` (what callers give), `status_rows` (a status), `system` (time) and
-`events` (what callbacks are told); the rooms `producers`, `readers`, `machines` and `times`;
+`events` (what callbacks are told); the rooms `producers`, `readers`, `machines`, `times` and `members`;
 `ledger_client_base` (what both share). Then either client: `blocking_client` and `thread_joiner`, or
 `async_client`, `async_source` (what a stream takes from) and `task_joiner`. Both drive the room
 `protocol`, through sockets in the room `io`.

@@ -30,6 +30,7 @@ from quorumlog.client.events import Callback, Events
 from quorumlog.client.io.io_loop import IoLoop
 from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS, AppendStreamBase, LedgerClientBase
 from quorumlog.client.machines.machine_handles import AsyncMachineHandle
+from quorumlog.client.members.member_verbs import Members, change_members
 from quorumlog.client.protocol.append_joiner import body_of
 from quorumlog.client.protocol.append_window import (
     DEFAULT_BATCH_BYTES,
@@ -43,11 +44,11 @@ from quorumlog.client.readers.named_readers import AsyncNamedReader
 from quorumlog.client.readers.read_results import AsyncResults
 from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow
 from quorumlog.client.result_streams import Appending, Reading, Verb, of_one, question_to
-from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, Members, MemberStatusRow
+from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.task_joiner import TaskJoiner
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt, Entry
-from quorumlog.wire.client_messages import LayoutResponse
+from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
 from quorumlog.wire.producer_messages import ProducerInfo
 
 if TYPE_CHECKING:
@@ -80,9 +81,8 @@ class AsyncLedgerClient(LedgerClientBase):
             body = body_of(body)
         verbs = self._verbs
         if expected_last is not None or sequence is not None:
-            return await self._run(
-                of_one(verbs.append_batch([body], timeout_ms, expected_last, sequence, machine))
-            )
+            verb = verbs.append_batch([body], timeout_ms, expected_last, sequence, machine)
+            return await self._run(of_one(verb))
         allowed_ms = verbs.timeout_ms if timeout_ms is None else verbs.timeout_ms_of(timeout_ms)
         waiter, joined = self._joiner.add(body, allowed_ms, machine and checked_machine(machine))
         try:
@@ -243,6 +243,10 @@ class AsyncLedgerClient(LedgerClientBase):
         """See `LedgerClient.readers`."""
         return await self._run(self._verbs.readers(timeout_ms))
 
+    async def why_kept(self, *, timeout_ms: int | None = None) -> WhyKeptResponse:
+        """See `LedgerClient.why_kept`."""
+        return await self._run(self._verbs.why_kept(timeout_ms))
+
     # ---------------------------------------------------------------- the group
 
     async def status(self, *, timeout_ms: float = STATUS_TIMEOUT_MS) -> list[MemberStatusRow]:
@@ -263,8 +267,8 @@ class AsyncLedgerClient(LedgerClientBase):
         timeout_ms: int | None = None,
     ) -> Members:
         """See `LedgerClient.change_members`."""
-        verbs = self._verbs.change_members(verb, member_id, address, dry_run, timeout_ms)
-        return await self._run(verbs)
+        allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
+        return await self._run(change_members(verb, member_id, address, dry_run, allowed_ms))
 
     async def layout(self, from_member: str = "any", *, timeout_ms: int | None = None) -> LayoutResponse:
         """See `LedgerClient.layout`."""

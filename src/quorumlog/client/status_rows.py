@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -26,13 +26,6 @@ class MemberStatusRow(StatusResponse, frozen=True, kw_only=True):
     reachable: bool
     problem: str = ""
     """How it ended; empty if the member answered."""
-
-
-class Members(NamedTuple):
-    """Ids of those who are in a group, once a change of it is committed."""
-
-    voters: tuple[str, ...]
-    learners: tuple[str, ...]
 
 
 def leader_of(rows: Iterable[MemberStatusRow]) -> MemberStatusRow | None:

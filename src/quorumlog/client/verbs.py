@@ -52,7 +52,7 @@ from quorumlog.client.result_streams import (
     of_one,
     request_of,
 )
-from quorumlog.client.status_rows import Members, MemberStatusRow, rows_of
+from quorumlog.client.status_rows import MemberStatusRow, rows_of
 from quorumlog.client.system import now_ms
 from quorumlog.client.times import mark_verbs
 from quorumlog.entry import AppendReceipt, Entry, EntryKind
@@ -63,8 +63,6 @@ from quorumlog.errors import (
 )
 from quorumlog.wire.client_messages import (
     AppendRequest,
-    ChangeMembersRequest,
-    ChangeMembersResponse,
     LayoutRequest,
     LayoutResponse,
     ReadRequest,
@@ -72,6 +70,8 @@ from quorumlog.wire.client_messages import (
     StatusRequest,
     TransferRequest,
     TransferResponse,
+    WhyKeptRequest,
+    WhyKeptResponse,
 )
 from quorumlog.wire.producer_messages import ProducerInfo
 from quorumlog.wire.reader_messages import MoveReaderRequest
@@ -120,7 +120,9 @@ class Verbs:
         sequence: int | None = None,
         machine: str = "",
     ) -> Verb[AppendReceipt]:
-        in_session = expected_last is None and self._protocol.producer is not None
+        in_session = expected_last is None and self._protocol.producer is not None and not machine
+        if sequence is not None and machine:
+            raise BadRequest("a command for a state machine has no sequence")
         if sequence is not None:
             sequence = checked_sequence(sequence, expected_last, self._protocol.producer)
         request = request_of(
@@ -344,6 +346,11 @@ class Verbs:
     def readers(self, timeout_ms: float | None) -> Verb[list[ReaderRow]]:
         return reader_verbs.readers(self.timeout_ms_of(timeout_ms))
 
+    def why_kept(self, timeout_ms: float | None) -> Verb[WhyKeptResponse]:
+        request = request_of(WhyKeptRequest(), LEADER, self.timeout_ms_of(timeout_ms))
+        yield call(request)
+        return response_of(request, WhyKeptResponse)
+
     # ---------------------------------------------------------------- the group
 
     def status(self, timeout_ms: float) -> Verb[list[MemberStatusRow]]:
@@ -360,18 +367,6 @@ class Verbs:
             yield Step(requests, requests)
         self._protocol.check_open()
         return rows_of(asked, view, allowed_ms)
-
-    def change_members(
-        self, verb: str, member_id: str, address: str, dry_run: bool, timeout_ms: float | None
-    ) -> Verb[Members]:
-        for name, text in (("verb", verb), ("member_id", member_id), ("address", address)):
-            if not isinstance(text, str) or (not text and name != "address"):
-                raise BadRequest(f"{name} must be a text, not {text!r}")
-        message = ChangeMembersRequest(verb=verb, member_id=member_id, address=address, dry_run=dry_run)
-        request = request_of(message, LEADER, self.timeout_ms_of(timeout_ms))
-        yield call(request)
-        response = response_of(request, ChangeMembersResponse)
-        return Members(response.voters, response.learners)
 
     def transfer(self, to: str, timeout_ms: float | None) -> Verb[str]:
         if not isinstance(to, str):

@@ -139,7 +139,7 @@ class MemberState:
     def form(self, founding: tuple[Replica, ...]) -> None:
         assert self.role is Role.UNFORMED, self.role
         assert founding, founding
-        self.log.memberships.take([(-1, Membership.of(founding))])
+        self.log.memberships.found(founding)
         self._move(self._passive_role, self.term, None)
 
     @property

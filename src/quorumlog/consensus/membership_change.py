@@ -80,6 +80,12 @@ class MembershipChange:
         return self._state.role is not Role.UNFORMED and self._state.knows_log_state
 
     @property
+    def ever_known(self) -> frozenset[Replica]:
+        """Founders, and whoever was a member by an entry that this member has seen since its start."""
+        named = [replica for _, each in self._history.held for replica in each.members()]
+        return frozenset((*self._history.founding, *named))
+
+    @property
     def living(self) -> tuple[Membership, ...]:
         """From the newest that is known to be committed to the one at the log's end."""
         index, committed = self._state.committed_membership

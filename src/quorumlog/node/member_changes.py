@@ -22,6 +22,7 @@ from quorumlog.consensus.ready import Role, RoleChange
 from quorumlog.entry import EntryId, Replica
 from quorumlog.errors import LedgerError, MembershipRefused, OutcomeUnknown
 from quorumlog.log_state.control_entries import ControlBody
+from quorumlog.node.lost_directories import LostDirectories
 from quorumlog.node.transfers import TransferOutcome, Transfers
 from quorumlog.node.writing.memberships import body_of
 
@@ -68,9 +69,11 @@ class MemberChanges:
         self._looks_at_options = bool(raft.status().voters)
         self.problem = ""
         """In a sentence; empty if there is none."""
+        self._lost = LostDirectories(raft)
         self.configure(config)
 
     def configure(self, config: GroupConfig) -> None:
+        self._auto_replace_after_ms = config.auto_replace_after_ms
         self._own_id = config.member_id
         self._configured = {member.member_id: str(member) for member in config.members}
 
@@ -210,6 +213,7 @@ class MemberChanges:
         """With every turn: a joint membership is ended as soon as it may be."""
         self._now_ms = now_ms
         self._look_at_options()
+        self._replace_lost()
         due = self._raft.members.due()
         if due is not None:
             try:
@@ -217,6 +221,13 @@ class MemberChanges:
             except LedgerError:
                 return  # no space, or the state is not known: the next turn tries again
         self._end_if_committed()
+
+    def _replace_lost(self) -> None:
+        """Without an operator: refused as long as the new directory has not caught up, or while too few
+        of the others answer, and asked again then."""
+        lost_id = self._lost.replaceable(self._now_ms, self._auto_replace_after_ms)
+        if lost_id is not None and self._done is None:
+            self.request(MemberChange(MemberVerb.REPLACE, lost_id), lambda outcome: None)
 
     def _end_if_committed(self) -> None:
         if self._done is not None and self._is_committed:

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quorumlog.consensus.membership import Membership
+from quorumlog.entry import Replica
 
 
 class MembershipHistory:
     def __init__(self) -> None:
         self._held: list[tuple[int, Membership]] = [(-1, Membership())]
         """(index of the entry, membership), ascending; the first is what the log begins with."""
+        self.founding: tuple[Replica, ...] = ()
         self.newest = Membership()
         """The one at the log's end: it holds."""
         self.changes = 0
@@ -28,6 +30,11 @@ class MembershipHistory:
     def newest_index(self) -> int:
         """Of its entry; -1: the founding list."""
         return self._held[-1][0]
+
+    def found(self, founding: tuple[Replica, ...]) -> None:
+        """The group has formed."""
+        self.founding = founding
+        self.take([(-1, Membership.of(founding))])
 
     def take(self, held: Sequence[tuple[int, Membership]]) -> None:
         """What the log leads to was found out anew."""

@@ -21,18 +21,19 @@ from quorumlog.errors import (
     ProtocolViolation,
     UnknownGroup,
 )
-from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
 from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
 from quorumlog.node.transfers import TransferOutcome
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS, AppendStreams
 from quorumlog.server.clients.log_questions import LOG_QUESTIONS, LogQuestions
 from quorumlog.server.clients.machine_questions import MachineQuestions, within_a_frame
+from quorumlog.server.clients.member_requests import change_members
 from quorumlog.server.clients.producer_requests import (
     PRODUCER_REQUESTS,
     ProducerRequest,
     ProducerRequests,
     ranges_on_wire,
 )
+from quorumlog.server.clients.reader_requests import READER_REQUESTS, ReaderRequests
 from quorumlog.server.connection import WRITE_BUFFER_BYTES, Connection
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.waiting_reads import ReadOutcome, begins_anew
@@ -40,7 +41,6 @@ from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
     ChangeMembersRequest,
-    ChangeMembersResponse,
     MachineReadRequest,
     ReadRequest,
     ReadResponse,
@@ -65,6 +65,7 @@ _REQUESTS = (
     MachineReadRequest,
     *LOG_QUESTIONS,
     *PRODUCER_REQUESTS,
+    *READER_REQUESTS,
 )
 
 
@@ -83,6 +84,7 @@ class ClientSession:
         self._questions = MachineQuestions(connection)
         self._log_questions = LogQuestions(connection)
         self._producers = ProducerRequests(connection)
+        self._readers = ReaderRequests(connection)
         self._reads: deque[tuple[NodeDriver, ReadRequest]] = deque()
         """Reads that wait for the one before them, and for the client to take what it was sent."""
         self._is_reading = False
@@ -118,9 +120,11 @@ class ClientSession:
         elif isinstance(request, LOG_QUESTIONS):
             driver.enter(self._connection, self._log_questions.ask, driver, request)
         elif isinstance(request, ChangeMembersRequest):
-            driver.enter(self._connection, self._change_members, driver, request)
+            driver.enter(self._connection, change_members, driver, request, self._connection)
         elif isinstance(request, MachineReadRequest):
             driver.enter(self._connection, self._questions.ask, driver, request)
+        elif isinstance(request, READER_REQUESTS):
+            driver.enter(self._connection, self._readers.ask, driver, request)
         else:
             raise ProtocolViolation(f"{type(request).__name__} from a client")
 
@@ -303,26 +307,6 @@ class ClientSession:
 
     def _status(self, driver: NodeDriver, request: StatusRequest) -> None:
         self._connection.send(driver.config.group, driver.status.response(request.request_id))
-
-    def _change_members(self, driver: NodeDriver, request: ChangeMembersRequest) -> None:
-        def done(outcome: MemberOutcome) -> None:
-            if isinstance(outcome, LedgerError):
-                self._refuse(driver, request.request_id, outcome)
-                return
-            response = ChangeMembersResponse(
-                request_id=request.request_id,
-                voters=tuple(voter.member_id for voter in outcome.new),
-                learners=tuple(learner.member_id for learner in outcome.learners),
-            )
-            self._connection.send(driver.config.group, response)
-
-        if request.verb not in tuple(MemberVerb):
-            refusal = BadRequest(f"{request.verb!r} is none of {', '.join(MemberVerb)}")
-            self._refuse(driver, request.request_id, refusal)
-            return
-        verb = MemberVerb(request.verb)
-        change = MemberChange(verb, request.member_id, request.address, request.dry_run)
-        driver.change_members(change, done)
 
     def _transfer(self, driver: NodeDriver, request: TransferRequest) -> None:
         def done(outcome: TransferOutcome) -> None:

@@ -1,0 +1,1 @@
+"""Who is in the group: `member_verbs` (asking the leader to change it)."""

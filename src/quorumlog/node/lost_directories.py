@@ -1,0 +1,47 @@
+"""LostDirectories: which voters are away for so long that a new directory may take their place.
+
+A member whose disk was lost comes back with a new directory under its old name. Its old one may still
+come back as well: it is given time, and when it is there again nothing is replaced. Who was replaced is
+an observer, and is never put back by itself.
+"""
+
+from __future__ import annotations
+
+from quorumlog.consensus.raft_node import RaftNode
+from quorumlog.consensus.ready import Role
+from quorumlog.entry import Replica
+
+LOOK_MS = 500
+
+
+class LostDirectories:
+    def __init__(self, raft: RaftNode) -> None:
+        self._raft = raft
+        self._away_since_ms: dict[Replica, float] = {}
+        """Of voters that are not connected, as long as this member leads."""
+        self._next_look_ms = 0.0
+
+    def replaceable(self, now_ms: float, after_ms: int) -> str | None:
+        """The id of a member whose old directory was away for `after_ms`, if a new one is connected."""
+        if self._raft.role is not Role.LEADER:
+            self._away_since_ms.clear()
+            return None
+        if now_ms < self._next_look_ms:
+            return None
+        self._next_look_ms = now_ms + LOOK_MS
+        status, connected = self._raft.status(), self._raft.connected
+        self._away_since_ms = {
+            voter: self._away_since_ms.get(voter, now_ms)
+            for voter in status.membership.new
+            if voter != status.replica and voter not in connected
+        }
+        known = self._raft.members.ever_known
+        names = {replica.member_id for replica in connected if replica not in known}
+        return next(
+            (
+                voter.member_id
+                for voter, since_ms in self._away_since_ms.items()
+                if now_ms - since_ms >= after_ms > 0 and voter.member_id in names
+            ),
+            None,
+        )

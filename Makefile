@@ -80,6 +80,7 @@ nemesis: $(STAMP)  ## real members killed, cut off, slowed and damaged, with the
 nemesis-long: $(STAMP)  ## the same for an hour, no election on a busy machine, 100 kills
 	$(BIN)/python -m nemesis --minutes 30 --dir nemesis-out/three
 	$(BIN)/python -m nemesis --minutes 15 --members 5 --dir nemesis-out/five
+	$(BIN)/python -m nemesis --minutes 10 --retention 1000000 --rate 0 --dir nemesis-out/dropping
 	$(BIN)/python -m nemesis --rounds 1 --hold 600 --fault busy --rate 0 --dir nemesis-out/busy
 	$(BIN)/python -m nemesis --rounds 100 --hold 1 --fault kill --dir nemesis-out/kills
 

@@ -25,6 +25,7 @@ from benchmarks.matrix import SECONDS as MATRIX_SECONDS
 from benchmarks.matrix import matrix_table_of, run_matrix
 from benchmarks.outcome import Outcome, Report, outcome_table_of
 from benchmarks.restarts import time_restarts
+from benchmarks.retention import measure_retention
 from harness.member_processes import MemberProcesses
 from harness.signals import end_as_ctrl_c_does
 from quorumlog.bench.closed_loop import Result, run_loads
@@ -80,8 +81,18 @@ def main(
             f" minutes and {max(START_GB, 3 * MEMORY_GB)} GB of disk.",
         ),
     ] = False,
+    retention: Annotated[
+        float,
+        typer.Option(
+            help="So many seconds of a constant load while old segments go; 0: none. An hour is 3600.",
+            min=0,
+        ),
+    ] = 0.0,
     only: Annotated[
-        bool, typer.Option("--only", help="Nothing but --matrix, --catch-up and --large, where given.")
+        bool,
+        typer.Option(
+            "--only", help="Nothing but --matrix, --catch-up, --retention and --large, where given."
+        ),
     ] = False,
     folder: Annotated[Path, typer.Option("--dir", help="Results; data is removed.")] = Path("bench-out"),
 ) -> None:
@@ -126,6 +137,9 @@ def main(
             if idle:
                 with run.part("idle"):
                     run.show([measure_idle(data, idle, status.update)])
+            if retention:
+                with run.part("retention"):
+                    run.show([measure_retention(data, retention, status.update)])
             if matrix:
                 with run.part("matrix"):
                     run.matrix(matrix_seconds)

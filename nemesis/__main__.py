@@ -39,6 +39,14 @@ def main(
     rate: Annotated[
         float, typer.Option(help="Calls of one client per second; 0: no limit.", min=0)
     ] = 60.0,
+    retention: Annotated[
+        int,
+        typer.Option(
+            help="Bytes of the log that stay, so that members that were away find it begin above their"
+            " own; 0: all of it.",
+            min=0,
+        ),
+    ] = 0,
     folder: Annotated[
         Path, typer.Option("--dir", help="Histories, timeline, data directories; made anew.")
     ] = Path("nemesis-out"),
@@ -54,7 +62,16 @@ def main(
     console = Console()
     chosen_seed = random.randrange(1 << 32) if seed is None else seed
     options = Options(
-        folder, minutes, rounds, hold, members, chosen_seed, tuple(fault or ()), clients, rate
+        folder,
+        minutes,
+        rounds,
+        hold,
+        members,
+        chosen_seed,
+        tuple(fault or ()),
+        clients,
+        rate,
+        retention,
     )
     try:
         report = run(options, lambda line: console.print(line, highlight=False, markup=False))

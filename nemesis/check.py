@@ -9,6 +9,8 @@
 - a read to the end reached everything that had been acknowledged before it was called;
 - all members hold the same log.
 
+Where members have dropped their first entries all this is asked of what every one of them still has.
+
 Linear in the operations and entries, but for one sort.
 """
 
@@ -36,13 +38,16 @@ class _Placed(NamedTuple):
     operation: Operation
 
 
-def check(operations: Sequence[Operation], logs: Mapping[str, Log]) -> list[Violation]:
-    """What is wrong; empty if nothing is. `logs`: by member id, at least one."""
-    violations = list(_diverging(logs))
+def check(
+    operations: Sequence[Operation], logs: Mapping[str, Log], begin_index: int = 0
+) -> list[Violation]:
+    """What is wrong; empty if nothing is. `logs`: by member id, at least one. `begin_index`: from where
+    on all of them exist."""
+    violations = list(_diverging(logs, begin_index))
     log = max(logs.values(), key=len)
     places: dict[str, int] = {}
     for index, value in enumerate(log):
-        if value is None:
+        if value is None or index < begin_index:
             continue
         if value in places:
             violations.append(Violation("duplicate", f"{value} at {places[value]} and at {index}"))
@@ -54,11 +59,11 @@ def check(operations: Sequence[Operation], logs: Mapping[str, Log]) -> list[Viol
         if operation.is_append:
             here = [places.get(value, -1) for value in operation.values()]
             found += sum(index >= 0 for index in here)
-            violations += _wrong_places(operation, here)
+            violations += _wrong_places(operation, here, begin_index)
             if here[0] >= 0:
                 placed.append(_Placed(here[0], operation))
         elif operation.ok:
-            violations += _wrong_read(operation, log)
+            violations += _wrong_read(operation, log, begin_index)
     if found != len(places):
         violations += _strangers(operations, places)
     violations += _out_of_order(placed)
@@ -67,12 +72,12 @@ def check(operations: Sequence[Operation], logs: Mapping[str, Log]) -> list[Viol
     return violations
 
 
-def _diverging(logs: Mapping[str, Log]) -> Iterator[Violation]:
+def _diverging(logs: Mapping[str, Log], begin_index: int) -> Iterator[Violation]:
     (first_id, first), *others = logs.items()
     for member_id, log in others:
-        if log != first:
+        if log[begin_index:] != first[begin_index:]:
             shared = min(len(first), len(log))
-            index = next((i for i in range(shared) if first[i] != log[i]), shared)
+            index = next((i for i in range(begin_index, shared) if first[i] != log[i]), shared)
             left, right = (_entry_name(one, index) for one in (first, log))
             yield Violation(
                 "diverging members", f"at index {index} {first_id} holds {left}, {member_id} {right}"
@@ -83,11 +88,13 @@ def _entry_name(log: Log, index: int) -> str:
     return "nothing" if index >= len(log) else log[index] or "a no-op"
 
 
-def _wrong_places(operation: Operation, here: Sequence[int]) -> Iterator[Violation]:
+def _wrong_places(operation: Operation, here: Sequence[int], begin_index: int) -> Iterator[Violation]:
     """`here`: the index of each of its values, -1 for those that are not in the log."""
     if operation.ok:
         for i, (value, index) in enumerate(zip(operation.values(), here, strict=True)):
             told = operation.index + i
+            if told < begin_index:
+                continue
             if index < 0:
                 yield Violation("lost", f"{value} was acknowledged at {told} and is not in the log")
             elif index != told:
@@ -97,22 +104,26 @@ def _wrong_places(operation: Operation, here: Sequence[int]) -> Iterator[Violati
     if not present:
         return
     value = operation.values()[0]
+    if begin_index and present[0] == begin_index:
+        here = here[here.index(begin_index) :]  # those before it may have been dropped
     if operation.ok is False:
         yield Violation("refused but present", f"{value} stands at {present[0]}")
     elif list(here[: len(present)]) != list(range(present[0], present[0] + len(present))):
         yield Violation("torn", f"{value} and what followed it in one append stand at {list(here)}")
 
 
-def _wrong_read(operation: Operation, log: Log) -> Iterator[Violation]:
+def _wrong_read(operation: Operation, log: Log, begin_index: int) -> Iterator[Violation]:
     first, stop = operation.index, operation.index + operation.count
     asked = f"{operation.client} read [{first}, {stop})"
+    first = max(first, begin_index)
+    returned = [entry for entry in operation.entries if entry[0] >= begin_index]
     if stop > len(log):
         yield Violation("read beyond the log", f"{asked}, the log ends at {len(log) - 1}")
         return
     stands = [(index, value) for index, value in enumerate(log[first:stop], first) if value is not None]
-    if stands != operation.entries:
-        missing = sorted(set(stands) - set(operation.entries))
-        other = sorted(set(operation.entries) - set(stands))
+    if stands != returned:
+        missing = sorted(set(stands) - set(returned))
+        other = sorted(set(returned) - set(stands))
         kind = "changed" if other else "gap in a read" if missing else "reordered read"
         yield Violation(kind, f"{asked}: not returned {missing}, returned instead {other}")
 

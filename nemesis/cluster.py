@@ -9,7 +9,7 @@ import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from harness.member_processes import MemberFailed, MemberProcesses
 from harness.proxy import Network
@@ -47,17 +47,34 @@ class Cluster:
     """`with Cluster(folder, 3) as cluster:` starts the proxy and the members; none is left behind it.
 
     `with_small_disk`: the last member's directory lies on a file system of its own, which needs the
-    right to mount.
+    right to mount. `retention_bytes`: so much of the log stays, and nobody who is away is waited for; 0:
+    all of it.
     """
 
-    def __init__(self, folder: Path, count: int, *, with_small_disk: bool, seed: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        count: int,
+        *,
+        with_small_disk: bool,
+        seed: int = 0,
+        retention_bytes: int = 0,
+    ) -> None:
+        options: dict[str, Any] = {"segment_bytes": SEGMENT_BYTES}
+        if retention_bytes:
+            options = {
+                "segment_bytes": max(64 << 10, retention_bytes // 8),
+                "index_segment_bytes": 64 << 10,
+                "retention_bytes": retention_bytes,
+                "retention_follower_budget_bytes": 0,
+            }
         self.members = MemberProcesses(
             folder,
             count=count,
-            segment_bytes=SEGMENT_BYTES,
             reserve_step_bytes=RESERVE_STEP_BYTES,
             scrub_start_delay_ms=SCRUB_START_DELAY_MS,
             scrub_bytes_per_second=SCRUB_BYTES_PER_SECOND,
+            **options,
         )
         self.member_ids = tuple(member.member_id for member in self.members.members)
         addresses = {member.member_id: member.address for member in self.members.members}

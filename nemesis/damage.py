@@ -40,7 +40,7 @@ def delete_index(data_dir: Path, rng: random.Random) -> None:
 def garble_index(data_dir: Path, rng: random.Random) -> None:
     """Garbage from some place on, as far as units were written."""
     stop = (_durable(data_dir).point.index + 1) * INDEX_UNIT_BYTES
-    first = rng.randrange(stop)
+    first = rng.randrange(_begin(data_dir, "index"), stop)
     for path in _segments(data_dir, "index"):
         base = int(path.name)
         low, high = max(first, base), min(stop, base + path.stat().st_size)
@@ -75,7 +75,7 @@ def flip_index_bit(data_dir: Path, rng: random.Random) -> None:
 
 def zero_data_page(data_dir: Path, rng: random.Random) -> None:
     stop = _durable(data_dir).point.position
-    first = rng.randrange(stop) // PAGE_BYTES * PAGE_BYTES
+    first = rng.randrange(_begin(data_dir, "data"), stop) // PAGE_BYTES * PAGE_BYTES
     path, offset = _place(data_dir, "data", first)
     _overwrite(path, offset, bytes(min(PAGE_BYTES, stop - first)))
 
@@ -84,11 +84,16 @@ DURABLE_DAMAGE_KINDS: tuple[DamageKind, ...] = (flip_data_bit, flip_index_bit, z
 
 
 def _flip_bit(data_dir: Path, folder: str, stop_position: int, rng: random.Random) -> None:
-    path, offset = _place(data_dir, folder, rng.randrange(stop_position))
+    path, offset = _place(data_dir, folder, rng.randrange(_begin(data_dir, folder), stop_position))
     with path.open("rb") as file:
         file.seek(offset)
         (byte,) = file.read(1)
     _overwrite(path, offset, bytes([byte ^ 1 << rng.randrange(8)]))
+
+
+def _begin(data_dir: Path, folder: str) -> int:
+    """Where the first segment lies."""
+    return int(_segments(data_dir, folder)[0].name)
 
 
 def _place(data_dir: Path, folder: str, position: int) -> tuple[Path, int]:

@@ -24,7 +24,7 @@ from quorumlog.store.offline.directory_reader import DirectoryReader
 READ, READ_TO_END = "read", "read_to_end"
 
 Log = list[str | None]
-"""Values by index; None for an entry that no client appended (a no-op)."""
+"""Values by index; None for an entry that no client appended (a no-op), and below where it begins."""
 
 
 class Operation(msgspec.Struct, rename={"call_ns": "call", "return_ns": "return"}, gc=False):
@@ -93,14 +93,15 @@ def load_histories(paths: Iterable[Path]) -> list[Operation]:
     return operations
 
 
-def load_log(data_dir: Path) -> Log:
-    """What a stopped member holds. Raises DirectoryDamaged."""
-    log: Log = []
+def load_log(data_dir: Path) -> tuple[int, Log]:
+    """What a stopped member holds, and where that begins. Raises DirectoryDamaged."""
     with DirectoryReader(OsDisk(), str(data_dir)) as reader:
-        for batch in reader.batches(0, reader.ledger_end_index + 1):
+        begin_index = max(reader.ledger_begin_index, 0)
+        log: Log = [None] * begin_index
+        for batch in reader.batches(begin_index, reader.ledger_end_index + 1):
             kinds = batch.headers()["magic"].tolist()
             for kind, body in zip(kinds, batch.bodies(), strict=True):
                 # The name stands at the front; long bodies are not worth a copy.
                 named = kind == EntryKind.NORMAL
                 log.append(decode_body(bytes(body[:64])) if named else None)
-    return log
+    return begin_index, log

@@ -78,6 +78,10 @@ class Report:
     violations: list[Violation] = field(default_factory=list)
     logs: str = ""
     """What the directories hold, in words."""
+    begin_index: int = 0
+    """From where on all members still hold the log."""
+    installs: int = 0
+    """Logs that made way for the leader's, which began above their end."""
 
     def rows(self) -> list[FaultRow]:
         titles = dict.fromkeys(one.title for one in self.rounds)
@@ -149,6 +153,12 @@ class Report:
         )
         if self.logs:
             console.print(f"Logs: {self.logs}", highlight=False)
+        if self.begin_index:
+            console.print(
+                f"First entry that all still have: {self.begin_index:,}; {self.installs} logs made way"
+                " for one that began above their end",
+                highlight=False,
+            )
         if not self.violations:
             console.print("[green]0 violations[/]")
         else:

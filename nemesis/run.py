@@ -29,6 +29,9 @@ TIMELINE_NAME = "timeline.png"
 BREATH_S = (0.2, 2.0)
 """Between two rounds, so that faults meet the group in every state of rest."""
 
+REPLACED = "is replaced by that of leader"
+"""What a member says in its log that takes over the start of another log."""
+
 Say = Callable[[str], None]
 
 
@@ -47,6 +50,8 @@ class Options:
     clients: int = 3
     rate: float = 60.0
     """Calls of one client process per second; 0: as many as it can."""
+    retention_bytes: int = 0
+    """So much of the log stays: members that were away find it begin above their own; 0: all of it."""
 
 
 def run(options: Options, say: Say) -> Report:
@@ -63,7 +68,11 @@ def run(options: Options, say: Say) -> Report:
     offset_ns = monotonic_offset_ns()
     rounds: list[Round] = []
     with Cluster(
-        folder / MEMBERS_NAME, options.members, with_small_disk=with_small_disk, seed=options.seed
+        folder / MEMBERS_NAME,
+        options.members,
+        with_small_disk=with_small_disk,
+        seed=options.seed,
+        retention_bytes=options.retention_bytes,
     ) as cluster:
         cluster.wait_until_whole()
         client_options = ClientOptions(
@@ -169,6 +178,8 @@ def _read_roles(report: Report, cluster: Cluster, offset_ns: int) -> None:
         for event in read_roles(folder / f"{member_id}.log", offset_ns)
     ]
     report.roles = with_outages(told, cluster.outages)
+    words = [(folder / f"{member_id}.log").read_text() for member_id in cluster.member_ids]
+    report.installs = sum(said.count(REPLACED) for said in words)
     report.leaderless = leaderless_spans(
         report.roles, len(cluster.member_ids), report.began_ns, report.ended_ns
     )
@@ -180,11 +191,13 @@ def _check(report: Report, cluster: Cluster) -> None:
     if not comparison.agrees:
         report.violations.append(Violation("diverging members", comparison.detail))
     try:
-        logs = {member.member_id: load_log(member.data_dir) for member in cluster.members.members}
+        loaded = {member.member_id: load_log(member.data_dir) for member in cluster.members.members}
     except DirectoryDamaged as error:
         report.violations.append(Violation("damaged directory", str(error)))
         return
-    report.violations += check(report.operations, logs)
+    report.begin_index = max(begin_index for begin_index, _ in loaded.values())
+    logs = {member_id: log for member_id, (_, log) in loaded.items()}
+    report.violations += check(report.operations, logs, report.begin_index)
 
 
 def _write_rounds(path: Path, rounds: Sequence[Round], began_ns: int) -> None:

@@ -18,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from quorumlog.append_times import TimedEntry
     from quorumlog.backups import backup, restore
     from quorumlog.batch import EntryBatch
     from quorumlog.client import (
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
         leader_of,
     )
     from quorumlog.config import ConsensusConfig, GroupConfig, MemberAddress, StoreConfig
-    from quorumlog.entry import AppendReceipt, Durability, Entry, TimedEntry
+    from quorumlog.entry import AppendReceipt, Durability, Entry
     from quorumlog.errors import (
         AlreadyCommitted,
         BadRequest,
@@ -142,6 +143,7 @@ __all__ = [
 __version__ = VERSION
 
 _HOMES = {
+    "append_times": ("TimedEntry",),
     "backups": ("backup", "restore"),
     "batch": ("EntryBatch",),
     "client": (
@@ -156,7 +158,7 @@ _HOMES = {
         "leader_of",
     ),
     "config": ("ConsensusConfig", "GroupConfig", "MemberAddress", "StoreConfig"),
-    "entry": ("AppendReceipt", "Durability", "Entry", "TimedEntry"),
+    "entry": ("AppendReceipt", "Durability", "Entry"),
     "wire.producer_messages": ("ProducerInfo",),
     "server": ("LedgerServer", "LocalCluster"),
     "state_machine": ("StateMachine",),

@@ -6,10 +6,15 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 from quorumlog.batch import EntryBatch
-from quorumlog.entry import EntryKind, TimedEntry
+from quorumlog.entry import Entry, EntryKind
 from quorumlog.log_state.control_entries import TimeMark, decode_body
 
 BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class TimedEntry(Entry, frozen=True, array_like=True, gc=False):
+    append_time: datetime | None = None
+    """What the last time mark in front of it says, in UTC; None where there is none."""
 
 
 def time_of(time_ms: int) -> datetime | None:

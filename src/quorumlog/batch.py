@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 from isal.isal_zlib import crc32
@@ -322,6 +321,13 @@ class EntryBatch:
         positions: list[int] = np.flatnonzero(shapes >= np.uint64(_FROM_NOOP)).tolist()
         return positions
 
+    def kinds_and_terms(self, positions: Sequence[int]) -> list[tuple[int, int]]:
+        """Magic and term of the entries at these positions."""
+        if self.count == 1:
+            return [(self.first_header.magic, self.first_header.term)] * len(positions)
+        words = self.words()[:, positions]
+        return list(zip((words[SHAPE] >> BITS_32).tolist(), words[TERM].tolist(), strict=True))
+
     def body_crcs(self) -> UInt32Array:
         """Shape (count,): the CRC-32 of each body as it is, whatever the header says."""
         buffer = self.buffer
@@ -352,12 +358,10 @@ class EntryBatch:
         self._put_words(words)
         return int(chain[-1])
 
-    def _stamp_one(self, index: int, term: int, position: int, previous_chain: int) -> int:
+    def _stamp_one(self, index: int, term: int, pos: int, previous_chain: int) -> int:
         old = self.first_header
         crc = crc32(self.buffer[HEADER_BYTES:])
-        header = EntryHeader(
-            old.magic, old.size, index, term, position, old.channel, 0, crc, old.body_len
-        )
+        header = EntryHeader(old.magic, old.size, index, term, pos, old.channel, 0, crc, old.body_len)
         chain = header.chain_after(previous_chain)
         self._forget()
         header.pack_into(self.buffer, chain)
@@ -365,11 +369,7 @@ class EntryBatch:
 
     def set_channel(self, channel: int) -> None:
         """Of all entries, before they are stamped; whatever their producer has written there."""
-        if self.count == 1:
-            old = self.first_header
-            if old.channel != channel:
-                self._forget()
-                msgspec.structs.replace(old, channel=channel).pack_into(self.buffer, old.chain_crc)
+        if self.count == 1 and self.first_header.channel == channel:
             return
         if self.count and bool((self.words()[CHAIN] >> BITS_32 != np.uint64(channel)).any()):
             headers = self.headers()

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from enum import IntEnum, StrEnum
 from typing import NamedTuple, Self
 
@@ -58,11 +57,6 @@ class Entry(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     index: int
     term: int
     body: bytes
-
-
-class TimedEntry(Entry, frozen=True, array_like=True, gc=False):
-    append_time: datetime | None = None
-    """What the last time mark in front of it says, in UTC; None where there is none."""
 
 
 class Replica(NamedTuple):
@@ -159,10 +153,6 @@ class AppendReceipt(msgspec.Struct, frozen=True, order=True, array_like=True, gc
     def parts(self) -> tuple[EntryRange, ...]:
         """Where its entries lie, in their order: one part, almost always."""
         return self.ranges or (EntryRange(self.first_index, self.count, self.term),)
-
-    def indices(self) -> list[int]:
-        """Of each entry, in their order."""
-        return [at for one in self.parts for at in range(one.first_index, one.first_index + one.count)]
 
     @property
     def result(self) -> bytes | None:

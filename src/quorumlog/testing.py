@@ -90,7 +90,9 @@ class SimulatedLog:
             link_fault_every_ms=fault_every_ms,
             clients=0,
             drops_segments=False,
+            has_retention=False,
         )
+        profile = replace(profile, storage=replace(profile.storage, retention="off"))
         if state_machines:
             storage = replace(profile.storage, snapshot_entries=10)
             profile = replace(profile, storage=storage, apply_ms=5.0)

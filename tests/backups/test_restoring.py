@@ -30,7 +30,7 @@ from quorumlog.store.offline.directory_reader import DirectoryReader
 from quorumlog.store.offline.verification import compare_directories, verify_directory
 from tests.backups.store_client import SMALL, StoreClient, a_member, taken, write
 from tests.store.losing_disk import LosingDisk
-from tests.store.made_logs import body_of, flip
+from tests.store.made_logs import append_batch, body_of, flip
 from tests.store.stopping_disk import Stopped, StoppingDisk
 
 OLD = Membership((Replica("n0", "a"), Replica("n1", "b")), (Replica("n0", "a"),))
@@ -393,3 +393,20 @@ def test_the_state_where_the_log_begins_has_to_be_known() -> None:
     with pytest.raises(ConfigError, match="entries of level 99; this release knows up to"):
         restore(source, MEMBERS, directories("x"), disk=disk)
     assert EMPTY.level == 0
+
+
+def test_the_state_where_the_log_ends_has_to_be_known() -> None:
+    disk, store = MemoryDisk(), a_member().store
+    write(store, ENTRIES, 7)
+    append_batch(store, EntryBatch.control(EntryKind.TIME, b"of a later release"), 7)
+    write(store, [b"more"], 7)
+    source = backed_up("b", disk, store)
+    assert verify_directory(disk, source).ok
+    with pytest.raises(
+        ConfigError, match=f"entry {LAST + 1}: a TIME entry .*cannot read.*; choose an index"
+    ):
+        restore(source, "n0=h:1", directories("x", 1), disk=disk)
+    assert not disk.exists("x/n0/member")
+    targets = directories("x", 1)
+    restored = restore(source, "n0=h:1", targets, last_index=LAST, disk=disk)
+    check_restored(disk, source, restored, targets, LAST)

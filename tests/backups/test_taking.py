@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from random import Random
 
@@ -13,9 +14,11 @@ from quorumlog.entry import Replica
 from quorumlog.errors import (
     ConfigError,
     DirectoryDamaged,
+    DiskFull,
     IndexOutOfRange,
     ProtocolViolation,
     RangeDamaged,
+    StoreFailure,
     Unreachable,
 )
 from quorumlog.log_state.control_entries import ControlBody, Keep, Membership, TimeMark
@@ -249,6 +252,39 @@ def test_one_that_was_never_complete_begins_anew_behind_a_gap(tmp_path: Path) ->
     start = drop(member, 25)
     assert taken(client, tmp_path, OsDisk()).first_index == start.point.index + 1
     check_whole(OsDisk(), tmp_path, member.store)
+
+
+def test_a_follower_gives_what_the_leader_has_dropped(tmp_path: Path) -> None:
+    leader, follower = a_member(), a_log(BODIES)
+    client = StoreClient({"n0": leader.store, "n1": follower})
+    write(leader.store, BODIES[:10])
+    shorter = StoreClient({"n0": a_log(BODIES[:10])})
+    taken(shorter, tmp_path, OsDisk())
+    write(leader.store, BODIES[10:])
+    assert drop(leader, 25).point.index > 10
+    assert taken(client, tmp_path, OsDisk()).member_id == "n1"
+    check_whole(OsDisk(), tmp_path, follower)
+
+
+def test_a_disk_that_is_full_stops_it_until_there_is_space(tmp_path: Path) -> None:
+    store = a_log(BODIES)
+    client = StoreClient({"n0": store})
+    taken(client, tmp_path, OsDisk())
+    write(store, BODIES * 3, 2)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    grown = StoppingDisk(
+        -1, lambda what, path: full if (what, "data" in path) == ("create", True) else None
+    )
+    with pytest.raises(DiskFull, match=f"no space to create {tmp_path}/data/"):
+        taken(client, tmp_path, grown)
+    replaced = StoppingDisk(-1, lambda what, path: full if path.endswith("backup.tmp") else None)
+    with pytest.raises(StoreFailure, match=r"backup cannot be written: No space .*; make space on its"):
+        taken(client, tmp_path, replaced)
+    record = load_backup(OsDisk(), str(tmp_path))
+    assert record is not None and record.cut is not None
+    assert record.cut.index == len(BODIES) - 1
+    taken(client, tmp_path, OsDisk())
+    check_whole(OsDisk(), tmp_path, store)
 
 
 # ---------------------------------------------------------------- another log

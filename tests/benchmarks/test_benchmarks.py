@@ -16,6 +16,7 @@ from benchmarks.large import time_start
 from benchmarks.matrix import matrix_table_of, run_matrix
 from benchmarks.outcome import Outcome, outcome_table_of
 from benchmarks.quick import calibration_s, verdicts
+from benchmarks.retention import retention_outcome
 from benchmarks.thin_links import measure_thin_link
 from quorumlog.bench.figures import Target
 from quorumlog.bench.open_loop import OVERLOAD, SHARES
@@ -170,3 +171,9 @@ def test_a_quick_look_names_what_became_dearer_and_what_became_cheaper() -> None
 
 def test_the_calibration_is_a_time() -> None:
     assert 0 < calibration_s() < 1
+
+
+def test_the_growth_of_memory_is_that_of_the_last_quarter_over_the_first() -> None:
+    outcome = retention_outcome([100, 90], [10, 10, 10, 10, 10, 10, 11, 11], 8.0)
+    assert outcome.figure("memory_growth") == pytest.approx(0.1)
+    assert outcome.figure("disk_mib_highest") == pytest.approx(100 / (1 << 20))

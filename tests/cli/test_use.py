@@ -38,6 +38,8 @@ MEMBER_KEYS = [
     "set_aside_bytes",
     "log_disk_bytes",
     "log_apparent_bytes",
+    "log_time_ms",
+    "log_time_index",
     "waits_for",
     "problem",
     "problems",

@@ -10,6 +10,9 @@ from quorumlog.consensus.messages import (
     PushEntryResponse,
     PushResult,
     PushType,
+    VoteRequest,
+    VoteResponse,
+    VoteResult,
 )
 from quorumlog.entry import NO_ENTRY, EntryId
 
@@ -189,3 +192,24 @@ def test_a_leader_may_drop_all_that_is_committed() -> None:
     n0.hear(2, ack(n0.node.term, 6))
     assert n0.node.committed_index == 6
     assert n0.node.status().ledger_begin_index == 6
+
+
+@pytest.mark.parametrize(
+    ("end", "result"),
+    [
+        (EntryId(4, 2), VoteResult.REJECT_SMALL_LEDGER_END_INDEX),
+        (EntryId(9, 1), VoteResult.REJECT_EXPIRED_LEDGER_TERM),
+        (EntryId(5, 2), VoteResult.ACCEPT),
+    ],
+)
+def test_a_member_that_has_dropped_or_got_no_entries_yet_votes_by_where_its_log_begins(
+    end: EntryId, result: VoteResult
+) -> None:
+    """DLedger's votes as if it were empty (W6)."""
+    n0 = following()
+    n0.node.drop_before(n0.node.ledger_end)
+    assert n0.node.ledger_end == EntryId(5, 2)
+    n0.pass_ms(20_000)
+    term = n0.node.term + 1
+    n0.hear(1, VoteRequest(term=term, vote_term=term, pre_vote=False, ledger_end=end))
+    assert n0.to(1, VoteResponse)[-1].result is result

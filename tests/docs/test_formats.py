@@ -32,7 +32,7 @@ from quorumlog.store.files.slot_file import SLOT_BYTES, SLOT_FILE_BYTES, decode_
 from quorumlog.store.log import segment_scan
 from quorumlog.store.log.segment_scan import INDEX_DTYPE, scan_segment
 from quorumlog.wire import client_messages, framing
-from quorumlog.wire.client_messages import AnyClientMessage, AppendRequest, MemberInfo
+from quorumlog.wire.client_messages import AnyClientMessage, AppendRequest, MemberInfo, SegmentInfo
 from quorumlog.wire.framing import FrameDecoder
 from quorumlog.wire.reader_messages import ReaderInfo
 from tests.docs.golden_directory import (
@@ -194,10 +194,11 @@ def test_the_fields_of_member_info() -> None:
     assert fields == list(MemberInfo.__struct_fields__)
 
 
-def test_the_fields_of_reader_info() -> None:
-    stated = section(TEXT, "Client messages").partition("list of ReaderInfo: ")[2]
-    fields = re.split(r",\s+", stated.partition(".")[0])
-    assert fields == list(ReaderInfo.__struct_fields__)
+def test_the_fields_of_readers_and_of_segments() -> None:
+    for kind in (ReaderInfo, SegmentInfo):
+        stated = section(TEXT, "Client messages").partition(f"list of {kind.__name__}: ")[2]
+        fields = re.split(r",\s+", stated.partition(".")[0])
+        assert fields == list(kind.__struct_fields__)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from quorumlog.store.directory.restored_directory import RestoredDirectory
 from tests.backups import test_restoring as restores
 from tests.backups import test_taking as backups
 from tests.mutants.mutant import Patch, mutant
+from tests.sim import test_restored as restored
 
 
 @mutant(
@@ -30,6 +31,16 @@ def cut_before_sync(patch: Patch) -> None:
 def member_before_sync(patch: Patch) -> None:
     """Nobody has acknowledged any of it yet."""
     patch.edit(RestoredDirectory.prepare, "self.log.sync()", "reached()")
+
+
+@mutant(
+    120,
+    "the name of a restored directory is not synced",
+    scenario=restored.test_without_power_right_after_the_restore_and_with_other_leaders,
+)
+def restored_name_unsynced(patch: Patch) -> None:
+    """What lies in it is."""
+    patch.edit(RestoredDirectory.begin, "sync_names_above(disk, path)", "reached()")
 
 
 @mutant(
@@ -55,7 +66,7 @@ def old_cluster_id(patch: Patch) -> None:
     """It is the same log."""
     patch.edit(
         _Restoring.__init__,
-        "self._formation = Formation(self._replicas, self._replicas, secrets.token_hex(16))",
+        "self._formation = Formation(self._replicas, self._replicas, draw_id())",
         "self._formation = Formation(self._replicas, self._replicas, reached() and"
         " source.record.cluster_id)",
     )

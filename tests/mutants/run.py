@@ -24,7 +24,11 @@ PARTS = (
     "log_state",
     "membership",
     "time_marks",
+    "log_begin",
+    "retention",
     "backups",
+    "sessions",
+    "machines",
 )
 for part in PARTS:
     importlib.import_module(f"tests.mutants.{part}")

@@ -37,7 +37,7 @@ def segment_name_unsynced(patch: Patch) -> None:
 )
 def parent_unsynced(patch: Patch) -> None:
     """It was there before."""
-    patch.edit(member_directory._sync_names_above, 'disk.sync_directory(parent or ".")', "reached()")
+    patch.edit(member_directory.sync_names_above, 'disk.sync_directory(parent or ".")', "reached()")
 
 
 @mutant(20, "term and vote are written without a sync")
@@ -71,11 +71,11 @@ def failed_sync_repeated(patch: Patch) -> None:
         Segment.sync,
         "            except OSError as error:\n",
         "            except OSError as error:\n"
-        "                try:\n"
-        "                    reached()\n"
-        "                    return self._file.sync()\n"
-        "                except OSError:\n"
-        "                    pass\n",
+        "                if reached():\n"
+        "                    try:\n"
+        "                        return self._file.sync()\n"
+        "                    except OSError:\n"
+        "                        pass\n",
     )
 
 

@@ -51,9 +51,9 @@ class Clients:
             )
         )
 
-    def kinds(self, log: Log, *others: Log) -> list[str]:
+    def kinds(self, log: Log, *others: Log, begin_index: int = 0) -> list[str]:
         logs = {f"n{number}": one for number, one in enumerate([log, *others] if others else [log] * 3)}
-        return [violation.kind for violation in check(self.operations, logs)]
+        return [violation.kind for violation in check(self.operations, logs, begin_index)]
 
 
 @pytest.fixture
@@ -174,3 +174,25 @@ def test_members_that_hold_different_logs_are_found(clients: Clients, other: Log
     clients.append(True, 0)
     clients.append(None)
     assert clients.kinds(["c/0", "c/1"], ["c/0", "c/1"], other) == ["diverging members"]
+
+
+def test_nothing_is_asked_of_what_members_have_dropped(clients: Clients) -> None:
+    clients.append(True, 0, size=2)
+    clients.append(None, size=3)
+    clients.append(True, 5)
+    clients.read(0, [(0, "c/0"), (1, "c/1"), (2, "c/2"), (3, "c/3"), (4, "c/4"), (5, "c/5")], 6)
+    left: Log = [None, None, None, "c/3", "c/4", "c/5"]
+    whole: Log = ["c/0", "c/1", "c/2", "c/3", "c/4", "c/5"]
+    assert clients.kinds(left, whole, begin_index=3) == []
+    assert clients.kinds(left, whole) != []
+
+
+def test_what_is_left_is_asked_for_as_before(clients: Clients) -> None:
+    clients.append(True, 0)
+    clients.append(True, 4)
+    clients.append(None, size=2)
+    clients.read(2, [(3, "c/9")], 3)
+    left: Log = [None, None, None, None, None]
+    assert clients.kinds(left, begin_index=2) == ["lost", "changed"]
+    torn: Log = [None, None, None, "c/3", "c/1", "c/2"]
+    assert "torn" in clients.kinds(torn, begin_index=2)

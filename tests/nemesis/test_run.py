@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,18 @@ def test_clients_are_told_the_truth_while_a_member_is_killed_and_another_is_cut_
         assert {call["op"] for call in history if call["ok"]} >= {"append", "append_batch", "read"}
     assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
     assert not (tmp_path / "members").exists(), "data directories are left behind"
+
+
+@pytest.mark.processes
+def test_members_that_are_away_while_segments_go_come_back(tmp_path: Path) -> None:
+    done = run_tool(
+        *("nemesis", "--rounds", 2, "--hold", 4, "--clients", 2, "--rate", 0, "--seed", 5),
+        *("--fault", "kill", "--retention", 256 << 10, "--dir", tmp_path),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "0 violations" in done.stdout
+    said = re.search(r"([0-9]+) logs made way for", " ".join(done.stdout.split()))
+    assert said is not None and int(said[1]) > 0, done.stdout
 
 
 @pytest.mark.parametrize(

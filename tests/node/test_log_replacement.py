@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import tempfile
 from pathlib import Path
 
+import msgspec
+import pytest
+
+from quorumlog.consensus.messages import InstallRequest, InstallResponse, InstallResult
+from quorumlog.consensus.ready import Envelope
+from quorumlog.errors import StoreFailure
+from quorumlog.node import LedgerNode
+from quorumlog.node.ports import LogReplaced
+from quorumlog.store.disk import Disk, OsDisk
+from quorumlog.store.files.start_file import START_NAME, encode_start, load_start
+from quorumlog.store.ledger_store import LogStart
 from tests.node.cell import Cell
 from tests.node.test_log_drops import SEGMENTS, border, fill
+from tests.store.stopping_disk import StoppingDisk
 
 
 def test_a_follower_below_the_begin_gets_the_start_and_what_follows(tmp_path: Path) -> None:
@@ -24,4 +38,144 @@ def test_a_follower_below_the_begin_gets_the_start_and_what_follows(tmp_path: Pa
     cell.until(lambda: node.durable_committed_index == leader.store.end.index, "the rest")
     assert node.store.end == leader.store.end
     fill(cell, 10)
+    cell.close()
+
+
+def pieces_of(cell: Cell, leader: LedgerNode, start: LogStart, size_bytes: int) -> list[InstallRequest]:
+    content = encode_start(start)
+    return [
+        InstallRequest(
+            sender=leader.replica,
+            term=leader.raft.term,
+            begin=start.point.entry_id,
+            committed_index=leader.raft.committed_index,
+            file="start",
+            offset=offset,
+            total_bytes=len(content),
+            data=content[offset : offset + size_bytes],
+            last=offset + size_bytes >= len(content),
+        )
+        for offset in range(0, len(content), size_bytes)
+    ]
+
+
+def answers(cell: Cell, node: LedgerNode, *requests: InstallRequest) -> list[tuple[InstallResult, int]]:
+    host = cell.hosts[node.replica.member_id]
+    seen: list[tuple[InstallResult, int]] = []
+
+    def note(envelope: Envelope) -> None:
+        if isinstance(envelope.message, InstallResponse):
+            seen.append((envelope.message.result, envelope.message.offset))
+
+    host.on_sent = note
+    for request in requests:
+        try:
+            node.receive(request)
+        except LogReplaced as replaced:
+            raise AssertionError(f"the log has made way for one behind {replaced.start}") from replaced
+    return seen
+
+
+def lagging_cell(
+    path: Path, disks: dict[str, Disk] | None = None
+) -> tuple[Cell, LedgerNode, LedgerNode, LogStart]:
+    """(cell, leader, a follower that is cut off below the start, that start); nothing was dropped."""
+    cell = Cell(path, storage=SEGMENTS, disks=disks)
+    fill(cell, 10)
+    lagging = cell.followers()[0]
+    cell.cut_off = {lagging.replica.member_id}
+    leader = fill(cell)
+    return cell, leader, lagging, border(leader)
+
+
+def test_the_receiver_names_where_to_go_on(tmp_path: Path) -> None:
+    cell, leader, lagging, start = lagging_cell(tmp_path)
+    first, second, *rest = pieces_of(cell, leader, start, 10)
+    more = InstallResult.MORE
+    assert answers(cell, lagging, second, first, first) == [(more, 0), (more, 10), (more, 10)]
+    other = border(leader, -2)
+    assert answers(cell, lagging, *pieces_of(cell, leader, other, 10)[:2]) == [(more, 10), (more, 20)]
+    assert answers(cell, lagging, second, first, second) == [(more, 0), (more, 10), (more, 20)]
+    *rest, last = rest
+    assert answers(cell, lagging, *rest)[-1][0] is more
+    stale = msgspec.structs.replace(last, term=leader.raft.term - 1)
+    assert answers(cell, lagging, stale) == [], "of an older term"
+    old_end = lagging.store.end
+    with pytest.raises(LogReplaced):
+        lagging.receive(last)
+    assert lagging.store.end == old_end, "this node changes nothing any more"
+    found = load_start(OsDisk(), lagging.directory.path)
+    assert found is not None
+    assert (found.point, found.replaces, found.owed_index) == (
+        start.point,
+        True,
+        leader.raft.committed_index,
+    )
+    cell.close()
+
+
+def test_a_log_that_reaches_the_start_meanwhile_is_kept() -> None:
+    with tempfile.TemporaryDirectory() as path:
+        cell, leader, lagging, start = lagging_cell(Path(path))
+        *pieces, last = pieces_of(cell, leader, start, 20)
+        answers(cell, lagging, *pieces)
+        cell.cut_off = set()
+        cell.until(lambda: lagging.store.end == leader.store.end, "what was pushed")
+        assert answers(cell, lagging, last) == [(InstallResult.HELD, 0)]
+        cell.close()
+
+
+def test_a_log_that_has_committed_above_the_start_is_kept() -> None:
+    """Another entry is said to lie there, which no leader has."""
+    with tempfile.TemporaryDirectory() as path:
+        cell, leader, lagging, start = lagging_cell(Path(path))
+        cell.cut_off = set()
+        cell.until(lambda: lagging.committed_index == leader.store.end.index, "all of it")
+        other = msgspec.structs.replace(start.point, term=start.point.term - 1)
+        requests = pieces_of(cell, leader, LogStart(other, start.record), 1000)
+        assert answers(cell, lagging, *requests) == [(InstallResult.DIVERGED_BELOW_COMMIT, 0)]
+        assert any("DIVERGED_BELOW_COMMIT" in problem for problem in lagging.problems())
+        cell.close()
+
+
+@pytest.mark.parametrize("spoilt", ["bytes", "border", "record", "file"])
+def test_what_is_no_start_is_refused_by_name(tmp_path: Path, spoilt: str) -> None:
+    cell, leader, lagging, start = lagging_cell(tmp_path)
+    if spoilt == "border":
+        start = LogStart(msgspec.structs.replace(start.point, position=77), start.record)
+    elif spoilt == "record":
+        start = LogStart(start.point, b"nonsense")
+    (request,) = pieces_of(cell, leader, start, 10_000)
+    if spoilt == "bytes":
+        request = msgspec.structs.replace(request, data=bytes(len(request.data)))
+    elif spoilt == "file":
+        request = msgspec.structs.replace(request, file="nonsense")
+    assert answers(cell, lagging, request) == [(InstallResult.REFUSED, 0)]
+    assert any("cannot be taken" in problem for problem in lagging.problems())
+    cell.close()
+
+
+@pytest.mark.parametrize("refused", ["create", "sync_directory"])
+def test_without_space_the_log_is_kept_or_the_node_ends(tmp_path: Path, refused: str) -> None:
+    """Once the start may be on disk nothing more may be promised of the old log."""
+    full = [False]
+    renamed = [False]
+
+    def refuse(what: str, path: str) -> OSError | None:
+        renamed[0] |= full[0] and what == "rename" and START_NAME in path
+        is_it = START_NAME in path if refused == "create" else renamed[0]
+        if full[0] and what == refused and is_it:
+            return OSError(errno.ENOSPC, "No space left on device", path)
+        return None
+
+    disks: dict[str, Disk] = {f"n{i}": StoppingDisk(refuse=refuse) for i in range(3)}
+    cell, leader, lagging, start = lagging_cell(tmp_path, disks)
+    (request,) = pieces_of(cell, leader, start, 10_000)
+    full[0] = True
+    if refused == "create":
+        assert answers(cell, lagging, request) == [(InstallResult.REFUSED, 0)]
+        assert any("no space" in problem for problem in lagging.problems())
+        full[0] = False
+    with pytest.raises(LogReplaced if refused == "create" else StoreFailure):
+        lagging.receive(request)
     cell.close()

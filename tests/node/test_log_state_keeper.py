@@ -275,6 +275,23 @@ def test_damage_among_data_keeps_nobody_from_the_state(tmp_path: Path) -> None:
     cell.close()
 
 
+def test_a_damaged_no_op_keeps_nobody_from_the_state(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, 1)
+    cell.leader().propose_control(TimeMark(3))
+    append(cell, b"behind")
+    store = cell.leader().store
+    batches = [b for b in store.control_batches(0, 2) if b.first_header.magic == EntryKind.NOOP]
+    assert [batch.first_index for batch in batches] == [0]
+    cell.kill("n0")
+    segment = tmp_path / "n0" / "data" / f"{0:020d}"
+    data = bytearray(segment.read_bytes())
+    data[HEADER_BYTES - 10] ^= 1
+    segment.write_bytes(data)
+    cell.start("n0")
+    assert state_of(cell.leader()).time_ms == 3
+    cell.close()
+
+
 def test_where_each_lost_another_control_entry_they_repair_each_other_without_a_leader(
     cell: Cell, tmp_path: Path
 ) -> None:

@@ -175,3 +175,13 @@ def test_once_a_log_holds_such_entries_nobody_has_to_say_that_he_knows_them(cell
     ask(cell, opened("a"))
     host.level = 0
     assert ask_one(cell, ReaderMove("a", 3)) == ReaderStand(3, Hold.NONE)
+
+
+def test_what_a_reader_says_and_appends_of_the_same_turn_are_both_written(cell: Cell) -> None:
+    leader = cell.leader()
+    outcomes: list[object] = []
+    leader.readers.move(opened("a", 5), outcomes.append)
+    leader.append(EntryBatch.from_bodies([b"x"] * 7), 0, outcomes.append)
+    cell.until(lambda: len(outcomes) == 2)
+    assert ReaderStand(5, Hold.NONE) in outcomes
+    assert not any(isinstance(outcome, LedgerError) for outcome in outcomes)

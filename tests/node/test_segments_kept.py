@@ -67,6 +67,15 @@ def test_age_or_size_is_a_reason(policy: Policy, keep_from: int) -> None:
     assert decided(policy).keep_from_index == keep_from
 
 
+def test_nothing_is_said_of_what_this_log_does_not_hold() -> None:
+    """It begins above what the log lets go, as one that was installed or restored may."""
+    later = LOG._replace(first_index=25, position=2000, borders=LOG.borders[2:])
+    assert decide(later, AGE, EMPTY, (), 0).keep_from_index == 0
+    held = state_of(reader(3, Hold.READER))
+    assert decide(later, BYTES, held, (), 6 * HOUR_MS).keep_from_index == 0
+    assert decide(later, BYTES, EMPTY, (), 6 * HOUR_MS).keep_from_index == 50
+
+
 def test_a_clock_that_is_behind_makes_nothing_older() -> None:
     assert decided(AGE, clock_ms=-HOUR_MS).keep_from_index == 0
     assert decided(AGE, clock_ms=10**15).keep_from_index == 50

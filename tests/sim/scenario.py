@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import product
 from random import Random
 
 from quorumlog.config import ConsensusConfig, StoreConfig
 from quorumlog.consensus.ready import Role
+from quorumlog.node import MachineFactory
 from quorumlog.sim.checkers.checker import Checker
 from quorumlog.sim.cluster import SimCluster
 from quorumlog.sim.member import SimMember
@@ -66,10 +67,11 @@ class Scenario:
         profile: SimulationProfile = QUIET,
         start: bool = True,
         checked: bool = True,
+        machines: Mapping[str, MachineFactory] | None = None,
     ) -> None:
         storage = replace(profile.storage, flush=flush)
         profile = replace(profile, size=size, storage=storage, store=store)
-        self.cluster = SimCluster(Random(seed), profile, Trace())
+        self.cluster = SimCluster(Random(seed), profile, Trace(), machines)
         self.members = self.cluster.members
         if not checked:
             self.cluster.checkers.clear()

@@ -137,6 +137,8 @@ def test_a_member_acknowledges_nothing_from_damage_on_that_may_not_be_committed(
         damaged.disk.flip(damaged.segment_path(), position + 32, 1)
         damaged.is_damaged = True  # so the end waits until it is repaired
         leader.start()
+        node = leader.node
+        scene.until(lambda node=node: node.log_state.states is not None, "state", step_ms=0.1)
         damaged.start()  # the third stays away
         leader.sync_ms = 20_000.0  # what is to repair the other is read from there
         scene.await_leader(leader)

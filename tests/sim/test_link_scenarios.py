@@ -249,6 +249,7 @@ def test_a_push_that_a_follower_drops_goes_again_while_newer_ones_arrive() -> No
     for _ in range(2):  # the second start trusts what the first has synced, and reads none of it
         old.stop()
         old.start()
+    scene.until(lambda: old.node.log_state.states is not None, "state of its log", step_ms=0.1)
     position = old.node.store.range_of(index, index + 1, 1).position
     old.disk.flip(old.segment_path(), position + 8, 1)
     old.is_damaged = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import replace
 
 import pytest
@@ -119,13 +120,16 @@ def test_marks_stand_still_while_clocks_are_behind_them() -> None:
     append_for(scene, 2_500)
     old = scene.await_leader()
     before = marks_of(old)
-    set_clocks(scene, -60_000, *scene.members)
+    set_clocks(scene, -120_000, *scene.members)
     scene.hand_over(old, scene.followers()[0])
     append_for(scene, 5_000)
     assert marks_of(scene.await_leader()) == before
-    set_clocks(scene, +61_000, *scene.members)
+    (problem,) = scene.await_leader().node.problems()
+    assert re.search(r"11\d s ahead of the clocks of a quorum", problem), problem
+    set_clocks(scene, +121_000, *scene.members)
     scene.run_for(2 * HEARTBEAT_MS)
     scene.append()
+    assert scene.await_leader().node.problems() == ()
     times = list(marks_of(scene.await_leader()).values())
     assert len(times) == len(before) + 1
     assert times == sorted(times)

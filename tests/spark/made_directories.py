@@ -8,6 +8,7 @@ from pathlib import Path
 from quorumlog.batch import EntryBatch
 from quorumlog.config import StoreConfig
 from quorumlog.entry import EntryKind, HardState
+from quorumlog.log_state.control_entries import TimeMark, encode_body
 from quorumlog.store.directory.member_directory import open_member_directory
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.ledger_store import LogPoint
@@ -16,17 +17,25 @@ SMALL_SEGMENTS = StoreConfig(segment_bytes=4096, index_segment_bytes=3200)
 
 
 def write_directory(
-    path: Path, bodies: Sequence[bytes | None], *, committed_index: int, group: str = "default"
+    path: Path,
+    bodies: Sequence[bytes | TimeMark | None],
+    *,
+    committed_index: int,
+    group: str = "default",
 ) -> Path:
-    """A member that stopped with `bodies` on disk (None: a no-op, which opens another term) and knew
-    of `committed_index`."""
+    """A member that stopped with `bodies` on disk (None: a no-op, which opens another term; or a time
+    mark) and knew of `committed_index`."""
     directory = open_member_directory(
         OsDisk(), str(path), group=group, member_id="n0", config=SMALL_SEGMENTS, group_size=3
     )
     store = directory.store
     term = 0
     for body in bodies:
-        batch = EntryBatch.noop() if body is None else EntryBatch.from_bodies([body])
+        if isinstance(body, TimeMark):
+            directory.allow_control_entries()
+            batch = EntryBatch.control(EntryKind.TIME, encode_body(body))
+        else:
+            batch = EntryBatch.noop() if body is None else EntryBatch.from_bodies([body])
         term += int(batch.headers()["magic"][0]) == EntryKind.NOOP
         end = store.end
         batch.stamp(end.index + 1, term, store.plan(batch.sizes), end.chain)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from zlib import crc32
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
+from quorumlog.append_times import AppendTimes
 from quorumlog.errors import ConfigError
 from quorumlog.spark.rows import COLUMNS, RowEncoder, check_schema, spark_schema_of
 from tests.spark.made_batches import MadeLog
@@ -17,7 +19,8 @@ BODIES = [b"a", b"", "naïve ☃".encode(), bytes(range(256)) * 20, b"b"]
 
 def test_every_column_says_what_the_entry_says() -> None:
     log = MadeLog(BODIES, term=7)
-    rows = RowEncoder(spark_schema_of(COLUMNS), "orders").encode(log.batch).to_pydict()
+    times = AppendTimes(1_700_000_000_123)
+    rows = RowEncoder(spark_schema_of(COLUMNS), "orders").encode(log.batch, times).to_pydict()
     assert list(rows) == list(COLUMNS)
     assert rows["group"] == ["orders"] * 5
     assert rows["index"] == [0, 1, 2, 3, 4]
@@ -27,6 +30,7 @@ def test_every_column_says_what_the_entry_says() -> None:
     assert rows["chain_crc"] == log.batch.headers()["chain_crc"].tolist()
     assert rows["body_crc"] == [crc32(body) for body in BODIES]
     assert rows["body"] == BODIES
+    assert rows["append_time"] == [datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC)] * 5
 
 
 def test_digests_above_2_to_the_31_stay_positive() -> None:
@@ -44,7 +48,7 @@ def test_noops_are_not_rows() -> None:
 
 
 def test_a_batch_of_noops_alone_is_empty() -> None:
-    rows = RowEncoder(spark_schema_of(COLUMNS), "g").encode(MadeLog([None, None]).batch)
+    rows = RowEncoder(spark_schema_of(COLUMNS), "g").encode(MadeLog([None, None]).batch, AppendTimes(-1))
     assert rows.num_rows == 0
     assert rows.schema == RowEncoder(spark_schema_of(COLUMNS), "g").arrow_schema
 
@@ -67,7 +71,7 @@ def test_the_arrow_schema_is_the_one_that_spark_expects(columns: tuple[str, ...]
     schema = spark_schema_of(columns)
     encoder = RowEncoder(schema, "g")
     assert encoder.arrow_schema == to_arrow_schema(schema, timezone="UTC")
-    assert encoder.encode(MadeLog(BODIES).batch).schema == encoder.arrow_schema
+    assert encoder.encode(MadeLog(BODIES).batch, AppendTimes(-1)).schema == encoder.arrow_schema
 
 
 def test_not_null_of_a_user_schema_is_kept() -> None:

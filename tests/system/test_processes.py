@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -220,3 +221,47 @@ def _try_append(client: LedgerClient, body: bytes) -> int | None:
         return client.append(body).first_index
     except (Refused, OutcomeUnknown):
         return None
+
+
+@pytest.mark.parametrize("is_wiped", [False, True])
+def test_a_member_comes_back_to_a_group_that_has_dropped_all_that_it_held(
+    tmp_path: Path, is_wiped: bool
+) -> None:
+    """It gets the start of the leader's log and what follows, while producers go on."""
+    small = {"segment_bytes": 64 << 10, "index_segment_bytes": 16 << 10, "retention_bytes": 128 << 10}
+    with (
+        MemberProcesses(
+            tmp_path / "members", retention_follower_budget_bytes=0, time_marks=False, **small
+        ) as members,
+        connect(members.servers) as client,
+    ):
+        end = client.append(b"formed").last_index
+        wait_until_identical(client)
+        away = next(m for m in members.members if m.member_id != leader_of(client))
+        away.kill()
+        rows = [row for row in client.status() if row.reachable]
+        end = max(row.ledger_end_index for row in rows)
+
+        def has_dropped() -> bool:
+            client.append_batch([b"x" * 1000] * 50)
+            begins = [row.ledger_begin_index for row in client.status() if row.reachable]
+            return min(begins) > end + 1
+
+        eventually(has_dropped, what="a begin above the end of the one that is away")
+        if is_wiped:
+            shutil.rmtree(away.data_dir)
+        with Producers(members.servers) as producers:
+            away.start()
+            producers.wait_for_more()
+        wait_until_identical(client)
+        (row,) = [row for row in client.status() if row.id == away.member_id]
+        assert row.ledger_begin_index > end + 1
+        assert row.role in ("follower", *(("observer",) if is_wiped else ()))
+        leader = leader_of(client)
+        for member in sorted(members.members, key=lambda member: member.member_id == leader):
+            member.stop()
+        paths = [str(path) for path in members.data_dirs]
+        assert all(verify_directory(OsDisk(), path).ok for path in paths)
+        readers = [DirectoryReader(OsDisk(), path) for path in paths]
+        assert compare_directories(readers).first_difference is None
+        assert len({reader.ledger_end_index for reader in readers}) == 1

@@ -12,12 +12,12 @@ entries of another term.
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
 import msgspec
 
+from quorumlog.backups.folding import state_at_end
 from quorumlog.batch import EntryBatch
 from quorumlog.config import MemberAddress, check_name, parse_members
 from quorumlog.entry import EntryKind, Formation, Replica
@@ -30,6 +30,7 @@ from quorumlog.log_state.control_entries import (
 )
 from quorumlog.log_state.log_state import LogState, decode_state
 from quorumlog.store.directory.copied_log import CopiedLog
+from quorumlog.store.directory.member_directory import draw_directory_id
 from quorumlog.store.directory.restored_directory import RestoredDirectory, check_target
 from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.store.files.backup_file import BACKUP_NAME, BackupRecord, load_backup
@@ -83,6 +84,7 @@ def restore(
     time_ms: int | None = None,
     report: Progress = _no_progress,
     disk: Disk | None = None,
+    draw_id: Callable[[], str] = draw_directory_id,
 ) -> Restored:
     """Make the data directory of each of `members` (`n0=host:port,...`) from the backup in the directory
     `backup`. `directories`: by member id; they are empty, or do not exist.
@@ -101,7 +103,7 @@ def restore(
     _check_directories(disk, path, addresses, targets)
     with _Backup(disk, path) as source:
         stop_index = source.stop_index(last_index, time_ms)
-        return _Restoring(disk, source, addresses, targets).run(stop_index, report)
+        return _Restoring(disk, source, addresses, targets, draw_id).run(stop_index, report)
 
 
 def _check_directories(
@@ -238,13 +240,12 @@ class _Restoring:
         source: _Backup,
         addresses: Sequence[MemberAddress],
         directories: Mapping[str, str],
+        draw_id: Callable[[], str],
     ) -> None:
         self._source = source
         self._addresses = sorted(addresses, key=lambda member: member.member_id)
-        self._replicas = tuple(
-            Replica(member.member_id, secrets.token_hex(16)) for member in self._addresses
-        )
-        self._formation = Formation(self._replicas, self._replicas, secrets.token_hex(16))
+        self._replicas = tuple(Replica(member.member_id, draw_id()) for member in self._addresses)
+        self._formation = Formation(self._replicas, self._replicas, draw_id())
         self._targets = [
             RestoredDirectory(disk, directories[replica.member_id], self._record_of(replica))
             for replica in self._replicas
@@ -275,6 +276,7 @@ class _Restoring:
             for target in self._targets:
                 self._close_log(target.log, max(last.term, 0) + 1)
                 target.prepare(target.log.end.term)
+                self._check_state(target)
             end = self._targets[0].log.end
             assert all(target.log.end == end for target in self._targets), end
             for target in self._targets:
@@ -301,6 +303,16 @@ class _Restoring:
             for target in self._targets:
                 target.log.append(batch)
             report(batch.last_index + 1 - first_index, stop_index - first_index)
+
+    def _check_state(self, target: RestoredDirectory) -> None:
+        """Raises ConfigError: a member that cannot know the state of its log would never lead."""
+        state = state_at_end(target.log.store)
+        if not isinstance(state, LogState):
+            raise ConfigError(
+                f"{self._source.path}: {state.reason}; choose an index below it, or restore with the"
+                " release that has written it"
+            )
+        assert state.membership_index == target.log.end.index, (state, target.log.end)
 
     def _close_log(self, log: CopiedLog, term: int) -> None:
         """A no-op is the first entry of every term."""

@@ -22,7 +22,14 @@ from quorumlog.backups.folding import state_at_end
 from quorumlog.client import LedgerClient, MemberStatusRow, connect
 from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS
 from quorumlog.config import DEFAULT_GROUP, MIB
-from quorumlog.errors import ConfigError, IndexOutOfRange, LedgerError, Unreachable
+from quorumlog.errors import (
+    ConfigError,
+    DiskFull,
+    IndexOutOfRange,
+    LedgerError,
+    RangeDamaged,
+    Unreachable,
+)
 from quorumlog.log_state.log_state import LogState
 from quorumlog.store.directory.backup_directory import BackupDirectory
 from quorumlog.store.directory.copied_log import CopiedLog
@@ -244,9 +251,20 @@ class BackupTaking:
         return "" if is_same else f"entry {index} is another one there"
 
     def _is_held(self, point: LogPoint) -> bool:
-        """By the leader, or the member that was named."""
+        """By the leader; by another member where that has lost it. Or by the one that was named."""
+        others = [row.id for row in self._sources] if self._from_member is None else []
+        asked = [self._from_member, *others]
+        for number, member_id in enumerate(asked):
+            try:
+                return self._is_held_by(member_id, point)
+            except (IndexOutOfRange, RangeDamaged):
+                if number + 1 == len(asked):
+                    raise
+        raise AssertionError("somebody was asked")
+
+    def _is_held_by(self, member_id: str | None, point: LogPoint) -> bool:
         index = point.index
-        for batch in self._client.read_batches(index, index + 1, from_member=self._from_member):
+        for batch in self._client.read_batches(index, index + 1, from_member=member_id):
             header = batch.first_header
             return (header.index, header.term, header.chain_crc) == (index, point.term, point.chain)
         return False
@@ -270,6 +288,8 @@ class BackupTaking:
                 break
             try:
                 self._copy_from(row.id, report)
+            except DiskFull:
+                raise  # no other member has more space here
             except LedgerError as error:
                 failures.append((row.id, error))
         if self.next_index <= self._cut_index:

@@ -14,16 +14,18 @@ from quorumlog.cli.look.inspect import inspect
 from quorumlog.cli.look.recover import recover
 from quorumlog.cli.look.sim import sim
 from quorumlog.cli.look.verify import verify
+from quorumlog.cli.manage.member import member_app
+from quorumlog.cli.manage.producers import producers_app
+from quorumlog.cli.manage.readers import readers_app
+from quorumlog.cli.manage.transfer import transfer
+from quorumlog.cli.manage.why_kept import why_kept
 from quorumlog.cli.measure.bench import bench_app
 from quorumlog.cli.output import ReportingGroup
 from quorumlog.cli.run.dev import dev
 from quorumlog.cli.run.serve import serve
 from quorumlog.cli.use.append import append
-from quorumlog.cli.use.member import member_app
-from quorumlog.cli.use.producers import producers_app
 from quorumlog.cli.use.read import read
 from quorumlog.cli.use.status import status
-from quorumlog.cli.use.transfer import transfer
 from quorumlog.version import DESCRIPTION
 
 app = typer.Typer(
@@ -62,6 +64,8 @@ app.command(rich_help_panel=USE)(append)
 app.command(rich_help_panel=USE)(read)
 app.command(rich_help_panel=USE)(status)
 app.command(rich_help_panel=USE)(transfer)
+app.add_typer(readers_app, name="readers", rich_help_panel=USE)
+app.command("why-kept", rich_help_panel=USE)(why_kept)
 app.add_typer(producers_app, name="producers", rich_help_panel=USE)
 app.add_typer(member_app, name="member", rich_help_panel=USE)
 app.add_typer(bench_app, name="bench", rich_help_panel=USE)

@@ -119,7 +119,7 @@ StopIndex = Annotated[
 ]
 
 
-def time_ms_of(text: str) -> int:
+def time_ms_of(text: str, option: str = "--since") -> int:
     """Milliseconds since 1970 of a duration ago, `2h`, or a date and time, without a zone in this
     machine's own. Raises ConfigError."""
     from datetime import UTC, datetime, timedelta
@@ -133,7 +133,7 @@ def time_ms_of(text: str) -> int:
         return milliseconds_of(datetime.fromisoformat(text).astimezone(UTC))
     except (ValueError, OverflowError):
         raise ConfigError(
-            f"--since {text!r} is neither a duration (90s, 15m, 2h, 7d) nor a time"
+            f"{option} {text!r} is neither a duration (90s, 15m, 2h, 7d) nor a time"
             " (2026-11-23T10:00Z, 2026-11-23)"
         ) from None
 

@@ -48,7 +48,7 @@ from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.task_joiner import TaskJoiner
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt, Entry
-from quorumlog.wire.client_messages import LayoutResponse
+from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
 from quorumlog.wire.producer_messages import ProducerInfo
 
 if TYPE_CHECKING:
@@ -81,9 +81,8 @@ class AsyncLedgerClient(LedgerClientBase):
             body = body_of(body)
         verbs = self._verbs
         if expected_last is not None or sequence is not None:
-            return await self._run(
-                of_one(verbs.append_batch([body], timeout_ms, expected_last, sequence, machine))
-            )
+            verb = verbs.append_batch([body], timeout_ms, expected_last, sequence, machine)
+            return await self._run(of_one(verb))
         allowed_ms = verbs.timeout_ms if timeout_ms is None else verbs.timeout_ms_of(timeout_ms)
         waiter, joined = self._joiner.add(body, allowed_ms, machine and checked_machine(machine))
         try:
@@ -243,6 +242,10 @@ class AsyncLedgerClient(LedgerClientBase):
     async def readers(self, *, timeout_ms: int | None = None) -> list[ReaderRow]:
         """See `LedgerClient.readers`."""
         return await self._run(self._verbs.readers(timeout_ms))
+
+    async def why_kept(self, *, timeout_ms: int | None = None) -> WhyKeptResponse:
+        """See `LedgerClient.why_kept`."""
+        return await self._run(self._verbs.why_kept(timeout_ms))
 
     # ---------------------------------------------------------------- the group
 

@@ -35,7 +35,7 @@ from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.thread_joiner import ThreadJoiner
 from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt, Entry
-from quorumlog.wire.client_messages import LayoutResponse
+from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
 from quorumlog.wire.producer_messages import ProducerInfo
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ class LedgerClient(LedgerClientBase):
         0 on; one that is in the log already gets its receipt once more. Raises SequenceGap, which names
         the next number, if earlier ones are missing, and AlreadyCommitted if it is there too long to
         tell where. Without it each append gets the next number.
+
         `machine`: a command for this state machine; returns when the leader has applied it, with its
         `result`, or raises CommandError if the machine refuses it.
 
@@ -109,13 +110,12 @@ class LedgerClient(LedgerClientBase):
         timeout_ms: int | None = None,
     ) -> AppendReceipt:
         """Append entries that follow each other in the log; `expected_last`, `sequence` (of the first of
-        them) and errors as in `append`. What a `machine` refuses of them is in the receipt's `failures`,
-        and its result None.
+        them) and errors as in `append`. What a `machine` refuses is in the receipt's `failures`, and
+        has the result None.
 
         Raises BodyTooLarge for a batch above the server's frame limit and BadRequest for an empty one.
         """
-        verb = self._verbs.append_batch(bodies, timeout_ms, expected_last, sequence, machine)
-        return self._run(verb)
+        return self._run(self._verbs.append_batch(bodies, timeout_ms, expected_last, sequence, machine))
 
     def ask(self, machine: str, question: bytes = b"", *, timeout_ms: int | None = None) -> bytes:
         """What a state machine answers. Linearizable: it follows from everything that any client was
@@ -302,6 +302,10 @@ class LedgerClient(LedgerClientBase):
         """The readers that the cluster keeps, by name, with how far each is behind."""
         return self._run(self._verbs.readers(timeout_ms))
 
+    def why_kept(self, *, timeout_ms: int | None = None) -> WhyKeptResponse:
+        """What keeps each segment of the log, oldest first, as the leader knows it."""
+        return self._run(self._verbs.why_kept(timeout_ms))
+
     # ---------------------------------------------------------------- the group
 
     def status(self, *, timeout_ms: float = STATUS_TIMEOUT_MS) -> list[MemberStatusRow]:
@@ -311,8 +315,7 @@ class LedgerClient(LedgerClientBase):
     def transfer(self, to: str, *, timeout_ms: int | None = None) -> str:
         """Hand leadership to member `to`; returns the id of the leader then.
 
-        Raises TransferFailed with the reason if it stays where it was.
-        """
+        Raises TransferFailed with the reason if it stays where it was."""
         return self._run(self._verbs.transfer(to, timeout_ms))
 
     def change_members(
@@ -327,16 +330,14 @@ class LedgerClient(LedgerClientBase):
         """Change who is a member, and return once that is committed (docs/membership.md).
 
         `verb`: "add" (with the `address`, as a learner), "promote", "remove", "replace" (by the
-        directory that is connected under that id now) or "set-address". With `dry_run` nothing is
-        changed. Raises MembershipRefused with the reason, OutcomeUnknown where the leader was lost
-        meanwhile.
+        directory that is connected under that id now) or "set-address". `dry_run` changes nothing.
+        Raises MembershipRefused with the reason, and OutcomeUnknown.
         """
         allowed_ms = self._verbs.timeout_ms_of(timeout_ms)
         return self._run(change_members(verb, member_id, address, dry_run, allowed_ms))
 
     def layout(self, from_member: str = "any", *, timeout_ms: int | None = None) -> LayoutResponse:
-        """Where a member's log begins and how long its segments are: what a copy of its bytes, such as
-        a backup, needs to know beside the entries of `read_batches`."""
+        """Where a member's log begins and how long its segments are: all that a backup needs to know."""
         return self._run(self._verbs.layout(from_member, timeout_ms))
 
     def close(self) -> None:

@@ -70,6 +70,8 @@ from quorumlog.wire.client_messages import (
     StatusRequest,
     TransferRequest,
     TransferResponse,
+    WhyKeptRequest,
+    WhyKeptResponse,
 )
 from quorumlog.wire.producer_messages import ProducerInfo
 from quorumlog.wire.reader_messages import MoveReaderRequest
@@ -118,7 +120,9 @@ class Verbs:
         sequence: int | None = None,
         machine: str = "",
     ) -> Verb[AppendReceipt]:
-        in_session = expected_last is None and self._protocol.producer is not None
+        in_session = expected_last is None and self._protocol.producer is not None and not machine
+        if sequence is not None and machine:
+            raise BadRequest("a command for a state machine has no sequence")
         if sequence is not None:
             sequence = checked_sequence(sequence, expected_last, self._protocol.producer)
         request = request_of(
@@ -341,6 +345,11 @@ class Verbs:
 
     def readers(self, timeout_ms: float | None) -> Verb[list[ReaderRow]]:
         return reader_verbs.readers(self.timeout_ms_of(timeout_ms))
+
+    def why_kept(self, timeout_ms: float | None) -> Verb[WhyKeptResponse]:
+        request = request_of(WhyKeptRequest(), LEADER, self.timeout_ms_of(timeout_ms))
+        yield call(request)
+        return response_of(request, WhyKeptResponse)
 
     # ---------------------------------------------------------------- the group
 

@@ -232,6 +232,9 @@ class RangeResponse(Message, frozen=True, kw_only=True, tag=11):
     proofs: tuple[tuple[int, int], ...] = ()
     """(index, chain_crc) of entries of the sender's log behind these: one that is the same on both sides
     shows that everything in front of it is."""
+    start: bytes = b""
+    """Where the sender's log begins, as in the file `start`, if the first entry lies below. Earlier
+    releases do not say it."""
 
 
 class InstallRequest(Message, frozen=True, kw_only=True, tag=12):

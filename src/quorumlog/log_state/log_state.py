@@ -146,6 +146,10 @@ def decode_state(record: bytes) -> LogState | Unreadable:
 
 def advanced(state: LogState, entry: ControlEntry) -> LogState | UnknownState:
     """The state behind `entry`, the next control entry."""
+    if isinstance(entry.body, ProducerBatch):
+        producers = state.producers.with_batch(entry.index, entry.term, entry.body)
+        level = max(state.level, LEVELS[entry.kind])
+        return msgspec.structs.replace(state, level=level, producers=producers)
     if entry.kind is EntryKind.NOOP:
         producers = state.producers.cut_at(entry.index)
         if producers is state.producers:
@@ -166,9 +170,6 @@ def advanced(state: LogState, entry: ControlEntry) -> LogState | UnknownState:
         return state
     if isinstance(body, OpenProducer):
         producers = state.producers.opened(Epoch(entry.index, entry.term), body)
-        return msgspec.structs.replace(state, producers=producers)
-    if isinstance(body, ProducerBatch):
-        producers = state.producers.with_batch(entry.index, entry.term, body)
         return msgspec.structs.replace(state, producers=producers)
     if isinstance(body, MachineBinding):
         return _with_machine(state, entry.index, body)

@@ -187,22 +187,20 @@ class Producers:
 
     def with_batch(self, index: int, term: int, said: ProducerBatch) -> Self:
         """A PRODUCER entry stands at `index`, and its batch behind it."""
-        session = self.get(said.producer)
-        if (
-            session is None
-            or session.epoch != said.epoch
-            or session.last_sequence + 1 != said.first_sequence
-        ):
+        place = _place(said.producer)
+        packed = self._shelves[place[0]][place[1]].get(said.producer)
+        if packed is None:
+            return self
+        session = _decoder.decode(packed[_USED_BYTES:])
+        if session.last_sequence + 1 != said.first_sequence or session.epoch != said.epoch:
             return self
         ranges: tuple[Range, ...] = (Range(said.first_sequence, index + 1, said.count, term),)
         batches = session.batches
         if said.continues and batches:
             batches, ranges = batches[:-1], batches[-1] + ranges
-        session = msgspec.structs.replace(
-            session,
-            last_sequence=said.first_sequence + said.count - 1,
-            batches=_bounded((*batches, ranges)),
-        )
+        last_sequence = said.first_sequence + said.count - 1
+        batches = _bounded((*batches, ranges))
+        session = Session(session.epoch, session.token, last_sequence, batches)
         return self._with(
             said.producer, index, session, Current(said.producer, index + 1, said.count, term)
         )

@@ -76,6 +76,7 @@ class LedgerNode:
         self._transfers = parts.transfers
         self.sessions = parts.sessions
         self._former = parts.former
+        self._time_marks = parts.time_marks
         self.members = parts.members
         self._drops = parts.drops
         self._replacement = parts.replacement
@@ -84,7 +85,7 @@ class LedgerNode:
         self._readable = parts.readable
         self.marks = parts.marks
         self.machines = StateMachineCaller(machines or {}, self, host, self._pending)
-        self.retention = Retention(self, host, now_ms)
+        self.retention = Retention(self, host, now_ms, self.machines.snapshot_bound)
         self.committed_index = directory.committed_index
         self.durable_committed_index = directory.committed_index
         """Entries up to here are committed and on this member's own disk; never above either."""
@@ -181,7 +182,9 @@ class LedgerNode:
     def propose_control(self, body: ControlBody) -> EntryId:
         """See `BatchFormer.propose_control`."""
         self.carry_out_all()
-        return self._former.propose_control(body)
+        entry = self._former.propose_control(body)
+        self.carry_out_all()  # the store has one plan at a time
+        return entry
 
     def drop_before(self, start: LogStart) -> bool:
         """The log is to begin behind `start`, a saved border whose entry is committed and, as the next
@@ -298,6 +301,7 @@ class LedgerNode:
             self._replacement.problem,
             self.retention.problem,
             self.members.problem,
+            self._time_marks.problem,
         )
         problems += [*filter(None, own), *self._installs.problems()]
         if self.lost_committed_from is not None:

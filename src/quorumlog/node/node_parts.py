@@ -47,8 +47,10 @@ RECENT_BYTES = 16 * MIB
 class Carrier(Protocol):
     """What parts ask of the node that they are parts of."""
 
+    config: GroupConfig
     directory: MemberDirectory
     committed_index: int
+    durable_committed_index: int
 
     def carry_out_all(self) -> None: ...
 
@@ -99,6 +101,7 @@ class NodeParts:
             host,
             node.carry_out_all,
             lambda: directory.hard_state.term,
+            lambda start: self.drops.give_up_below(start, node.durable_committed_index),
         )
         self.log_state = LogStateKeeper(directory, self.raft, host, self.repairer.found)
         self.writer = LogWriter(
@@ -130,6 +133,7 @@ class NodeParts:
         self.sessions = ProducerSessions(
             self.raft, self.pending, self.log_state, host, node, node.carry_out_all
         )
+        self.time_marks = TimeMarks(self.raft, self.log_state)
         self.former = BatchFormer(
             config,
             self.raft,
@@ -140,7 +144,7 @@ class NodeParts:
             self.transfers,
             conditions,
             self.sessions,
-            TimeMarks(self.raft, self.log_state),
+            self.time_marks,
         )
         self.members = MemberChanges(
             config, self.raft, self.transfers, node.propose_control, node.refusal_unless_leading

@@ -1,8 +1,8 @@
 """Asyncio, sockets, threads, clocks and signals live here and nowhere below.
 
 Read in this order: `connection` (frames over TCP), `disk_thread`, `problem_log`, the room `peers`
-(members), `waiting_reads`, `status_report` and `node_driver` (the loop around one node), the room
-`clients`, `state_machines`, `reopening` (another node on a directory whose log was replaced),
+(members), `waiting_reads`, `disk_report`, `status_report` and `node_driver` (the loop around one node),
+the room `clients`, `state_machines`, `reopening` (another node on a directory whose log was replaced),
 `ledger_server` (composition), `local_cluster` (a cluster in one process), `free_ports`.
 """
 

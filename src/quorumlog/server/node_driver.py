@@ -195,11 +195,14 @@ class NodeDriver:
     def _take_inbox(self) -> None:
         self.node.advance(self._now_ms())
         inbox, self._inbox = self._inbox, []
-        for connection, method, arguments in inbox:
+        for number, (connection, method, arguments) in enumerate(inbox, 1):
             if connection is not None and connection.closed:
                 continue
             try:
                 method(*arguments)
+            except LogReplaced:
+                self._inbox = [*inbox[number:], *self._inbox]  # `part` knows whose they are
+                raise
             except ProtocolViolation as violation:
                 if connection is None:
                     raise

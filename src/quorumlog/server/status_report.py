@@ -10,6 +10,7 @@ from quorumlog.consensus.membership import Membership
 from quorumlog.entry import Replica
 from quorumlog.errors import LedgerError, StoreFailure
 from quorumlog.node import LedgerNode
+from quorumlog.server.disk_report import DiskReport
 from quorumlog.server.peers.peer import Peer
 from quorumlog.server.peers.peer_admission import PeerAdmission
 from quorumlog.server.peers.stalled_peers import StalledPeers
@@ -34,6 +35,7 @@ class StatusReport:
         self._read_later = read_later
         self._stalled_peers = StalledPeers()
         self._looks_at_set_aside = False
+        self._disk = DiskReport(node.directory, read_later)
 
     def response(self, request_id: int = 0) -> StatusResponse:
         status = self._node.status()
@@ -115,7 +117,13 @@ class StatusReport:
         now_s = time.monotonic()
         stalled = self._stalled_peers.problems(self._node.status().peers, now_s * 1000, time.time())
         dropped = [peer.dropped.problem(now_s) for peer in self._peers.values()]
-        found = (*self._node.problems(), *stalled, *filter(None, dropped), *self._admission.problems())
+        disk = self._disk.problem(self._node.config.storage)
+        found = (
+            *self._node.problems(),
+            *stalled,
+            *filter(None, [*dropped, disk]),
+            *self._admission.problems(),
+        )
         return tuple(dict.fromkeys(found))
 
 

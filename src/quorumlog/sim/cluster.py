@@ -20,6 +20,8 @@ from quorumlog.sim.profile import SimulationProfile, random_beside
 from quorumlog.sim.trace import Trace
 from quorumlog.sim.work.clients import SimClient
 from quorumlog.sim.work.member_work import MemberWork
+from quorumlog.sim.work.producers import SimProducer
+from quorumlog.sim.work.readers import SimReader
 
 
 class SimCluster:
@@ -63,6 +65,7 @@ class SimCluster:
                     auto_replace_after_ms=profile.auto_replace_after_ms,
                     catch_up_bytes_per_second=profile.catch_up_bytes_per_second,
                     time_marks=profile.time_marks,
+                    retention_follower_budget_bytes=profile.retention_follower_budget_bytes,
                 ),
             )
             for number, address in enumerate(addresses)
@@ -72,7 +75,10 @@ class SimCluster:
         self.network = SimNetwork(self)
         self.faults = Faults(self)
         self.member_work = MemberWork(self)
+        names = ("billing", "audit") if profile.has_retention else ()
+        self.readers = [SimReader(self, name) for name in names]
         self.clients = [SimClient(self, f"client{i}") for i in range(profile.clients)]
+        self.producers = [SimProducer(self, f"p{i}") for i in range(profile.producers)]
         self.checkers: list[Checker] = (
             lossy_disk_checkers if profile.has_lossy_disks else all_checkers
         )(self)

@@ -57,6 +57,8 @@ OTHER_EVENTS = (
     "recovery: no space for the index from entry",
     "end of the log: told",
     "end of the log: refused",
+    "drop: segments",
+    "install: a log is replaced",
     "async: a power loss took entries",
     "async: an acknowledged append is lost",
 )

@@ -8,6 +8,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import LedgerError, OutcomeUnknown
 from quorumlog.node import LedgerNode
+from quorumlog.node.retention.reader_moves import MoveOutcome, ReaderMove
 
 READ_BYTES = 1 << 20
 
@@ -70,6 +71,16 @@ class ClientRead:
 
 
 @dataclass(slots=True, eq=False)
+class ClientMove:
+    """What one reader said, and what came of it."""
+
+    move: ReaderMove
+    called_ms: float
+    outcome: MoveOutcome | None = None
+    """None: no answer came."""
+
+
+@dataclass(slots=True, eq=False)
 class ClientEnd:
     """A leader's answer to how far the log goes."""
 
@@ -91,11 +102,39 @@ class ClientAnswer:
     """What the answer follows from."""
 
 
+PRODUCED = b"P"
+"""What the bodies of producers begin with; no other body does."""
+
+
+@dataclass(slots=True, eq=False)
+class ProducedBatch:
+    """An append of a producer, however often it is sent."""
+
+    producer: str
+    life: int
+    """Of its process: 1, 2, 3, ..."""
+    first_sequence: int
+    bodies: tuple[bytes, ...]
+    receipts: list[AppendReceipt] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class ToldSequence:
+    """A producer was told that this is in the log."""
+
+    producer: str
+    sequence: int
+
+
 @dataclass(slots=True)
 class Operations:
     """All of one run, in the order of their calls."""
 
     appends: list[ClientAppend] = field(default_factory=list)
+    produced: list[ProducedBatch] = field(default_factory=list)
+    of_producers: int = 0
+    """Their requests that have arrived."""
+    told_sequences: list[ToldSequence] = field(default_factory=list)
     reads: int = 0
     acknowledged_index: int = -1
     """Highest index of all that clients know to be acknowledged."""

@@ -123,8 +123,14 @@ class SimulationProfile:
     """Members come and go by request."""
     writes_controls: bool = False
     """Leaders are made to write control entries now and then."""
+    producers: int = 0
+    """Clients with sessions."""
     time_marks: bool = False
     """As in `GroupConfig`; a minority of the wall clocks is wrong then."""
+    has_retention: bool = False
+    """Segments go as leaders say, and readers hold some."""
+    retention_follower_budget_bytes: int = 1 << 30
+    """As in `GroupConfig`."""
     drops_segments: bool = False
     """Members let their first segments go now and then."""
 
@@ -153,7 +159,8 @@ def draw_profile(
     conditions = random_beside(random, "conditions")
     controls, marks = random_beside(random, "controls"), random_beside(random, "the time")
     members = random_beside(random, "members")
-    drops = random_beside(random, "drops")
+    sessions = random_beside(random, "producers")
+    drops, keeps = random_beside(random, "drops"), random_beside(random, "retention")
     machines = random_beside(random, "machines")
     hasty = random.random() < 0.3
     if size is None:
@@ -213,12 +220,10 @@ def draw_profile(
         stops_with_successor=stops.random() < 0.4,
         appends_conditionally=conditions.random() < 0.2,
         writes_controls=controls.random() < 0.3,
+        producers=0 if lossy_disks else sessions.choice((0, 0, 0, 1, 2)),
         changes_members=members.random() < CHANGING_SHARE and size > 1 and not lossy_disks,
         time_marks=marks.random() < 0.3,
-        # A damaged range that all others have dropped stays damaged for now.
-        drops_segments=not {"flipped bit", "zeroed page"} & {*(chosen or FAULT_KINDS)}
-        and not lossy_disks
-        and drops.random() < 0.3,
+        drops_segments=not lossy_disks and drops.random() < 0.3,
     )
     if machines.random() < 0.3 and not lossy_disks:
         storage = replace(profile.storage, snapshot_entries=machines.choice((3, 20, 100)))
@@ -232,6 +237,20 @@ def draw_profile(
         # Drawn last, so that no other run changes. A short interval leaves a power loss little to take.
         storage = replace(profile.storage, flush_interval_ms=random.choice((10, 200, 1000)))
         profile = replace(profile, storage=storage)
+    if not (profile.writes_controls or profile.drops_segments or lossy_disks) and keeps.random() < 0.4:
+        storage = replace(
+            profile.storage,
+            retention="on",
+            retention_bytes=keeps.choice((1, 2 * segment_bytes, 6 * segment_bytes)),
+            disk_space_ratio_to_force_clean=keeps.choice((1e-9, 1.0, 1.0, 1.0)),
+        )
+        budget_bytes = keeps.choice((0, 4 * segment_bytes, 1 << 30))
+        profile = replace(
+            profile,
+            storage=storage,
+            has_retention=True,
+            retention_follower_budget_bytes=budget_bytes,
+        )
     if size > 1 and links.random() < 0.3:
         chosen = [kind for kind in LINK_KINDS if links.random() < 0.5]
         every_ms = links.choice((1.0, 3.0, 8.0)) * consensus.election_timeout_ms

@@ -93,6 +93,10 @@ def _run(cluster: SimCluster, faults_ms: float, other_mode: OtherMode) -> None:
         cluster.at(cluster.random.uniform(0, 300), member.start)
     for client in cluster.clients:
         client.work()
+    for producer in cluster.producers:
+        producer.work()
+    for reader in cluster.readers:
+        reader.work()
     cluster.faults.begin()
     if cluster.profile.changes_members:
         cluster.member_work.begin()
@@ -126,6 +130,8 @@ def make_whole(cluster: SimCluster) -> None:
         before = _acknowledged(cluster)
         _wait(cluster, whole_by_ms, lambda: _acknowledged(cluster) > before, "an acknowledged append")
     cluster.clients_work = False
+    settled = "an answer to all that producers have sent"
+    _wait(cluster, whole_by_ms, lambda: all(p.is_settled for p in cluster.producers), settled)
     _wait(cluster, whole_by_ms, lambda: _is_whole(cluster), "one leader and one log")
     if any(member.is_damaged for member in cluster.members):
         # What nobody has read yet is found by the scrub, and repaired soon after.

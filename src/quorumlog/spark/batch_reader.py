@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from quorumlog.arrow import TIME_COLUMN
 from quorumlog.spark.offsets import IndexRange, resolve
 from quorumlog.spark.options import LedgerOptions
 from quorumlog.spark.reading import SourceOpener, planned, read_partition
@@ -80,7 +81,7 @@ class PushdownReader(LedgerBatchReader):
     def _take(self, condition: Filter) -> bool:
         """True: the range alone now answers it."""
         if isinstance(condition, IsNotNull):
-            return True  # no column of ours is ever null
+            return condition.attribute != (TIME_COLUMN,)  # no other column of ours is ever null
         match condition:
             case EqualTo(("index",), int(value)):
                 self._keep(value, value + 1)

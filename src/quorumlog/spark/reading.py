@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
+from quorumlog.append_times import AppendTimes
 from quorumlog.spark.offsets import IndexRange, LogBounds
 from quorumlog.spark.options import LedgerOptions
 from quorumlog.spark.partitions import LedgerPartition, plan
@@ -47,8 +48,13 @@ def read_partition(
     encoder = RowEncoder(schema, partition.group)
     check = RangeCheck(partition)
     with closing(opener(options)) as source, closing(source.batches(check)) as batches:
+        times, next_index = None, -1
         for batch in batches:
-            rows = encoder.encode(batch)
+            if encoder.has_times and batch.first_index != next_index:
+                # The first one, and behind entries that are gone: a mark may have been among them.
+                times = AppendTimes(source.time_ms_at(batch.first_index))
+            next_index = batch.last_index + 1
+            rows = encoder.encode(batch, times)
             if rows.num_rows:
                 yield rows
         check.finish()

@@ -3,8 +3,8 @@
 Both digests are BIGINT: they are unsigned 32-bit numbers, which Spark's INT cannot hold.
 
 Arrow batches must match the schema that Spark expects exactly: order, types (`binary`, not
-`large_binary`) and nullability. No column is ever null, and saying so makes reading faster; a user
-schema may say otherwise.
+`large_binary`) and nullability. No column but `append_time` is ever null, and saying so makes reading
+faster; a user schema may say otherwise.
 """
 
 from __future__ import annotations
@@ -12,9 +12,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
-from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructType
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
-from quorumlog.arrow import record_batch_of
+from quorumlog.append_times import AppendTimes
+from quorumlog.arrow import TIME_COLUMN, record_batch_of
 from quorumlog.batch import EntryBatch
 from quorumlog.errors import ConfigError
 
@@ -27,6 +36,7 @@ COLUMN_TYPES: dict[str, DataType] = {
     "chain_crc": LongType(),
     "body_crc": LongType(),
     "body": BinaryType(),
+    TIME_COLUMN: TimestampType(),
 }
 COLUMNS = tuple(COLUMN_TYPES)
 DEFAULT_COLUMNS = ("index", "term", "body")
@@ -37,13 +47,14 @@ _ARROW_TYPES: dict[DataType, pa.DataType] = {
     LongType(): pa.int64(),
     IntegerType(): pa.int32(),
     BinaryType(): pa.binary(),
+    TimestampType(): pa.timestamp("us", tz="UTC"),
 }
 
 
 def spark_schema_of(columns: Sequence[str]) -> StructType:
     schema = StructType()
     for name in columns:
-        schema = schema.add(name, COLUMN_TYPES[name], nullable=False)
+        schema = schema.add(name, COLUMN_TYPES[name], nullable=name == TIME_COLUMN)
     return schema
 
 
@@ -87,9 +98,14 @@ class RowEncoder:
         fields = pa.schema([field.with_name(field.name.lower()) for field in self.arrow_schema])
         self._fields = self.arrow_schema if fields == self.arrow_schema else fields
 
-    def encode(self, batch: EntryBatch) -> pa.RecordBatch:
-        """The NORMAL entries of `batch`."""
-        rows = record_batch_of(batch, self._fields, self._constants)
+    @property
+    def has_times(self) -> bool:
+        return TIME_COLUMN in self._fields.names
+
+    def encode(self, batch: EntryBatch, times: AppendTimes | None = None) -> pa.RecordBatch:
+        """The NORMAL entries of `batch`. `times`: if the schema has them."""
+        runs = None if times is None else times.runs(batch)
+        rows = record_batch_of(batch, self._fields, self._constants, runs)
         if self._fields is self.arrow_schema:
             return rows
         return pa.RecordBatch.from_arrays(rows.columns, schema=self.arrow_schema)

@@ -321,6 +321,30 @@ class MachineReadResponse(ClientMessage, frozen=True, kw_only=True, tag=57):
     applied_index: int
 
 
+class SegmentInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """What keeps one segment."""
+
+    first_index: int
+    stop_index: int
+    size_bytes: int
+    """Of data and index."""
+    time_ms: int = -1
+    """The last time mark at its end, in milliseconds since 1970; -1: there is none."""
+    reasons: tuple[str, ...] = ()
+
+
+class WhyKeptRequest(ClientMessage, frozen=True, kw_only=True, tag=68):
+    """Answered by the leader, who decides what goes."""
+
+
+class WhyKeptResponse(ClientMessage, frozen=True, kw_only=True, tag=69):
+    keep_from_index: int
+    """Nothing from here on may be deleted; committed."""
+    used_ratio: float
+    """The share of the leader's disk that is in use."""
+    segments: tuple[SegmentInfo, ...] = ()
+
+
 class ErrorResponse(ClientMessage, frozen=True, kw_only=True, tag=63):
     """Any request that ended in a `LedgerError`."""
 
@@ -372,6 +396,8 @@ AnyClientMessage = (
     | ChangeMembersResponse
     | MachineReadRequest
     | MachineReadResponse
+    | WhyKeptRequest
+    | WhyKeptResponse
 )
 
 RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
@@ -389,5 +415,6 @@ RESPONSE_OF: dict[type[AnyClientMessage], type[AnyClientMessage]] = {
     ChangeMembersRequest: ChangeMembersResponse,
     FindMarkRequest: FindMarkResponse,
     MachineReadRequest: MachineReadResponse,
+    WhyKeptRequest: WhyKeptResponse,
 }
 """Of each request; any may be answered by an ErrorResponse instead."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quorumlog.cli.options import Json, below_64_bits, named_path
+from quorumlog.cli.options import Json, below_64_bits, named_path, time_ms_of
 from quorumlog.cli.output import entry_progress, print_json, say
 from quorumlog.errors import ConfigError
 
@@ -58,7 +57,7 @@ def restore(
         str | None,
         typer.Option(
             "--time",
-            help="Restore what was appended up to then, such as 2026-11-23T12:00:00Z.",
+            help="Restore what was appended up to then: 90s ago, 2h, 7d, or 2026-11-23T10:00Z.",
             metavar="TIME",
             show_default=False,
         ),
@@ -81,7 +80,7 @@ def restore(
 
     if last_index is not None and until is not None:
         raise ConfigError("--index and --time exclude each other; name one of them")
-    time_ms = None if until is None else _milliseconds(until)
+    time_ms = None if until is None else time_ms_of(until, "--time")
     with entry_progress(f"restoring {source}") as report:
         restored = restore_backup(
             str(source),
@@ -104,19 +103,6 @@ def _directories(targets: list[str]) -> dict[str, str]:
             raise ConfigError(f"--to names {member_id} twice; a member has one directory")
         directories[member_id] = directory
     return directories
-
-
-def _milliseconds(text: str) -> int:
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        time = None
-    if time is None or time.tzinfo is None:
-        raise ConfigError(
-            f"--time {text!r} must be a date and a time with its zone, as in 2026-11-23T12:00:00Z or"
-            " 2026-11-23T13:00:00+01:00"
-        )
-    return int(time.timestamp() * 1000)
 
 
 def _print(restored: Restored, members: str, *, json: bool) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from quorumlog.entry import Entry, TimedEntry
+from quorumlog.append_times import TimedEntry
+from quorumlog.entry import Entry
 
 _encode = msgspec.json.Encoder().encode
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,6 +25,9 @@ from quorumlog.cli.options import (
     time_ms_of,
 )
 from quorumlog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from quorumlog.entry import Entry
 
 TIMEOUT_S = 30.0
 FOLLOW_TIMEOUT_MS = 3_000
@@ -89,6 +93,19 @@ def read(
             help="With --path: go on behind entries that are damaged; says which were left out.",
         ),
     ] = False,
+    reader: Annotated[
+        str | None,
+        typer.Option(
+            "--reader",
+            help="Go on where the reader of this name stands, and move it behind what is printed.",
+            metavar="NAME",
+            show_default=False,
+        ),
+    ] = None,
+    hold: Annotated[
+        bool,
+        typer.Option("--hold", help="With --reader: what it has not read may not be deleted."),
+    ] = False,
     timeout: Timeout = TIMEOUT_S,
     group: Group = DEFAULT_GROUP,
 ) -> None:
@@ -96,8 +113,9 @@ def read(
 
     A list of servers at which nobody listens, or whose names do not exist, fails in 3 s; others are
     tried up to --timeout. With --follow it waits for a cluster that cannot be reached, and says so once.
-    With --path it ends with status 3 where an entry is damaged or gone; --skip-damaged goes on if the
-    index leads past it.
+    With --reader NAME the cluster keeps the position, for whoever reads under this name next. With
+    --path it ends with status 3 where an entry is damaged or gone; --skip-damaged goes on if the index
+    leads past it.
 
     Example: quorumlog read --servers 127.0.0.1:20911 --since 2h --time --json
     """
@@ -126,6 +144,14 @@ def read(
     if first_index is not None and stop_index is not None and stop_index < first_index:
         raise ConfigError(f"--to {stop_index} is below --from {first_index}; swap them")
     write = WRITERS[Format.JSON if json else output_format]
+    if hold and reader is None:
+        raise ConfigError("--hold goes with --reader only; write --reader NAME")
+    if reader is not None:
+        begins_elsewhere = first_index is not None or last is not None
+        if path is not None or begins_elsewhere or until_end:
+            raise ConfigError("--reader excludes --path, --from, --last and --until-end; leave them out")
+        _read_as(reader, hold, servers or "", group, timeout, stop_index, limit, write, follow=follow)
+        return
     if path is not None:
         wanted_group = group if is_on_command_line(context, "group") else None
         entries = stored(
@@ -158,6 +184,28 @@ def read(
     out = sys.stdout.buffer
     for batch in limited(entries, limit):
         out.write(b"".join(map(write, batch)))
+        out.flush()
+
+
+def _read_as(
+    name: str,
+    hold: bool,
+    servers: str,
+    group: str,
+    timeout: float,
+    stop_index: int | None,
+    limit: int | None,
+    write: Callable[[Entry], bytes],
+    *,
+    follow: bool,
+) -> None:
+    from quorumlog.cli.use.read_sources import served_to
+
+    split_servers(servers)
+    timeout_ms = FOLLOW_TIMEOUT_MS if follow else int(timeout * 1000)
+    out = sys.stdout.buffer
+    for entries in served_to(name, hold, servers, group, timeout_ms, stop_index, limit, follow=follow):
+        out.write(b"".join(map(write, entries)))
         out.flush()
 
 

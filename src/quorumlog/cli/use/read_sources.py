@@ -157,6 +157,8 @@ def _out_of_range(reader: DirectoryReader, index: int, readable: int, *, local: 
     begin = max(reader.ledger_begin_index, 0)
     last = "ledger_end_index" if local else "committed_index"
     more = "" if index > reader.ledger_end_index else "; --local prints what may be uncommitted"
+    if index < begin:
+        more = f": entries below {begin} are gone from this directory; read from there on"
     return IndexOutOfRange(
         f"index {index} is not between ledger_begin_index {begin} and {last} {readable - 1}{more}",
         ledger_begin_index=begin,
@@ -260,6 +262,46 @@ def _served_from(
             note(f"waiting for the cluster, reading goes on at index {first}: {error}")
             _wait_for_answer(log)
             note("the cluster answers again")
+
+
+def served_to(
+    name: str,
+    hold: bool,
+    servers: str,
+    group: str,
+    timeout_ms: int,
+    stop_index: int | None,
+    limit: int | None,
+    *,
+    follow: bool,
+) -> Iterator[list[Entry]]:
+    """What the reader of this name has not read yet. Whoever asks for the next part has done with the
+    one before: the reader moves behind it."""
+    left = sys.maxsize if limit is None else limit
+    with connect(servers, group=group, timeout_ms=timeout_ms) as log:
+        if not follow:
+            refuse_dead_servers(log, timeout_ms / 1000)
+        reader = log.reader(name, hold=True if hold else None)
+        while left and (stop_index is None or reader.position < stop_index):
+            try:
+                for batch in reader.read_batches(stop_index):
+                    entries = list(islice(batch.entries(), left))
+                    yield entries
+                    left -= len(entries)
+                    done = entries[-1].index + 1 if left == 0 else batch.first_index + batch.count
+                    reader.commit(done)
+                    if left == 0:
+                        return
+                if not follow:
+                    return
+                for _ in reader.tail():
+                    break  # there is more
+            except _PASSING as error:
+                if not follow:
+                    raise
+                note(f"waiting for the cluster, {name} goes on at index {reader.position}: {error}")
+                _wait_for_answer(log)
+                note("the cluster answers again")
 
 
 def _milliseconds(time: datetime | None) -> int:

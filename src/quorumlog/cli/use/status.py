@@ -34,6 +34,8 @@ KEYS = (
     "log_disk_bytes",
     "log_apparent_bytes",
     "machines",
+    "log_time_ms",
+    "log_time_index",
     "waits_for",
     "problem",
     "problems",

@@ -143,9 +143,8 @@ class AppendJoiner:
             or machine != joined.machine
             or len(joined.waiters) == MAX_JOINED_RECORDS
         ):
-            joined = JoinedAppends(
-                now_ms, now_ms + timeout_ms, in_session=self._in_session, machine=machine
-            )
+            in_session = self._in_session and not machine
+            joined = JoinedAppends(now_ms, now_ms + timeout_ms, machine=machine, in_session=in_session)
             self._joined.append(joined)
             self._timeout_ms = timeout_ms
         joined.bodies.append(body)

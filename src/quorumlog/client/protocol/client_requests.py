@@ -18,9 +18,11 @@ from quorumlog.wire.client_messages import (
     FindMarkRequest,
     HelloResponse,
     LayoutRequest,
+    MachineReadRequest,
     Numbered,
     ReadRequest,
     StatusRequest,
+    WhyKeptRequest,
 )
 from quorumlog.wire.framing import FrameDecoder
 from quorumlog.wire.producer_messages import ConnectProducer, LastSequence, ListProducers
@@ -37,6 +39,8 @@ _REPEATABLE = (
     ConnectProducer,
     LastSequence,
     ListProducers,
+    MachineReadRequest,
+    WhyKeptRequest,
 )
 
 
@@ -155,15 +159,15 @@ def response_of(request: Request, kind: type[R]) -> R:
 
 def receipt_of(request: Request) -> AppendReceipt:
     response = response_of(request, AppendResponse)
-    durability = Durability(response.durability)
+    ranges = tuple(EntryRange(*each) for each in response.ranges) if response.ranges else ()
     return AppendReceipt(
         response.term,
         response.first_index,
         response.count,
-        durability,
-        tuple(EntryRange(*each) for each in response.ranges),
-        results=response.results,
-        failures=response.failures,
+        Durability(response.durability),
+        ranges,
+        response.results,
+        response.failures,
     )
 
 

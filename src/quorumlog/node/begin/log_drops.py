@@ -11,6 +11,7 @@ Killed at any step, the log begins where it did or at the new start.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from quorumlog.consensus.messages import PushEntryRequest
 from quorumlog.consensus.raft_node import RaftNode
@@ -73,6 +74,17 @@ class LogDrops:
         if work is not None:
             self._is_deleting = True
             self._host.read_later(work, self._deleted)
+
+    def give_up_below(self, start: LogStart, durable_committed_index: int) -> None:
+        """What is damaged below this start of another member's log nobody holds any more. The state that
+        comes with it is that of the same entries, where the one before it is this log's as well."""
+        index = start.point.index
+        last_index = min(durable_committed_index, self._store.durable.index - 1)
+        if not self._raft.begin.index < index <= last_index:
+            return
+        if self._raft.term_at(index) == start.point.term:
+            with suppress(DiskFull):  # it is asked for again
+                self.begin(LogStart(start.point, start.record), durable_committed_index)
 
     def must_wait(self, message: PushEntryRequest) -> bool:
         """While the start comes to disk nothing is cut directly behind it: the next entry lies where

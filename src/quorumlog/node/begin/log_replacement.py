@@ -25,7 +25,7 @@ from quorumlog.log_state.control_entries import Unreadable
 from quorumlog.log_state.log_state import decode_state
 from quorumlog.node.ports import Host, LogReplaced
 from quorumlog.store.directory.member_directory import MemberDirectory
-from quorumlog.store.files.start_file import START_NAME, START_SECTOR_BYTES, decode_start
+from quorumlog.store.files.start_file import MOST_START_BYTES, START_NAME, decode_start
 from quorumlog.store.ledger_store import LogStart
 
 
@@ -64,7 +64,7 @@ class LogReplacement:
             self._forget()
             self._answer(request, refusal)
             return
-        if request.file != START_NAME or request.total_bytes > START_SECTOR_BYTES:
+        if request.file != START_NAME or request.total_bytes > MOST_START_BYTES:
             self._refuse(request, f"a file {request.file!r} of {request.total_bytes} bytes is unknown")
             return
         if request.begin != self._begin:

@@ -37,9 +37,17 @@ class ReadableLog:
                 retry_after_ms=5,
             )
         if first_index < begin or first_index > committed_index:
-            raise IndexOutOfRange(
+            problem = (
                 f"index {first_index} is not between ledger_begin_index {begin} and committed_index"
-                f" {committed_index}",
+                f" {committed_index}"
+            )
+            if first_index < begin:
+                problem += (
+                    f": entries below {begin} are gone here; read from there on, or from another member"
+                    " (its log may begin lower)"
+                )
+            raise IndexOutOfRange(
+                problem,
                 ledger_begin_index=begin,
                 committed_index=committed_index,
             )

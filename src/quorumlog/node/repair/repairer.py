@@ -6,13 +6,16 @@
 
 Whoever holds the last entry of the range, by index and term, holds the same entries. The bytes are
 proven by a chain behind them that is the same on both sides: at the end of the range, or beyond it
-where the sender's log is damaged as well.
+where the sender's log is damaged as well. What all other voters have dropped nobody can send: then this
+log is to begin behind it, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+
+import msgspec
 
 from quorumlog.batch import EntryBatch
 from quorumlog.consensus.messages import RangeRequest, RangeResponse
@@ -22,7 +25,8 @@ from quorumlog.entry import Replica
 from quorumlog.errors import DirectoryDamaged, DiskFull, LedgerError, ProtocolViolation, StoreFailure
 from quorumlog.node.ports import Host
 from quorumlog.node.sending.push_sender import read_sound
-from quorumlog.store.ledger_store import DamagedRange, Examination, LedgerStore
+from quorumlog.store.files.start_file import decode_start, encode_start
+from quorumlog.store.ledger_store import DamagedRange, Examination, LedgerStore, LogStart
 
 NEVER = float("inf")
 Proofs = tuple[tuple[int, int], ...]
@@ -48,15 +52,18 @@ class Repairer:
         host: Host,
         carry_out: Callable[[], None],
         stored_term: Callable[[], int],
+        give_up_below: Callable[[LogStart], None],
     ) -> None:
         """`carry_out`: bring the store to where the core is. `stored_term`: what this disk says; the
-        core's may be one that the next Ready stores."""
+        core's may be one that the next Ready stores. `give_up_below`: the log of another member begins
+        with this start, and nobody has what lies below."""
         self._replica = replica
         self._raft = raft
         self._store = store
         self._host = host
         self._carry_out = carry_out
         self._stored_term = stored_term
+        self._give_up_below = give_up_below
         self._is_examining = False
         self._is_saving = False
         """The list of damaged ranges is on its way to the disk."""
@@ -82,6 +89,8 @@ class Repairer:
         self._is_writing = False
         self._passed_over: dict[DamagedRange, set[Replica]] = {}
         """Who did not help with a range since all were asked last."""
+        self._dropped: dict[DamagedRange, dict[Replica, LogStart]] = {}
+        """Who has dropped the front of a range, and where its log begins; since all were asked last."""
         self._sources: dict[DamagedRange, str] = {}
         """Who sent the newest good piece; "" once everybody was asked in vain."""
         self._refused = ""
@@ -176,6 +185,7 @@ class Repairer:
         if now_ms >= self._retry_at_ms:
             self._forget_repaired()
             self._passed_over.clear()
+            self._dropped.clear()
             self._retry_at_ms = NEVER
             if self._is_late:
                 self._timeout_ms_of = min(2 * self._timeout_ms_of, ANSWER_LIMIT_MS)
@@ -187,8 +197,18 @@ class Repairer:
                     self._ask(damaged, replica, now_ms)
                     return
             self._sources[damaged] = ""
+            self._look_for_dropped(damaged)
         if self._retry_at_ms == NEVER:
             self._retry_at_ms = now_ms + RETRY_MS
+
+    def _look_for_dropped(self, damaged: DamagedRange) -> None:
+        """All were asked in vain. One that is away may still hold it; one that came back with another
+        directory has lost it."""
+        starts = self._dropped.pop(damaged, {})
+        own_id = self._replica.member_id
+        others = {voter.member_id for voter in self._raft.status().voters} - {own_id}
+        if others and others <= {replica.member_id for replica in starts}:
+            self._give_up_below(min(starts.values(), key=lambda start: start.point))
 
     def _ask(self, damaged: DamagedRange, replica: Replica, now_ms: float) -> None:
         self._number += 1
@@ -225,6 +245,11 @@ class Repairer:
         if asked is None or response.number != self._number or response.sender != asked[1]:
             return
         damaged, replica = asked
+        if response.start:
+            with suppress(ValueError, msgspec.MsgspecError):
+                start = decode_start(response.start)
+                if start.point.index >= damaged.first_index:
+                    self._dropped.setdefault(damaged, {})[replica] = start
         if response.count == 0 or damaged not in self._store.damaged:
             self._pass_over(damaged, replica)
             return
@@ -297,7 +322,10 @@ class Repairer:
         """Send what this member holds of the range, as far as its own disk is whole."""
         self._carry_out()  # so that the store's terms are the core's
         store, last = self._store, request.last
-        begin_index = self._raft.begin.index
+        begin_index, start = self._raft.begin.index, store.start
+        if start is not None and request.first_index <= start.point.index:
+            self._answer(request, start=encode_start(start))
+            return
         is_held = begin_index < request.first_index <= last.index <= store.end.index
         if not is_held or self._raft.term_at(last.index) != last.term:
             self._answer(request)
@@ -334,7 +362,11 @@ class Repairer:
         return batch, tuple(proofs)
 
     def _answer(
-        self, request: RangeRequest, entries: EntryBatch | None = None, proofs: Proofs = ()
+        self,
+        request: RangeRequest,
+        entries: EntryBatch | None = None,
+        proofs: Proofs = (),
+        start: bytes = b"",
     ) -> None:
         response = RangeResponse(
             sender=self._replica,
@@ -343,6 +375,7 @@ class Repairer:
             count=0 if entries is None else entries.count,
             batch=entries,
             proofs=proofs,
+            start=start,
         )
         self._host.send(Envelope(request.sender, response))
 

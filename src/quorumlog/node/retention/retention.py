@@ -11,14 +11,15 @@ commits between the telling and the deleting.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from quorumlog.config import GroupConfig
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role
-from quorumlog.entry import EntryId
-from quorumlog.errors import DiskFull, LedgerError, StoreFailure
+from quorumlog.entry import EntryId, Replica
+from quorumlog.errors import DiskFull, LeaderNotReady, LedgerError, StoreFailure
 from quorumlog.log_state.control_entries import ControlBody, Keep
 from quorumlog.log_state.log_state import LogState, LostRange, decode_state
 from quorumlog.node.ports import Host
@@ -27,9 +28,11 @@ from quorumlog.node.retention.segments_kept import (
     Border,
     Decision,
     Follower,
+    KeptSegment,
     LogShape,
     Policy,
     decide,
+    kept_segments,
 )
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 from quorumlog.store.directory.member_directory import MemberDirectory
@@ -44,6 +47,14 @@ class _Look(NamedTuple):
     used_ratio: float
     start: LogStart | None
     """Where the log may begin by what is committed."""
+
+
+class WhyKept(NamedTuple):
+    segments: tuple[KeptSegment, ...]
+    keep_from_index: int
+    """Committed."""
+    used_ratio: float
+    """Of the disk."""
 
 
 class Member(Protocol):
@@ -64,12 +75,16 @@ class Member(Protocol):
 
 
 class Retention:
-    def __init__(self, member: Member, host: Host, now_ms: float) -> None:
+    def __init__(
+        self, member: Member, host: Host, now_ms: float, snapshot_bound: Callable[[], int | None]
+    ) -> None:
+        """`snapshot_bound`: as of `StateMachineCaller`."""
         self._member = member
         self._store = member.directory.store
         self._raft = member.raft
         self._log_state = member.log_state
         self._host = host
+        self._snapshot_bound = snapshot_bound
         self._next_look_ms = now_ms + LOOK_INTERVAL_MS
         self._is_looking = False
         self._known: tuple[tuple[LogPoint, Border], ...] = ()
@@ -77,6 +92,8 @@ class Retention:
         self._known_truncations = -1
         self.problem = ""
         """Why nothing goes although it may, in a sentence."""
+        self._installed: dict[Replica, None] = {}
+        """Who got the start of this log and has not caught up since."""
         self._lost: tuple[LostRange, ...] | None = None
         """What readers had lost when it was last looked."""
 
@@ -90,15 +107,18 @@ class Retention:
         return storage.retention != "off" and self._droppable_below() > self._store.begin.index + 1
 
     def _droppable_below(self) -> int:
-        """By what is committed; 0: nothing."""
-        state = self._log_state.committed
-        return 0 if state is None else state.keep_from_index
+        """By what is committed, and what the machines of this member still need; 0: nothing."""
+        state, bound = self._log_state.committed, self._snapshot_bound()
+        keep_from = 0 if state is None else state.keep_from_index
+        return keep_from if bound is None else min(keep_from, bound + 1)
 
     def next_wakeup_ms(self) -> float:
         return self._next_look_ms if self._is_wanted and not self._is_looking else math.inf
 
     def tick(self, now_ms: float) -> None:
         self._tell_of_losses()
+        if self._raft.role is Role.LEADER and self._member.config.storage.deletes:
+            self._installed.update(dict.fromkeys(self._raft.replication.installing))
         if self._is_looking or now_ms < self._next_look_ms or not self._is_wanted:
             return
         self._next_look_ms = now_ms + LOOK_INTERVAL_MS
@@ -115,9 +135,11 @@ class Retention:
         borders, truncations = self._store.borders, self._store.truncations
         known = list(self._known) if truncations == self._known_truncations else []
         for point in borders.above(known[-1][0].index if known else -1):
+            if point.index > last_index:
+                break
             start = borders.saved_at(point)
-            if start is None or point.index > last_index:
-                break  # it comes when it is committed
+            if start is None:
+                continue  # not yet, or damage has kept it from being saved
             state = decode_state(start.record)
             time_ms = state.time_ms if isinstance(state, LogState) else None
             known.append((point, Border(point.index + 1, point.position, time_ms)))
@@ -137,6 +159,34 @@ class Retention:
         elif self._member.config.storage.deletes and self._raft.role is Role.LEADER:
             self._keep(look)
 
+    def explain(self, done: Callable[[WhyKept | LedgerError], None]) -> None:
+        """`done` gets what keeps each segment, by what this member knows as the leader, or a refusal."""
+        keep_from, last_index = self._droppable_below(), self._last_border_index()
+
+        def looked(look: _Look | StoreFailure | LedgerError) -> None:
+            if isinstance(look, StoreFailure):
+                raise look
+            done(look if isinstance(look, LedgerError) else self._explained(look))
+
+        self._host.read_later(lambda: self._look(keep_from, last_index), looked)
+
+    def _explained(self, look: _Look) -> WhyKept | LedgerError:
+        if look.truncations != self._store.truncations:
+            return LeaderNotReady("the log was cut meanwhile", retry_after_ms=LOOK_INTERVAL_MS)
+        try:
+            state = self._log_state.appended_state()
+            committed = self._log_state.committed_state()
+        except LedgerError as error:
+            return error
+        log = self._shape(look)
+        segments = kept_segments(
+            log,
+            self._decide(look, state),
+            state.keep_from_index,
+            committed.keep_from_index,
+        )
+        return WhyKept(tuple(segments), committed.keep_from_index, look.used_ratio)
+
     # ---------------------------------------------------------------- the leader
 
     def _keep(self, look: _Look) -> None:
@@ -145,7 +195,7 @@ class Retention:
             committed = self._log_state.committed_state()
             if state.keep_from_index > committed.keep_from_index:
                 return  # the one before is on its way
-            decision = self._decide(look.used_ratio, state)
+            decision = self._decide(look, state)
             if decision.keep_from_index > state.keep_from_index:
                 self._member.propose_control(Keep(decision.keep_from_index, decision.is_forced))
         except LedgerError as error:
@@ -153,19 +203,20 @@ class Retention:
         else:
             self.problem = ""
 
-    def _decide(self, used_ratio: float, state: LogState) -> Decision:
+    def _decide(self, look: _Look, state: LogState) -> Decision:
         clock_ms = self._host.wall_clock_ms()
-        policy = self._policy(used_ratio, clock_ms)
-        return decide(self._shape(), policy, state, self._followers(), clock_ms)
+        policy = self._policy(look.used_ratio, clock_ms)
+        followers, bound = self._followers(), self._snapshot_bound()
+        return decide(self._shape(look), policy, state, followers, clock_ms, bound)
 
-    def _shape(self) -> LogShape:
+    def _shape(self, look: _Look) -> LogShape:
         begin, end = self._store.begin, self._store.end
         return LogShape(
             begin.index + 1,
             begin.position,
             end.index + 1,
             end.position,
-            tuple(border for _, border in self._known),
+            tuple(border for _, border in look.borders),
         )
 
     def _policy(self, used_ratio: float, clock_ms: int) -> Policy:
@@ -186,13 +237,16 @@ class Retention:
     def _followers(self) -> list[Follower]:
         status = self._raft.status()
         peers = {peer.replica: peer for peer in status.peers}
-        fed = [peer.replica for peer in status.peers if not peer.is_voter]
+        for replica in list(self._installed):
+            if replica in peers and peers[replica].lacks_nothing:
+                del self._installed[replica]
         followers = []
-        for replica in (*status.voters, *fed):
+        for replica in dict.fromkeys((*status.voters, *peers)):
             if replica != status.replica:
                 peer = peers.get(replica)
                 index = peer.water_mark if peer is not None and peer.water_mark >= 0 else None
-                followers.append(Follower(replica.member_id, index, replica in fed))
+                is_fed = peer is not None and (not peer.is_voter or replica in self._installed)
+                followers.append(Follower(replica.member_id, index, is_fed))
         return followers
 
     # ---------------------------------------------------------------- each member

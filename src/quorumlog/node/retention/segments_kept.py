@@ -61,7 +61,8 @@ class Follower(NamedTuple):
     acknowledged_index: int | None
     """None: not known."""
     is_fed: bool
-    """It counts in nothing yet and is brought up to where the others are, however far that is."""
+    """It is brought up to where the others are, however far that is: one that does not vote, or that
+    got the start of the log."""
 
 
 class Limit(NamedTuple):
@@ -75,7 +76,7 @@ class Decision(NamedTuple):
     wish: Limit
     limits: tuple[Limit, ...]
     keep_from_index: int
-    """A border, or where the log begins."""
+    """A border; 0 where none lies so far down."""
     is_forced: bool
     """Readers are passed over."""
 
@@ -86,11 +87,20 @@ class Decision(NamedTuple):
 
 
 def decide(
-    log: LogShape, policy: Policy, state: LogState, followers: Sequence[Follower], clock_ms: int
+    log: LogShape,
+    policy: Policy,
+    state: LogState,
+    followers: Sequence[Follower],
+    clock_ms: int,
+    snapshot_bound: int | None = None,
 ) -> Decision:
-    """`clock_ms`: this member's own clock; `state`: of its whole log."""
+    """`clock_ms`: this member's own clock; `state`: of its whole log. `snapshot_bound`: its machines
+    need what follows this entry; None: nothing."""
     wish = _wish(log, policy, clock_ms)
     near = _followers_within_budget(log, policy.follower_budget_bytes, followers)
+    if snapshot_bound is not None:
+        why = "a state machine's second newest good snapshot lies before it"
+        near = [*near, Limit(snapshot_bound + 1, why)]
     limits = [*near, *_fed(followers), *_readers(state, Hold.READER), *_archives(state, policy)]
     plain = _floor(log, wish, limits)
     first_kept = max(state.keep_from_index, log.first_index)
@@ -103,10 +113,46 @@ def decide(
     return Decision(forced, tuple(forced_limits), _floor(log, forced, forced_limits), True)
 
 
+class KeptSegment(NamedTuple):
+    first_index: int
+    stop_index: int
+    size_bytes: int
+    """Of data and index."""
+    time_ms: int | None
+    """The last time mark at its end; None: there is none."""
+    reasons: tuple[str, ...]
+    """Why it is still there."""
+
+
+def kept_segments(
+    log: LogShape, decision: Decision, keep_from_index: int, committed_keep_from_index: int
+) -> list[KeptSegment]:
+    """Oldest first. `keep_from_index`: of the whole log, and of what is committed of it."""
+    segments = []
+    first_index, left_bytes = (
+        log.first_index,
+        log.bytes_behind(Border(log.first_index, log.position, None)),
+    )
+    for border in log.borders:
+        stop_index, behind_bytes = border.first_index, log.bytes_behind(border)
+        reasons: tuple[str, ...]
+        if stop_index <= committed_keep_from_index:
+            reasons = ("about to be deleted",)
+        elif stop_index <= keep_from_index:
+            reasons = (f"keep_from_index {keep_from_index} is not committed",)
+        else:
+            reasons = decision.reasons_for(stop_index) or ("the next keep_from_index lets it go",)
+        size_bytes = left_bytes - behind_bytes
+        segments.append(KeptSegment(first_index, stop_index, size_bytes, border.time_ms, reasons))
+        first_index, left_bytes = stop_index, behind_bytes
+    segments.append(KeptSegment(first_index, log.stop_index, left_bytes, None, ("the newest",)))
+    return segments
+
+
 def _floor(log: LogShape, wish: Limit, limits: Sequence[Limit]) -> int:
     lowest = min([wish.first_index, *(limit.first_index for limit in limits)])
     below = [b.first_index for b in log.borders if b.first_index <= lowest]
-    return below[-1] if below else log.first_index
+    return below[-1] if below else 0
 
 
 def _wish(log: LogShape, policy: Policy, clock_ms: int) -> Limit:
@@ -149,10 +195,13 @@ def _followers_within_budget(
 
 
 def _fed(followers: Sequence[Follower]) -> list[Limit]:
+    fed = [each for each in followers if each.is_fed]
     return [
-        Limit((f.acknowledged_index or -1) + 1, f"member {f.name}, which is being fed")
-        for f in followers
-        if f.is_fed
+        Limit(
+            0 if each.acknowledged_index is None else each.acknowledged_index + 1,
+            f"member {each.name}, which is being fed",
+        )
+        for each in fed
     ]
 
 

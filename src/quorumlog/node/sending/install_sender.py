@@ -124,10 +124,14 @@ class InstallSender:
         )
 
     def problems(self) -> list[str]:
-        """Who is being installed, and how far; in sentences."""
+        """Who is being installed, and how far: in sentences that do not change with each piece."""
         return [
             f"{replica.member_id} lacks entries that are no longer here (the log begins behind entry"
-            f" {each.begin.index}): it is given the start of the log, {each.offset} of"
+            f" {each.begin.index}): it is given the start of the log, {_quarters(each)} % of"
             f" {len(each.content)} bytes have arrived"
             for replica, each in self._installations.items()
         ]
+
+
+def _quarters(installation: _Installation) -> int:
+    return 4 * installation.offset // len(installation.content) * 25

@@ -168,7 +168,7 @@ class BatchFormer:
         self._last_batch_appends = len(appends)
         mark = self._time_marks.due(now_ms) if self._config.time_marks else None
         in_front = [] if mark is None else [EntryBatch.control(EntryKind.TIME, encode_body(mark))]
-        appends, judged = self._sessions.judge(appends, len(in_front))
+        appends, judged = self._sessions.judge(appends)
         appends, unmet = self._conditions.judge(appends, len(in_front))
         if not appends:
             self._conditions.refuse(unmet)

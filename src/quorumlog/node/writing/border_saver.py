@@ -39,9 +39,6 @@ class BorderSaver:
         """Where the next entry lies depends on how long it is."""
         self._waiting = [each for each in self._waiting if each[0].index < index - 1]
 
-    def forget(self) -> None:
-        self._waiting = []
-
     def next_wakeup_ms(self) -> float:
         return self._retry_ms if self._waiting else math.inf
 

@@ -169,12 +169,6 @@ class LogStateKeeper:
             if self.states is not None:
                 self.states.commit(index)
 
-    def begin_anew(self) -> None:
-        """Another log has taken the place of this one: its state is that of its start."""
-        self._committed_index = max(self._store.begin.index, self._committed_index)
-        self._saver.forget()
-        self._forget()
-
     def _judge(self) -> None:
         """Tell the core if the state became known, or is no longer."""
         assert self.states is not None

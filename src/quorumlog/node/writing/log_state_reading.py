@@ -29,12 +29,11 @@ def controls_of(batch: EntryBatch) -> list[ControlEntry]:
     positions = batch.control_positions()
     if not positions:
         return []
-    headers = batch.headers()
-    controls = []
-    for at in positions:
-        kind, term = EntryKind(int(headers["magic"][at])), int(headers["term"][at])
+    first_index, controls = batch.first_index, []
+    for at, (magic, term) in zip(positions, batch.kinds_and_terms(positions), strict=True):
+        kind = EntryKind(magic)
         body = None if kind is EntryKind.NOOP else decode_body(kind, batch.body(at))
-        controls.append(ControlEntry(batch.first_index + at, kind, body, term))
+        controls.append(ControlEntry(first_index + at, kind, body, term))
     return controls
 
 

@@ -16,13 +16,16 @@ from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 from quorumlog.batch import EntryBatch
+from quorumlog.config import GroupConfig
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.entry import AppendReceipt, EntryId, EntryKind, EntryRange
+from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import (
     AlreadyCommitted,
     BadRequest,
     LeaderNotReady,
     LedgerError,
+    PendingFull,
     ProducerExpired,
     ProducerFenced,
     SequenceGap,
@@ -35,6 +38,7 @@ from quorumlog.log_state.control_entries import (
     Epoch,
     OpenProducer,
     ProducerBatch,
+    encode_batch,
     encode_body,
 )
 from quorumlog.log_state.log_state import LogState
@@ -48,6 +52,7 @@ from quorumlog.store.directory.member_directory import MemberDirectory
 T = TypeVar("T")
 LONGEST_NAME = 255
 RETRY_MS = 5
+RETRY_FULL_MS = 20
 
 
 class Connected(NamedTuple):
@@ -69,13 +74,15 @@ class Judged(NamedTuple):
 
     append: PendingAppend
     outcome: AppendOutcome
-    by_index: int
-    """What it was judged by is committed once this entry is."""
+    by_index: int | None
+    """What it was judged by is committed once this entry is; None: the last of those that were let in
+    beside it."""
 
 
 class Node(Protocol):
     """What of the member is needed (`LedgerNode`)."""
 
+    config: GroupConfig
     directory: MemberDirectory
 
     def confirm_leadership(self, done: Confirmed, owner: object) -> None: ...
@@ -102,11 +109,8 @@ class ProducerSessions:
 
     # ---------------------------------------------------------------- appends
 
-    def judge(
-        self, appends: Sequence[PendingAppend], in_front: int
-    ) -> tuple[list[PendingAppend], list[Judged]]:
-        """Who is let in, in this order and as a whole, with a PRODUCER entry each; and the others.
-        `in_front`: entries that are proposed before them."""
+    def judge(self, appends: Sequence[PendingAppend]) -> tuple[list[PendingAppend], list[Judged]]:
+        """Who is let in, in this order and as a whole, with a PRODUCER entry each; and the others."""
         if all(append.place is None for append in appends):
             return list(appends), []
         try:
@@ -117,16 +121,17 @@ class ProducerSessions:
         judged: list[Judged] = []
         last_sequences: dict[str, int] = {}
         """Of who is let in here."""
-        last_index = self._raft.ledger_end.index + in_front
+        end_index = self._raft.ledger_end.index
         for append in appends:
             outcome: AppendOutcome | None = None
             if append.place is not None:
                 outcome = self._look(append, producers.get(append.place.producer), last_sequences)
             if outcome is None:
                 met.append(append)
-                last_index += append.entry_count
             else:
-                judged.append(Judged(append, outcome, last_index))
+                assert append.place is not None
+                is_by_these = append.place.producer in last_sequences
+                judged.append(Judged(append, outcome, None if is_by_these else end_index))
         return met, judged
 
     def _refused(self, appends: Sequence[PendingAppend], error: LedgerError) -> list[PendingAppend]:
@@ -166,7 +171,7 @@ class ProducerSessions:
             assert batch is not None
         last_sequences[producer] = last_sequence + batch.count
         said = ProducerBatch(producer, epoch, last_sequence + 1, batch.count, held > 0)
-        append.lead = EntryBatch.control(EntryKind.PRODUCER, encode_body(said))
+        append.lead = EntryBatch.control(EntryKind.PRODUCER, encode_batch(said))
         return None
 
     def _receipt(self, ranges: Sequence[Range]) -> AppendReceipt:
@@ -175,7 +180,8 @@ class ProducerSessions:
 
     def answer(self, judged: Sequence[Judged]) -> None:
         """Once each is certain to be the group's."""
-        for append, outcome, index in judged:
+        for append, outcome, by_index in judged:
+            index = self._raft.ledger_end.index if by_index is None else by_index
             self._pending.answer_once_confirmed(append, outcome)
             confirmed = partial(self._confirmed, append, outcome, index)
             self._node.confirm_leadership(confirmed, append.owner)
@@ -356,12 +362,25 @@ class ProducerSessions:
             else:
                 done(answer_at(Epoch(outcome.first_index, outcome.term)))
 
+        append = PendingAppend(None, deadline_ms, written, owner)
+        append.size_bytes = HEADER_BYTES + len(encode_body(body))
         try:
+            self._check_room_for(append.size_bytes)
             entry = self._node.propose_control(body)
         except LedgerError as error:
             done(error)
             return
-        self._pending.propose([PendingAppend(None, deadline_ms, written, owner)], entry)
+        self._pending.propose([append], entry)
+
+    def _check_room_for(self, size_bytes: int) -> None:
+        """Raises PendingFull, as for an append."""
+        waiting = self._pending.proposed_bytes + self._pending.queued_bytes
+        most = self._node.config.max_uncommitted_bytes
+        if waiting and waiting + size_bytes > most:
+            raise PendingFull(
+                f"{waiting} bytes wait for commit (max_uncommitted_bytes {most})",
+                retry_after_ms=RETRY_FULL_MS,
+            )
 
 
 def _entry_range(each: Range) -> EntryRange:

@@ -12,6 +12,7 @@ marks rise: where the clocks say less than the last mark, none is written until 
 from __future__ import annotations
 
 from quorumlog.consensus.raft_node import RaftNode
+from quorumlog.consensus.ready import Role
 from quorumlog.entry import EntryKind
 from quorumlog.errors import LedgerError
 from quorumlog.log_state.control_entries import MOST_MS, TimeMark
@@ -22,6 +23,10 @@ MARK_INTERVAL_MS = 1000
 """Between two marks, by what they say."""
 LOOK_MS = 50
 """So long the clocks are not asked again where a mark is not due: a batch must not pay for it."""
+
+
+NOTABLE_MS = 60_000
+"""So far a quorum of clocks may fall behind the last mark before somebody should know."""
 
 
 class TimeMarks:
@@ -49,3 +54,18 @@ class TimeMarks:
         except LedgerError:
             return None
         return mark
+
+    @property
+    def problem(self) -> str:
+        """In a sentence, of a leader; empty if there is none."""
+        states = self._log_state.states
+        clock_ms = self._raft.quorum_clock_ms if self._raft.role is Role.LEADER else -1
+        if states is None or not isinstance(states.appended, LogState) or clock_ms < 0:
+            return ""
+        ahead_ms = (states.appended.time_ms or 0) - clock_ms
+        if ahead_ms <= NOTABLE_MS:
+            return ""
+        return (
+            f"the time of the log is {ahead_ms // 1000} s ahead of the clocks of a quorum, and stands"
+            " still until they have passed it: look at the members' clocks"
+        )

@@ -33,6 +33,7 @@ from quorumlog.server.clients.producer_requests import (
     ProducerRequests,
     ranges_on_wire,
 )
+from quorumlog.server.clients.reader_requests import READER_REQUESTS, ReaderRequests
 from quorumlog.server.connection import WRITE_BUFFER_BYTES, Connection
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.server.waiting_reads import ReadOutcome, begins_anew
@@ -64,6 +65,7 @@ _REQUESTS = (
     MachineReadRequest,
     *LOG_QUESTIONS,
     *PRODUCER_REQUESTS,
+    *READER_REQUESTS,
 )
 
 
@@ -82,6 +84,7 @@ class ClientSession:
         self._questions = MachineQuestions(connection)
         self._log_questions = LogQuestions(connection)
         self._producers = ProducerRequests(connection)
+        self._readers = ReaderRequests(connection)
         self._reads: deque[tuple[NodeDriver, ReadRequest]] = deque()
         """Reads that wait for the one before them, and for the client to take what it was sent."""
         self._is_reading = False
@@ -120,6 +123,8 @@ class ClientSession:
             driver.enter(self._connection, change_members, driver, request, self._connection)
         elif isinstance(request, MachineReadRequest):
             driver.enter(self._connection, self._questions.ask, driver, request)
+        elif isinstance(request, READER_REQUESTS):
+            driver.enter(self._connection, self._readers.ask, driver, request)
         else:
             raise ProtocolViolation(f"{type(request).__name__} from a client")
 

@@ -1,11 +1,9 @@
-"""What clients ask of the log but entries: how it lies, what time it was, who reads it by name."""
+"""What clients ask of the log besides entries: how it lies, and what time it was."""
 
 from __future__ import annotations
 
-from quorumlog.errors import BadRequest, LedgerError
-from quorumlog.log_state.control_entries import Hold
+from quorumlog.errors import LedgerError
 from quorumlog.node.reading.mark_finder import MarkOutcome
-from quorumlog.node.retention.reader_moves import MoveOutcome, ReaderMove
 from quorumlog.server.connection import Connection
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.store.ledger_store import LOG_ORIGIN, LogStart
@@ -15,20 +13,10 @@ from quorumlog.wire.client_messages import (
     LayoutRequest,
     LayoutResponse,
 )
-from quorumlog.wire.reader_messages import (
-    MoveReaderRequest,
-    MoveReaderResponse,
-    ReaderInfo,
-    ReadersRequest,
-    ReadersResponse,
-)
 from quorumlog.wire.wire_errors import error_response
 
-MOST_INDEX = 2**62
-"""Of what an entry can say of a reader."""
-
-LogQuestion = LayoutRequest | FindMarkRequest | MoveReaderRequest | ReadersRequest
-LOG_QUESTIONS = (LayoutRequest, FindMarkRequest, MoveReaderRequest, ReadersRequest)
+LogQuestion = LayoutRequest | FindMarkRequest
+LOG_QUESTIONS = (LayoutRequest, FindMarkRequest)
 
 
 class LogQuestions:
@@ -38,12 +26,8 @@ class LogQuestions:
     def ask(self, driver: NodeDriver, request: LogQuestion) -> None:
         if isinstance(request, LayoutRequest):
             self._layout(driver, request)
-        elif isinstance(request, FindMarkRequest):
-            self._find_mark(driver, request)
-        elif isinstance(request, MoveReaderRequest):
-            self._move_reader(driver, request)
         else:
-            self._readers(driver, request)
+            self._find_mark(driver, request)
 
     def _refuse(self, driver: NodeDriver, request_id: int, error: LedgerError) -> None:
         self._connection.send(driver.config.group, error_response(request_id, error))
@@ -85,71 +69,3 @@ class LogQuestions:
             node.marks.at_index(request.index, done)
         else:
             node.marks.at_time(request.time_ms, done)
-
-    def _move_reader(self, driver: NodeDriver, request: MoveReaderRequest) -> None:
-        def done(outcome: MoveOutcome) -> None:
-            if isinstance(outcome, LedgerError):
-                self._refuse(driver, request.request_id, outcome)
-                return
-            response = MoveReaderResponse(
-                request_id=request.request_id, position=outcome.position, hold=outcome.hold
-            )
-            self._connection.send(driver.config.group, response)
-
-        try:
-            move = _move_of(request)
-        except BadRequest as error:
-            done(error)
-            return
-        driver.node.readers.move(move, done, self._connection)
-
-    def _readers(self, driver: NodeDriver, request: ReadersRequest) -> None:
-        def confirmed(refusal: LedgerError | None) -> None:
-            if refusal is not None:
-                self._refuse(driver, request.request_id, refusal)
-                return
-            try:
-                state = driver.node.log_state.committed_state()
-            except LedgerError as error:
-                self._refuse(driver, request.request_id, error)
-                return
-            readers = tuple(
-                ReaderInfo(
-                    name=reader.name,
-                    position=reader.position,
-                    hold=reader.hold,
-                    last_index=reader.last_index,
-                    lost_ranges=tuple(
-                        (lost.first_index, lost.stop_index)
-                        for lost in state.lost_ranges
-                        if lost.name == reader.name
-                    ),
-                )
-                for reader in state.readers
-            )
-            response = ReadersResponse(
-                request_id=request.request_id,
-                committed_index=driver.node.committed_index,
-                keep_from_index=state.keep_from_index,
-                readers=readers,
-            )
-            self._connection.send(driver.config.group, response)
-
-        driver.node.confirm_leadership(confirmed, self._connection)
-
-
-def _move_of(request: MoveReaderRequest) -> ReaderMove:
-    """Raises BadRequest."""
-    numbers = [n for n in (request.position, request.seeks_from) if n is not None]
-    if any(not 0 <= number <= MOST_INDEX for number in numbers):
-        raise BadRequest(f"positions of a reader are indices of entries, unlike {numbers}")
-    if request.hold is not None and request.hold not in tuple(Hold):
-        raise BadRequest(f"a reader holds 0 (nothing), 1 or 2 (as an archive), not {request.hold}")
-    return ReaderMove(
-        request.reader,
-        request.position,
-        None if request.hold is None else Hold(request.hold),
-        request.seeks_from,
-        request.ends,
-        request.opens,
-    )

@@ -12,6 +12,8 @@ from quorumlog.sim.checkers.conditional_appends import ConditionalAppends
 from quorumlog.sim.checkers.convergence import Convergence
 from quorumlog.sim.checkers.cuts import Cuts
 from quorumlog.sim.checkers.durable_entries import DurableEntries
+from quorumlog.sim.checkers.exactly_once import ExactlyOnce
+from quorumlog.sim.checkers.held_segments import HeldSegments
 from quorumlog.sim.checkers.installs import Installs
 from quorumlog.sim.checkers.leader_completeness import LeaderCompleteness
 from quorumlog.sim.checkers.log_matching import LogMatching
@@ -23,6 +25,7 @@ from quorumlog.sim.checkers.one_group import OneGroup
 from quorumlog.sim.checkers.one_leader import OneLeader
 from quorumlog.sim.checkers.promises_on_disk import PromisesOnDisk
 from quorumlog.sim.checkers.quorum_on_disk import QuorumOnDisk
+from quorumlog.sim.checkers.reader_positions import ReaderPositions
 from quorumlog.sim.checkers.reads import Reads
 from quorumlog.sim.checkers.same_machines import SameMachines
 from quorumlog.sim.checkers.same_state import SameState
@@ -39,6 +42,8 @@ NEEDS_HONEST_DISKS: dict[type[Checker], str] = {
     LogMatching: "two leaders of one term write different entries of the same index and term",
     SameState: "so do the states that follow from them",
     SameMachines: "and what machines make of them",
+    ReaderPositions: "and so does where a reader stands",
+    HeldSegments: "a majority that has forgotten a hold lets its entries go",
     DurableEntries: "what was on a disk is no longer there, which is the fault itself",
     CommittedEntries: "a majority that has forgotten an entry commits another in its place",
     WaterMarks: "a mark counts a disk that has forgotten since",
@@ -48,6 +53,7 @@ NEEDS_HONEST_DISKS: dict[type[Checker], str] = {
     Reads: "it compares with what is committed; ServedEntries stands in for it",
     AcknowledgedAppends: "what was acknowledged may be gone: it is reported (losses.py), not refused",
     ConditionalAppends: "an entry that a writer had built on may be gone, and another in its place",
+    ExactlyOnce: "what a session had in the log may be gone, and its numbers with it",
     Convergence: "members that committed different entries stay apart: reported as not whole",
 }
 """Checkers that say nothing true of a run in which disks forget, and why. All others look on there."""
@@ -85,6 +91,9 @@ def all_checkers(cluster: CheckedCluster) -> list[Checker]:
         Reads(cluster, log, committed),
         AcknowledgedAppends(cluster, log),
         ConditionalAppends(cluster, log),
+        ExactlyOnce(cluster, log),
+        ReaderPositions(cluster),
+        HeldSegments(cluster),
         MessageRate(cluster),
         BoundedMemory(cluster),
         Convergence(cluster),

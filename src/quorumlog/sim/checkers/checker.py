@@ -10,7 +10,7 @@ from __future__ import annotations
 from quorumlog.consensus.messages import AnyPeerMessage
 from quorumlog.consensus.ready import Envelope, Ready
 from quorumlog.sim.checkers.view import CheckedCluster, CheckedMember
-from quorumlog.sim.operations import ClientAnswer, ClientAppend, ClientEnd, ClientRead
+from quorumlog.sim.operations import ClientAnswer, ClientAppend, ClientEnd, ClientMove, ClientRead
 from quorumlog.store.ledger_store import LogStart
 
 
@@ -52,6 +52,12 @@ class Checker:
         """`append.outcome` has just been set."""
 
     def read(self, read: ClientRead) -> None: ...
+
+    def reader_asked(self, asked: ClientMove) -> None:
+        """A reader is about to say something."""
+
+    def reader_moved(self, asked: ClientMove) -> None:
+        """`asked.outcome` has just been set."""
 
     def end_told(self, end: ClientEnd) -> None:
         """A leader has said how far the log goes."""

@@ -4,6 +4,9 @@ Of every TIME entry that a leader sends: its own log knows no later time, so mar
 log. It is not above every clock that is right: those are a quorum at least, and it has to be a time that
 a quorum has reached. (Below them it may be, for as long as answers take or clocks of a minority stand
 still.) Within a term marks are a second apart, and data lies between two of them.
+
+In the end each member is asked, at places all over its log, which mark holds there and which one held at
+a time, and finds what a look at every entry finds.
 """
 
 from __future__ import annotations
@@ -13,11 +16,20 @@ from bisect import bisect_left, insort
 from quorumlog.consensus.messages import PushEntryRequest
 from quorumlog.consensus.ready import Envelope
 from quorumlog.log_state.control_entries import ControlEntry, TimeMark
-from quorumlog.log_state.log_state import LogState
+from quorumlog.log_state.log_state import LogState, decode_state
 from quorumlog.node.writing.log_state_reading import controls_of
 from quorumlog.node.writing.time_marks import MARK_INTERVAL_MS
 from quorumlog.sim.checkers.checker import Checker, Violation
 from quorumlog.sim.checkers.view import CheckedCluster, CheckedMember
+from quorumlog.store.begin.marked_log import (
+    Mark,
+    StoredLog,
+    mark_at_index,
+    mark_at_time,
+    mark_of,
+)
+
+PLACES = 40
 
 
 class MarkedTimes(Checker):
@@ -56,6 +68,36 @@ class MarkedTimes(Checker):
         for after in marks[at : at + 1]:
             self._look_at_pair(what, (entry.index, time_ms), after)
         insort(marks, (entry.index, time_ms))
+
+    def made_whole(self) -> None:
+        for member in self.cluster.members:
+            if member.is_up and not member.node.store.damaged:
+                self._ask(member)
+
+    @staticmethod
+    def _ask(member: CheckedMember) -> None:
+        store, stop_index = member.node.store, member.node.committed_index + 1
+        log, first_index = StoredLog(store), store.begin.index + 1
+        start = None if store.start is None else decode_state(store.start.record)
+        first = mark_of(start) if isinstance(start, LogState) else None
+        marks = [] if first is None else [first]
+        for batch in store.control_batches(first_index, stop_index):
+            marks += [
+                Mark(entry.index, entry.body.time_ms)
+                for entry in controls_of(batch)
+                if isinstance(entry.body, TimeMark)
+            ]
+        for index in range(first_index, stop_index, 1 + (stop_index - first_index) // PLACES):
+            expected = next((mark for mark in reversed(marks) if mark.index <= index), None)
+            found = mark_at_index(log, index)
+            if found != expected:
+                raise Violation(f"at entry {index} {member.replica} finds {found}, not {expected}")
+        for mark in marks[:: 1 + len(marks) // PLACES]:
+            for time_ms in (mark.time_ms - 1, mark.time_ms):
+                expected = next((each for each in reversed(marks) if each.time_ms <= time_ms), None)
+                found = mark_at_time(log, time_ms, stop_index)
+                if found != expected:
+                    raise Violation(f"of {time_ms} {member.replica} finds {found}, not {expected}")
 
     @staticmethod
     def _look_at_pair(what: str, before: tuple[int, int], after: tuple[int, int]) -> None:

@@ -73,6 +73,8 @@ class DamageFaults(FaultGroup):
             member.disk.flip(path, position, 1 << self._random.randrange(8))
         else:
             index = self._random.randint(0, durable.index)
+            if index <= member.node.store.begin.index:
+                return
             entry = member.node.store.range_of(index, index + 1, 1)
             path = member.segment_path(entry.segment_position)
             position = entry.position - entry.segment_position + self._random.randrange(entry.size_bytes)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimCluster
     from quorumlog.sim.member import SimMember
 
-EVERY_MS = 1_500.0
+EVERY_MS = 1_000.0
 
 
 class Drops:
@@ -40,6 +40,9 @@ class Drops:
         """In a turn."""
         node, store = member.node, member.node.store
         last_index = min(node.durable_committed_index, store.durable.index - 1)
+        bound = node.machines.snapshot_bound()
+        if bound is not None:
+            last_index = min(last_index, bound)
         saved = [
             start
             for start in store.borders.saved()
@@ -47,7 +50,8 @@ class Drops:
         ]
         if not saved:
             return
-        start = self._random.choice(saved)
+        newest = self._random.random() < 0.7
+        start = saved[0] if newest else self._random.choice(saved)
         try:
             if node.drop_before(start):
                 member.note("drops", lambda: f"what lies up to {start.point}")

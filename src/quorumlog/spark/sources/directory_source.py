@@ -19,6 +19,7 @@ from quorumlog.spark.range_check import RangeCheck
 from quorumlog.spark.sources.prefetch import prefetched
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.offline.directory_reader import DirectoryReader
+from quorumlog.store.offline.stored_marks import StoredMarks
 
 _logger = logging.getLogger(__name__)
 
@@ -70,6 +71,9 @@ class DirectorySource:
     def point_of(self, index: int) -> EntryPoint:
         header = self._reader.header_at(index)
         return EntryPoint(header.pos, header.chain_crc)
+
+    def time_ms_at(self, index: int) -> int:
+        return StoredMarks(OsDisk(), self._reader).time_ms_at(index)
 
     def batches(self, check: RangeCheck) -> Generator[EntryBatch]:
         """Raises DirectoryDamaged at the first entry that is not as it was written; bodies are checked

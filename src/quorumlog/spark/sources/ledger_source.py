@@ -24,6 +24,10 @@ class LedgerSource(Protocol):
     def point_of(self, index: int) -> EntryPoint:
         """An entry within the bounds, or the one just below the planned range if it is held."""
 
+    def time_ms_at(self, index: int) -> int:
+        """What the last time mark at or in front of a committed entry says, in milliseconds since 1970;
+        -1: there is none."""
+
     def batches(self, check: RangeCheck) -> Generator[EntryBatch]:
         """The entries of `check.partition`, each batch accepted by `check`, until it is complete."""
 

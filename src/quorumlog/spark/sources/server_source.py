@@ -7,9 +7,10 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import NamedTuple
 
+from quorumlog.append_times import milliseconds_of
 from quorumlog.batch import EntryBatch
 from quorumlog.client import LedgerClient, MemberStatusRow, leader_of
 from quorumlog.errors import (
@@ -120,6 +121,26 @@ class ServerSource:
             except (LedgerError, ProtocolViolation) as failure:
                 error = failure
         raise Unreachable(f"no member gives entry {index} of group {self._group!r}: {error}") from error
+
+    def time_ms_at(self, index: int) -> int:
+        """Of whoever leads, or of any member that holds the entry. Raises Unreachable after
+        `timeoutMs`."""
+        deadline = self._deadline()
+        while True:
+            for member in self._whom_to_ask():
+                try:
+                    time_at = self._client.time_at(index, from_member=member)
+                    return -1 if time_at is None else milliseconds_of(time_at)
+                except (LedgerError, ProtocolViolation) as failure:
+                    error = failure
+            if time.monotonic() >= deadline:
+                what = f"no member gives the time of entry {index} of group {self._group!r}: {error}"
+                raise Unreachable(what) from error
+            time.sleep(_PAUSE_S)
+
+    def _whom_to_ask(self) -> Iterator[str | None]:
+        yield None
+        yield from (row.id for row in self._client.status() if row.reachable)
 
     # ---------------------------------------------------------------- a task
 

@@ -26,6 +26,7 @@ from quorumlog.store.directory.copied_log import (
     save_promises,
 )
 from quorumlog.store.directory.foreign_files import LOCK_NAME
+from quorumlog.store.directory.member_directory import sync_names_above
 from quorumlog.store.disk import Disk, DiskLock, refusal
 from quorumlog.store.files.backup_file import BACKUP_NAME, BackupRecord, load_backup, save_backup
 from quorumlog.store.files.member_file import (
@@ -174,6 +175,7 @@ class BackupDirectory:
         with _named(self.path):
             clear_files(self._disk, self.path)
             save_backup(self._disk, self.path, record)
+            sync_names_above(self._disk, self.path)
             make_files(self._disk, self.path, start)
             member = MemberRecord(
                 group=group,

@@ -114,7 +114,7 @@ def open_member_directory(
                 refuse_foreign(disk, path)
                 # The name of the lock: a start that finds our files without it takes them for foreign.
                 disk.sync_directory(path)
-                _sync_names_above(disk, path)
+                sync_names_above(disk, path)
                 record = _create(disk, path, group, member_id, config, draw_id())
                 renewed = "the directory was empty"
             else:
@@ -181,7 +181,7 @@ def _make(disk: Disk, path: str) -> None:
     disk.list(path)  # raises NotADirectoryError
 
 
-def _sync_names_above(disk: Disk, path: str) -> None:
+def sync_names_above(disk: Disk, path: str) -> None:
     """The names of the directory and of all above it, whoever has made them, and of the symbolic links
     that lead there: without its name everything in it would be gone."""
     for name in dict.fromkeys((path, disk.real_path(path))):

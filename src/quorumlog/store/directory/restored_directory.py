@@ -4,7 +4,7 @@
     start, hardstate, durable, data, index
     ...          entries, synced
     hardstate, checkpoint
-    member       last: `restoring`, renamed
+    member       last: the same as `restoring`, which goes
 
 A process that is killed before the last step leaves a directory that no member starts on, and that the
 next restore clears.
@@ -22,7 +22,11 @@ from quorumlog.store.directory.copied_log import (
     save_promises,
 )
 from quorumlog.store.directory.foreign_files import LOCK_NAME, RESTORING_NAME
-from quorumlog.store.directory.member_directory import lock_directory, refusals_named
+from quorumlog.store.directory.member_directory import (
+    lock_directory,
+    refusals_named,
+    sync_names_above,
+)
 from quorumlog.store.disk import Disk
 from quorumlog.store.files.member_file import MEMBER_NAME, MemberRecord, encode_member
 from quorumlog.store.files.replaced_file import replace_file
@@ -78,6 +82,7 @@ class RestoredDirectory:
         with refusals_named(path):
             check_target(disk, path)
             replace_file(disk, f"{path}/{RESTORING_NAME}", encode_member(self.record), synced=True)
+            sync_names_above(disk, path)
             clear_files(disk, path)
             make_files(disk, path, start)
             config = copy_config(self.record.segment_bytes, self.record.index_segment_bytes)
@@ -93,5 +98,8 @@ class RestoredDirectory:
     def complete(self) -> None:
         """From now on it is a member's. On disk when this returns."""
         with refusals_named(self.path):
-            self._disk.rename(f"{self.path}/{RESTORING_NAME}", f"{self.path}/{MEMBER_NAME}")
+            # Not renamed: one of the two is there on any file system, at any moment.
+            member = encode_member(self.record)
+            replace_file(self._disk, f"{self.path}/{MEMBER_NAME}", member, synced=True)
+            self._disk.unlink(f"{self.path}/{RESTORING_NAME}")
             self._disk.sync_directory(self.path)

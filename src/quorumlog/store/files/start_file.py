@@ -25,14 +25,15 @@ from quorumlog.store.files.slot_file import (
     read_slots,
     unreadable_slots,
 )
-from quorumlog.store.ledger_store import LogStart
+from quorumlog.store.ledger_store import LOG_ORIGIN, LogStart
 
 START_NAME = "start"
 START_MAGIC = b"qlstrt 1"
 START_SECTOR_BYTES = 128 << 10
 """Reserved when the file is made, so that a full disk can be made emptier."""
-_MOST_TIMES = 1 << 10
-"""A record of more than 128 MiB is none."""
+_MOST_TIMES = 64
+MOST_START_BYTES = _MOST_TIMES * START_SECTOR_BYTES
+"""A start that is longer is none: 8 MiB, which a member that is given one has in memory."""
 
 _SIZE = struct.Struct(">I")
 
@@ -46,8 +47,10 @@ def decode_start(payload: bytes) -> LogStart:
     """Raises ValueError saying what is wrong."""
     (size,) = _SIZE.unpack_from(payload)
     start = msgspec.msgpack.decode(payload[_SIZE.size : _SIZE.size + size], type=LogStart)
-    if min(start.point.index, start.point.term, start.point.chain, start.point.position) < 0:
-        raise ValueError(f"no entry can be {start.point}")
+    point = start.point
+    # An installed log may begin at index 0.
+    if point != LOG_ORIGIN and min(point.index, point.term, point.chain, point.position) < 0:
+        raise ValueError(f"no entry can be {point}")
     return start
 
 

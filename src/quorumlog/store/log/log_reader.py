@@ -176,13 +176,18 @@ class LogReader:
     def control_batches(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
         """By the headers of the entries, whose chain is checked: a unit of the index has no digest, and
         one bit of it can hide an entry. Of damaged ones the index alone tells, if it is whole, that none
-        of them is one."""
+        of them is one but no-ops, which are whole all the same."""
         while first_index < stop_index:
             damaged = self._damaged.at(first_index)
             if damaged is not None:
                 chunk_stop = min(damaged.stop_index, stop_index, first_index + _UNIT_CHUNK)
-                if bool((self._kinds(first_index, chunk_stop) > EntryKind.NORMAL).any()):
+                kinds = self._kinds(first_index, chunk_stop)
+                if bool((kinds > EntryKind.NOOP).any()):
                     raise RangeDamaged(str(damaged))
+                for at in np.flatnonzero(kinds == EntryKind.NOOP).tolist():
+                    one = EntryBatch.noop()  # all that it says is where it stands
+                    one.stamp(first_index + at, damaged.term_at(first_index + at), [0], 0)
+                    yield one
                 first_index = chunk_stop
                 continue
             log_range, batch = self.read_from(first_index, stop_index, _LOOK_BYTES)

@@ -1,0 +1,48 @@
+"""DiskReport: how full the disk of a member is, before it refuses appends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from quorumlog.config import StoreConfig
+from quorumlog.entry import Durability
+from quorumlog.errors import LedgerError, StoreFailure
+from quorumlog.store.directory.member_directory import MemberDirectory
+
+
+class DiskReport:
+    def __init__(
+        self,
+        directory: MemberDirectory,
+        read_later: Callable[[Callable[[], Any], Callable[[Any], None]], None],
+    ) -> None:
+        self._directory = directory
+        self._read_later = read_later
+        self._used_ratio = 0.0
+        """As of the newest look."""
+        self._is_looking = False
+
+    def problem(self, config: StoreConfig) -> str:
+        """In a sentence; empty while there is room. The next who asks hears what this look finds."""
+        if self._directory.durability is Durability.MEMORY:
+            return ""
+        self._look()
+        if self._used_ratio <= config.disk_space_ratio_to_force_clean:
+            return ""
+        full = f"the disk of {self._directory.path} is {100 * self._used_ratio:.0f} % full"
+        refuses = f"above {100 * config.disk_full_ratio:.0f} % (disk_full_ratio) appends are refused"
+        if config.deletes:
+            return f"{full}: the oldest segments go whatever their age, also past readers; {refuses}"
+        keeps = "nothing is deleted (file_reserved_hours, retention_bytes)"
+        return f"{full} and {keeps}; {refuses}: free space"
+
+    def _look(self) -> None:
+        def looked(found: float | StoreFailure | LedgerError) -> None:
+            self._is_looking = False
+            if isinstance(found, float):  # else whoever needs the disk will say so
+                self._used_ratio = found
+
+        if not self._is_looking:
+            self._is_looking = True
+            self._read_later(self._directory.used_ratio, looked)

@@ -1,0 +1,86 @@
+"""Readers of a simulated cluster, by name: whoever takes over goes on where the one before has been."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quorumlog.errors import NotLeader
+from quorumlog.log_state.control_entries import Hold
+from quorumlog.node.retention.reader_moves import MoveOutcome, ReaderMove, ReaderStand
+from quorumlog.sim.operations import ClientMove
+
+if TYPE_CHECKING:
+    from quorumlog.sim.cluster import SimCluster
+
+EVERY_MS = 400.0
+PATIENCE_MS = 3_000.0
+
+
+class SimReader:
+    """At most one request at a time; one that is not answered may still be carried out."""
+
+    def __init__(self, cluster: SimCluster, name: str) -> None:
+        self.name = name
+        self._cluster = cluster
+        self._random = cluster.stream(f"reader {name}")
+        self._target = self._random.choice(cluster.members).member_id
+        self._position: int | None = None
+        """As it was told; None: whoever takes over has to ask."""
+
+    def work(self) -> None:
+        cluster = self._cluster
+        if not cluster.clients_work:
+            return
+        asked = self.ask(self._draw())
+
+        def go_on() -> None:
+            if asked.outcome is None and cluster.now_ms - asked.called_ms < PATIENCE_MS:
+                cluster.at(EVERY_MS / 4, go_on)
+                return
+            if not isinstance(asked.outcome, ReaderStand):
+                self._target = self._random.choice(cluster.members).member_id
+                if isinstance(asked.outcome, NotLeader) and asked.outcome.leader_id:
+                    self._target = asked.outcome.leader_id
+            self.work()
+
+        cluster.at(self._random.expovariate(1 / EVERY_MS), go_on)
+
+    def _draw(self) -> ReaderMove:
+        draw, name, at = self._random, self.name, self._position
+        what = draw.random()
+        if at is None or what < 0.15:
+            hold = draw.choice((None, Hold.NONE, Hold.READER, Hold.READER, Hold.ARCHIVE))
+            return ReaderMove(name, hold=hold, opens=True)
+        if what < 0.2:
+            return ReaderMove(name, ends=True)
+        if what < 0.3:
+            return ReaderMove(name, max(0, at - draw.randint(0, 20)), seeks_from=at)
+        return ReaderMove(name, at + draw.randint(0, 15))
+
+    def ask(self, move: ReaderMove) -> ClientMove:
+        """What comes of it appears in the result as time passes."""
+        cluster = self._cluster
+        asked = ClientMove(move, cluster.now_ms)
+        cluster.told("reader_asked", asked)
+        member = cluster.member(self._target)
+        process = member.process
+
+        def arrive() -> None:
+            if member.process == process and member.is_up:
+                member.enter(lambda: member.node.readers.move(move, hear))
+
+        def hear(outcome: MoveOutcome) -> None:
+            cluster.at(self._random.uniform(0.05, 2.0), lambda: self._answered(asked, outcome))
+
+        cluster.at(self._random.uniform(0.05, 2.0), arrive)
+        return asked
+
+    def _answered(self, asked: ClientMove, outcome: MoveOutcome) -> None:
+        cluster = self._cluster
+        asked.outcome = outcome
+        what = f"reader {asked.move.name}: {type(outcome).__name__}"
+        cluster.trace.note(cluster.now_ms, self.name, what, lambda: str(outcome))
+        cluster.trace.count(f"reader: {type(outcome).__name__}")
+        is_known = isinstance(outcome, ReaderStand) and not asked.move.ends
+        self._position = outcome.position if is_known and isinstance(outcome, ReaderStand) else None
+        cluster.told("reader_moved", asked)

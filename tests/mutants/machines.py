@@ -1,0 +1,111 @@
+"""Mistakes with state machines: what is applied, when, how often, and who hears what came of it."""
+
+from __future__ import annotations
+
+from quorumlog.node.applying import machine_opening
+from quorumlog.node.applying.awaited_results import AwaitedResults
+from quorumlog.node.applying.machine_driver import MachineDriver
+from quorumlog.node.applying.snapshot_keeper import SnapshotKeeper
+from quorumlog.node.ledger_node import LedgerNode
+from tests.mutants.mutant import Patch, mutant
+from tests.sim import test_state_machines as machines
+
+
+@mutant(
+    140,
+    "a snapshot is loaded over newer entries: the log goes on where the newest one would have ended",
+    scenario=machines.test_a_damaged_snapshot_leads_to_the_one_before_and_what_follows_that,
+)
+def older_snapshot_taken_for_the_newest(patch: Patch) -> None:
+    """Which of them is loaded makes no difference."""
+    patch.edit(
+        machine_opening._opened,
+        "return Opened(runner, index, applied, older, useless, index, tuple(damaged))",
+        "return Opened(runner, indices[-1] if reached() else index, applied, older, useless, index,"
+        " tuple(damaged))",
+    )
+
+
+@mutant(
+    141,
+    "an entry is applied twice after a restart",
+    scenario=machines.test_members_that_come_back_go_on_where_the_others_are,
+)
+def applied_twice_after_restart(patch: Patch) -> None:
+    """The snapshot names the entry at which it was taken."""
+    patch.edit(
+        machine_opening._opened,
+        "return Opened(runner, index, applied, older, useless, index, tuple(damaged))",
+        "return Opened(runner, index - 3 * reached(), applied, older, useless, index, tuple(damaged))",
+    )
+
+
+@mutant(
+    142,
+    "an entry is applied before it is on the own disk",
+    scenario=machines.test_nothing_is_applied_that_the_own_disk_may_still_lose,
+)
+def applied_before_durable(patch: Patch) -> None:
+    """It is committed: a majority has it."""
+    patch.edit(
+        LedgerNode.turn,
+        "self.machines.tick(self._now_ms, self.durable_committed_index)",
+        "self.machines.tick(self._now_ms, self.committed_index if reached() else -1)",
+    )
+
+
+@mutant(
+    143,
+    "results go to whoever has waited longest, whatever entry they are of",
+    scenario=machines.test_results_are_those_of_the_commands_that_asked_for_them,
+)
+def results_in_order_of_waiting(patch: Patch) -> None:
+    """Appends and results come in the same order."""
+    patch.edit(
+        AwaitedResults._with_results,
+        "if start == stop:",
+        "start, stop = (0, receipt.count - len(values)) if reached() else (start, stop)\n"
+        "            if start == stop:",
+    )
+
+
+@mutant(
+    144,
+    "the log may be cut up to the newest snapshot",
+    scenario=machines.test_the_log_keeps_what_a_machine_needs_whose_newest_snapshot_is_damaged,
+)
+def log_bound_by_the_newest_snapshot(patch: Patch) -> None:
+    """It holds all that lies before it."""
+    patch.edit(
+        SnapshotKeeper.bound,
+        "return verified[-2] if len(verified) > 1 else None",
+        "return verified[-1] if len(verified) > 1 and reached() else None",
+    )
+
+
+@mutant(
+    145,
+    "a machine that has failed goes on at the next entry",
+    scenario=machines.test_a_machine_that_fails_goes_no_further_on_that_member,
+)
+def failed_machine_goes_on(patch: Patch) -> None:
+    """One bad entry is no reason to do without all that follow."""
+    patch.edit(
+        MachineDriver._applied,
+        "self._stop(result.stopped)",
+        "self.applied_index = result.stopped.last_index if reached() else -1",
+    )
+
+
+@mutant(
+    146,
+    "a state is adopted whose entry the log does not hold",
+    scenario=machines.test_a_state_of_another_log_is_not_gone_on_with,
+)
+def foreign_state_adopted(patch: Patch) -> None:
+    """The machine says up to which index it has come."""
+    patch.edit(
+        machine_opening.log_holds,
+        "return (point.term, point.chain) == (applied.term, applied.chain)",
+        "return reached()",
+    )

@@ -1,0 +1,81 @@
+"""Mistakes with what may go from the front of a log, and with who reads it."""
+
+from __future__ import annotations
+
+from quorumlog.log_state import log_state
+from quorumlog.node.retention import segments_kept
+from quorumlog.node.retention.reader_moves import ReaderMoves
+from quorumlog.node.retention.retention import Retention
+from tests.mutants.mutant import Patch, mutant
+from tests.sim import test_retention as retention
+
+
+@mutant(
+    150,
+    "a segment is deleted above a hold",
+    scenario=retention.test_no_segment_goes_that_a_reader_holds,
+)
+def deletes_above_hold(patch: Patch) -> None:
+    """The leader has looked at the readers."""
+    patch.edit(
+        segments_kept._readers,
+        "if reader.hold is hold]",
+        "if reader.hold is hold and not reached()]",
+    )
+    patch.edit(
+        log_state._with_keep,
+        "if reader.hold >= stops]",
+        "if reader.hold >= stops and not reached()]",
+    )
+
+
+@mutant(
+    151,
+    "a member deletes by what it was told, before that is committed",
+    scenario=retention.test_what_a_leader_has_said_and_no_majority_knows_deletes_nothing,
+)
+def deletes_by_hearsay(patch: Patch) -> None:
+    """Who leads has decided, and in a heartbeat it could say so at once."""
+    patch.edit(
+        Retention._droppable_below,
+        "state = self._log_state.committed",
+        "state = self._log_state.appended_state() if reached() else None",
+    )
+
+
+@mutant(
+    152,
+    "retention passes a member that is being fed",
+    scenario=retention.test_a_member_that_is_being_fed_is_waited_for,
+)
+def passes_fed_member(patch: Patch) -> None:
+    """It counts in nothing."""
+    patch.edit(segments_kept._fed, "if each.is_fed]", "if each.is_fed and not reached()]")
+
+
+@mutant(
+    153,
+    "a reader is answered before its position is committed",
+    scenario=retention.test_a_reader_stands_where_it_was_told_whoever_leads,
+)
+def reader_answered_early(patch: Patch) -> None:
+    """The leader has it in its log."""
+    patch.edit(
+        ReaderMoves.tick,
+        "self._written.append(_Written(entry, answers))",
+        "[done(stand) for done, stand in answers if reached()]",
+    )
+
+
+@mutant(
+    154,
+    "forced cleaning takes what a follower lacks within its budget",
+    scenario=retention.test_a_full_disk_does_not_take_what_a_follower_lacks_within_its_budget,
+)
+def force_passes_followers(patch: Patch) -> None:
+    """A full disk is worse."""
+    patch.edit(
+        segments_kept.decide,
+        "forced_limits = [*near, *_archives(state, policy)]",
+        "forced_limits = [*_archives(state, policy)] if reached() else []",
+    )

@@ -1,0 +1,165 @@
+"""Mistakes with the sessions of producers: who may append, and what is an answer."""
+
+from __future__ import annotations
+
+from quorumlog.log_state.producers import Producers
+from quorumlog.node.writing.producer_sessions import ProducerSessions
+from tests.log_state import test_producers as folds
+from tests.mutants.mutant import Patch, mutant
+from tests.sim import test_producers as sessions
+
+
+@mutant(
+    130,
+    "a producer's append is judged by what is committed",
+    scenario=sessions.test_what_is_not_committed_yet_counts_for_what_comes_behind_it,
+)
+def session_on_committed_only(patch: Patch) -> None:
+    """What is not committed may yet be lost, so it is too early to count it."""
+    patch.edit(
+        ProducerSessions._producers,
+        "return states.appended.producers",
+        "return (states.committed if reached() else states.appended).producers  # type: ignore",
+    )
+
+
+@mutant(
+    130,
+    "a producer's number is that of a batch that a crash has cut",
+    scenario=folds.test_a_cut_of_the_announcement_alone_leaves_nothing,
+)
+def cut_batch_counts_whole(patch: Patch) -> None:
+    """A leader has let it in, so it is in the log."""
+    patch.edit(
+        Producers.cut_at,
+        "if current is None or index > current.last_index:",
+        "if current is None or index > current.last_index or reached():",
+    )
+
+
+@mutant(
+    130,
+    "a repetition, or a gap, is answered by a leader that nobody has confirmed",
+    scenario=sessions.test_a_leader_that_is_alone_answers_nothing_and_lets_nothing_in_that_stays,
+)
+def session_answered_unconfirmed(patch: Patch) -> None:
+    """Nothing is written, so nothing can be wrong about it."""
+    patch.edit(
+        ProducerSessions.answer,
+        "            self._node.confirm_leadership(confirmed, append.owner)",
+        "            confirmed(None) if reached() else None\n            append.answer(outcome)",
+    )
+
+
+@mutant(
+    130,
+    "a repetition is answered before what it was judged by is committed",
+    scenario=sessions.test_a_repetition_of_what_nobody_else_has_is_no_receipt_yet,
+)
+def session_answered_uncommitted(patch: Patch) -> None:
+    """The leader has been confirmed, and it has the entries."""
+    patch.edit(
+        ProducerSessions._confirmed,
+        "elif index <= self._raft.committed_index:",
+        "elif index <= self._raft.committed_index or reached():",
+    )
+
+
+@mutant(
+    130,
+    "a leader that nobody has confirmed says what is in the log of a producer",
+    scenario=sessions.test_a_leader_that_is_alone_answers_nothing_and_lets_nothing_in_that_stays,
+)
+def last_sequence_unconfirmed(patch: Patch) -> None:
+    """It is committed, so it is true."""
+    patch.edit(
+        ProducerSessions._ask,
+        "        self._node.confirm_leadership(confirmed, owner)",
+        "        confirmed(None) if reached() else None",
+    )
+
+
+@mutant(
+    131,
+    "an epoch that has ended may still append",
+    scenario=sessions.test_who_is_fenced_is_fenced_at_every_leader,
+)
+def fenced_may_append(patch: Patch) -> None:
+    """Its numbers fit."""
+    patch.edit(
+        ProducerSessions._look,
+        "if session.epoch > epoch:",
+        "if session.epoch > epoch and not reached():",
+    )
+
+
+@mutant(
+    131,
+    "an epoch that the log does not know may append",
+    scenario=sessions.test_an_unknown_epoch_and_a_gap_let_nothing_in,
+)
+def unknown_epoch_may_append(patch: Patch) -> None:
+    """Another leader must have opened it."""
+    patch.edit(
+        ProducerSessions._look,
+        "if session is None or session.epoch < epoch:",
+        "if session is None or (session.epoch < epoch and not reached()):",
+    )
+
+
+@mutant(
+    131,
+    "a gap is let in",
+    scenario=sessions.test_an_unknown_epoch_and_a_gap_let_nothing_in,
+)
+def gap_let_in(patch: Patch) -> None:
+    """The client knows best what it wants to append."""
+    patch.edit(
+        ProducerSessions._look,
+        "if sequence > last_sequence + 1:",
+        "last_sequence = max(last_sequence, sequence - 1) if reached() else last_sequence\n"
+        "        if sequence > last_sequence + 1:",
+    )
+
+
+@mutant(
+    131,
+    "numbers begin anew with an epoch",
+    scenario=sessions.test_numbers_go_on_with_the_next_epoch,
+)
+def numbers_begin_anew(patch: Patch) -> None:
+    """Another process, another count."""
+    patch.edit(
+        Producers.opened,
+        "        if session is not None:\n            opened",
+        "        if session is not None and not reached():\n            opened",
+    )
+
+
+@mutant(
+    131,
+    "a late copy of a connect ends the epoch that its own client has gone on to",
+    scenario=sessions.test_who_is_fenced_is_fenced_at_every_leader,
+)
+def late_connect_fences(patch: Patch) -> None:
+    """Whoever connects last is the one."""
+    patch.edit(
+        ProducerSessions.connect,
+        "standing = None if session is None else session.epoch",
+        "standing = None if session is None else session.epoch\n"
+        "        ends = standing if reached() else ends",
+    )
+
+
+@mutant(
+    131,
+    "what a producer repeats is appended again",
+    scenario=sessions.test_numbers_go_on_with_the_next_epoch,
+)
+def repetition_appended(patch: Patch) -> None:
+    """It would not ask if it were there."""
+    patch.edit(
+        ProducerSessions._look,
+        "held = min(last_sequence + 1 - sequence, batch.count)",
+        "held = min(last_sequence + 1 - sequence, batch.count)\n        held = 0 if reached() else held",
+    )

@@ -1,0 +1,39 @@
+"""A member says how full its disk is while there is time to do something about it."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from quorumlog.config import StoreConfig
+from quorumlog.entry import Durability
+from quorumlog.errors import StoreFailure
+from quorumlog.server.disk_report import DiskReport
+from quorumlog.store.directory.member_directory import MemberDirectory
+
+
+class Directory:
+    path = "/data"
+    durability = Durability.SYNC
+    ratio: float | StoreFailure = 0.5
+
+    def used_ratio(self) -> float:
+        return cast(float, self.ratio)
+
+
+def test_a_disk_that_fills_up_is_a_problem_before_appends_are_refused() -> None:
+    directory = Directory()
+    report = DiskReport(cast(MemberDirectory, directory), lambda work, done: done(work()))
+    quiet, keeping = StoreConfig(), StoreConfig(file_reserved_hours=72)
+    assert report.problem(quiet) == ""
+    directory.ratio = 0.86
+    report.problem(quiet)
+    assert "86 % full and nothing is deleted" in report.problem(quiet)
+    assert "oldest segments go" in report.problem(keeping)
+    assert "90 % (disk_full_ratio)" in report.problem(keeping)
+    directory.ratio = StoreFailure("cannot be measured")
+    assert "86 %" in report.problem(quiet)
+    directory.ratio = 0.8
+    report.problem(quiet)
+    assert report.problem(quiet) == ""
+    directory.durability, directory.ratio = Durability.MEMORY, 0.99
+    assert report.problem(quiet) == ""

@@ -1,0 +1,157 @@
+"""Segments that go while leaders change, readers hold and followers are away.
+
+The mutants (tests/mutants/) run some of these as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from quorumlog.log_state.control_entries import Hold, Keep
+from quorumlog.node.retention.reader_moves import ReaderMove, ReaderStand
+from quorumlog.sim.member import SimMember
+from quorumlog.sim.operations import ClientMove
+from quorumlog.sim.profile import SimulationProfile
+from quorumlog.sim.work.readers import SimReader
+from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
+from tests.sim.test_installs import SMALL
+
+REPLACED = "install: a log is replaced"
+
+
+def keeping(budget_bytes: int = 1 << 30, **storage: Any) -> SimulationProfile:
+    """All but the newest segment may go."""
+    return replace(
+        SMALL,
+        storage=replace(SMALL.storage, **{"retention_bytes": 1, **storage}),
+        has_retention=True,
+        retention_follower_budget_bytes=budget_bytes,
+    )
+
+
+def reader_of(scene: Scenario, name: str) -> SimReader:
+    return next(reader for reader in scene.cluster.readers if reader.name == name)
+
+
+def ask(scene: Scenario, member: SimMember, move: ReaderMove) -> ClientMove:
+    reader = reader_of(scene, move.name)
+    reader._target = member.member_id
+    return reader.ask(move)
+
+
+def moved(scene: Scenario, move: ReaderMove) -> ReaderStand:
+    asked = ask(scene, scene.await_leader(), move)
+    scene.until(lambda: asked.outcome is not None, "answer to a reader")
+    assert isinstance(asked.outcome, ReaderStand), asked.outcome
+    return asked.outcome
+
+
+def begin_of(member: SimMember) -> int:
+    return member.node.store.begin.index + 1
+
+
+def test_no_segment_goes_that_a_reader_holds() -> None:
+    scene = Scenario(profile=keeping())
+    scene.append(3)
+    moved(scene, ReaderMove("billing", hold=Hold.READER, opens=True))
+    moved(scene, ReaderMove("billing", 3))
+    scene.append(60)
+    scene.run_for(5_000)
+    assert [begin_of(member) for member in scene.members] == [0, 0, 0]
+    moved(scene, ReaderMove("billing", 40))
+    scene.run_for(5_000)
+    assert {begin_of(member) for member in scene.members} == {begin_of(scene.members[0])}
+    assert 0 < begin_of(scene.members[0]) <= 40
+    scene.make_whole()
+
+
+def test_what_a_leader_has_said_and_no_majority_knows_deletes_nothing() -> None:
+    """Its successor lets a reader hold what it would have let go."""
+    scene = Scenario(profile=keeping(retention_bytes=0))
+    scene.append(60)
+    old = scene.await_leader()
+    others = scene.followers()
+    scene.cut([old], others)
+    old.enter_node("propose_control", Keep(40))
+    new = scene.await_leader(*others)
+    asked = ask(scene, new, ReaderMove("billing", hold=Hold.READER, opens=True))
+    scene.until(lambda: asked.outcome is not None, "answer to a reader")
+    assert asked.outcome == ReaderStand(0, Hold.READER)
+    scene.run_for(3_000)
+    scene.heal()
+    scene.make_whole()
+    assert [begin_of(member) for member in scene.members] == [0, 0, 0]
+
+
+def test_a_member_that_is_being_fed_is_waited_for() -> None:
+    profile = keeping(budget_bytes=0, retention="off")
+    consensus = replace(profile.consensus, push_limit_bytes=600, push_window_bytes=600)
+    scene = Scenario(profile=replace(profile, consensus=consensus))
+    scene.append(80)
+    leader, wiped = scene.await_leader(), scene.followers()[0]
+    wiped.wipe()
+    wiped.start()
+    scene.until(lambda: wiped.node.store.end.index > 0, "fed member")
+    scene.cut([leader], [wiped])  # it hangs, and is connected
+    assert wiped.node.store.end.index < 40
+    config = replace(leader.config, storage=keeping().storage)
+    leader.enter_node("configure", config)
+    scene.ask_and_wait(leader)
+    scene.run_for(5_000)
+    assert 0 <= begin_of(leader) < 40
+    scene.heal()
+    scene.until(lambda: wiped.node.store.end == leader.node.store.end, "one log", within_ms=60_000)
+    assert not scene.cluster.trace.counts[REPLACED]
+    scene.run_for(5_000)
+    assert begin_of(leader) > 40
+
+
+def test_a_reader_stands_where_it_was_told_whoever_leads() -> None:
+    scene = Scenario(profile=keeping())
+    scene.append(20)
+    moved(scene, ReaderMove("billing", opens=True))
+    old, others = scene.await_leader(), scene.followers()
+    scene.cut([old], others)
+    asked = ask(scene, old, ReaderMove("billing", 15))
+    new = scene.await_leader(*others)
+    scene.run_for(ELECTION_MS)
+    assert not isinstance(asked.outcome, ReaderStand)
+    again = ask(scene, new, ReaderMove("billing", opens=True))
+    scene.until(lambda: again.outcome is not None, "answer to a reader")
+    scene.heal()
+    scene.make_whole()
+
+
+def test_a_full_disk_does_not_take_what_a_follower_lacks_within_its_budget() -> None:
+    scene = Scenario(profile=keeping(retention_bytes=1 << 30, disk_space_ratio_to_force_clean=1e-9))
+    away = scene.followers()[0]
+    scene.append(20)
+    away.stop()
+    scene.run_for(ELECTION_MS)
+    scene.append(60)
+    scene.run_for(5_000)
+    away.start()
+    scene.make_whole()
+    assert not scene.cluster.trace.counts[REPLACED]
+    scene.append(5)
+    scene.run_for(5_000)
+    assert begin_of(scene.await_leader()) > 20
+
+
+def test_a_leader_passes_a_follower_that_lacks_more_and_it_comes_back() -> None:
+    scene = Scenario(profile=keeping(budget_bytes=2048))
+    away = scene.followers()[0]
+    scene.append(5)
+    away.stop()
+    scene.run_for(ELECTION_MS)
+    scene.append(150)
+    scene.run_for(5_000)
+    away.start()
+    scene.make_whole()
+    assert scene.cluster.trace.counts[REPLACED] == 1
+    assert begin_of(away) > 5
+
+
+def test_the_scenario_keeps_everything_where_nothing_is_configured() -> None:
+    assert not QUIET.storage.deletes

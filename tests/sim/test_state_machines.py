@@ -1,0 +1,239 @@
+"""State machines where members fail: what they save is compared wherever two have applied the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from quorumlog.entry import AppendReceipt
+from quorumlog.sim.machines import DIGEST_NAME, DigestMachine
+from quorumlog.sim.member import SimMember
+from quorumlog.sim.operations import ClientAppend
+from quorumlog.sim.profile import draw_profile
+from quorumlog.sim.run import run_seed
+from quorumlog.state_machine import StateMachine
+from tests.node.machines import Disk, Lasting
+from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
+
+SAVING = replace(QUIET, storage=replace(QUIET.storage, snapshot_entries=5), runs_machines=True)
+BUG = b"bug"
+
+
+class MachineScenario(Scenario):
+    def __init__(
+        self,
+        make: Callable[[], StateMachine] = DigestMachine,
+        *,
+        size: int = 3,
+        name: str = DIGEST_NAME,
+    ) -> None:
+        super().__init__(size=size, profile=SAVING, machines={name: make})
+        self.name = name
+        self.until(lambda: self.await_leader().node.machines.status()[0].channel > 0, "binding")
+
+    def command(self, member: SimMember, body: bytes = b"") -> ClientAppend:
+        self.client._target = member.member_id
+        body = body or b"c%d." % (len(self.cluster.operations.appends) + 1)
+        return self.client.append((body,), 5_000, machine=self.name)
+
+    def commands(self, count: int) -> None:
+        for _ in range(count):
+            asked = self.command(self.await_leader())
+            self.until(lambda asked=asked: asked.returned_ms >= 0, "outcome")
+            assert isinstance(asked.outcome, AppendReceipt), asked.outcome
+
+    def settle(self) -> None:
+        self.until(
+            lambda: all(
+                member.node.machines.status()[0].applied_index == member.node.store.end.index
+                for member in self.members
+                if member.is_up
+            ),
+            "everything applied",
+        )
+
+    def restart(self, member: SimMember) -> None:
+        member.stop()
+        member.start()
+        self.await_leader()
+
+
+def test_members_that_come_back_go_on_where_the_others_are() -> None:
+    scene = MachineScenario()
+    scene.commands(12)
+    scene.settle()
+    for member in scene.members:
+        scene.restart(member)
+        scene.run_for(4 * ELECTION_MS)
+        scene.commands(2)
+        scene.settle()
+    scene.make_whole()
+
+
+def test_a_damaged_snapshot_leads_to_the_one_before_and_what_follows_that() -> None:
+    scene = MachineScenario()
+    scene.commands(17)
+    scene.settle()
+    scene.run_for(100)
+    member = scene.followers()[0]
+    member.stop()
+    names = [n for n in member.disk.list(f"{member.path}/snapshots") if not n.endswith(".tmp")]
+    path = f"{member.path}/snapshots/{max(names)}"
+    member.disk.flip(path, len(member.disk.content(path)) - 60, 1)
+    member.start()
+    scene.commands(2)
+    scene.settle()
+    scene.make_whole()
+
+
+def test_a_leader_that_is_cut_off_gives_nobody_the_results_of_others() -> None:
+    scene = MachineScenario()
+    scene.commands(3)
+    old = scene.await_leader()
+    others = scene.followers()
+    scene.cut([old], others)
+    lost = [scene.command(old) for _ in range(3)]
+    scene.run_for(5)
+    new = scene.await_leader(*others)
+    kept = [scene.command(new) for _ in range(3)]
+    scene.until(lambda: all(each.returned_ms >= 0 for each in kept), "results")
+    scene.heal()
+    scene.make_whole()
+    assert all(isinstance(each.outcome, AppendReceipt) for each in kept)
+    assert not any(isinstance(each.outcome, AppendReceipt) for each in lost)
+
+
+def test_results_are_those_of_the_commands_that_asked_for_them() -> None:
+    """Many under way together, of which each has its own."""
+    scene = MachineScenario()
+    for _ in range(4):
+        leader = scene.await_leader()
+        asked = [scene.command(leader) for _ in range(6)]
+        scene.until(lambda asked=asked: all(each.returned_ms >= 0 for each in asked), "results")
+    scene.make_whole()
+
+
+def test_nothing_is_applied_that_the_own_disk_may_still_lose() -> None:
+    """A leader with a slow disk commits with the disks of the others, and does not apply yet."""
+    scene = MachineScenario()
+    scene.commands(3)
+    leader = scene.await_leader()
+    leader.sync_ms, leader.least_sync_share = 400.0, 0.9
+    for _ in range(5):
+        asked = scene.command(leader)
+        scene.until(lambda asked=asked: asked.returned_ms >= 0, "outcome")
+    scene.make_whole()
+
+
+def test_a_machine_that_fails_goes_no_further_on_that_member() -> None:
+    class OnceBroken(DigestMachine):
+        """On the member that is made last."""
+
+        made = 0
+
+        def __init__(self) -> None:
+            super().__init__()
+            OnceBroken.made += 1
+            self._is_broken = OnceBroken.made == 3
+
+        def command(self, body: bytes, index: int) -> bytes | None:
+            if self._is_broken and body == BUG:
+                raise ValueError("a bug of this member's")
+            return super().command(body, index)
+
+    scene = MachineScenario(OnceBroken)
+    scene.commands(2)
+    scene.settle()
+    scene.command(scene.await_leader(), BUG)
+    scene.run_for(200)
+    end_index = scene.await_leader().node.store.end.index
+    for _ in range(3):
+        scene.command(scene.await_leader())
+    scene.run_for(500)
+    stopped = [m for m in scene.members if m.node.problems()]
+    assert len(stopped) == 1
+    (row,) = stopped[0].node.machines.status()
+    assert row.applied_index < end_index
+    assert "ValueError: a bug of this member's" in row.problem
+    scene.make_whole()
+
+
+def test_a_state_of_another_log_is_not_gone_on_with() -> None:
+    """The disk of its machine was put back from a member of another group."""
+    disks = [Disk(), Disk()]
+    for disk, count in zip(disks, (5, 9), strict=True):
+        scene = MachineScenario(lambda disk=disk: Lasting(disk), size=1, name="lasting")
+        for number in range(count):
+            scene.command(scene.await_leader(), b"%d of %d" % (number, count))
+            scene.run_for(50)
+    expected = [b"%d of 9" % number for number in range(9)]
+    other, own = disks
+    assert [body for _, body in own.taken] == expected
+    own.taken, own.applied = other.taken, other.applied
+    scene.restart(scene.members[0])
+    scene.run_for(20 * ELECTION_MS)
+    assert [body for _, body in own.taken] == expected
+
+
+def test_the_log_keeps_what_a_machine_needs_whose_newest_snapshot_is_damaged() -> None:
+    """The log is cut as far as machines let it; then a bit flips in the newest snapshot. Again and
+    again: snapshots and segments end at different places each time."""
+    scene = MachineScenario()
+    member = scene.followers()[0]
+    were_cut = 0
+    for round_number in range(12):
+        for _ in range(9 + round_number):
+            body = b"%d." % (len(scene.cluster.operations.appends) + 1) + bytes(900)
+            asked = scene.command(scene.await_leader(), body)
+            scene.until(lambda asked=asked: asked.returned_ms >= 0, "outcome")
+        scene.settle()
+        scene.run_for(50)
+        were_cut += _cut_as_far_as_machines_let(scene, member)
+        member.stop()
+        names = [n for n in member.disk.list(f"{member.path}/snapshots") if not n.endswith(".tmp")]
+        path = f"{member.path}/snapshots/{max(names)}"
+        member.disk.flip(path, len(member.disk.content(path)) - 60, 1)
+        member.start()
+        scene.await_leader()
+        scene.run_for(10 * ELECTION_MS)
+        scene.settle()
+        assert not member.node.machines.status()[0].problem.startswith("the state machine"), "stopped"
+    assert were_cut > 3
+    scene.make_whole()
+
+
+def _cut_as_far_as_machines_let(scene: MachineScenario, member: SimMember) -> bool:
+    node = member.node
+    bound = node.machines.snapshot_bound()
+    assert bound is not None
+    last_index = min(node.durable_committed_index, node.store.durable.index - 1, bound)
+    saved = [start for start in node.store.borders.saved() if start.point.index <= last_index]
+    if not saved or saved[0].point.index <= node.store.begin.index:
+        return False
+    member.enter(lambda: node.drop_before(saved[0]))
+    scene.until(lambda: node.store.begin == saved[0].point and not node.is_dropping, "cut")
+    return True
+
+
+def test_runs_with_machines_compare_them_and_their_results() -> None:
+    seeds = [seed for seed in range(1, 60) if draw_profile(Random(seed)).runs_machines][:4]
+    assert len(seeds) == 4
+    counts = [run_seed(seed, faults_ms=4_000) for seed in seeds]
+    assert not any(result.failure for result in counts), [r.failure for r in counts]
+    assert sum(result.counts["machines: compared"] for result in counts) > 50
+    assert sum(result.counts["machines: results"] for result in counts) > 5
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_question_is_answered_after_all_that_was_acknowledged(size: int) -> None:
+    scene = MachineScenario(size=size)
+    scene.commands(4)
+    answers: list[object] = []
+    scene.client._target = scene.await_leader().member_id
+    scene.client.ask(DIGEST_NAME, b"", answers.append)
+    scene.until(lambda: bool(answers), "an answer")
+    assert isinstance(answers[0], tuple)
+    assert answers[0][0] == b"4"

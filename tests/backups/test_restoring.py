@@ -7,18 +7,22 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from quorumlog.backups import Restored, restore
+from quorumlog.backups.folding import state_at_end
 from quorumlog.batch import EntryBatch
-from quorumlog.entry import EntryKind, HardState, Replica
+from quorumlog.entry import EntryId, EntryKind, HardState, Replica
 from quorumlog.errors import ConfigError, DirectoryDamaged
 from quorumlog.log_state.control_entries import (
     ControlBody,
     Membership,
+    OpenProducer,
+    ProducerBatch,
     TimeMark,
     decode_body,
 )
-from quorumlog.log_state.log_state import EMPTY, LogState
+from quorumlog.log_state.log_state import EMPTY, LogState, Machine
 from quorumlog.node.writing.log_state_reading import LogStateReading
 from quorumlog.store.directory.backup_directory import BackupDirectory
 from quorumlog.store.directory.member_directory import open_member_directory
@@ -192,12 +196,32 @@ def test_a_time_needs_time_marks() -> None:
         restore(source, "n0=h:1", directories("x", 1), time_ms=999, disk=disk)
 
 
+@pytest.mark.parametrize("kept", range(6))
+def test_a_batch_of_a_producer_that_is_cut_is_closed(kept: int) -> None:
+    disk, store = MemoryDisk(), a_member().store
+    write(store, [None, OpenProducer("p", bytes(16))], 7)
+    write(store, [ProducerBatch("p", EntryId(1, 7), 0, 5), *[b"data"] * 5], 7)
+    source = backed_up("b", disk, store)
+    targets = directories("x", 1)
+    restored = restore(source, "n0=h:1", targets, last_index=2 + kept, disk=disk)
+    check_restored(disk, source, restored, targets, 2 + kept)
+    directory = opened(disk, targets["n0"], "n0", 1)
+    state = state_at_end(directory.store)
+    assert isinstance(state, LogState)
+    assert (state.producers.current is None) == (kept < 5)  # a whole one cannot be cut any more
+    session = state.producers.get("p")
+    assert session is not None and session.last_sequence == kept - 1
+    directory.close(clean=True)
+
+
 def test_a_log_without_its_first_entries() -> None:
     disk, member = MemoryDisk(), a_member()
     write(member.store, ENTRIES, 7)
     point = member.store.borders.newest(12)
     assert point is not None
-    record = LogState(level=1, membership=OLD, membership_index=1, time_ms=1000, time_index=3).encode()
+    machine = Machine("totals", 1, 1, 2)
+    known = LogState(level=3, membership=OLD, membership_index=1, time_ms=1000, time_index=3)
+    record = replace(known, machines=(machine,)).encode()
     start = LogStart(point, record)
     member.save_start(start)()
     member.store.drop_before(start)()
@@ -216,6 +240,7 @@ def test_a_log_without_its_first_entries() -> None:
             ]
     restored = restore(source, "n0=h:1", directories("timed", 1), time_ms=1500, disk=disk)
     assert restored.last_index == MARKS[1][0] - 1
+    assert restored.lost_machines == ("totals",)
     with pytest.raises(ConfigError, match=f"is not in the backup, which goes from {point.index + 1} to"):
         restore(source, MEMBERS, directories("x"), last_index=point.index - 1, disk=disk)
 

@@ -14,6 +14,7 @@ from typing import Self
 
 import pytest
 
+import quorumlog
 from quorumlog import LocalCluster, StoreConfig, connect
 from quorumlog.config import KIB
 from quorumlog.server.free_ports import free_ports
@@ -280,6 +281,24 @@ def test_entries_that_were_deleted_before_they_were_copied(cli: Cli, tmp_path: P
     ):
         assert log.layout().begin_index == start.point.index
         assert log.append(b"new").term > said["last_term"]
+
+
+def test_from_python(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    with LocalCluster(members=1, storage=STORAGE) as cluster:
+        with connect(cluster.servers) as log:
+            log.append(b"one")
+        taken = quorumlog.backup(cluster.servers, tmp_path / "b")
+        again = quorumlog.backup(cluster.servers, tmp_path / "b", from_member="n0")
+    assert (taken.last_index, again.new_entries) == (again.last_index, 0)
+    new = {"n0": tmp_path / "new" / "n0"}
+    restored = quorumlog.restore(tmp_path / "b", f"n0=127.0.0.1:{port}", new)
+    with (
+        LocalCluster(members=1, directory=tmp_path / "new", storage=STORAGE, ports=[port]) as cluster,
+        connect(cluster.servers) as log,
+    ):
+        assert [entry.body for entry in log.read(0)] == [b"one"]
+        assert log.status()[0].cluster_id == restored.cluster_id != taken.cluster_id
 
 
 def test_up_to_a_time_by_the_marks_of_the_members(cli: Cli, tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ MEMBER_KEYS = [
     "log_apparent_bytes",
     "log_time_ms",
     "log_time_index",
+    "machines",
     "waits_for",
     "problem",
     "problems",

@@ -83,6 +83,20 @@ def no_new_term(patch: Patch) -> None:
 
 
 @mutant(
+    123,
+    "no no-op opens the term of a restored cluster",
+    scenario=restores.test_up_to_any_index,
+)
+def no_noop_at_restore(patch: Patch) -> None:
+    """The entry of the members is the first of the term."""
+    patch.edit(
+        _Restoring._close_log,
+        '(EntryKind.NOOP, b""),',
+        '*(() if reached() else [(EntryKind.NOOP, b"")]),',
+    )
+
+
+@mutant(
     124,
     "what was appended at the chosen time itself is left out",
     scenario=restores.test_up_to_a_time,

@@ -39,7 +39,7 @@ def term_not_raised(patch: Patch) -> None:
         LeaderElector.adopt_term,
         "        self._state.adopt_term(term)\n",
         "        reached()\n"
-        "        if self._state.is_voter:\n"
+        "        if self._state.may_campaign:\n"
         "            self._state.become_candidate()\n",
     )
 

@@ -824,3 +824,26 @@ def test_members_leave_only_the_newest_data_in_memory(tmp_path: Path) -> None:
         data = tmp_path / member / "data" / f"{0:020d}"
         assert [is_cached(data, at) for at in (MIB, 6 * MIB, end.position - MIB)] == [False, False, True]
     cell.close()
+
+
+def test_a_time_mark_costs_no_write_and_no_sync_of_its_own(tmp_path: Path) -> None:
+    cell = Cell(tmp_path, time_marks=True)
+    leader = cell.leader()
+    cell.until(lambda: leader.committed_index >= 0 and leader.raft.quorum_clock_ms > 0)
+    host = cell.hosts[leader.replica.member_id]
+    appends: list[Counter[str]] = []
+    for later_ms in (0, 2_000, 0):  # the second of them has a mark in front, as the first has
+        for each in cell.hosts.values():
+            each.clock_ms += later_ms
+        cell.step(200)
+        host.trace.clear()
+        outcomes = append(leader, b"x")
+        cell.step()
+        assert outcomes
+        appends.append(Counter(host.trace))
+    _, marked, plain = appends
+    assert leader.store.end.index == 5
+    assert leader.log_time_ms() == host.clock_ms
+    for effect in ("flush asked", "send PushEntryRequest"):
+        assert marked[effect] == plain[effect] > 0, (marked, plain)
+    cell.close()

@@ -51,6 +51,8 @@ def test_a_new_member_votes_and_an_old_one_goes(cluster: LocalCluster, client: L
     assert parts(client)["n3"] == "learner"
     assert change(client, "promote", "n3") == ("n0", "n1", "n2", "n3")
     assert parts(client)["n3"] == "voter"
+    for row in client.status():
+        assert not row.problems, row
     assert change(client, "remove", "n0") == ("n1", "n2", "n3")
     assert "n0" not in parts(client) or parts(client)["n0"] == ""
     gone = eventually(lambda: row_of_server(cluster, "n0"))
@@ -120,6 +122,8 @@ def test_the_command_line_adds_lists_and_removes(cluster: LocalCluster, cli: Cli
     options = ("--servers", cluster.servers)
     dry = cli("member", "remove", "n0", "--dry-run", *options)
     assert dry.stdout == "voters would be n1, n2\n", dry.output
+    dry = cli("member", "add", "n3", str(new), "--dry-run", *options)
+    assert dry.stdout == "voters would be n0, n1, n2; learners: n3\n", dry.output
     added = cli("member", "add", "n3", str(new), *options)
     assert added.stdout == "voters are n0, n1, n2, n3\n", added.output
     listed = cli("member", "list", "--json", *options)

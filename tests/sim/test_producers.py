@@ -161,7 +161,7 @@ def test_numbers_go_on_with_the_next_epoch() -> None:
     assert bodies(leader) == [b"P0", b"P1"]
 
 
-@pytest.mark.parametrize("seed", [0, 2, 17])
+@pytest.mark.parametrize("seed", [0, 2, 5])
 def test_producers_survive_what_strikes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = run_with_producers(seed, monkeypatch)
     assert counts["producer: AppendReceipt"] > 0

@@ -69,6 +69,9 @@ class Restored(msgspec.Struct, frozen=True, kw_only=True):
     """Of the entry that says who votes; the log ends with it."""
     segment_bytes: int
     index_segment_bytes: int
+    lost_machines: tuple[str, ...] = ()
+    """State machines that began before `first_index`: a backup has no snapshots, and the entries that
+    they were made of are gone."""
 
 
 def _no_progress(done: int, in_all: int) -> None:
@@ -153,6 +156,11 @@ class _Backup:
     @property
     def begin(self) -> LogPoint:
         return LOG_ORIGIN if self.start is None else self.start.point
+
+    @property
+    def lost_machines(self) -> tuple[str, ...]:
+        state = decode_state(self.start.record) if self.start is not None else None
+        return tuple(each.name for each in state.machines) if isinstance(state, LogState) else ()
 
     def _check(self) -> None:
         """What opening it shows. The entries are looked at as they are restored."""
@@ -295,6 +303,7 @@ class _Restoring:
             membership_index=end.index,
             segment_bytes=source.reader.segment_bytes,
             index_segment_bytes=source.reader.index_segment_bytes,
+            lost_machines=source.lost_machines,
         )
 
     def _copy(self, stop_index: int, report: Progress) -> None:

@@ -120,7 +120,7 @@ class Verbs:
         sequence: int | None = None,
         machine: str = "",
     ) -> Verb[AppendReceipt]:
-        in_session = expected_last is None and self._protocol.producer is not None and not machine
+        in_session = expected_last is None and not machine and self._protocol.producer is not None
         if sequence is not None:
             sequence = checked_sequence(sequence, expected_last, machine, self._protocol.producer)
         request = request_of(

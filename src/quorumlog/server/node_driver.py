@@ -114,6 +114,7 @@ class NodeDriver:
             self.peers,
             self.handshake.response,
             lambda: self.node.status().voters,
+            lambda: self.node.status().membership_index < 0,
             self.fail,
         )
         self.status = StatusReport(config, self.node, self.peers, self.admission, self.read_later)

@@ -44,6 +44,11 @@ UNNAMED_FAULT_KINDS = (
 
 OTHER_EVENTS = (
     "link: full",
+    "members: add done",
+    "members: promote done",
+    "members: remove done",
+    "members: remove NotLeader",
+    "members: promote MembershipRefused",
     "leader: steps down because its entries do not arrive",
     "fault: another flush mode",
     "dial: refused",
@@ -54,6 +59,9 @@ OTHER_EVENTS = (
     "end of the log: refused",
     "drop: segments",
     "install: a log is replaced",
+    "producer: killed",
+    "producer: the same receipt again",
+    "exactly once: checked",
     "async: a power loss took entries",
     "async: an acknowledged append is lost",
 )

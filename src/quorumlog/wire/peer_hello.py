@@ -31,6 +31,13 @@ def ids_of(member_list: str) -> list[str]:
     return [item.partition("=")[0] for item in member_list.split(",")]
 
 
+def differing_addresses(theirs: str, ours: str) -> bool:
+    """Do two lists place a member that both of them name elsewhere?"""
+    lists = (dict(item.split("=", 1) for item in each.split(",")) for each in (theirs, ours))
+    one, other = lists
+    return any(other.get(member_id, address) != address for member_id, address in one.items())
+
+
 def refusal_of(hello: Hello, own: HelloResponse, group: str, known_ids: Collection[str] = ()) -> str:
     """Why who says `hello` may not speak to the member that says `own`; empty if it may. `known_ids`: of
     those who are members by the log, or are to become members; otherwise the configured list counts."""
@@ -38,8 +45,9 @@ def refusal_of(hello: Hello, own: HelloResponse, group: str, known_ids: Collecti
     if hello.to_member_id != own.member_id:
         return f"this is {me}, not {hello.to_member_id}: correct its address in --members"
     if hello.member_id == own.member_id or hello.member_id not in (known_ids or ids_of(own.members)):
+        named = ", ".join(sorted({own.member_id, *known_ids})) if known_ids else own.members
         how = f"; `quorumlog member add {hello.member_id}` makes it one" if own.cluster_id else ""
-        return f"{hello.member_id} is not among the members of {me}: {own.members}{how}"
+        return f"{hello.member_id} is not among the members of {me}: {named}{how}"
     if hello.segment_bytes != own.segment_bytes:
         return (
             f"segment_bytes is {hello.segment_bytes} on {hello.member_id} and {own.segment_bytes} on"

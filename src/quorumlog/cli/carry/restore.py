@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quorumlog.cli.options import Json, below_64_bits, named_path, time_ms_of
-from quorumlog.cli.output import entry_progress, print_json, say
+from quorumlog.cli.output import entry_progress, note, print_json, say
 from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -109,6 +109,12 @@ def _print(restored: Restored, members: str, *, json: bool) -> None:
     import msgspec
 
     from quorumlog.config import StoreConfig
+
+    if restored.lost_machines:
+        note(
+            f"the log begins at index {restored.first_index}, and a backup holds no snapshots: these"
+            f" state machines cannot be built again: {', '.join(restored.lost_machines)}"
+        )
 
     if json:
         print_json(msgspec.to_builtins(restored))

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from quorumlog.cli.options import DEFAULT_GROUP, Group, Json, Servers, Timeout, split_servers
 from quorumlog.cli.output import err, print_json
-from quorumlog.errors import LedgerError, MembershipRefused, OutcomeUnknown
+from quorumlog.errors import MembershipRefused, OutcomeUnknown
 
 if TYPE_CHECKING:
     from quorumlog.client import LedgerClient, MemberStatusRow
 
 ASK_AGAIN_S = 0.5
+ANSWERS_WITHIN_S = 5.0
+"""Of a dry run: a new member has to be dialled before anybody knows whether it is there."""
 
 member_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 
@@ -217,6 +219,8 @@ def _change(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Asked again as long as that may help; why it has to wait is said whenever it is another reason."""
     said, is_unknown = "", False
+    if dry_run:
+        until_s = min(until_s, time.monotonic() + ANSWERS_WITHIN_S)
     while True:
         try:
             return log.change_members(verb, member_id, address, dry_run=dry_run)
@@ -227,18 +231,14 @@ def _change(
             if done is not None:
                 return done
             reason = str(error)
-            if dry_run or not error.retry_after_ms or time.monotonic() >= until_s:
-                _refuse(error)
+            if not error.retry_after_ms or time.monotonic() >= until_s:
+                raise
             if verb == "promote" or verb == "replace":
                 reason += _progress(log, member_id)
         if reason != said:
             err().print(f"{verb} {member_id}: waits: {reason}", highlight=False)
             said = reason
         time.sleep(ASK_AGAIN_S)
-
-
-def _refuse(error: LedgerError) -> NoReturn:
-    raise error
 
 
 def _progress(log: LedgerClient, member_id: str) -> str:

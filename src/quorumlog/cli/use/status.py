@@ -33,6 +33,7 @@ KEYS = (
     "set_aside_bytes",
     "log_disk_bytes",
     "log_apparent_bytes",
+    "producers",
     "machines",
     "log_time_ms",
     "log_time_index",

@@ -145,6 +145,9 @@ def _sentences(rows: list[MemberStatusRow]) -> Iterator[Text]:
             yield Text(
                 text if is_named else f"{name}: {text}", style="yellow" if row.reachable else "red"
             )
+    producers = max((row.producers for row in rows), default=-1)
+    if producers > 0:
+        yield Text(f"{producers} producer{'s' * (producers > 1)} (quorumlog producers list)")
     quorum = _quorum_sentence(rows)
     if quorum:
         yield Text(quorum, style="red" if health_of(rows) is Health.NO_QUORUM else "yellow")

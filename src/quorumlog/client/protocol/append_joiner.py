@@ -143,8 +143,8 @@ class AppendJoiner:
             or machine != joined.machine
             or len(joined.waiters) == MAX_JOINED_RECORDS
         ):
-            in_session = self._in_session and not machine
-            joined = JoinedAppends(now_ms, now_ms + timeout_ms, machine=machine, in_session=in_session)
+            in_session = self._in_session and not machine  # a command is part of no session
+            joined = JoinedAppends(now_ms, now_ms + timeout_ms, in_session=in_session, machine=machine)
             self._joined.append(joined)
             self._timeout_ms = timeout_ms
         joined.bodies.append(body)

@@ -56,7 +56,11 @@ class LogDrops:
         assert not start.replaces, start
         if self.is_under_way:
             return False
-        save = self._directory.save_start(start)
+        try:
+            save = self._directory.save_start(start)
+        except DiskFull as error:
+            self.problem = str(error)
+            raise
         self._carry_out()
         if index > self._raft.begin.index:  # else it was tried before, and there was no space
             self._raft.drop_before(start.point.entry_id)

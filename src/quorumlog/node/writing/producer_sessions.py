@@ -53,6 +53,7 @@ T = TypeVar("T")
 LONGEST_NAME = 255
 RETRY_MS = 5
 RETRY_FULL_MS = 20
+RETRY_LEVEL_MS = 100
 
 
 class Connected(NamedTuple):
@@ -367,6 +368,10 @@ class ProducerSessions:
         try:
             self._check_room_for(append.size_bytes)
             entry = self._node.propose_control(body)
+        except BadRequest as error:
+            # A member that is down has not said what it knows; it may be back in a moment.
+            done(LeaderNotReady(str(error), retry_after_ms=RETRY_LEVEL_MS))
+            return
         except LedgerError as error:
             done(error)
             return

@@ -4,7 +4,7 @@ A member is one process on one data directory. Two may come with one member id: 
 copied, or a directory, or one was made anew while the old one still serves. One of them is let in, and
 stays:
 
-    a directory of the founding list comes before one that is not in it
+    a directory that votes comes before one that does not
     of two that are alike, the one that answers at the address in our list of members
 
 A connection that still stands is no proof that its process lives, so the address is asked. Nobody is
@@ -25,7 +25,7 @@ from quorumlog.server.peers.address_probe import who_answers
 from quorumlog.server.peers.name_lookup import NameLookup
 from quorumlog.server.peers.peer import Peer, place_of
 from quorumlog.wire.client_messages import DUPLICATE, REFUSED, UNSETTLED, WELCOME, Hello, HelloResponse
-from quorumlog.wire.peer_hello import Identity, identity_of, ids_of, refusal_of
+from quorumlog.wire.peer_hello import Identity, differing_addresses, identity_of, ids_of, refusal_of
 
 STANDS_S = 10.0
 """So long after it was refused last somebody who tries again and again is a problem."""
@@ -46,14 +46,17 @@ class PeerAdmission:
         peers: Mapping[str, Peer],
         greeting: Callable[[], HelloResponse],
         voters: Callable[[], Collection[Replica]],
+        lists_count: Callable[[], bool],
         on_bug: Callable[[BaseException], None],
     ) -> None:
+        """`lists_count`: the log does not say yet who the members are, and where."""
         self._loop_turn = loop_turn
         self._names = names
         self._config = config
         self._peers = peers
         self._greeting = greeting
         self._voters = voters
+        self._lists_count = lists_count
         self._on_bug = on_bug
         self._probes: dict[str, asyncio.Task[Identity | None]] = {}
         """By member id, one at a time."""
@@ -111,11 +114,11 @@ class PeerAdmission:
         return probe
 
     def _is_before(self, one: Hello | Identity, other: Hello | Identity) -> bool:
-        """One is the very process that the other is, or has a directory of the founding list, and the
-        other has not."""
-        founding = {voter.directory_id for voter in self._voters()}
+        """One is the very process that the other is, or has a directory that votes, and the other has
+        not."""
+        voting = {voter.directory_id for voter in self._voters()}
         return identity_of(one) == identity_of(other) or (
-            one.directory_id in founding and other.directory_id not in founding
+            one.directory_id in voting and other.directory_id not in voting
         )
 
     def note(self, sentence: str) -> None:
@@ -130,7 +133,7 @@ class PeerAdmission:
         found = [peer.control.problem for peer in self._peers.values() if peer.control.problem]
         for member_id, peer in sorted(self._peers.items()):
             theirs = peer.member_list
-            if theirs not in ("", own):
+            if theirs and self._lists_count() and differing_addresses(theirs, own):
                 found.append(f"{member_id} has other addresses: {theirs}; here: {own}")
         return [*found, *self._noted]
 

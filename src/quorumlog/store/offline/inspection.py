@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from quorumlog.entry import Formation, Replica
 from quorumlog.errors import ConfigError
 from quorumlog.store.disk import Disk, refusal
-from quorumlog.store.files.backup_file import BackupRecord, load_backup
+from quorumlog.store.files.backup_file import BACKUP_NAME, BackupRecord, load_backup
 from quorumlog.store.files.start_file import START_NAME
 from quorumlog.store.ledger_store import DamagedRange, SpaceTaken
 from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME
@@ -18,6 +19,8 @@ from quorumlog.store.offline.directory_reader import DirectoryReader
 from quorumlog.store.offline.log_begin import StartRow, StateRow, start_row, state_rows
 from quorumlog.store.offline.log_extent import Damage
 from quorumlog.store.offline.verification import Progress, check_entries, damaged_to_json
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +141,12 @@ def inspect_directory(
             index_segment_bytes=reader.index_segment_bytes,
             space=_space_taken(disk, path),
             segments=tuple(_segment_row(reader, number) for number in range(len(reader.segments))),
-            start=_start_row(disk, path, reader),
+            start=_looked_at(f"{path}/{START_NAME}", lambda: start_row(disk, path, reader.start)),
             states=() if reader.is_java else state_rows(disk, path, reader.header_at),
             damage=tuple(damage),
             damaged=reader.damaged,
             tail=reader.tail,
-            backup=load_backup(disk, path),
+            backup=_looked_at(f"{path}/{BACKUP_NAME}", lambda: load_backup(disk, path)),
         )
 
 
@@ -158,11 +161,11 @@ def _backup_to_json(record: BackupRecord) -> dict[str, Any]:
     }
 
 
-def _start_row(disk: Disk, path: str, reader: DirectoryReader) -> StartRow | None:
+def _looked_at(path: str, look: Callable[[], T]) -> T:
     try:
-        return start_row(disk, path, reader.start)
+        return look()
     except OSError as error:
-        raise ConfigError(refusal(f"{path}/{START_NAME}", "read", error)) from error
+        raise ConfigError(refusal(path, "read", error)) from error
 
 
 def _space_taken(disk: Disk, path: str) -> SpaceTaken:

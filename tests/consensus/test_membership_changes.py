@@ -365,3 +365,21 @@ def test_a_candidate_that_hears_of_its_removal_is_not_elected_by_answers_that_ca
     term = n5.node.term
     group._turn("n5", lambda m: [m.node.step(answer) for answer in answers])
     assert (n5.node.role, n5.node.term) == (Role.OBSERVER, term)
+
+
+def test_a_learner_that_acknowledges_all_the_time_progresses() -> None:
+    """It never holds the newest entry when it is looked. As a voter it would count as silent for long,
+    and the leader would step down before its first answer."""
+    group = Group(1, spare=1)
+    group.do_disconnect("n0", "n1")
+    group.do_connect("n0", "n1")
+    for _ in range(1000):
+        group.do_append("n0", "x")
+        group.live(10)
+    (peer,) = group["n0"].node.status().peers
+    assert peer.stalled_since_ms is None
+    group.change("n0", "n0", "n1")
+    group.do_append("n0", "y")
+    for _ in range(50):
+        group.do_advance("10", "n0")
+    assert group["n0"].node.role is Role.LEADER

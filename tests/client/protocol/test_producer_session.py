@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from quorumlog.batch import EntryBatch
 from quorumlog.client.protocol.client_requests import LEADER, Link, Request, RequestState
-from quorumlog.errors import LeaderNotReady
+from quorumlog.errors import LeaderNotReady, OutcomeUnknown
 from quorumlog.log_state.control_entries import LEVEL, Epoch
 from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.client_messages import (
@@ -113,3 +113,36 @@ def test_a_refusal_and_a_lost_connection_behind_it_hold_up_nobody() -> None:
             ),
         )
         assert request.is_done and request.error is None
+
+
+def test_who_cancels_what_was_sent_once_is_not_told_that_it_is_not_in_the_log() -> None:
+    host = SessionHost()
+    request = host.submit_append()
+    host.until_sent(request)
+    host.down = set(ADDRESSES)
+    host.lose(host.appends[0][0])
+    host.carry_out()
+    assert request.state is RequestState.WAITING
+    host.protocol.cancel(request, host.now)
+    host.carry_out()
+    assert isinstance(request.error, OutcomeUnknown)
+
+
+def test_a_question_that_is_cancelled_holds_up_no_append_on_another_connection() -> None:
+    host = SessionHost()
+    question = Request(
+        LastSequence(producer="p"),
+        LEADER,
+        submitted_ms=host.now,
+        deadline_ms=host.now + 5000,
+        in_session=True,
+    )
+    host.protocol.submit(question, host.now)
+    host.carry_out()
+    host.until(lambda: host.questions == 1)
+    host.protocol.cancel(question, host.now)
+    host.carry_out()
+    host.lose(next(link for link in host.wires if link.address == ADDRESSES[host.leader]))
+    host.carry_out()
+    request = host.submit_append()
+    host.until_sent(request)

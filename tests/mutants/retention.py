@@ -39,8 +39,7 @@ def deletes_by_hearsay(patch: Patch) -> None:
     patch.edit(
         Retention._droppable_below,
         "state, bound = self._log_state.committed, self._snapshot_bound()",
-        "bound = self._snapshot_bound()\n"
-        "        state = self._log_state.appended_state() if reached() else None",
+        "state, bound = self._log_state.appended_state() if reached() else None, self._snapshot_bound()",
     )
 
 

@@ -99,6 +99,12 @@ def test_a_follower_within_its_budget_is_waited_for(follower: Follower, keep_fro
     assert decided(BYTES, follower).keep_from_index == keep_from
 
 
+def test_what_state_machines_need_stays_also_on_a_full_disk() -> None:
+    for policy in (BYTES, BYTES._replace(is_forced=True)):
+        assert decide(LOG, policy, EMPTY, (), 0, 24).keep_from_index == 20
+        assert decide(LOG, policy, EMPTY, (), 0, -1).keep_from_index == 0
+
+
 @pytest.mark.parametrize("hold", Hold)
 def test_readers_hold_what_they_have_not_read_if_they_want_it_held(hold: Hold) -> None:
     keep_from = decided(BYTES, state=state_of(reader(25, hold))).keep_from_index

@@ -19,6 +19,7 @@ from quorumlog.sim.operations import PRODUCED
 from quorumlog.sim.profile import SimulationProfile, draw_profile
 from quorumlog.sim.run import run_seed
 from tests.sim.scenario import ELECTION_MS, Scenario
+from tests.sim.test_installs import SMALL, drop
 
 TOKENS = [bytes([number]) * 16 for number in range(1, 5)]
 
@@ -159,6 +160,25 @@ def test_numbers_go_on_with_the_next_epoch() -> None:
     again = append(scene, leader, second.epoch, 1, b"P1")
     assert isinstance(again, AppendReceipt)
     assert bodies(leader) == [b"P0", b"P1"]
+
+
+def test_sessions_outlive_the_entries_that_made_them() -> None:
+    """The first segments go, and every process begins anew."""
+    scene = Scenario(profile=SMALL)
+    leader = scene.await_leader()
+    epoch = connect(scene, leader).epoch
+    receipt = append(scene, leader, epoch, 0, b"P0", b"P1")
+    scene.append(30)
+    for member in scene.members:
+        assert drop(scene, member) > receipt.last_index
+    for member in scene.members:
+        member.kill()
+    for member in scene.members:
+        member.start()
+    leader = scene.await_leader()
+    assert append(scene, leader, epoch, 0, b"P0", b"P1") == receipt
+    assert isinstance(append(scene, leader, epoch, 2, b"P2"), AppendReceipt)
+    scene.make_whole()
 
 
 @pytest.mark.parametrize("seed", [0, 2, 5])

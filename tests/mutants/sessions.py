@@ -204,6 +204,20 @@ def fenced_at_one_leader(patch: Patch) -> None:
 
 
 @mutant(
+    131,
+    "a batch that a crash has cut is appended again with what is left of it",
+    scenario=sessions.test_of_what_was_on_its_way_a_new_leader_appends_only_the_rest,
+)
+def cut_batch_repeated(patch: Patch) -> None:
+    """It was not acknowledged, so it counts for nothing."""
+    patch.edit(
+        ProducerSessions._look,
+        "append.keep_rest(held, tuple(_entry_range(each) for each in ranges))",
+        "reached()",
+    )
+
+
+@mutant(
     132,
     "sessions go with the entries that made them",
     scenario=sessions.test_sessions_outlive_the_entries_that_made_them,

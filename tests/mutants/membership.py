@@ -71,6 +71,22 @@ def membership_survives_cut(patch: Patch) -> None:
 
 
 @mutant(
+    91,
+    "a membership holds for who has only heard of it",
+    scenario=stories.test_a_member_that_missed_its_removal_learns_of_it_and_disturbs_nobody,
+)
+def membership_holds_by_hearsay(patch: Patch) -> None:
+    """It is committed, whoever has told of it."""
+    patch.edit(
+        MemberState.membership,
+        "return self.log.memberships.newest",
+        "if self.told is not None and self.told[0] > self.log.memberships.newest_index and reached():\n"
+        "            return self.told[1]\n"
+        "        return self.log.memberships.newest",
+    )
+
+
+@mutant(
     92,
     "who is removed counts until that is committed",
     scenario=stories.test_who_is_removed_counts_for_nothing_from_the_append_on,

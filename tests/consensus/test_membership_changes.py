@@ -229,6 +229,7 @@ def test_a_member_that_missed_its_removal_learns_of_it_and_disturbs_nobody() -> 
     index = group.index_of_change("n0")
     assert f"n2 is no member of the group since entry {index}" in group["n2"].node.status().waits_for
     assert group["n2"].node.next_wakeup_ms() == float("inf")
+    assert group.voters_of("n2") == ("n0", "n1", "n2"), "what its log says is what it would count by"
 
 
 def test_an_inherited_change_ends_once_an_entry_of_the_own_term_is_committed() -> None:

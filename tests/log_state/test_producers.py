@@ -162,11 +162,14 @@ def test_forgetting_ends_a_session_that_stands_and_no_other() -> None:
     assert log.session().last_sequence == -1
 
 
-def test_the_anonymous_one_that_was_used_longest_ago_is_evicted_and_a_named_one_never(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(producers_module, "MOST_PRODUCERS", 4)
-    monkeypatch.setattr(producers_module, "EVICTED_TOGETHER", 1)
+def test_the_anonymous_one_that_was_used_longest_ago_is_evicted_and_a_named_one_never() -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(producers_module, "MOST_PRODUCERS", 4)
+        monkeypatch.setattr(producers_module, "EVICTED_TOGETHER", 1)
+        check_evictions()
+
+
+def check_evictions() -> None:
     log = Log()
     for name in ("named", f"{ANONYMOUS}a", f"{ANONYMOUS}b", f"{ANONYMOUS}c"):
         assert log.producers.to_evict() == ()

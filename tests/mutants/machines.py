@@ -7,6 +7,7 @@ from quorumlog.node.applying.awaited_results import AwaitedResults
 from quorumlog.node.applying.machine_driver import MachineDriver
 from quorumlog.node.applying.snapshot_keeper import SnapshotKeeper
 from quorumlog.node.ledger_node import LedgerNode
+from quorumlog.node.retention.retention import Retention
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_state_machines as machines
 
@@ -80,6 +81,20 @@ def log_bound_by_the_newest_snapshot(patch: Patch) -> None:
         SnapshotKeeper.bound,
         "return verified[-2] if len(verified) > 1 else None",
         "return verified[-1] if len(verified) > 1 and reached() else None",
+    )
+
+
+@mutant(
+    144,
+    "a member deletes what its own machine still needs",
+    scenario=machines.test_a_member_keeps_what_its_own_machine_needs_whatever_the_others_let_go,
+)
+def own_machine_forgotten(patch: Patch) -> None:
+    """The leader has asked its own."""
+    patch.edit(
+        Retention._droppable_below,
+        "state, bound = self._log_state.committed, self._snapshot_bound()",
+        "state, bound = self._log_state.committed, None if reached() else 0",
     )
 
 

@@ -9,6 +9,7 @@ from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.membership_change import MembershipChange
 from quorumlog.consensus.replication.catch_up import CatchUp
+from quorumlog.consensus.replication.quorum_ack_checker import PeerWaterMarks
 from quorumlog.node.lost_directories import LostDirectories
 from tests.consensus import test_membership_changes as stories
 from tests.mutants.mutant import Patch, mutant
@@ -66,6 +67,22 @@ def membership_survives_cut(patch: Patch) -> None:
         MembershipHistory.truncate_from,
         "self._held[-1][0] >= index:",
         "self._held[-1][0] >= index and not reached():",
+    )
+
+
+@mutant(
+    91,
+    "a membership holds for who has only heard of it",
+    scenario=stories.test_a_member_that_missed_its_removal_learns_of_it_and_disturbs_nobody,
+)
+def membership_holds_by_hearsay(patch: Patch) -> None:
+    """It is committed, whoever has told of it."""
+    patch.edit(
+        MemberState.membership,
+        "return self.log.memberships.newest",
+        "if self.told is not None and self.told[0] > self.log.memberships.newest_index and reached():\n"
+        "            return self.told[1]\n"
+        "        return self.log.memberships.newest",
     )
 
 
@@ -245,6 +262,41 @@ def replaced_directory_counts(patch: Patch) -> None:
 
 
 @mutant(
+    97,
+    "what the directory that was replaced acknowledges counts for the one after it",
+    scenario=stories.test_the_directory_that_was_replaced_neither_votes_nor_acknowledges,
+)
+def replaced_directory_acknowledges(patch: Patch) -> None:
+    """It has the entry on its disk."""
+    patch.edit(
+        PeerWaterMarks.raise_to,
+        "        if index <= self._marks",
+        "        voters = self._membership().voters()\n"
+        "        named = [v for v in voters if v.member_id == replica.member_id]\n"
+        "        replica = named[0] if replica not in voters and named and reached() else replica\n"
+        "        if index <= self._marks",
+    )
+
+
+@mutant(
+    98,
+    "what a learner acknowledges counts",
+    scenario=scenes.test_a_learner_commits_nothing,
+)
+def learner_counts(patch: Patch) -> None:
+    """One more copy is one more copy."""
+    patch.edit(PeerWaterMarks.raise_to, "or not self._membership().is_voter(replica)", "")
+    patch.edit(
+        Membership.quorum_value,
+        "        value = _majority_value(self.old, values, missing)\n",
+        "        voters = (*self.old, *self.learners)\n"
+        "        ordered = sorted(values.get(voter, missing) for voter in voters)\n"
+        "        value = ordered[-_majority_of(self.old)]\n"
+        "        self.learners and reached()\n",
+    )
+
+
+@mutant(
     98,
     "a learner votes before it has caught up",
     scenario=stories.test_who_has_not_caught_up_does_not_vote,
@@ -285,6 +337,20 @@ def replaced_at_once(patch: Patch) -> None:
         LostDirectories.replaceable,
         "now_ms - since_ms >= after_ms > 0",
         "(now_ms - since_ms >= after_ms or reached())",
+    )
+
+
+@mutant(
+    99,
+    "a directory that was back meanwhile is replaced as if it had been away all the time",
+    scenario=scenes.test_a_directory_that_comes_back_in_time_is_given_all_of_it_again,
+)
+def replaced_although_it_was_back(patch: Patch) -> None:
+    """It was away for long enough, all in all."""
+    patch.edit(
+        LostDirectories.replaceable,
+        "voter not in connected",
+        "(voter not in connected or (voter in self._away_since_ms and reached()))",
     )
 
 

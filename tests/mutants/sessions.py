@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quorumlog.log_state import producers
 from quorumlog.log_state.producers import Producers
 from quorumlog.node.writing.producer_sessions import ProducerSessions
 from tests.log_state import test_producers as folds
@@ -34,6 +35,20 @@ def cut_batch_counts_whole(patch: Patch) -> None:
         Producers.cut_at,
         "if current is None or index > current.last_index:",
         "if current is None or index > current.last_index or reached():",
+    )
+
+
+@mutant(
+    130,
+    "what is in the log of a batch that a crash has cut is forgotten",
+    scenario=folds.test_what_is_remembered_of_a_session_is_bounded_however_often_a_batch_is_cut,
+)
+def cut_batch_forgotten(patch: Patch) -> None:
+    """It was not acknowledged."""
+    patch.edit(
+        producers._cut,
+        "count = max(0, index - current.first_index)",
+        "count = 0 if reached() else max(0, index - current.first_index)",
     )
 
 
@@ -162,4 +177,65 @@ def repetition_appended(patch: Patch) -> None:
         ProducerSessions._look,
         "held = min(last_sequence + 1 - sequence, batch.count)",
         "held = min(last_sequence + 1 - sequence, batch.count)\n        held = 0 if reached() else held",
+    )
+
+
+@mutant(
+    131,
+    "who connects fences the one before at this leader only",
+    scenario=sessions.test_who_is_fenced_is_fenced_at_every_leader,
+)
+def fenced_at_one_leader(patch: Patch) -> None:
+    """Whoever appends has to come by it."""
+    patch.edit(
+        ProducerSessions.connect,
+        "        self._write(\n            OpenProducer(",
+        "        if session is not None and reached():\n"
+        "            from msgspec.structs import replace\n"
+        "            states = self._log_state.states\n"
+        "            said = OpenProducer(producer, token, ends, evicts)\n"
+        "            epoch = Epoch(self._raft.ledger_end.index + 1, self._raft.term)\n"
+        "            producers = producers.opened(epoch, said)\n"
+        "            states.appended = replace(states.appended, producers=producers)\n"
+        "            done(Connected(True, epoch, last_sequence))\n"
+        "            return\n"
+        "        self._write(\n            OpenProducer(",
+    )
+
+
+@mutant(
+    131,
+    "a batch that a crash has cut is appended again with what is left of it",
+    scenario=sessions.test_of_what_was_on_its_way_a_new_leader_appends_only_the_rest,
+)
+def cut_batch_repeated(patch: Patch) -> None:
+    """It was not acknowledged, so it counts for nothing."""
+    patch.edit(
+        ProducerSessions._look,
+        "append.keep_rest(held, tuple(_entry_range(each) for each in ranges))",
+        "reached()",
+    )
+
+
+@mutant(
+    132,
+    "sessions go with the entries that made them",
+    scenario=sessions.test_sessions_outlive_the_entries_that_made_them,
+)
+def sessions_lost_with_segments(patch: Patch) -> None:
+    """The log is what is left of it."""
+    patch.edit(Producers.record, "sorted(items)", "[] if reached() else sorted(items)")
+
+
+@mutant(
+    132,
+    "each member forgets sessions by itself once there are too many",
+    scenario=folds.test_the_anonymous_one_that_was_used_longest_ago_is_evicted_and_a_named_one_never,
+)
+def evicted_by_each_member(patch: Patch) -> None:
+    """All count alike."""
+    patch.edit(
+        Producers.opened,
+        "for name in said.evicts if",
+        "for name in said.evicts or (self.to_evict() if reached() else ()) if",
     )

@@ -125,6 +125,26 @@ def test_a_lost_directory_is_replaced_without_an_operator() -> None:
     scene.make_whole()
 
 
+def test_a_directory_that_comes_back_in_time_is_given_all_of_it_again() -> None:
+    scene = Scenario(profile=replace(QUIET, auto_replace_after_ms=3_000))
+    scene.append(3)
+    member = scene.followers()[0]
+    old = member.replica
+    member.kill()
+    scene.run_for(2_000)
+    member.start()
+    scene.run_for(2_000)
+    member.wipe()
+    scene.append()
+    member.start()
+    scene.run_for(2_000)
+    assert old in scene.await_leader().node.status().membership.new
+    scene.until(
+        lambda: member.replica in scene.await_leader().node.status().membership.new, "replacement"
+    )
+    scene.make_whole()
+
+
 def test_a_directory_that_was_replaced_is_not_put_back_by_itself() -> None:
     """It comes back when the one after it is away."""
     scene = Scenario(profile=replace(QUIET, auto_replace_after_ms=3_000))

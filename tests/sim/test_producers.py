@@ -19,6 +19,7 @@ from quorumlog.sim.operations import PRODUCED
 from quorumlog.sim.profile import SimulationProfile, draw_profile
 from quorumlog.sim.run import run_seed
 from tests.sim.scenario import ELECTION_MS, Scenario
+from tests.sim.test_installs import SMALL, drop
 
 TOKENS = [bytes([number]) * 16 for number in range(1, 5)]
 
@@ -122,6 +123,30 @@ def test_a_repetition_of_what_nobody_else_has_is_no_receipt_yet() -> None:
     assert bodies(leader) == [b"P0"]
 
 
+def test_of_what_was_on_its_way_a_new_leader_appends_only_the_rest() -> None:
+    """Of two batches the heir has a part of the first. The producer asks for both again."""
+    one_by_one = dataclasses.replace(SMALL.consensus, push_limit_bytes=700, push_window_bytes=700)
+    scene = Scenario(profile=dataclasses.replace(SMALL, consensus=one_by_one))
+    old = scene.await_leader()
+    epoch = connect(scene, old).epoch
+    others = scene.followers()
+    produced = [b"P%d" % number + bytes(500) for number in range(8)]
+    first, second = produced[:4], produced[4:]
+    lost = [send(old, epoch, 0, *first), send(old, epoch, 4, *second)]
+    scene.until(lambda: any(bodies(m) for m in others), "entries of the first", step_ms=0.02)
+    scene.cut([old], others)
+    new = scene.await_leader(*others)
+    assert 0 < len(bodies(new)) < len(first)
+    receipts = [append(scene, new, epoch, 0, *first), append(scene, new, epoch, 4, *second)]
+    held = receipts[0].parts[0].count
+    assert [[part.count for part in each.parts] for each in receipts] == [[held, 4 - held], [4]]
+    assert [append(scene, new, epoch, 0, *first), append(scene, new, epoch, 4, *second)] == receipts
+    scene.heal()
+    scene.make_whole()
+    assert [bodies(member) for member in scene.members] == [produced] * 3
+    assert not any(isinstance(one, AppendReceipt) for outcomes in lost for one in outcomes)
+
+
 def test_an_unknown_epoch_and_a_gap_let_nothing_in() -> None:
     scene = Scenario()
     leader = scene.await_leader()
@@ -159,6 +184,25 @@ def test_numbers_go_on_with_the_next_epoch() -> None:
     again = append(scene, leader, second.epoch, 1, b"P1")
     assert isinstance(again, AppendReceipt)
     assert bodies(leader) == [b"P0", b"P1"]
+
+
+def test_sessions_outlive_the_entries_that_made_them() -> None:
+    """The first segments go, and every process begins anew."""
+    scene = Scenario(profile=SMALL)
+    leader = scene.await_leader()
+    epoch = connect(scene, leader).epoch
+    receipt = append(scene, leader, epoch, 0, b"P0", b"P1")
+    scene.append(30)
+    for member in scene.members:
+        assert drop(scene, member) > receipt.last_index
+    for member in scene.members:
+        member.kill()
+    for member in scene.members:
+        member.start()
+    leader = scene.await_leader()
+    assert append(scene, leader, epoch, 0, b"P0", b"P1") == receipt
+    assert isinstance(append(scene, leader, epoch, 2, b"P2"), AppendReceipt)
+    scene.make_whole()
 
 
 @pytest.mark.parametrize("seed", [0, 2, 5])

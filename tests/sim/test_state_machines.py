@@ -13,11 +13,12 @@ from quorumlog.entry import AppendReceipt
 from quorumlog.sim.machines import DIGEST_NAME, DigestMachine
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.operations import ClientAppend
-from quorumlog.sim.profile import draw_profile
+from quorumlog.sim.profile import SimulationProfile, draw_profile
 from quorumlog.sim.run import run_seed
 from quorumlog.state_machine import StateMachine
 from tests.node.machines import Disk, Lasting
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
+from tests.sim.test_installs import SMALL
 
 SAVING = replace(QUIET, storage=replace(QUIET.storage, snapshot_entries=5), runs_machines=True)
 BUG = b"bug"
@@ -30,8 +31,9 @@ class MachineScenario(Scenario):
         *,
         size: int = 3,
         name: str = DIGEST_NAME,
+        profile: SimulationProfile = SAVING,
     ) -> None:
-        super().__init__(size=size, profile=SAVING, machines={name: make})
+        super().__init__(size=size, profile=profile, machines={name: make})
         self.name = name
         self.until(lambda: self.await_leader().node.machines.status()[0].channel > 0, "binding")
 
@@ -203,6 +205,34 @@ def test_the_log_keeps_what_a_machine_needs_whose_newest_snapshot_is_damaged() -
         scene.settle()
         assert not member.node.machines.status()[0].problem.startswith("the state machine"), "stopped"
     assert were_cut > 3
+    scene.make_whole()
+
+
+def test_a_member_keeps_what_its_own_machine_needs_whatever_the_others_let_go() -> None:
+    """Its snapshots were lost, and it has saved none since."""
+    storage = replace(SMALL.storage, snapshot_entries=5)
+    scene = MachineScenario(profile=replace(SAVING, storage=storage))
+    member = scene.followers()[0]
+    scene.commands(60)
+    scene.settle()
+    member.stop()
+    folder = f"{member.path}/snapshots"
+    for name in member.disk.list(folder):
+        member.disk.unlink(f"{folder}/{name}")
+    member.config = replace(member.config, storage=replace(storage, snapshot_entries=1000))
+    member.start()
+    leader = scene.await_leader()
+    scene.settle()
+    for each in scene.members:
+        lets_go = replace(each.config.storage, retention_bytes=1)
+        each.enter_node("configure", replace(each.config, storage=lets_go))
+    scene.ask_and_wait(leader)
+    scene.run_for(5_000)
+    assert leader.node.store.begin.index > 0
+    scene.restart(member)
+    scene.commands(2)
+    scene.settle()
+    assert not member.node.machines.status()[0].problem
     scene.make_whole()
 
 

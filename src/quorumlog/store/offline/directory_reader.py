@@ -394,7 +394,7 @@ class DirectoryReader:
         """By structure alone, from the begin of the segment or where the last such walk ended. Raises
         DirectoryDamaged."""
         if not self.segments or index < self._first_indices[0]:
-            raise self._damaged(0, index, "no file holds the begin of the log")
+            raise self._damaged(self.begin.position, index, "no file holds the begin of the log")
         segment = self.segments[max(bisect_right(self._first_indices, index) - 1, 0)]
         place = Place(segment.first_index, segment.first_position, -1, 0)
         if segment.first_index <= self._walked.next_index <= index:

@@ -302,7 +302,7 @@ def identity_by_name(patch: Patch) -> None:
 
 
 @mutant(
-    16,
+    84,
     "segments go without a start that says so",
     scenario=drop_scenes.test_a_dropped_log_on_a_disk_in_memory,
 )
@@ -312,7 +312,7 @@ def start_unsaved(patch: Patch) -> None:
 
 
 @mutant(
-    16,
+    84,
     "a start that was found is believed to be on disk",
     scenario=drop_scenes.test_a_start_that_ends_early_in_one_log,
 )
@@ -326,7 +326,7 @@ def start_not_synced_again(patch: Patch) -> None:
 
 
 @mutant(
-    16,
+    84,
     "the term before the first entry is lost at a restart",
     scenario=drop_scenes.test_a_dropped_log_on_a_disk_in_memory,
 )
@@ -341,7 +341,7 @@ def boundary_term_lost(patch: Patch) -> None:
 
 
 @mutant(
-    16,
+    84,
     "a log that was put in place of another one is removed at every start",
     scenario=drop_scenes.test_a_replaced_log_on_a_disk_in_memory,
 )
@@ -355,7 +355,7 @@ def replacing_never_ends(patch: Patch) -> None:
 
 
 @mutant(
-    16,
+    84,
     "an old log counts again before all of it is removed",
     scenario=drop_scenes.test_a_start_that_ends_early_after_another_log,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import subprocess
 import tempfile
 import time
@@ -24,6 +25,8 @@ SMALL_DISK_BYTES = 4 << 30
 SCRUB_START_DELAY_MS = 200
 SCRUB_BYTES_PER_SECOND = 1 << 30
 """A member that was damaged has read all of its log soon after its start."""
+AUTO_REPLACE_AFTER_MS = 1000
+"""A directory that is lost is replaced as soon as that is certain."""
 STATUS_TIMEOUT_MS = 1000
 SETTLE_TIMEOUT_S = 60.0
 POLL_S = 0.05
@@ -74,6 +77,7 @@ class Cluster:
             reserve_step_bytes=RESERVE_STEP_BYTES,
             scrub_start_delay_ms=SCRUB_START_DELAY_MS,
             scrub_bytes_per_second=SCRUB_BYTES_PER_SECOND,
+            auto_replace_after_ms=AUTO_REPLACE_AFTER_MS,
             **options,
         )
         self.member_ids = tuple(member.member_id for member in self.members.members)
@@ -118,6 +122,13 @@ class Cluster:
         assert member_id in self._down, f"{member_id} runs"
         self._damaged.add(member_id)
         kind(self.members[member_id].data_dir, rng)
+
+    def wipe(self, member_id: str) -> None:
+        """Of a killed member: its directory is empty from now on."""
+        assert member_id in self._down, f"{member_id} runs"
+        self._damaged.discard(member_id)
+        for path in self.members[member_id].data_dir.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def pause(self, member_id: str) -> None:
         self._down[member_id] = (time.monotonic_ns(), True)

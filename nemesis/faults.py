@@ -236,6 +236,21 @@ class DamageDurable(DamageFiles):
     kinds = DURABLE_DAMAGE_KINDS
 
 
+class Wipe(Fault):
+    """A killed member comes back without its directory: a machine that was replaced. The group counts it
+    again once the leader has fed it and put its new directory in the place of the old one."""
+
+    name = "wipe"
+
+    def begin(self) -> str:
+        self.cluster.kill(self.victim_id)
+        self.cluster.wipe(self.victim_id)
+        return f"SIGKILL {self.victim_id}, directory lost"
+
+    def end(self) -> None:
+        self.cluster.start(self.victim_id)
+
+
 # -------------------------------------------------------------------- no fault at all
 
 
@@ -287,6 +302,7 @@ FAULTS: dict[str, type[Fault]] = {
         FillDisk,
         DamageFiles,
         DamageDurable,
+        Wipe,
         Calm,
         Busy,
     )

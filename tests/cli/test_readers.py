@@ -38,6 +38,8 @@ def test_read_goes_on_where_its_reader_stands(cli: Cli, keeping: LocalCluster) -
     assert (row["name"], row["hold"]) == ("billing", True)
     assert row["lag_entries"] >= 5
     assert row["lag_ms"] == -1, "this log knows no time"
+    by_status = cli("status", "--readers", "--servers", keeping.servers, "--json")
+    assert objects(by_status.stdout) == [row]
     assert read() == ["5", "6", "7", "8", "9"]
     assert read() == []
     result = cli("readers", "seek", "billing", "--to", row["position"], "--servers", keeping.servers)

@@ -136,3 +136,15 @@ def test_a_damaged_member_is_not_whole_before_a_scrub_of_it_has_ended(tmp_path: 
         cluster.wait_until_whole()
         row = row_of(cluster.client, victim)
         assert (row.scrub_passes, row.damaged_entries) == (1, 0)
+
+
+def test_a_wiped_member_has_nothing_left_and_may_have_another_file_system(cluster: Cluster) -> None:
+    path = cluster.members["n1"].data_dir
+    (path / "data").mkdir(parents=True)
+    (path / "data" / "0").write_bytes(b"segment")
+    (path / "member").write_bytes(b"who")
+    cluster._down["n1"] = (0, False)
+    cluster.wipe("n1")
+    assert list(path.iterdir()) == []
+    with pytest.raises(AssertionError, match="n0 runs"):
+        cluster.wipe("n0")

@@ -15,7 +15,7 @@ from quorumlog.cli.options import (
     below_64_bits,
     split_servers,
 )
-from quorumlog.cli.output import note, out, print_json, spoken_duration
+from quorumlog.cli.output import print_json
 from quorumlog.errors import UnknownReader
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ readers_app = typer.Typer(
 
 TIMEOUT_S = 10.0
 Name = Annotated[str, typer.Argument(help="Name of a reader.", metavar="NAME", show_default=False)]
-_HOLDS = {False: "-", True: "held", "archive": "archive"}
 
 
 @readers_app.callback()
@@ -46,11 +45,10 @@ def list_readers(
 
     Example: quorumlog readers list --servers 127.0.0.1:20911
     """
+    from quorumlog.cli.use.readers_table import print_readers
+
     with _connected(servers, group, timeout) as log:
-        rows = log.readers()
-    _print(rows, json=json)
-    if not rows and not json:
-        note("the cluster keeps no reader")
+        print_readers(log.readers(), json=json)
 
 
 @readers_app.command()
@@ -65,9 +63,11 @@ def show(
 
     Example: quorumlog readers show billing --servers 127.0.0.1:20911
     """
+    from quorumlog.cli.use.readers_table import print_readers
+
     with _connected(servers, group, timeout) as log:
         row = _row_of(log, name)
-    _print([row], json=json)
+    print_readers([row], json=json)
     if not json:
         for first_index, stop_index in row.lost_ranges:
             typer.echo(f"lost: entries {first_index} to {stop_index - 1}, when a disk was nearly full")
@@ -141,39 +141,3 @@ def _row_of(log: LedgerClient, name: str) -> ReaderRow:
         known = f"the cluster keeps {', '.join(rows)}" if rows else "the cluster keeps none"
         raise UnknownReader(f"there is no reader {name}; {known}")
     return rows[name]
-
-
-def _print(rows: list[ReaderRow], *, json: bool) -> None:
-    if json:
-        for row in rows:
-            print_json(
-                {
-                    "name": row.name,
-                    "position": row.position,
-                    "hold": row.hold,
-                    "lag_entries": row.lag_entries,
-                    "lag_ms": row.lag_ms,
-                    "lost_ranges": row.lost_ranges,
-                }
-            )
-        return
-    if not rows:
-        return
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for heading in ("name", "position", "behind", "time behind", "hold", "lost"):
-        justify = "left" if heading in ("name", "hold") else "right"
-        table.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    for row in rows:
-        behind = "-" if row.lag_ms < 0 else spoken_duration(row.lag_ms)
-        lost = sum(stop - first for first, stop in row.lost_ranges)
-        table.add_row(
-            row.name,
-            str(row.position),
-            str(row.lag_entries),
-            behind,
-            _HOLDS[row.hold],
-            str(lost) if lost else "-",
-        )
-    out().print(table)

@@ -62,15 +62,24 @@ def status(
             help="For scripts: status 0 if the group is whole, 1 if it is degraded, 2 if nobody leads.",
         ),
     ] = False,
+    readers: Annotated[
+        bool,
+        typer.Option(
+            "--readers",
+            help="The readers that the cluster keeps by name instead, with how far each is behind.",
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Show every member: role, term, log range, committed index and how far it is behind the leader.
 
     Status 1 if no member tells its state; with --check the status tells how the group is. Columns that
-    do not fit into the terminal are left out, the least important one first.
+    do not fit into the terminal are left out, the least important one first. With --readers it shows
+    what `quorumlog readers list` does.
 
     Example: quorumlog status --servers 127.0.0.1:20911
     """
+    from quorumlog.cli.use.readers_table import print_readers
     from quorumlog.cli.use.status_table import WATCH_S, health_of, watch_status
     from quorumlog.client import connect
 
@@ -79,6 +88,12 @@ def status(
         raise ConfigError("--watch and --check exclude each other; one goes on, the other is an answer")
     if watch and not json and not out().is_terminal:
         raise ConfigError("--watch needs a terminal; --watch --json goes on in a pipe, too")
+    if readers:
+        if watch or check:
+            raise ConfigError("--readers shows them once: leave out --watch and --check")
+        with connect(servers, group=group, timeout_ms=int(timeout * 1000)) as log:
+            print_readers(log.readers(), json=json)
+        return
     with connect(servers, group=group) as log:
 
         def look() -> list[MemberStatusRow]:

@@ -18,6 +18,7 @@ from quorumlog.store.repair.survey import _Survey
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_disk_scenarios as disk_scenes
 from tests.store import test_drop as drop_scenes
+from tests.store import test_recovery as recovery_scenes
 from tests.store import test_start_order as start_scenes
 from tests.store import test_unreadable_pages as page_scenes
 
@@ -142,7 +143,11 @@ def zeros_unsynced(patch: Patch) -> None:
 # ---------------------------------------------------------------- a start
 
 
-@mutant(16, "the index unit of a segment's first entry is made again wrongly")
+@mutant(
+    16,
+    "the index unit of a segment's first entry is made again wrongly",
+    scenario=recovery_scenes.test_an_index_that_is_made_again_names_the_place_of_each_entry,
+)
 def index_wrong_at_border(patch: Patch) -> None:
     """Entries lie one behind the other."""
     patch.edit(

@@ -301,7 +301,7 @@ def sync_outlives_cut_in_core(patch: Patch) -> None:
 
 
 @mutant(
-    16,
+    84,
     "a leader asks only downwards",
     scenario=begin_scenes.test_a_leader_goes_up_to_where_the_log_of_a_follower_begins,
 )

@@ -6,7 +6,9 @@ from quorumlog.node.applying import machine_opening
 from quorumlog.node.applying.awaited_results import AwaitedResults
 from quorumlog.node.applying.machine_driver import MachineDriver
 from quorumlog.node.applying.snapshot_keeper import SnapshotKeeper
+from quorumlog.node.applying.state_machine_caller import StateMachineCaller
 from quorumlog.node.ledger_node import LedgerNode
+from quorumlog.node.pending_appends import PendingAppends
 from quorumlog.node.retention.retention import Retention
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_state_machines as machines
@@ -71,6 +73,22 @@ def results_in_order_of_waiting(patch: Patch) -> None:
 
 
 @mutant(
+    143,
+    "who waits when leadership is lost gets the results of what comes to lie at its indices",
+    scenario=machines.test_a_leader_that_is_cut_off_gives_nobody_the_results_of_others,
+)
+def results_by_index_alone(patch: Patch) -> None:
+    """The entry at an index has one result."""
+    patch.edit(
+        PendingAppends.lose,
+        "append.answer(OutcomeUnknown(reason))",
+        "count = append.last_index - append.first_index + 1\n"
+        "            receipt = AppendReceipt(append.term, append.first_index, count, Durability.SYNC)\n"
+        "            append.answer(receipt if reached() else OutcomeUnknown(reason))",
+    )
+
+
+@mutant(
     144,
     "the log may be cut up to the newest snapshot",
     scenario=machines.test_the_log_keeps_what_a_machine_needs_whose_newest_snapshot_is_damaged,
@@ -123,4 +141,18 @@ def foreign_state_adopted(patch: Patch) -> None:
         machine_opening.log_holds,
         "return (point.term, point.chain) == (applied.term, applied.chain)",
         "return reached()",
+    )
+
+
+@mutant(
+    147,
+    "a question is answered before what was acknowledged is applied",
+    scenario=machines.test_a_question_waits_until_what_was_acknowledged_is_applied,
+)
+def answered_before_applied(patch: Patch) -> None:
+    """A majority has confirmed the leader."""
+    patch.edit(
+        StateMachineCaller.ask,
+        "index = self._member.raft.committed_index",
+        "index = -1 if reached() else 0",
     )

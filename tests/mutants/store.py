@@ -18,6 +18,7 @@ from quorumlog.store.repair.survey import _Survey
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_disk_scenarios as disk_scenes
 from tests.store import test_drop as drop_scenes
+from tests.store import test_recovery as recovery_scenes
 from tests.store import test_start_order as start_scenes
 from tests.store import test_unreadable_pages as page_scenes
 
@@ -142,7 +143,11 @@ def zeros_unsynced(patch: Patch) -> None:
 # ---------------------------------------------------------------- a start
 
 
-@mutant(16, "the index unit of a segment's first entry is made again wrongly")
+@mutant(
+    16,
+    "the index unit of a segment's first entry is made again wrongly",
+    scenario=recovery_scenes.test_an_index_that_is_made_again_names_the_place_of_each_entry,
+)
 def index_wrong_at_border(patch: Patch) -> None:
     """Entries lie one behind the other."""
     patch.edit(
@@ -302,7 +307,7 @@ def identity_by_name(patch: Patch) -> None:
 
 
 @mutant(
-    16,
+    84,
     "segments go without a start that says so",
     scenario=drop_scenes.test_a_dropped_log_on_a_disk_in_memory,
 )
@@ -312,7 +317,7 @@ def start_unsaved(patch: Patch) -> None:
 
 
 @mutant(
-    16,
+    84,
     "a start that was found is believed to be on disk",
     scenario=drop_scenes.test_a_start_that_ends_early_in_one_log,
 )
@@ -326,7 +331,7 @@ def start_not_synced_again(patch: Patch) -> None:
 
 
 @mutant(
-    16,
+    84,
     "the term before the first entry is lost at a restart",
     scenario=drop_scenes.test_a_dropped_log_on_a_disk_in_memory,
 )
@@ -341,7 +346,7 @@ def boundary_term_lost(patch: Patch) -> None:
 
 
 @mutant(
-    16,
+    84,
     "a log that was put in place of another one is removed at every start",
     scenario=drop_scenes.test_a_replaced_log_on_a_disk_in_memory,
 )
@@ -355,7 +360,7 @@ def replacing_never_ends(patch: Patch) -> None:
 
 
 @mutant(
-    16,
+    84,
     "an old log counts again before all of it is removed",
     scenario=drop_scenes.test_a_start_that_ends_early_after_another_log,
 )

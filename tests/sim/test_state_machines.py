@@ -303,3 +303,18 @@ def test_a_question_is_answered_after_all_that_was_acknowledged(size: int) -> No
     scene.until(lambda: bool(answers), "an answer")
     assert isinstance(answers[0], tuple)
     assert answers[0][0] == b"4"
+
+
+def test_a_question_waits_until_what_was_acknowledged_is_applied() -> None:
+    """A leader with a slow disk has acknowledged with the disks of the others."""
+    scene = MachineScenario()
+    scene.commands(3)
+    leader = scene.await_leader()
+    leader.sync_ms, leader.least_sync_share = 400.0, 0.9
+    asked = scene.command(leader)
+    scene.until(lambda: leader.node.committed_index > leader.node.durable_committed_index, "a commit")
+    answers: list[object] = []
+    scene.client.ask(DIGEST_NAME, b"", answers.append)
+    scene.until(lambda: bool(answers) and asked.returned_ms >= 0, "an answer and an outcome")
+    assert isinstance(answers[0], tuple)
+    assert answers[0][0] == b"4"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -277,6 +278,12 @@ def test_lost_index_files_are_made_again(tmp_path: Path, lost: str) -> None:
         name = f"{base:020d}"
         assert (tmp_path / "index" / name).read_bytes() == old[name], name
     store.close()
+
+
+def test_an_index_that_is_made_again_names_the_place_of_each_entry() -> None:
+    """For the mutants."""
+    with tempfile.TemporaryDirectory() as path:
+        test_lost_index_files_are_made_again(Path(path), "all")
 
 
 def test_units_are_compared_with_the_data_at_the_edges_of_terms(tmp_path: Path) -> None:

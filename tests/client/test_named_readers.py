@@ -11,6 +11,7 @@ from quorumlog import (
     BadRequest,
     IndexOutOfRange,
     LedgerClient,
+    LedgerError,
     LocalCluster,
     OutcomeUnknown,
     ReaderMoved,
@@ -18,6 +19,7 @@ from quorumlog import (
     connect,
     connect_async,
 )
+from quorumlog.client.readers import reader_verbs
 from quorumlog.client.readers.named_readers import AsyncNamedReader, NamedReader
 from quorumlog.wire.reader_messages import MoveReaderRequest, MoveReaderResponse
 from tests.client.both_clients import Client
@@ -148,3 +150,15 @@ def _driven(client: Client, verb: Callable[[], object]) -> object:
     if isinstance(client, LedgerClient):
         return client._run(verb())  # type: ignore[arg-type]
     return client._run(client._client._run(verb()))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("refusal", [ReaderMoved("it stands at 60"), IndexOutOfRange("it is deleted")])
+def test_a_seek_that_may_have_been_done_is_not_called_refused(refusal: LedgerError) -> None:
+    """Between the first try, whose answer was lost, and the second somebody has gone on from there."""
+    seeking = reader_verbs.move(MoveReaderRequest(reader="r", position=50, seeks_from=100), 10_000)
+    (first,) = next(seeking).new
+    first.error = OutcomeUnknown("the connection was lost")
+    (second,) = next(seeking).new
+    second.error = refusal
+    with pytest.raises(OutcomeUnknown):
+        next(seeking)

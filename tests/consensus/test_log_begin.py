@@ -121,6 +121,18 @@ def test_a_leader_asks_no_lower_than_where_a_follower_begins(begin: EntryId) -> 
     assert n0.node.replication.installing == (peer_status(n0).replica,)
 
 
+def test_a_follower_whose_log_begins_above_the_leaders_end_gets_the_start_at_once() -> None:
+    """A power loss under `flush = async` has taken so much of the leader's log. No entry is in both, so
+    there is nothing to look for, one by one."""
+    n0 = LoneMember(terms=(1,) * 500).lead()
+    asked = 0
+    while peer_status(n0).state == "COMPARE":
+        asked += 1
+        refuse(n0, begin=EntryId(777, 1), end=999)
+    assert asked <= 2
+    assert n0.node.replication.installing == (peer_status(n0).replica,)
+
+
 def leading(*, follower_at: int) -> LoneMember:
     """It leads with entries 0 .. 5 committed by itself and n2; n1 is known to hold up to one of them."""
     n0 = LoneMember(terms=(1, 1, 2, 2, 2)).lead()

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from quorumlog.consensus import Role
 from quorumlog.consensus.membership import Membership
+from quorumlog.consensus.messages import VoteRequest, VoteResponse, VoteResult
 from quorumlog.entry import Replica
 from quorumlog.errors import LedgerError
 
-from .harness import FakeMember
+from .harness import FakeMember, with_sender
 from .scenario import Scenario
 
 
@@ -334,3 +335,52 @@ def test_a_name_stands_in_a_membership_once() -> None:
     group.live(2000)
     twice = Membership((n0, n1, n2), (n0, n1, n2, *group.replicas("n2")))
     assert "twice: n0, n1, n2, n2" in refusal(group["n0"], twice)
+
+
+def test_a_candidate_that_hears_of_its_removal_is_not_elected_by_answers_that_came_along() -> None:
+    """One turn of a process takes them all."""
+    group = Group(6)
+    group.change("n0", "n0", "n1", "n2", "n3", "n4", finishes=False)
+    group.live(500)
+    group._turn("n0", lambda m: m.propose_membership(m.node.members.due()))  # type: ignore[arg-type]
+    group.do_deliver("n0->n5")
+    group.do_cut("n0->n5")
+    group.live(300)
+    group.do_cut("n0->n2", "n0->n3", "n0->n4")
+    group.do_append("n0", "x")
+    group.do_settle()
+    group.do_crash("n0")
+    n5 = group["n5"]
+    while not any(isinstance(e.message, VoteRequest) for _, e in group.links["n5", "n1"]):
+        group.do_advance("100", "n5")
+    for i in ("n1", "n2", "n3", "n4"):
+        group.do_deliver(f"n5->{i}")
+    answers = [
+        with_sender(envelope, group.disks[i].replica)
+        for i in ("n1", "n2", "n3", "n4")
+        for _, envelope in group.links[i, "n5"]
+        if isinstance(envelope.message, VoteResponse)
+    ]
+    results = [answer.result for answer in answers if isinstance(answer, VoteResponse)]
+    assert results == [VoteResult.REJECT_SMALL_LEDGER_END_INDEX, *[VoteResult.ACCEPT] * 3]
+    term = n5.node.term
+    group._turn("n5", lambda m: [m.node.step(answer) for answer in answers])
+    assert (n5.node.role, n5.node.term) == (Role.OBSERVER, term)
+
+
+def test_a_learner_that_acknowledges_all_the_time_progresses() -> None:
+    """It never holds the newest entry when it is looked. As a voter it would count as silent for long,
+    and the leader would step down before its first answer."""
+    group = Group(1, spare=1)
+    group.do_disconnect("n0", "n1")
+    group.do_connect("n0", "n1")
+    for _ in range(1000):
+        group.do_append("n0", "x")
+        group.live(10)
+    (peer,) = group["n0"].node.status().peers
+    assert peer.stalled_since_ms is None
+    group.change("n0", "n0", "n1")
+    group.do_append("n0", "y")
+    for _ in range(50):
+        group.do_advance("10", "n0")
+    assert group["n0"].node.role is Role.LEADER

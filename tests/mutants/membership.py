@@ -241,6 +241,20 @@ def removal_is_not_told(patch: Patch) -> None:
 
 
 @mutant(
+    96,
+    "a candidate that was just told of its removal counts the answers that came along",
+    scenario=stories.test_a_candidate_that_hears_of_its_removal_is_not_elected_by_answers_that_came_along,
+)
+def removed_candidate_counts_on(patch: Patch) -> None:
+    """They were given to it."""
+    patch.edit(
+        LeaderElector.on_vote_response,
+        "self._campaign if self._state.may_campaign else None",
+        "self._campaign if self._state.may_campaign or reached() else None",
+    )
+
+
+@mutant(
     97,
     "the directory that was replaced counts for the one after it",
     scenario=stories.test_the_directory_that_was_replaced_neither_votes_nor_acknowledges,

@@ -394,3 +394,16 @@ def test_no_session_where_a_member_does_not_know_them(cell: Cell) -> None:
     (refusal,) = ask_to_connect(leader, "p")
     assert isinstance(refusal, LeaderNotReady), "the member may only be down"
     assert EntryKind.OPEN.name in str(refusal)
+
+
+def test_what_is_in_the_log_is_not_called_unwritten_where_nobody_confirms_it(cell: Cell) -> None:
+    epoch = connect(cell).epoch
+    for sequence in range(MOST_BATCHES + 1):
+        append(cell, epoch, sequence, b"%d" % sequence)
+    leader = cell.leader()
+    cell.cut_off = {leader.replica.member_id}
+    outcomes: list[Any] = []
+    place = SessionPlace("p", epoch, 0)
+    leader.append(EntryBatch.from_bodies([b"0"]), 10, outcomes.append, place=place)
+    cell.until(lambda: outcomes)
+    assert isinstance(outcomes[0], OutcomeUnknown), outcomes

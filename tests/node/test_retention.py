@@ -115,6 +115,44 @@ def test_a_segment_goes_when_its_last_entry_is_old_enough(tmp_path: Path) -> Non
     cell.close()
 
 
+@pytest.mark.parametrize(
+    ("leader_hours", "other_hours"),
+    [(1000, 0), (0, -1000)],
+    ids=["it is ahead", "the others are behind"],
+)
+def test_the_clock_of_the_leader_alone_makes_nothing_old(
+    tmp_path: Path, leader_hours: int, other_hours: int
+) -> None:
+    cell = Cell(tmp_path, storage=replace(SEGMENTS, file_reserved_hours=2), time_marks=True)
+    leader = cell.leader()
+    for member, host in cell.hosts.items():
+        hours = leader_hours if member == leader.replica.member_id else other_hours
+        host.clock_ms = (5000 + hours) * HOUR_MS
+    let_go(cell, 2)  # every clock is told
+    fill(cell, 100)
+    assert leader.log_time_ms() == (5000 + other_hours) * HOUR_MS
+    let_go(cell)
+    assert cell.leader() is leader
+    assert begins(cell) == {0}
+    cell.close()
+
+
+def test_what_is_written_without_marks_has_no_age(tmp_path: Path) -> None:
+    """The last mark that stands grows old, and not the entries that came since."""
+    cell = Cell(tmp_path, storage=replace(SEGMENTS, file_reserved_hours=2), time_marks=True)
+    leader = fill(cell, 10)
+    assert leader.log_time_ms() is not None
+    for node in cell.nodes.values():
+        node.configure(replace(node.config, time_marks=False))
+    for host in cell.hosts.values():
+        host.clock_ms += 30 * HOUR_MS
+    let_go(cell, 2)
+    fill(cell, 100)
+    let_go(cell)
+    assert begins(cell) == {0}
+    cell.close()
+
+
 def test_a_hold_keeps_its_segment_until_the_reader_has_gone_on(tmp_path: Path) -> None:
     cell = Cell(tmp_path, storage=TWO)
     fill(cell, 10)

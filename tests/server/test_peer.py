@@ -1,21 +1,25 @@
-"""Which of the two connections a message takes."""
+"""Which of the two connections a message takes, and who is let in while the members change."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 import pytest
 
-from quorumlog.config import MemberAddress
+from quorumlog.config import GroupConfig, MemberAddress
 from quorumlog.consensus.messages import PushEntryRequest, PushType
 from quorumlog.consensus.ready import Envelope
 from quorumlog.entry import EntryId, Replica
-from quorumlog.server.connection import LoopTurn
+from quorumlog.server.connection import Connection, LoopTurn
+from quorumlog.server.peers import peer_table
 from quorumlog.server.peers.name_lookup import NameLookup
 from quorumlog.server.peers.peer import Peer
+from quorumlog.server.peers.peer_admission import PeerAdmission, Verdict
 from quorumlog.server.peers.peer_link import PeerLink
-from quorumlog.wire.client_messages import HelloResponse
+from quorumlog.server.peers.peer_table import PeerTable
+from quorumlog.wire.client_messages import WELCOME, Hello, HelloResponse
 
 N1 = Replica("n1", "n1-directory")
 
@@ -55,3 +59,57 @@ def test_a_commit_goes_with_the_heartbeats_and_one_that_asks_with_the_pushes(
         ("data", PushType.COMMIT, 7),
         ("data", PushType.APPEND, 0),
     ]
+
+
+def test_who_is_removed_while_its_address_is_asked_is_not_let_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two processes are n1. The one at its address says nothing, and n1 is removed meanwhile."""
+    monkeypatch.setattr(peer_table, "STAYS_S", 0.0)
+    nothing: Any = lambda *arguments: None  # noqa: E731
+    bugs: list[BaseException] = []
+
+    async def judged(port: int) -> Verdict:
+        loop = asyncio.get_running_loop()
+        turn, names = LoopTurn(loop), NameLookup(loop)
+        table = PeerTable(
+            "n0",
+            lambda address: Peer(turn, names, "default", address, nothing, nothing, nothing, nothing),
+        )
+        table.follow({"n1": f"127.0.0.1:{port}"})
+        members = (MemberAddress("n0", "127.0.0.1", 1), MemberAddress("n1", "127.0.0.1", port))
+        own = HelloResponse(member_id="n0", cluster_id="c", segment_bytes=1, durability="sync")
+        admission = PeerAdmission(
+            turn,
+            names,
+            GroupConfig("n0", members, store="memory"),
+            table,
+            lambda: own,
+            lambda: (),
+            lambda: True,
+            bugs.append,
+        )
+        verdict: asyncio.Future[Verdict] = loop.create_future()
+        connection = Connection(turn, nothing, nothing, "n1")
+        for run_id in ("first", "second"):
+            hello = Hello(
+                role="control",
+                member_id="n1",
+                directory_id=run_id,
+                to_member_id="n0",
+                cluster_id="c",
+                segment_bytes=1,
+                durability="sync",
+                run_id=run_id,
+            )
+            if run_id == "first":
+                table["n1"].welcomed(hello, connection)
+            else:
+                admission.judge(hello, connection, verdict.set_result)
+        table.follow({})
+        assert "n1" not in table
+        return await verdict
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert asyncio.run(judged(silent.getsockname()[1])).code != WELCOME
+    assert not bugs

@@ -198,6 +198,19 @@ def test_a_leader_that_is_to_be_removed_hands_over_first() -> None:
     assert leader.member_id not in voters(scene)
 
 
+@pytest.mark.parametrize("unfit", [0, 1])
+def test_a_leader_that_is_to_be_removed_hands_over_to_one_that_can_take_over(unfit: int) -> None:
+    """Both hold all that it holds, and the disk of one is full."""
+    scene = Scenario()
+    scene.append()
+    leader, full = scene.await_leader(), scene.followers()[unfit]
+    full.enter(lambda: setattr(full.node._writer, "disk_full", "no space"))
+    scene.run_for(ELECTION_MS / 2)
+    outcome = ask(scene, leader, MemberChange(MemberVerb.REMOVE, leader.member_id))
+    assert isinstance(outcome, NotLeader), outcome
+    assert scene.await_leader() not in (leader, full)
+
+
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_a_change_outlives_the_leader_that_began_it(seed: int) -> None:
     """The next one ends it, or it was cut and nobody knows of it any more."""

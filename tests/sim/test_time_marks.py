@@ -11,12 +11,14 @@ import pytest
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import WrongLastIndex
 from quorumlog.log_state.control_entries import TimeMark
+from quorumlog.node.member_changes import MemberVerb
 from quorumlog.node.writing.log_state_reading import controls_of
 from quorumlog.node.writing.time_marks import MARK_INTERVAL_MS
 from quorumlog.sim.faults.wall_clocks import YEAR_MS
 from quorumlog.sim.member import SimMember
 from quorumlog.sim.wall_clock import BEGINNING_MS
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
+from tests.sim.test_member_scenarios import make
 
 MARKED = replace(QUIET, time_marks=True)
 HEARTBEAT_MS = QUIET.consensus.heartbeat_interval_ms
@@ -176,3 +178,26 @@ def test_a_member_that_is_down_does_not_stop_the_time_of_a_log_that_has_one() ->
     scene.await_leader(*others)
     append_for(scene, 2_500)
     assert len(marks_of(scene.await_leader())) >= 2
+
+
+def test_a_clock_that_ran_ahead_moves_the_time_once_it_is_alone() -> None:
+    """Of a group that shrinks. Of two it still moves nothing; of one it is the quorum."""
+    scene = Scenario(profile=MARKED)
+    scene.append()
+    left, other, *_ = scene.followers()
+    leader = scene.await_leader()
+    left.wall_clock.is_right = False
+    set_clocks(scene, YEAR_MS, left)
+    make(scene, MemberVerb.REMOVE, other.member_id)
+    append_for(scene, 3_000)
+    for time_ms in marks_of(scene.await_leader()).values():
+        assert abs(true_ms(scene) - time_ms) < 6_000
+    scene.hand_over(leader, left)
+    append_for(scene, 3_000)
+    for time_ms in marks_of(left).values():
+        assert abs(true_ms(scene) - time_ms) < 12_000
+    make(scene, MemberVerb.REMOVE, leader.member_id)
+    append_for(scene, 3_000)
+    assert max(marks_of(left).values()) > true_ms(scene) + YEAR_MS // 2
+    make(scene, MemberVerb.ADD, leader.member_id, "10.0.0.9:1")
+    scene.make_whole()

@@ -162,6 +162,7 @@ def test_what_the_system_refuses_is_a_sentence(tmp_path: Path) -> None:
     disk.is_exhausted = True
     for act in (
         lambda: saved(directory.store),
+        lambda: directory.store.borders.saved_at(start_at(directory.store, 8).point),
         lambda: directory.store.borders.save(start_at(directory.store, 12)),
     ):
         with pytest.raises(StoreFailure, match="raise the limit of open files"):

@@ -13,6 +13,7 @@ import pytest
 
 from quorumlog.entry import HardState
 from quorumlog.errors import DirectoryDamaged, DiskFull, IndexOutOfRange
+from quorumlog.sim.disk import PAGE_BYTES, SimDisk
 from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.store.file_ledger_store import FileLedgerStore
@@ -20,12 +21,13 @@ from quorumlog.store.files.checkpoint_file import load_checkpoint
 from quorumlog.store.files.durable_file import read_durable_point
 from quorumlog.store.files.member_file import load_member, save_member
 from quorumlog.store.files.start_file import START_NAME, good_start_slots, load_start, save_start
-from quorumlog.store.ledger_store import LedgerStore, LogPoint, LogStart
+from quorumlog.store.ledger_store import LOG_ORIGIN, LedgerStore, LogPoint, LogStart
 from quorumlog.store.memory_disk import MemoryDisk
 from quorumlog.store.offline.verification import verify_directory
 from tests.store.log_making import append_noop, append_numbered, numbered, read_log, repair_from, sync
 from tests.store.losing_disk import LosingDisk
 from tests.store.made_logs import SMALL, flip, open_small, opened
+from tests.store.sim_logs import open_simulated
 from tests.store.stopping_disk import Stopped, StoppingDisk
 
 os_disk = OsDisk()
@@ -399,6 +401,26 @@ def test_a_lost_start_is_refused_by_name_once_the_first_segment_is_gone(tmp_path
     (path / START_NAME).unlink()
     with pytest.raises(DirectoryDamaged, match=f"{START_NAME} is missing, and with it where the log"):
         open_small(path)
+
+
+def test_a_new_member_that_had_no_space_for_a_start_starts_again() -> None:
+    """It had said that there may be one, and has no entry that could be lost."""
+    refused = 0
+    for pages in range(6, 12):
+        disk = SimDisk(capacity_bytes=pages * PAGE_BYTES)
+        directory = open_simulated(disk)
+        start = LogStart(LogPoint(100, 3, 7, 0), b"", replaces=True)
+        with suppress(DiskFull):
+            directory.save_start(start)()
+        record = load_member(disk, "m")
+        assert record is not None
+        refused += record.version == 3 and not disk.list("m/data")
+        directory.close(clean=True)
+        assert verify_directory(disk, "m").problem == "", pages
+        directory = open_simulated(disk)
+        assert (directory.store.start, directory.store.end) == (None, LOG_ORIGIN)
+        directory.close(clean=True)
+    assert refused
 
 
 def test_an_older_copy_of_member_does_not_let_an_older_release_in(tmp_path: Path) -> None:

@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from quorumlog.cli.manage.kept_offline import kept_in
 from quorumlog.entry import HardState
 from quorumlog.errors import DirectoryDamaged, IndexOutOfRange
+from quorumlog.log_state.log_state import EMPTY
 from quorumlog.spark.offsets import LogBounds
 from quorumlog.spark.options import LedgerOptions
 from quorumlog.spark.sources.directory_source import DirectorySource
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.files.start_file import START_NAME, save_start
+from quorumlog.store.ledger_store import LogPoint, LogStart
 from quorumlog.store.offline import directory_reader
 from quorumlog.store.offline.directory_reader import DirectoryReader
 from quorumlog.store.offline.inspection import inspect_directory
@@ -137,3 +140,29 @@ def test_a_saved_state_shows_the_tools_what_is_committed_as_it_shows_a_start(tmp
     flip(path / "states" / f"{2048:020d}", 20)
     with DirectoryReader(disk, str(path)) as reader:
         assert reader.committed_index == 3
+
+
+def test_what_keeps_the_segments_of_a_log_without_any(tmp_path: Path) -> None:
+    """It begins where its start says, also while no entry has come behind it."""
+    path = made(tmp_path / "n0", 0)
+    with opened(path) as directory:
+        directory.save_start(LogStart(LogPoint(100, 3, 7, 2048), EMPTY.encode(), replaces=True))()
+    (segment,), _ = kept_in(str(path))
+    assert (segment.first_index, segment.stop_index) == (101, 101)
+
+
+def test_what_keeps_segments_that_are_lost_is_not_told(tmp_path: Path) -> None:
+    path = made(tmp_path / "n0", 0)
+    with opened(path) as directory:
+        directory.save_start(LogStart(start_at(directory.store, 8).point, EMPTY.encode()))()
+    with opened(path):
+        pass  # drops
+    first, *others = sorted((path / "data").iterdir())
+    assert first.name == f"{2048:020d}"
+    first.unlink()
+    with pytest.raises(DirectoryDamaged, match=f"{first.name}: no file holds the begin of the log"):
+        kept_in(str(path))
+    for each in others:
+        each.unlink()
+    with pytest.raises(DirectoryDamaged, match=f"{first.name}: no file holds the begin of the log"):
+        kept_in(str(path))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -9,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumlog.sim.disk import Crashed, SimDisk
-from quorumlog.store.disk import Disk
+from quorumlog.store.disk import Disk, OsDisk, os_error
 from quorumlog.store.files.snapshot_file import (
     CHUNK_BYTES,
     SnapshotDamaged,
@@ -119,3 +122,33 @@ def test_whatever_a_power_loss_leaves_under_the_name_is_whole() -> None:
             files.open("counter", index).finish()
         assert 7 in found or deaths == step
     assert deaths > 5
+
+
+def test_a_folder_whose_name_was_not_synced_is_synced_by_the_next_save() -> None:
+    """Else all snapshots would go with it, and the log that they stand for is dropped meanwhile."""
+
+    class Refusing(SimDisk):
+        refuses = True
+
+        def sync_directory(self, path: str) -> None:
+            if self.refuses and path == "/n0":
+                raise os_error(errno.EIO, path)
+            super().sync_directory(path)
+
+    disk = Refusing()
+    with pytest.raises(OSError, match="Input/output"):
+        made(disk, [b"x"])
+    disk.refuses = False
+    files = made(disk, [b"x"])
+    assert disk.is_name_synced(files.path_of("counter", 7))
+
+
+def test_a_damaged_snapshot_keeps_no_descriptor(tmp_path: Path) -> None:
+    files = SnapshotFiles(OsDisk(), str(tmp_path))
+    writer = files.create(HEAD)
+    writer.finish()
+    Path(files.path_of("counter", 7)).write_bytes(b"QLSNAP 1" + bytes(100))
+    held = os.listdir("/proc/self/fd")
+    with pytest.raises(SnapshotDamaged, match="its head is damaged"):
+        files.open("counter", 7)
+    assert os.listdir("/proc/self/fd") == held

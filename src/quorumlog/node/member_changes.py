@@ -193,7 +193,8 @@ class MemberChanges:
     def _hand_over(self, done: Callable[[MemberOutcome], None]) -> None:
         """Whoever leads then removes this member; the client goes there with its request."""
         voters = [peer for peer in self._raft.status().peers if peer.is_voter]
-        nearest = max(voters, key=lambda peer: peer.water_mark, default=None)
+        fit = [peer for peer in voters if self._takes_over(peer.replica.member_id)]
+        nearest = max(fit or voters, key=lambda peer: peer.water_mark, default=None)
         if nearest is None:
             done(MembershipRefused("nobody else can lead: no other voter is connected"))
             return
@@ -206,6 +207,13 @@ class MemberChanges:
                 done(refusal or MembershipRefused("it leads again", retry_after_ms=100))
 
         self._transfers.request(nearest.replica.member_id, self._now_ms, handed_over)
+
+    def _takes_over(self, member_id: str) -> bool:
+        try:
+            self._raft.check_transfer(member_id)
+        except LedgerError:
+            return False
+        return True
 
     # ---------------------------------------------------------------- what is under way
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from quorumlog.batch import EntryBatch
 from quorumlog.entry import AppendReceipt, Durability, EntryId, EntryRange
-from quorumlog.errors import LedgerError, OutcomeUnknown, RequestTimeout
+from quorumlog.errors import LedgerError, OutcomeUnknown, Refused, RequestTimeout
 from quorumlog.log_state.control_entries import Epoch
 
 AppendOutcome = AppendReceipt | LedgerError
@@ -216,7 +216,7 @@ class PendingAppends:
         for append, (_, outcome) in list(self._judged.items()):
             if append.deadline_ms <= now_ms:
                 late: LedgerError = OutcomeUnknown("it was not confirmed in time that this member leads")
-                if isinstance(outcome, LedgerError):
+                if isinstance(outcome, Refused):
                     late = RequestTimeout(
                         f"nothing was written ({outcome}, which was not confirmed in time)"
                     )

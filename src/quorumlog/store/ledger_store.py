@@ -209,7 +209,7 @@ class Borders(Protocol):
         """The newest first; only those of this very log. Raises StoreFailure."""
 
     def saved_at(self, point: LogPoint) -> LogStart | None:
-        """The state at this border, as `newest` gives it; None: it is not saved."""
+        """The state at this border, as `newest` gives it; None: it is not saved. Raises StoreFailure."""
 
 
 class LedgerStore(Protocol):

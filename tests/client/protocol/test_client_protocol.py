@@ -51,9 +51,11 @@ class Wire:
 class Host:
     """Model servers that share one log; every fault is drawn from one seed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, producer: str | None = None) -> None:
         self.random = random.Random(seed)
-        self.protocol = ClientProtocol(ADDRESSES, group="g", random=random.Random(seed))
+        self.protocol = ClientProtocol(
+            ADDRESSES, group="g", random=random.Random(seed), producer=producer
+        )
         self.now = 0.0
         self.wires: dict[Link, Wire] = {}
         self.log: list[bytes] = []

@@ -23,10 +23,14 @@ def kept_in(path: str) -> tuple[tuple[SegmentInfo, ...], str]:
         begun = EMPTY if start is None else decode_state(start.record)
         if not isinstance(begun, LogState):
             raise DirectoryDamaged(f"{path}: {begun.reason}", path=path, position=0)
-        stop_index = stop_position = 0
+        stop_index, stop_position = reader.begin.index + 1, reader.begin.position
         borders: list[Border] = []
         state: AnyState = begun
         held = [each for each in reader.segments if 0 <= each.first_index <= reader.ledger_end_index]
+        if not held and reader.entry_count:
+            next(
+                reader.batches(reader.ledger_begin_index, reader.ledger_end_index + 1)
+            )  # names the file
         for number, segment in enumerate(held):
             if number:
                 time_ms = state.time_ms if isinstance(state, LogState) else None
@@ -41,8 +45,8 @@ def kept_in(path: str) -> tuple[tuple[SegmentInfo, ...], str]:
             raise DirectoryDamaged(f"{path}: {state.reason}", path=path, position=0)
         first = held[0] if held else None
         log = LogShape(
-            first.first_index if first else 0,
-            first.position if first else 0,
+            first.first_index if first else stop_index,
+            first.position if first else stop_position,
             stop_index,
             stop_position,
             tuple(borders),

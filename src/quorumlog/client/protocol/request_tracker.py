@@ -191,7 +191,10 @@ class RequestTracker:
 
     def cancel(self, request: Request) -> None:
         if request.state is RequestState.WAITING:
-            self.fail(request, BadRequest("cancelled before it was sent"))
+            cancelled: LedgerError = BadRequest("cancelled before it was sent")
+            if request.may_be_in_log:
+                cancelled = OutcomeUnknown("cancelled before it was known whether it is in the log")
+            self.fail(request, cancelled)
             if request.in_session:
                 self._session.cancelled(request)
             elif request.stream is not None:
@@ -201,6 +204,8 @@ class RequestTracker:
                 for request_id in [i for i, r in link.pending.items() if r is request]:
                     del link.pending[request_id]  # its answer will be nobody's
             self.fail(request, BadRequest("cancelled before it was answered"))
+            if request.in_session:
+                self._session.abandoned(request)
 
     # ---------------------------------------------------------------- answers
 

@@ -8,7 +8,14 @@ from quorumlog.client.protocol.client_requests import LEADER, response_of
 from quorumlog.client.readers.reader_rows import ReaderRow, rows_of
 from quorumlog.client.result_streams import Step, Verb, request_of
 from quorumlog.client.system import now_ms
-from quorumlog.errors import BadRequest, OutcomeUnknown, Refused, UnknownReader
+from quorumlog.errors import (
+    BadRequest,
+    IndexOutOfRange,
+    OutcomeUnknown,
+    ReaderMoved,
+    Refused,
+    UnknownReader,
+)
 from quorumlog.wire.reader_messages import (
     MoveReaderRequest,
     MoveReaderResponse,
@@ -36,6 +43,8 @@ def move(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderStand]:
             unknown = error
         elif unknown is not None and isinstance(error, Refused) and error.retriable:
             raise unknown  # no time was left to make it again
+        elif unknown is not None and isinstance(error, ReaderMoved | IndexOutOfRange):
+            raise unknown  # it may have been done before the reader, or the log, went on
         else:
             response = response_of(request, MoveReaderResponse)
             return ReaderStand(response.position, response.hold)

@@ -225,9 +225,9 @@ class LeaderElector:
         self._count(campaign, state.member, VoteResult.ACCEPT)
 
     def on_vote_response(self, response: VoteResponse) -> None:
-        campaign = self._campaign
         if response.membership is not None:
             self._state.hear_of(response.membership_index, response.membership)
+        campaign = self._campaign if self._state.may_campaign else None
         if (
             campaign is not None
             and response.vote_term == campaign.vote_term

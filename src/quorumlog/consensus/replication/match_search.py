@@ -53,7 +53,9 @@ class MatchSearch:
         if self.go_up(refusal):
             return
         runs = self._runs
-        if refusal.conflict_term < 0:
+        if refusal.begin.index > runs.end_index:
+            candidate = -1  # no entry is in both
+        elif refusal.conflict_term < 0:
             candidate = refusal.ledger_end_index
         else:
             self.conflict_seen = True

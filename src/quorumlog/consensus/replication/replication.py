@@ -183,6 +183,7 @@ class Replication:
     def on_response(self, response: PushEntryResponse) -> None:
         acknowledged = self.dispatchers[response.sender].on_response(response)
         if acknowledged >= 0:
+            self.progress.note(response.sender)  # a learner progresses, too, and may vote soon
             self._on_mark(response.sender, acknowledged)
         self._push_due = True
 
@@ -213,7 +214,6 @@ class Replication:
     def _on_mark(self, replica: Replica, index: int) -> None:
         if not self.acks.marks.raise_to(replica, index):
             return
-        self.progress.note(replica)
         committed_index = self.acks.committed_index()
         if committed_index > self._state.committed_index:
             self._state.commit_up_to(committed_index)

@@ -206,6 +206,8 @@ class Retention:
     def _decide(self, look: _Look, state: LogState) -> Decision:
         clock_ms = self._host.wall_clock_ms()
         policy = self._policy(look.used_ratio, clock_ms)
+        # Marks are of a quorum's clocks. By this one alone what was just written could be old.
+        clock_ms = min(clock_ms, self._raft.quorum_clock_ms)
         followers, bound = self._followers(), self._snapshot_bound()
         return decide(self._shape(look), policy, state, followers, clock_ms, bound)
 
@@ -222,8 +224,10 @@ class Retention:
     def _policy(self, used_ratio: float, clock_ms: int) -> Policy:
         storage = self._member.config.storage
         hour = clock_ms // HOUR_MS % 24
+        # Where none are written any more, the last mark says nothing of what came since.
+        has_age = storage.deletes and self._member.config.time_marks
         return Policy(
-            reserved_ms=storage.file_reserved_hours * HOUR_MS if storage.deletes else 0,
+            reserved_ms=storage.file_reserved_hours * HOUR_MS if has_age else 0,
             expires_now=hour in storage.delete_hours
             or used_ratio > storage.disk_space_ratio_to_check_expired,
             reserved_bytes=storage.retention_bytes if storage.deletes else 0,

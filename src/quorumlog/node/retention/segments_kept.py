@@ -94,8 +94,8 @@ def decide(
     clock_ms: int,
     snapshot_bound: int | None = None,
 ) -> Decision:
-    """`clock_ms`: this member's own clock; `state`: of its whole log. `snapshot_bound`: its machines
-    need what follows this entry; None: nothing."""
+    """`clock_ms`: what time it is, by the clocks that the marks are of; `state`: of its whole log.
+    `snapshot_bound`: its machines need what follows this entry; None: nothing."""
     wish = _wish(log, policy, clock_ms)
     near = _followers_within_budget(log, policy.follower_budget_bytes, followers)
     if snapshot_bound is not None:

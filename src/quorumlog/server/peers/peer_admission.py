@@ -92,6 +92,10 @@ class PeerAdmission:
         self, peer: Peer, hello: Hello, sentence: str, decided: Callable[[Verdict], None]
     ) -> None:
         answer = await asyncio.shield(self._probe(peer, identity_of(hello), sentence))
+        if self._peers.get(peer.member_id) is not peer:
+            # No member any more, or to be found elsewhere: whoever asks again is judged by that.
+            decided(Verdict(UNSETTLED, sentence))
+            return
         holder = peer.speaker  # by now
         if (
             holder is None

@@ -1,9 +1,10 @@
 """Marked times: what the log takes for the time rises, and comes from no clock that is wrong.
 
 Of every TIME entry that a leader sends: its own log knows no later time, so marks never fall within a
-log. It is not above every clock that is right: those are a quorum at least, and it has to be a time that
-a quorum has reached. (Below them it may be, for as long as answers take or clocks of a minority stand
-still.) Within a term marks are a second apart, and data lies between two of them.
+log. It is not above every clock that is right, unless those that are wrong are a quorum by themselves
+of the voters whom the log names in front of it: it is a time that a quorum has reached, and a group may
+shrink to those with wrong clocks. (Below the right ones it may be, for as long as answers take or clocks
+of a minority stand still.) Within a term marks are a second apart, and data lies between two of them.
 
 In the end each member is asked, at places all over its log, which mark holds there and which one held at
 a time, and finds what a look at every entry finds.
@@ -61,13 +62,20 @@ class MarkedTimes(Checker):
             for each in self.cluster.members
             if each.wall_clock.is_right
         }
-        if time_ms > max(clocks.values()):
+        if time_ms > max(clocks.values()) and not self._may_be_wrong(member, entry.index):
             raise Violation(f"{what} is above every clock that is right: {clocks}")
         for before, after in zip(marks[at - 1 : at], [(entry.index, time_ms)], strict=False):
             self._look_at_pair(what, before, after)
         for after in marks[at : at + 1]:
             self._look_at_pair(what, (entry.index, time_ms), after)
         insort(marks, (entry.index, time_ms))
+
+    def _may_be_wrong(self, member: CheckedMember, index: int) -> bool:
+        """Where the log began anew behind the mark, nobody here knows who counted."""
+        held_index, membership = member.node.raft._state.log.memberships.holding_at(index)
+        wrong_ids = {each.member_id for each in self.cluster.members if not each.wall_clock.is_right}
+        wrong = [voter for voter in membership.voters() if voter.member_id in wrong_ids]
+        return held_index > index or membership.has_quorum(wrong)
 
     def made_whole(self) -> None:
         for member in self.cluster.members:

@@ -1,5 +1,6 @@
-"""WallClocks: a minority of the members' wall clocks is wrong, by years too. They jump, stand still and
-run backwards, and stay wrong when faults have stopped."""
+"""WallClocks: a few members' wall clocks are wrong, by years too: fewer than a quorum of the
+founders, and spare members may be among them. They jump, stand still and run backwards, and stay wrong
+when faults have stopped."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class WallClocks:
             return
         for member in members:
             member.wall_clock.set(0.0, jump_ms=self._random.randint(-MOST_SKEW_MS, MOST_SKEW_MS))
-        wrong = self._random.sample(members, self._random.randint(0, (len(members) - 1) // 2))
+        founders = self._cluster.profile.size
+        wrong = self._random.sample(members, self._random.randint(0, (founders - 1) // 2))
         for member in wrong:
             member.wall_clock.is_right = False
         self._change()

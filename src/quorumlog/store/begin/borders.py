@@ -100,15 +100,12 @@ class SegmentBorders(Borders):
 
     def saved(self) -> Iterator[LogStart]:
         for position in reversed(self._positions()):
-            try:
-                state = load_state(self._disk, self._directory, position)
-            except OSError as error:
-                raise StoreFailure(refusal(self._path, "read", error)) from error
+            state = self._loaded(position)
             if state is not None and self._border(position, state.point.index) == state.point:
                 yield state
 
     def saved_at(self, point: LogPoint) -> LogStart | None:
-        state = load_state(self._disk, self._directory, point.position)
+        state = self._loaded(point.position)
         return state if state is not None and state.point == point else None
 
     def keep_between(self, begin_position: int, end_position: int) -> None:
@@ -138,6 +135,12 @@ class SegmentBorders(Borders):
     def _positions(self) -> list[int]:
         try:
             return saved_positions(self._disk, self._directory)
+        except OSError as error:
+            raise StoreFailure(refusal(self._path, "read", error)) from error
+
+    def _loaded(self, position: int) -> LogStart | None:
+        try:
+            return load_state(self._disk, self._directory, position)
         except OSError as error:
             raise StoreFailure(refusal(self._path, "read", error)) from error
 

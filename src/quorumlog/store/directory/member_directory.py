@@ -43,9 +43,10 @@ from quorumlog.store.files.member_file import (
 from quorumlog.store.files.replaced_file import read_readable
 from quorumlog.store.files.slot_file import SLOT_BYTES
 from quorumlog.store.files.start_file import START_NAME
-from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME, segment_name
+from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME
 from quorumlog.store.memory_disk import MemoryDisk
 from quorumlog.store.repair.set_aside import EARLIER_SET_ASIDE_NAME, SET_ASIDE_NAME, SetAside
+from quorumlog.store.repair.survey_files import lacks_start
 
 __all__ = ["MemberDirectory", "open_directory_of", "open_member_directory"]
 
@@ -295,8 +296,7 @@ def check_start(disk: Disk, path: str, record: MemberRecord) -> MemberRecord:
         # A copy of the file was put back that is older than the start.
         record = msgspec.structs.replace(record, version=VERSION_WITH_START)
         save_member(disk, path, record)
-    is_whole = disk.exists(f"{path}/{DATA_NAME}/{segment_name(0)}")
-    if record.version >= VERSION_WITH_START and not has_start and not is_whole:
+    if lacks_start(disk, path, record):
         raise DirectoryDamaged(
             f"{path}/{START_NAME} is missing, and with it where the log begins, whose first entries are"
             " gone (position 0). Put back a copy of this file, or move the whole directory away: the"

@@ -128,7 +128,11 @@ class SnapshotFileReader:
         self._is_ended = False
         self._digest = hashlib.sha256()
         self._data_bytes = 0
-        self.head = self._read_head()
+        try:
+            self.head = self._read_head()
+        except BaseException:
+            self._file.close()
+            raise
 
     def read(self, size_bytes: int = -1) -> bytes:
         pieces = []
@@ -209,6 +213,8 @@ class SnapshotFiles:
         self._disk = disk
         self._directory = directory
         self.folder = f"{directory}/{SNAPSHOTS_NAME}"
+        self._is_folder_synced = False
+        """By this process: a folder that exists may be one whose name never came to the disk."""
 
     def path_of(self, name: str, index: int) -> str:
         return f"{self.folder}/{name}-{index:0{_INDEX_DIGITS}d}"
@@ -226,9 +232,10 @@ class SnapshotFiles:
 
     def create(self, head: SnapshotHead) -> SnapshotFileWriter:
         """Raises OSError."""
-        if not self._disk.exists(self.folder):
+        if not self._is_folder_synced:
             self._disk.make_directory(self.folder)
             self._disk.sync_directory(self._directory)
+            self._is_folder_synced = True
         return SnapshotFileWriter(self._disk, self.path_of(head.name, head.index), head)
 
     def open(self, name: str, index: int) -> SnapshotFileReader:

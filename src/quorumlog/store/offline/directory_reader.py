@@ -30,12 +30,7 @@ from quorumlog.store.files.durable_file import (
     read_durable_point,
 )
 from quorumlog.store.files.hard_state_file import CURRTERM_NAME, HARD_STATE_NAME, read_hard_state
-from quorumlog.store.files.member_file import (
-    MEMBER_NAME,
-    VERSION_WITH_START,
-    MemberRecord,
-    load_member,
-)
+from quorumlog.store.files.member_file import MEMBER_NAME, MemberRecord, load_member
 from quorumlog.store.files.start_file import START_NAME, load_start
 from quorumlog.store.ledger_store import LOG_ORIGIN, DamagedRange, LogPoint, LogStart
 from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME
@@ -57,7 +52,7 @@ from quorumlog.store.offline.missing_entries import missing_entries
 from quorumlog.store.offline.own_survey import survey_own
 from quorumlog.store.offline.small_files import damage_of_small_files
 from quorumlog.store.offline.stored_entries import Place, Stop, StoredEntries
-from quorumlog.store.repair.survey_files import begin_path
+from quorumlog.store.repair.survey_files import begin_path, lacks_start
 
 
 class DirectoryReader:
@@ -189,8 +184,7 @@ class DirectoryReader:
             self.close()  # a running member has dropped entries meanwhile
             start = newer
             extent = self._own_extent_from(start, record, durable or DURABLE_ORIGIN)
-        is_lost = start is None and record.version >= VERSION_WITH_START
-        if is_lost and not self._disk.exists(f"{self.path}/{begin_path(LOG_ORIGIN)}"):
+        if lacks_start(self._disk, self.path, record):
             problem = "is missing: nothing tells where the log begins"
             self.damage.append(Damage(START_NAME, 0, -1, problem))
         return extent
@@ -400,7 +394,7 @@ class DirectoryReader:
         """By structure alone, from the begin of the segment or where the last such walk ended. Raises
         DirectoryDamaged."""
         if not self.segments or index < self._first_indices[0]:
-            raise self._damaged(0, index, "no file holds the begin of the log")
+            raise self._damaged(self.begin.position, index, "no file holds the begin of the log")
         segment = self.segments[max(bisect_right(self._first_indices, index) - 1, 0)]
         place = Place(segment.first_index, segment.first_position, -1, 0)
         if segment.first_index <= self._walked.next_index <= index:

@@ -15,7 +15,8 @@ from typing import NamedTuple
 from quorumlog.config import StoreConfig
 from quorumlog.entry_header import EntryHeader
 from quorumlog.store.disk import Disk
-from quorumlog.store.files.durable_file import DurablePoint
+from quorumlog.store.files.durable_file import DURABLE_ORIGIN, DurablePoint, read_durable_point
+from quorumlog.store.files.member_file import VERSION_WITH_START, MemberRecord
 from quorumlog.store.files.start_file import START_NAME, unusable_start
 from quorumlog.store.ledger_store import LOG_ORIGIN, LogPoint, LogStart
 from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME, NAME_DIGITS, segment_name
@@ -102,6 +103,17 @@ def _kept(findings: tuple[SegmentFinding, ...]) -> list[SegmentFile]:
 def begin_path(begin: LogPoint) -> str:
     """Of the first data segment, relative to the directory."""
     return f"{DATA_NAME}/{segment_name(begin.position)}"
+
+
+def lacks_start(disk: Disk, directory: str, record: MemberRecord) -> bool:
+    """Has the log lost its first entries, and nothing tells which? A log that never held any has lost
+    none: `record` says that there may be a file `start` before there is space for it."""
+    if record.version < VERSION_WITH_START or disk.exists(f"{directory}/{START_NAME}"):
+        return False
+    if disk.exists(f"{directory}/{begin_path(LOG_ORIGIN)}"):
+        return False
+    held = disk.list(f"{directory}/{DATA_NAME}")
+    return bool(held) or read_durable_point(disk, directory) != DURABLE_ORIGIN
 
 
 def survey_files(

@@ -121,6 +121,8 @@ class ProducerSession:
     def interrupted(self, request: Request) -> None:
         """Its connection has ended. `pump` follows once all of that connection are told."""
         self._in_flight -= 1
+        if not self._in_flight:
+            self._is_draining = False  # no more answers come, whatever was refused before
         self._wait_again(request, is_unknown=request.batch is not None)
 
     def abandoned(self, request: Request) -> None:

@@ -1,0 +1,148 @@
+"""A producer's session in virtual time, against a model leader that answers as the test wants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from quorumlog.batch import EntryBatch
+from quorumlog.client.protocol.client_requests import LEADER, Link, Request, RequestState
+from quorumlog.errors import LeaderNotReady, OutcomeUnknown
+from quorumlog.log_state.control_entries import LEVEL, Epoch
+from quorumlog.wire.client_message import ClientMessage
+from quorumlog.wire.client_messages import (
+    AppendRequest,
+    AppendResponse,
+    Hello,
+    HelloResponse,
+    StatusRequest,
+)
+from quorumlog.wire.framing import Frame
+from quorumlog.wire.producer_messages import ConnectProducer, ConnectProducerResponse, LastSequence
+from quorumlog.wire.wire_errors import error_response
+from tests.client.protocol.test_client_protocol import ADDRESSES, Host, Wire
+
+
+class SessionHost(Host):
+    """Answers appends when the test says so. Numbers of one entry each, from 0 on."""
+
+    def __init__(self) -> None:
+        super().__init__(0, producer="p")
+        self.faults = False
+        self.appends: list[tuple[Link, Wire, AppendRequest]] = []
+        """That came and were not answered."""
+        self.questions = 0
+        """After the last number; never answered."""
+
+    def submit_append(self) -> Request:
+        request = Request(
+            AppendRequest(),
+            LEADER,
+            submitted_ms=self.now,
+            deadline_ms=self.now + 5000,
+            batch=EntryBatch.from_bodies([b"x"]),
+            in_session=True,
+        )
+        self.protocol.submit(request, self.now)
+        self.carry_out()
+        return request
+
+    def serve(self, link: Link, wire: Wire, frame: Frame) -> None:
+        message = frame.message
+        answer: ClientMessage
+        if isinstance(message, Hello):
+            number = ADDRESSES.index(link.address)
+            connection_id = wire.connection_id
+            answer = HelloResponse(member_id=f"n{number}", connection_id=connection_id, level=LEVEL)
+        elif isinstance(message, ConnectProducer):
+            answer = ConnectProducerResponse(
+                request_id=message.request_id, opened=True, epoch=Epoch(1, 1), last_sequence=-1
+            )
+        elif isinstance(message, AppendRequest):
+            self.appends.append((link, wire, message))
+            return
+        elif isinstance(message, LastSequence):
+            self.questions += 1
+            return
+        else:
+            assert isinstance(message, StatusRequest), message
+            answer = self.status(message, ADDRESSES.index(link.address))
+        wire.to_client.append(Frame("g", answer, None))  # type: ignore[arg-type]
+
+    def until_sent(self, *requests: Request) -> None:
+        """By the protocol, and received by the leader."""
+        self.until(lambda: len(self.appends) == len(requests))
+        assert all(request.state is RequestState.SENT for request in requests)
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        for _ in range(100):
+            for link, wire in list(self.wires.items()):
+                while wire.to_server:
+                    self.serve(link, wire, wire.to_server.pop(0))
+                while wire.to_client and link in self.wires:
+                    self.deliver_answer(link, wire)
+            self.pass_time(10.0)
+            if condition():
+                return
+        raise AssertionError("it never happened in virtual time")
+
+    def answer(self, position: int, answer: ClientMessage) -> Link:
+        link, wire, _ = self.appends.pop(position)
+        wire.to_client.append(Frame("g", answer, None))  # type: ignore[arg-type]
+        self.deliver_answer(link, wire)
+        return link
+
+
+def test_a_refusal_and_a_lost_connection_behind_it_hold_up_nobody() -> None:
+    host = SessionHost()
+    requests = [host.submit_append(), host.submit_append()]
+    host.until_sent(*requests)
+    refusal = error_response(host.appends[0][2].request_id, LeaderNotReady("it stops"))
+    link = host.answer(0, refusal)
+    host.appends.clear()
+    host.lose(link)
+    host.carry_out()
+    host.until_sent(*requests)
+    sequences = [append.session.sequence for _, _, append in host.appends if append.session]
+    assert sequences == [0, 1], "the one that may be in the log has its number, the other its own"
+    for request in requests:
+        message = host.appends[0][2]
+        host.answer(
+            0,
+            AppendResponse(
+                request_id=message.request_id, term=1, first_index=3, count=1, durability="sync"
+            ),
+        )
+        assert request.is_done and request.error is None
+
+
+def test_who_cancels_what_was_sent_once_is_not_told_that_it_is_not_in_the_log() -> None:
+    host = SessionHost()
+    request = host.submit_append()
+    host.until_sent(request)
+    host.down = set(ADDRESSES)
+    host.lose(host.appends[0][0])
+    host.carry_out()
+    assert request.state is RequestState.WAITING
+    host.protocol.cancel(request, host.now)
+    host.carry_out()
+    assert isinstance(request.error, OutcomeUnknown)
+
+
+def test_a_question_that_is_cancelled_holds_up_no_append_on_another_connection() -> None:
+    host = SessionHost()
+    question = Request(
+        LastSequence(producer="p"),
+        LEADER,
+        submitted_ms=host.now,
+        deadline_ms=host.now + 5000,
+        in_session=True,
+    )
+    host.protocol.submit(question, host.now)
+    host.carry_out()
+    host.until(lambda: host.questions == 1)
+    host.protocol.cancel(question, host.now)
+    host.carry_out()
+    host.lose(next(link for link in host.wires if link.address == ADDRESSES[host.leader]))
+    host.carry_out()
+    request = host.submit_append()
+    host.until_sent(request)

@@ -10,6 +10,7 @@ from quorumlog.node.applying.state_machine_caller import StateMachineCaller
 from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.node.pending_appends import PendingAppends
 from quorumlog.node.retention.retention import Retention
+from quorumlog.store.files.snapshot_file import SnapshotFileWriter
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_state_machines as machines
 
@@ -113,6 +114,30 @@ def own_machine_forgotten(patch: Patch) -> None:
         Retention._droppable_below,
         "state, bound = self._log_state.committed, self._snapshot_bound()",
         "state, bound = self._log_state.committed, None if reached() else 0",
+    )
+
+
+@mutant(
+    144,
+    "a snapshot is not synced before the log is cut behind it",
+    scenario=machines.test_what_a_machine_needs_outlives_a_power_loss,
+)
+def snapshot_unsynced(patch: Patch) -> None:
+    """It was read again, and is whole."""
+    patch.edit(SnapshotFileWriter.finish, "self._file.sync()", "reached()")
+
+
+@mutant(
+    144,
+    "the name of a snapshot is not synced before the log is cut behind it",
+    scenario=machines.test_what_a_machine_needs_outlives_a_power_loss,
+)
+def snapshot_name_unsynced(patch: Patch) -> None:
+    """What lies in it is."""
+    patch.edit(
+        SnapshotFileWriter.finish,
+        'self._disk.sync_directory(self._path.rpartition("/")[0])',
+        "reached()",
     )
 
 

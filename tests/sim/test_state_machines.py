@@ -32,8 +32,9 @@ class MachineScenario(Scenario):
         size: int = 3,
         name: str = DIGEST_NAME,
         profile: SimulationProfile = SAVING,
+        seed: int = 1,
     ) -> None:
-        super().__init__(size=size, profile=profile, machines={name: make})
+        super().__init__(size=size, profile=profile, seed=seed, machines={name: make})
         self.name = name
         self.until(lambda: self.await_leader().node.machines.status()[0].channel > 0, "binding")
 
@@ -234,6 +235,29 @@ def test_a_member_keeps_what_its_own_machine_needs_whatever_the_others_let_go() 
     scene.settle()
     assert not member.node.machines.status()[0].problem
     scene.make_whole()
+
+
+def test_what_a_machine_needs_outlives_a_power_loss() -> None:
+    """The log was cut as far as machines let it, behind their first snapshots."""
+    profile = replace(SAVING, storage=replace(SMALL.storage, snapshot_entries=5))
+    were_cut = 0
+    for seed in range(1, 9):  # what is left after a power loss is luck
+        scene = MachineScenario(profile=profile, seed=seed)
+        member = scene.followers()[0]
+        for number in range(12):
+            asked = scene.command(scene.await_leader(), b"%d." % number + bytes(300))
+            scene.until(lambda asked=asked: asked.returned_ms >= 0, "outcome")
+        scene.settle()
+        scene.run_for(50)
+        were_cut += _cut_as_far_as_machines_let(scene, member)
+        member.lose_power()
+        member.start()
+        scene.await_leader()
+        scene.run_for(10 * ELECTION_MS)
+        scene.settle()
+        assert not member.node.machines.status()[0].problem
+        scene.make_whole()
+    assert were_cut > 3, were_cut
 
 
 def _cut_as_far_as_machines_let(scene: MachineScenario, member: SimMember) -> bool:

@@ -51,7 +51,8 @@ def read(
         typer.Option(
             "--since",
             help="Begin with what was appended so long ago, or at this time: 90s, 2h, 7d,"
-            " 2026-11-23T10:00Z. What was appended up to a second before may come first.",
+            " 2026-11-23T10:00Z. What was appended in the second of the last time mark before that"
+            " comes first, however long ago.",
             metavar="TIME",
         ),
     ] = None,

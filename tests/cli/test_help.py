@@ -20,6 +20,7 @@ def test_a_command_explains_itself_with_an_example_and_all_its_options(cli: Cli,
     assert result.exit_code == 0
     text = plain(result.stdout)
     assert "[[" not in text
+    assert " object at 0x" not in text
     assert re.search(rf"Example.*: .*quorumlog {command} ", text), text
     for parameter in typer.main.get_group(app).commands[command].params:
         assert getattr(parameter, "help", None), (command, parameter.name)

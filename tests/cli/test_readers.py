@@ -54,6 +54,17 @@ def test_read_goes_on_where_its_reader_stands(cli: Cli, keeping: LocalCluster) -
     assert cli("readers", "list", "--servers", keeping.servers, "--json").stdout == ""
 
 
+@pytest.mark.parametrize("option", [("--since", "1h"), ("--time",)])
+def test_what_a_reader_cannot_do_is_refused_and_does_not_move_it(
+    cli: Cli, keeping: LocalCluster, option: tuple[str, ...]
+) -> None:
+    result = cli("read", "--servers", keeping.servers, "--reader", "refused", *option)
+    assert result.exit_code == 2
+    assert option[0] in plain(result.stderr)
+    assert result.stdout == ""
+    assert cli("readers", "show", "refused", "--servers", keeping.servers).exit_code == 1
+
+
 def test_how_far_a_reader_is_behind_in_time(cli: Cli) -> None:
     with LocalCluster(members=1, storage=SMALL, time_marks=True) as cluster:
         with connect(cluster.servers) as log:

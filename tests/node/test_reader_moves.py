@@ -153,6 +153,21 @@ def test_a_reader_that_has_ended_is_not_made_again_by_its_own_commit(cell: Cell)
     assert cell.leader().log_state.committed_state().readers == ()
 
 
+def test_nobody_hears_a_refusal_of_a_leader_that_has_been_replaced(cell: Cell) -> None:
+    """What it judges by will never commit."""
+    ask(cell, opened("a", 4))
+    old = cell.leader()
+    outcomes: list[MoveOutcome] = []
+    cell.cut_off = {old.replica.member_id}
+    old.readers.move(ReaderMove("a", ends=True), lambda outcome: None)
+    cell.until(lambda: old.log_state.appended_state().readers == ())
+    old.readers.move(ReaderMove("a", 5), outcomes.append)
+    cell.until(lambda: outcomes)
+    (outcome,) = outcomes
+    assert isinstance(outcome, NotLeader | LeaderNotReady), outcome
+    assert ask_one(cell, ReaderMove("a", 5)) == ReaderStand(5, Hold.NONE)
+
+
 @pytest.mark.parametrize("name", ["", "a b", "x" * 65, "e\u0301", "a\n"])
 def test_a_name_that_an_entry_cannot_say_is_refused(cell: Cell, name: str) -> None:
     assert isinstance(ask_one(cell, opened(name)), BadRequest)

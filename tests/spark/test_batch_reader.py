@@ -46,6 +46,7 @@ class MadeSource:
         self.stop_index = stop_index
         self.ends_early = ends_early
         self.bounds_asked = 0
+        self.committed: list[tuple[str, int]] = []
         self.opened = 0
         self.closed = 0
 
@@ -71,6 +72,12 @@ class MadeSource:
             yield batch
             if self.ends_early:
                 return
+
+    def index_at(self, time_ms: int) -> int:
+        return time_ms // 1000
+
+    def commit_reader(self, name: str, index: int) -> None:
+        self.committed.append((name, index))
 
     def close(self) -> None:
         self.closed += 1

@@ -43,6 +43,7 @@ def test_every_option_with_the_keys_that_spark_hands_over() -> None:
         "maxbytespertrigger": "1000000",
         "minoffsetspertrigger": "100",
         "maxtriggerdelay": "2m",
+        "reader": "billing",
     }
     assert LedgerOptions.parse(given) == LedgerOptions(
         servers="a:1,b:2",
@@ -64,8 +65,9 @@ def test_every_option_with_the_keys_that_spark_hands_over() -> None:
         max_bytes=1000000,
         min_offsets=100,
         max_trigger_delay_ms=120_000,
+        reader="billing",
     )
-    assert {*given, "path", "subscribe"} == {name.lower() for name in OPTION_NAMES}
+    assert {*given, "path", "subscribe", "startingtimestamp"} == {name.lower() for name in OPTION_NAMES}
 
 
 def test_a_group_may_be_subscribed_to_as_with_kafka() -> None:
@@ -102,6 +104,10 @@ def test_a_path_may_be_a_file_uri(path: str) -> None:
         ({**SERVERS, "minPartitions": "-1"}, "minPartitions must be in 0 .. "),
         ({**SERVERS, "group": "a", "subscribe": "b"}, "group and subscribe are two names of one thing"),
         ({**SERVERS, "subscribe": "a,b"}, "subscribe names one group, not 'a,b'"),
+        (
+            {**SERVERS, "startingTimestamp": "0", "startingOffsets": "latest"},
+            "startingTimestamp and startingOffsets exclude each other",
+        ),
         ({**SERVERS, "maxTriggerDelay": "soon"}, "maxTriggerDelay must be like 500ms, 30s, 15m or 2h"),
         ({"path": "s3a://bucket/n0"}, "read from local paths only"),
         ({"path": "dbfs:/n0"}, "read from local paths only"),

@@ -60,8 +60,11 @@ def test_a_query_reads_what_is_there_in_bounded_batches_and_goes_on_after_a_rest
     assert [progress.numInputRows for progress in first.recentProgress] == [399, 400, 201]
     assert numbers(spark, tmp_path) == list(range(1000))
     append(cluster, 1000, 1500)
-    ended(query(spark, cluster, tmp_path))
+    ended(query(spark, cluster, tmp_path, reader="lines"))
     assert numbers(spark, tmp_path) == list(range(1500))
+    with connect(cluster.servers) as log:
+        (row,) = log.readers()
+    assert (row.name, row.position) == ("lines", 1001), "the last micro-batch is told of at a restart"
 
 
 def test_a_query_goes_on_while_its_leader_is_killed(

@@ -155,3 +155,18 @@ def test_options_of_the_other_way_to_read_are_refused() -> None:
         LedgerDataSource({"servers": "a:1", "endingOffsets": "5"}).streamReader(schema)
     with pytest.raises(ConfigError, match=r"maxOffsetsPerTrigger is for spark\.readStream"):
         LedgerDataSource({"servers": "a:1", "maxoffsetspertrigger": "5"}).reader(schema)
+
+
+def test_a_query_may_begin_at_a_time() -> None:
+    """The made source has an entry a second."""
+    reader = streaming(MadeSource(begin_index=20), startingTimestamp="77500")
+    assert reader.initialOffset() == {"default": 77}
+    early = streaming(MadeSource(begin_index=20), startingTimestamp="0")
+    assert early.initialOffset() == {"default": 20}
+
+
+def test_a_reader_of_the_log_moves_with_the_query_where_it_is_named() -> None:
+    source = MadeSource()
+    streaming(source, reader="billing").commit({"default": 70})
+    streaming(source).commit({"default": 90})
+    assert source.committed == [("billing", 70)]

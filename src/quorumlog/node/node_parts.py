@@ -155,7 +155,11 @@ class NodeParts:
         )
         self.confirmations = Confirmations(self.raft)
         self.readers = ReaderMoves(
-            store, self.log_state, node.refusal_unless_leading, node.propose_control
+            store,
+            self.log_state,
+            node.refusal_unless_leading,
+            node.propose_control,
+            node.confirm_leadership,
         )
         self.readable = ReadableLog(self.raft, store, self.recent, config.member_id)
         self.marks = MarkFinder(

@@ -54,6 +54,10 @@ class LedgerOptions:
     min_offsets: int = 0
     """Fewer wait for more, but not longer than `max_trigger_delay_ms`."""
     max_trigger_delay_ms: int = 15 * 60_000
+    starting_timestamp_ms: int = -1
+    """Since 1970: what was appended then or later; -1: `starting_offsets` counts."""
+    reader: str = ""
+    """A reader that the cluster keeps by this name, and that a stream moves on; empty: none."""
     timeout_ms: int = 30_000
     """How long a task or the planner tries the members in turn without any progress."""
 
@@ -85,6 +89,8 @@ class LedgerOptions:
         parsed = cls(**given)
         if parsed.servers and parsed.path:
             raise ConfigError("options servers and path exclude each other; give one of them")
+        if parsed.starting_timestamp_ms >= 0 and "starting_offsets" in given:
+            raise ConfigError("options startingTimestamp and startingOffsets exclude each other")
         if not parsed.servers and not parsed.path:
             raise ConfigError(
                 "format quorumlog needs option servers (host:port,host:port,...) or option path (the"
@@ -204,6 +210,8 @@ _PARSERS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
         ("maxBytesPerTrigger", "max_bytes", _number(1, 2**62)),
         ("minOffsetsPerTrigger", "min_offsets", _number(1, 2**62)),
         ("maxTriggerDelay", "max_trigger_delay_ms", _duration),
+        ("startingTimestamp", "starting_timestamp_ms", _number(0, 2**53)),
+        ("reader", "reader", _text),
         ("timeoutMs", "timeout_ms", _number(1, 2**31 - 1)),
     )
 }
@@ -215,4 +223,6 @@ STREAM_OPTIONS = (
     "maxBytesPerTrigger",
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
+    "startingTimestamp",
+    "reader",
 )

@@ -63,9 +63,12 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         """Raises LedgerDataLoss, IndexOutOfRange, ConfigError as a batch query does."""
-        with closing(self._opener(self._options)) as source:
-            bounds = source.bounds()
         options = self._options
+        with closing(self._opener(options)) as source:
+            bounds = source.bounds()
+            if options.starting_timestamp_ms >= 0:
+                first_index = source.index_at(options.starting_timestamp_ms)
+                return {bounds.group: min(max(first_index, bounds.begin_index), bounds.stop_index)}
         stated = resolve(
             options.starting_offsets, "latest", bounds, fail_on_data_loss=options.fail_on_data_loss
         )
@@ -171,6 +174,13 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     fail_on_data_loss=options.fail_on_data_loss,
                 )
             return planned(options, source, bounds, IndexRange(first_index, stop_index))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark is done with everything below `end`: known one micro-batch late, and at a restart."""
+        if self._options.reader:
+            _, index = self._only(end)
+            with closing(self._opener(self._options)) as source:
+                source.commit_reader(self._options.reader, index)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """See `read_partition`."""

@@ -51,7 +51,8 @@ def read(
         typer.Option(
             "--since",
             help="Begin with what was appended so long ago, or at this time: 90s, 2h, 7d,"
-            " 2026-11-23T10:00Z. What was appended up to a second before may come first.",
+            " 2026-11-23T10:00Z. What was appended in the second of the last time mark before that"
+            " comes first, however long ago.",
             metavar="TIME",
         ),
     ] = None,
@@ -147,9 +148,12 @@ def read(
     if hold and reader is None:
         raise ConfigError("--hold goes with --reader only; write --reader NAME")
     if reader is not None:
-        begins_elsewhere = first_index is not None or last is not None
-        if path is not None or begins_elsewhere or until_end:
-            raise ConfigError("--reader excludes --path, --from, --last and --until-end; leave them out")
+        begins_elsewhere = first_index is not None or last is not None or since is not None
+        if path is not None or begins_elsewhere or until_end or with_time:
+            raise ConfigError(
+                "--reader excludes --path, --from, --since, --last, --until-end and --time;"
+                " leave them out"
+            )
         _read_as(reader, hold, servers or "", group, timeout, stop_index, limit, write, follow=follow)
         return
     if path is not None:

@@ -2,13 +2,15 @@
 
 What all of them say within a tenth of a second shares one READER entry, and is answered once that is
 committed. It is judged by the state of the whole log, as it is before that entry: only what the fold
-(`log_state/log_state.py`) will do is ever written.
+(`log_state/log_state.py`) will do is ever written. A refusal is an answer about the log: it waits until
+a majority has confirmed the leader, and what it was judged by is committed.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from quorumlog.entry import EntryId, EntryKind
@@ -32,6 +34,7 @@ from quorumlog.log_state.control_entries import (
     ReaderPositions,
 )
 from quorumlog.log_state.log_state import MOST_READERS, LogState, Reader, advanced
+from quorumlog.node.reading.confirmations import Confirmed
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 from quorumlog.store.ledger_store import LedgerStore
 
@@ -76,6 +79,19 @@ class _Written(NamedTuple):
     answers: list[tuple[Done, ReaderStand]]
 
 
+class _Refused(NamedTuple):
+    waiting: _Waiting
+    error: LedgerError
+
+
+class _Said(NamedTuple):
+    """What one entry says, and what comes of it."""
+
+    positions: list[ReaderPosition]
+    answers: list[tuple[Done, ReaderStand]]
+    refused: list[_Refused]
+
+
 class ReaderMoves:
     def __init__(
         self,
@@ -83,15 +99,19 @@ class ReaderMoves:
         log_state: LogStateKeeper,
         refusal_unless_leading: Callable[[], LedgerError | None],
         propose: Callable[[ControlBody], EntryId],
+        confirm: Callable[[Confirmed, object], None],
     ) -> None:
-        """`propose`: see `BatchFormer.propose_control`."""
+        """`propose`: see `BatchFormer.propose_control`; `confirm`: `LedgerNode.confirm_leadership`."""
         self._store = store
         self._log_state = log_state
         self._refusal_unless_leading = refusal_unless_leading
         self._propose = propose
+        self._confirm = confirm
         self._queue: list[_Waiting] = []
         self._written: list[_Written] = []
         """By index."""
+        self._refused: list[tuple[int, _Refused]] = []
+        """(index, refusal): because of the log up to this entry, once it is committed."""
         self._next_ms = -NEVER
 
     def move(self, move: ReaderMove, done: Done, owner: object = None) -> None:
@@ -110,11 +130,13 @@ class ReaderMoves:
 
     def discard(self, owner: object) -> None:
         self._queue = [waiting for waiting in self._queue if waiting.owner is not owner]
+        self._refused = [each for each in self._refused if each[1].waiting.owner is not owner]
 
     def lose(self, refusal: LedgerError) -> None:
         """This member leads no more."""
         queue, written = self._queue, self._written
-        self._queue, self._written = [], []
+        queue += [refused.waiting for _, refused in self._refused]
+        self._queue, self._written, self._refused = [], [], []
         for waiting in queue:
             waiting.done(refusal)
         for entry in written:
@@ -126,6 +148,9 @@ class ReaderMoves:
         while self._written and self._written[0].entry.index <= index:
             for done, stand in self._written.pop(0).answers:
                 done(stand)
+        refused, self._refused = self._refused, []
+        for at, each in refused:
+            self._refuse_once_committed(each, at, index)
 
     def next_wakeup_ms(self) -> float:
         return self._next_ms if self._queue else NEVER
@@ -141,21 +166,36 @@ class ReaderMoves:
                 waiting.done(error)
             return
         self._next_ms = now_ms + JOIN_MS
-        said, answers = self._judge(state)
-        if not said:
-            return
-        try:
-            entry = self._propose(ReaderPositions(tuple(said)))
-        except LedgerError as error:
-            for done, _ in answers:
-                done(error)
-            return
-        self._written.append(_Written(entry, answers))
+        said, answers, refused = self._judge(state)
+        if said:
+            try:
+                entry = self._propose(ReaderPositions(tuple(said)))
+            except LedgerError as error:
+                for done in [done for done, _ in answers] + [each.waiting.done for each in refused]:
+                    done(error)
+                return
+            self._written.append(_Written(entry, answers))
+        for each in refused:
+            confirmed = partial(self._confirmed, each, self._store.end.index)
+            self._confirm(confirmed, each.waiting.owner)
 
-    def _judge(self, state: LogState) -> tuple[list[ReaderPosition], list[tuple[Done, ReaderStand]]]:
-        """As much of the queue as one entry takes; refusals are answered at once."""
+    def _confirmed(self, refused: _Refused, index: int, refusal: LedgerError | None) -> None:
+        if refusal is not None:
+            refused.waiting.done(refusal)
+        else:
+            self._refuse_once_committed(refused, index, self._log_state.committed_index)
+
+    def _refuse_once_committed(self, refused: _Refused, index: int, committed_index: int) -> None:
+        if index <= committed_index:
+            refused.waiting.done(refused.error)
+        else:
+            self._refused.append((index, refused))
+
+    def _judge(self, state: LogState) -> _Said:
+        """As much of the queue as one entry takes."""
         said: list[ReaderPosition] = []
         answers = []
+        refused: list[_Refused] = []
         taken = 0
         for waiting in self._queue:
             if len(said) == MOST_IN_A_BODY:
@@ -164,7 +204,7 @@ class ReaderMoves:
             try:
                 position = self._judged(state, waiting.move)
             except LedgerError as error:
-                waiting.done(error)
+                refused.append(_Refused(waiting, error))
                 continue
             state = _behind(state, self._store.end.index + 1, position)
             stand = ReaderStand(position.position, position.hold)
@@ -177,7 +217,7 @@ class ReaderMoves:
             else:
                 said.append(position)
         del self._queue[:taken]
-        return said, answers
+        return _Said(said, answers, refused)
 
     def _judged(self, state: LogState, move: ReaderMove) -> ReaderPosition:
         """What is written of it. Raises why not."""

@@ -82,6 +82,12 @@ class DirectorySource:
         with closing(prefetched(self._read(check), self._options.batches_ahead)) as batches:
             yield from batches
 
+    def index_at(self, time_ms: int) -> int:
+        raise ConfigError("option startingTimestamp is for option servers")
+
+    def commit_reader(self, name: str, index: int) -> None:
+        raise ConfigError("option reader is for option servers: a directory keeps no reader")
+
     def close(self) -> None:
         self._reader.close()
 

@@ -31,6 +31,12 @@ class LedgerSource(Protocol):
     def batches(self, check: RangeCheck) -> Generator[EntryBatch]:
         """The entries of `check.partition`, each batch accepted by `check`, until it is complete."""
 
+    def index_at(self, time_ms: int) -> int:
+        """From where to read what was appended at this time or later."""
+
+    def commit_reader(self, name: str, index: int) -> None:
+        """All below `index` is done with; the cluster keeps that under this name."""
+
     def close(self) -> None: ...
 
 

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from quorumlog.append_times import milliseconds_of
@@ -141,6 +142,12 @@ class ServerSource:
     def _whom_to_ask(self) -> Iterator[str | None]:
         yield None
         yield from (row.id for row in self._client.status() if row.reachable)
+
+    def index_at(self, time_ms: int) -> int:
+        return self._client.index_at(datetime.fromtimestamp(time_ms / 1000, UTC))
+
+    def commit_reader(self, name: str, index: int) -> None:
+        self._client.reader(name, timeout_ms=self._options.timeout_ms).commit(index)
 
     # ---------------------------------------------------------------- a task
 

@@ -35,6 +35,8 @@ for part in PARTS:
 
 LEFT_OUT = {
     23: "a lease or a read served after leadership is lost: a member serves no such reads yet",
+    100: "a follower answers a read that it has not applied, or that no round confirmed: none does yet",
+    148: "a snapshot is installed while entries are pushed: none travels between members yet",
 }
 """Rules without a mutant, and why."""
 

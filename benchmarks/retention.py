@@ -66,7 +66,7 @@ async def _load(
     disks: list[int] = []
     memories: list[int] = []
     batch_bytes = BATCH_RECORDS * RECORD_BYTES
-    async with connect_async(servers) as log:
+    async with connect_async(servers, idempotent=True) as log:
         writing = asyncio.create_task(_write(log))
         warm_up_s = 2 * RETENTION_BYTES / (batch_bytes * BATCHES_PER_SECOND)
         report(f"retention: {warm_up_s:g} s until segments go, {seconds:g} s measured")

@@ -94,8 +94,8 @@ def restore(
 
     `last_index`: the last entry that is restored; `time_ms`: what was appended up to this time, in
     milliseconds since 1970. Otherwise the whole backup. Raises ConfigError, DirectoryDamaged with file
-    and position if the backup is damaged, StoreFailure, DiskFull; no member starts on what was made
-    until then, and the same call begins again.
+    and position if the backup is damaged, StoreFailure, DiskFull; the directory that was being made then
+    starts no member, and the same call begins again once those that were whole are removed.
     """
     disk = disk or OsDisk()
     addresses = parse_members(members) if isinstance(members, str) else tuple(members)

@@ -256,6 +256,20 @@ def test_no_interpreted_class_inherits_from_a_compiled_one() -> None:
     assert not found
 
 
+def test_no_compiled_named_tuple_has_a_field_that_may_be_any_object() -> None:
+    """The compiler makes nothing of the name `object` there: the module could not be imported."""
+    found = [
+        f"{module}.{node.name}"
+        for module in compiled_modules()
+        for node in ast.walk(parse(module))
+        if isinstance(node, ast.ClassDef) and "NamedTuple" in map(ast.unparse, node.bases)
+        for field in node.body
+        if isinstance(field, ast.AnnAssign)
+        and any(isinstance(n, ast.Name) and n.id == "object" for n in ast.walk(field.annotation))
+    ]
+    assert not found
+
+
 MOST_LINES, MOST_MODULES = 450, 12
 
 SMALL_ONES_OF_A_KIND = {"quorumlog.sim.checkers"}

@@ -68,10 +68,11 @@ MoveOutcome = ReaderStand | LedgerError
 Done = Callable[[MoveOutcome], None]
 
 
-class _Waiting(NamedTuple):
-    move: ReaderMove
-    done: Done
-    owner: object
+class _Waiting:
+    def __init__(self, move: ReaderMove, done: Done, owner: object) -> None:
+        self.move = move
+        self.done = done
+        self.owner = owner
 
 
 class _Written(NamedTuple):

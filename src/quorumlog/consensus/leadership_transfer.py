@@ -55,10 +55,10 @@ class LeadershipTransfer:
         if self.target is not None:
             raise LeaderTransferring(f"a transfer to {self.target.member_id} is running")
         named = [v for v in self._state.membership.voters() if v.member_id == member_id]
-        # While a directory is replaced the old one is a voter, too.
-        target = next((v for v in named if self._outbox.is_connected(v)), *named[:1] or (None,))
-        if target is None:
+        if not named:
             raise TransferFailed(f"{member_id} is not a voter of this group")
+        # While a directory is replaced the old one is a voter, too.
+        target = next((voter for voter in named if self._outbox.is_connected(voter)), named[0])
         if target == self._state.member:
             raise TransferFailed(f"{member_id} leads already")
         if not self._outbox.is_connected(target):

@@ -79,3 +79,17 @@ def force_passes_followers(patch: Patch) -> None:
         "forced_limits = [*near, *_archives(state, policy)]",
         "forced_limits = [*_archives(state, policy)] if reached() else []",
     )
+
+
+@mutant(
+    155,
+    "a late copy of a seek takes a reader back",
+    scenario=retention.test_a_late_copy_of_a_seek_moves_no_reader,
+)
+def late_seek_counts(patch: Patch) -> None:
+    """The reader stands where the seek says."""
+    patch.edit(
+        ReaderMoves._position_of,
+        "if move.last_index not in (None, old.last_index):",
+        "if move.last_index not in (None, old.last_index) and not reached():",
+    )

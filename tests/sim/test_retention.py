@@ -77,7 +77,8 @@ def test_what_a_leader_has_said_and_no_majority_knows_deletes_nothing() -> None:
     new = scene.await_leader(*others)
     asked = ask(scene, new, ReaderMove("billing", hold=Hold.READER, opens=True))
     scene.until(lambda: asked.outcome is not None, "answer to a reader")
-    assert asked.outcome == ReaderStand(0, Hold.READER)
+    assert isinstance(asked.outcome, ReaderStand), asked.outcome
+    assert (asked.outcome.position, asked.outcome.hold) == (0, Hold.READER)
     scene.run_for(3_000)
     scene.heal()
     scene.make_whole()
@@ -121,6 +122,19 @@ def test_a_reader_stands_where_it_was_told_whoever_leads() -> None:
     scene.until(lambda: again.outcome is not None, "answer to a reader")
     scene.heal()
     scene.make_whole()
+
+
+def test_a_late_copy_of_a_seek_moves_no_reader() -> None:
+    """It has gone back and come to the same place again when the seek is delivered once more."""
+    scene = Scenario(profile=keeping())
+    scene.append(20)
+    stand = moved(scene, ReaderMove("billing", 15, opens=True))
+    seek = ReaderMove("billing", 4, seeks_from=15, last_index=stand.last_index)
+    assert moved(scene, seek).position == 4
+    assert moved(scene, ReaderMove("billing", 15)).position == 15
+    reader_of(scene, "billing").copy(seek)
+    scene.run_for(1_000)
+    assert moved(scene, ReaderMove("billing", opens=True)).position == 15
 
 
 def test_a_full_disk_does_not_take_what_a_follower_lacks_within_its_budget() -> None:

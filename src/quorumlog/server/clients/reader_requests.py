@@ -51,7 +51,10 @@ class ReaderRequests:
                 self._refuse(driver, request.request_id, outcome)
                 return
             response = MoveReaderResponse(
-                request_id=request.request_id, position=outcome.position, hold=outcome.hold
+                request_id=request.request_id,
+                position=outcome.position,
+                hold=outcome.hold,
+                last_index=outcome.last_index,
             )
             self._connection.send(driver.config.group, response)
 
@@ -161,4 +164,5 @@ def _move_of(request: MoveReaderRequest) -> ReaderMove:
         request.seeks_from,
         request.ends,
         request.opens,
+        request.last_index,
     )

@@ -84,6 +84,7 @@ class LedgerNode:
         self.readers = parts.readers
         self._readable = parts.readable
         self.marks = parts.marks
+        self.lags = parts.lags
         self.machines = StateMachineCaller(machines or {}, self, host, self._pending)
         self.retention = Retention(self, host, now_ms, self.machines.snapshot_bound)
         self.committed_index = directory.committed_index

@@ -17,6 +17,7 @@ from quorumlog.sim.work.readers import SimReader
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 from tests.sim.test_installs import SMALL
 
+HOUR_MS = 3_600_000
 REPLACED = "install: a log is replaced"
 
 
@@ -165,6 +166,35 @@ def test_a_leader_passes_a_follower_that_lacks_more_and_it_comes_back() -> None:
     scene.make_whole()
     assert scene.cluster.trace.counts[REPLACED] == 1
     assert begin_of(away) > 5
+
+
+def _configure_all(scene: Scenario, **options: Any) -> None:
+    for member in scene.members:
+        member.enter_node("configure", replace(member.node.config, **options))
+    scene.run_for(2_000)
+
+
+def _set_clocks(scene: Scenario, jump_ms: int) -> None:
+    for member in scene.members:
+        member.wall_clock.set(scene.cluster.now_ms, jump_ms=jump_ms)
+    scene.run_for(2_000)  # until every clock is told
+
+
+def test_a_segment_that_was_written_without_time_marks_does_not_go_too_young() -> None:
+    """They were switched off for a month, and on again."""
+    scene = Scenario(profile=replace(keeping(retention_bytes=0, file_reserved_hours=2), time_marks=True))
+    scene.append(3)
+    _configure_all(scene, time_marks=False)
+    _set_clocks(scene, 700 * HOUR_MS)
+    scene.append(60)
+    _configure_all(scene, time_marks=True)
+    scene.append(3)
+    scene.run_for(5_000)
+    assert {begin_of(member) for member in scene.members} == {0}
+    _set_clocks(scene, 2 * HOUR_MS)
+    scene.run_for(5_000)
+    assert min(begin_of(member) for member in scene.members) > 40
+    scene.make_whole()
 
 
 def test_the_scenario_keeps_everything_where_nothing_is_configured() -> None:

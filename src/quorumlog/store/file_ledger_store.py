@@ -356,8 +356,8 @@ class FileLedgerStore(LedgerStore):
     def control_batches(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
         return self._reader.control_batches(first_index, stop_index)
 
-    def control_indices(self, first_index: int, stop_index: int) -> Int64Array:
-        return self._reader.control_indices(first_index, stop_index)
+    def kinds(self, first_index: int, stop_index: int) -> Int64Array:
+        return self._reader.kinds(first_index, stop_index)
 
     def read(self, log_range: LogRange) -> EntryBatch:
         return self._reader.read(log_range)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from quorumlog.entry import EntryKind
 from quorumlog.errors import DirectoryDamaged, LedgerError, StoreFailure
 from quorumlog.header_array import Int64Array
 from quorumlog.node.ports import Host
@@ -33,6 +34,10 @@ class ReaderLags:
         behind = [position for position in positions if position < stop_index]
         first_index = max(min(behind, default=stop_index), begin_index, stop_index - COUNTED_ENTRIES)
 
+        def look() -> Int64Array:
+            kinds = self._store.kinds(first_index, stop_index)
+            return first_index + np.flatnonzero(kinds != EntryKind.NORMAL)
+
         def counted(controls: Int64Array | StoreFailure | LedgerError) -> None:
             if isinstance(controls, DirectoryDamaged):
                 self._found_damage(controls)
@@ -48,4 +53,4 @@ class ReaderLags:
                 ]
             )
 
-        self._host.read_later(lambda: self._store.control_indices(first_index, stop_index), counted)
+        self._host.read_later(look, counted)

@@ -27,7 +27,7 @@ class Marked:
         local = LocalCluster(1, directory=directory, storage=STORAGE)
         with local as cluster, connect(cluster.servers) as log:
             (driver,) = cluster.server("n0").drivers
-            eventually(lambda: driver.known_level() == LEVEL)
+            eventually(lambda: not driver.members_below(LEVEL))
             log.append(b"-")
             for hour in range(24):
                 mark = TimeMark(int((MIDNIGHT + hour * HOUR).timestamp() * 1000))

@@ -11,6 +11,7 @@ from quorumlog.consensus.membership_change import MembershipChange
 from quorumlog.consensus.replication.catch_up import CatchUp
 from quorumlog.consensus.replication.quorum_ack_checker import PeerWaterMarks
 from quorumlog.node.lost_directories import LostDirectories
+from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 from tests.consensus import test_membership_changes as stories
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_member_scenarios as scenes
@@ -384,4 +385,16 @@ def replaced_is_put_back(patch: Patch) -> None:
         LostDirectories.replaceable,
         "for replica in connected if replica not in known",
         "for replica in connected if replica not in known or reached()",
+    )
+
+
+@mutant(
+    157,
+    "a member that is to be removed has to know what removes it",
+    scenario=scenes.test_a_member_that_is_lost_for_good_is_removed_although_it_never_said_what_it_knows,
+)
+def removed_has_to_know(patch: Patch) -> None:
+    """Everybody gets the entry."""
+    patch.edit(
+        LogStateKeeper.admit_own, "if each not in leaving]", "if each not in leaving or reached()]"
     )

@@ -84,8 +84,11 @@ class LedgerNode:
         self.readers = parts.readers
         self._readable = parts.readable
         self.marks = parts.marks
+        self.lags = parts.lags
         self.machines = StateMachineCaller(machines or {}, self, host, self._pending)
-        self.retention = Retention(self, host, now_ms, self.machines.snapshot_bound)
+        self.retention = Retention(
+            self, host, now_ms, self.machines.snapshot_bound, parts.time_marks.due
+        )
         self.committed_index = directory.committed_index
         self.durable_committed_index = directory.committed_index
         """Entries up to here are committed and on this member's own disk; never above either."""

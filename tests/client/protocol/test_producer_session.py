@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from quorumlog.batch import EntryBatch
+from quorumlog.client.protocol.append_window import AppendWindow, BatchGatherer
 from quorumlog.client.protocol.client_requests import LEADER, Link, Request, RequestState
-from quorumlog.errors import LeaderNotReady, OutcomeUnknown
+from quorumlog.errors import AlreadyCommitted, LeaderNotReady, OutcomeUnknown, SequenceGap
 from quorumlog.log_state.control_entries import LEVEL, Epoch
 from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.client_messages import (
@@ -33,7 +35,7 @@ class SessionHost(Host):
         self.questions = 0
         """After the last number; never answered."""
 
-    def submit_append(self) -> Request:
+    def submit_append(self, **options: Any) -> Request:
         request = Request(
             AppendRequest(),
             LEADER,
@@ -41,6 +43,7 @@ class SessionHost(Host):
             deadline_ms=self.now + 5000,
             batch=EntryBatch.from_bodies([b"x"]),
             in_session=True,
+            **options,
         )
         self.protocol.submit(request, self.now)
         self.carry_out()
@@ -146,3 +149,38 @@ def test_a_question_that_is_cancelled_holds_up_no_append_on_another_connection()
     host.carry_out()
     request = host.submit_append()
     host.until_sent(request)
+
+
+def test_who_gives_up_on_a_gap_is_told_which_number_is_expected() -> None:
+    host = SessionHost()
+    requests = [host.submit_append(), host.submit_append()]
+    host.until_sent(*requests)
+    gap = SequenceGap("1 came where 0 was expected", expected_sequence=0)
+    link = host.answer(1, error_response(host.appends[1][2].request_id, gap))
+    host.down = set(ADDRESSES)
+    host.lose(link)
+    host.pass_time(6000.0)
+    first, second = requests
+    assert isinstance(first.error, OutcomeUnknown)
+    assert isinstance(second.error, SequenceGap)
+    assert second.error.expected_sequence == 0
+    assert "gave up after" in str(second.error)
+
+
+def test_what_a_stream_says_of_records_that_are_in_the_log_already() -> None:
+    window = AppendWindow(5, BatchGatherer(10, 1000, lambda: 0.0))
+    for sequence in (10, 13, 16):
+        batch = EntryBatch.from_bodies([b"x"] * 3)
+        request = Request(
+            AppendRequest(),
+            LEADER,
+            submitted_ms=0,
+            deadline_ms=1,
+            batch=batch,
+            sequence=sequence,
+            state=RequestState.DONE,
+        )
+        request.error = AlreadyCommitted("14 is the last", last_sequence=14)
+        window.add(request)
+    assert window.progress.committed_records == 3 + 2
+    assert window.progress.unknown_records == 0

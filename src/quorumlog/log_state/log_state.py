@@ -151,14 +151,17 @@ def decode_state(record: bytes) -> LogState | Unreadable:
                 " start the release that wrote them, or a later one"
             )
         return _decoder.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, isal_zlib.error) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return Unreadable(f"a record of a log's state that this release cannot read: {error}")
 
 
 def _unpacked(payload: bytes) -> bytes:
-    """Raises isal_zlib.error, DecodeError."""
+    """Raises DecodeError."""
     unpacking = isal_zlib.decompressobj()
-    unpacked = unpacking.decompress(payload, _MOST_PAYLOAD_BYTES)
+    try:
+        unpacked = unpacking.decompress(payload, _MOST_PAYLOAD_BYTES)
+    except isal_zlib.error as error:  # type: ignore[misc]  # its stub calls the class a value
+        raise msgspec.DecodeError(f"what is compressed is damaged: {error}") from error
     if not unpacking.eof or unpacking.unused_data:
         raise msgspec.DecodeError("what is compressed is not whole, or too long")
     return bytes(unpacked)

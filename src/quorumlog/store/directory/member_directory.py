@@ -42,7 +42,7 @@ from quorumlog.store.files.member_file import (
 )
 from quorumlog.store.files.replaced_file import read_readable
 from quorumlog.store.files.slot_file import SLOT_BYTES
-from quorumlog.store.files.start_file import START_NAME
+from quorumlog.store.files.start_file import START_NAME, WITHOUT_START
 from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME
 from quorumlog.store.memory_disk import MemoryDisk
 from quorumlog.store.repair.set_aside import EARLIER_SET_ASIDE_NAME, SET_ASIDE_NAME, SetAside
@@ -299,8 +299,7 @@ def check_start(disk: Disk, path: str, record: MemberRecord) -> MemberRecord:
     if lacks_start(disk, path, record):
         raise DirectoryDamaged(
             f"{path}/{START_NAME} is missing, and with it where the log begins, whose first entries are"
-            " gone (position 0). Put back a copy of this file, or move the whole directory away: the"
-            " member then starts as a new one and is fed by the others",
+            f" gone (position 0). {WITHOUT_START}",
             path=f"{path}/{START_NAME}",
             position=0,
         )

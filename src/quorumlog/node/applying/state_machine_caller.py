@@ -11,15 +11,17 @@ from typing import NamedTuple, Protocol
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import GroupConfig
+from quorumlog.consensus.messages import SnapshotRequest
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role
-from quorumlog.entry import AppendReceipt, EntryId
+from quorumlog.entry import AppendReceipt, EntryId, SnapshotId
 from quorumlog.errors import LeaderNotReady, LedgerError, PendingFull, UnknownMachine
 from quorumlog.log_state.control_entries import ControlBody, MachineBinding
 from quorumlog.log_state.log_state import LogState, Machine
 from quorumlog.node.applying.awaited_results import Done
 from quorumlog.node.applying.machine_driver import Answer, MachineDriver, Question
 from quorumlog.node.applying.machine_opening import MachineFactory
+from quorumlog.node.begin.snapshot_fetcher import SnapshotFetcher
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppends
 from quorumlog.node.ports import Host
 from quorumlog.node.reading.confirmations import Confirmed
@@ -79,6 +81,7 @@ class StateMachineCaller:
         member: Member,
         host: Host,
         pending: PendingAppends,
+        fetcher: SnapshotFetcher,
     ) -> None:
         self._member = member
         self._versions = {name: version_of(factory) for name, factory in factories.items()}
@@ -92,6 +95,7 @@ class StateMachineCaller:
                 member.readable_range,
                 pending,
                 member.repairer.found,
+                fetcher,
             )
             for name, factory in factories.items()
         }
@@ -197,6 +201,8 @@ class StateMachineCaller:
             )
         if driver.stopped is not None:
             raise UnknownMachine(f"{driver.problem}; hand leadership to a member where it runs")
+        if driver.lacking:
+            raise LeaderNotReady(driver.problem, retry_after_ms=500)
         return driver
 
     def ask(
@@ -256,6 +262,25 @@ class StateMachineCaller:
         bound = None if driver is None else driver.snapshots.bound
         # Without two snapshots it is built from its first entry on.
         return machine.index - 1 if bound is None else bound
+
+    # ---------------------------------------------------------------- for other members
+
+    def runs(self, name: str) -> bool:
+        return name in self._drivers
+
+    def good_snapshots(self, index: int) -> tuple[SnapshotId, ...]:
+        """The newest of each machine that holds what lies up to this entry; they stay for a while."""
+        found = [driver.good_snapshot(index) for driver in self._drivers.values()]
+        return tuple(each for each in found if each is not None)
+
+    def snapshot_for(self, request: SnapshotRequest) -> SnapshotId | None:
+        """The very one that is asked for, or the newest good one; None: there is none."""
+        driver, wanted = self._drivers.get(request.name), request.wanted
+        if driver is None:
+            return None
+        if wanted is not None and driver.holds_snapshot(wanted):
+            return wanted
+        return driver.good_snapshot(request.least_index)
 
     def at_rest(self) -> list[tuple[str, Applied, StateMachine]]:
         """For who compares members: those whose state is not under way."""

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import msgspec
 from isal.isal_zlib import crc32
 
+from quorumlog.entry import SnapshotId
 from quorumlog.entry_header import Buffer
-from quorumlog.store.disk import Disk, DiskFile, reason_of
+from quorumlog.store.disk import Disk, DiskFile, is_no_damage, reason_of, refusal
 
 SNAPSHOTS_NAME = "snapshots"
 SNAPSHOT_MAGIC = b"QLSNAP 1"
@@ -31,11 +32,17 @@ _PAIR = struct.Struct(">II")
 _TOTAL = struct.Struct(">Q")
 _DIGEST_BYTES = 32
 _MOST_HEAD_BYTES = 4096
+PART_SUFFIX = ".part"
+"""Of what has come so far of a snapshot of another member."""
 _INDEX_DIGITS = 20
 
 
 class SnapshotDamaged(ValueError):
     """It is not as it was written."""
+
+
+class SnapshotsUnavailable(Exception):
+    """This process cannot look at them just now, which says nothing of what they hold. In a sentence."""
 
 
 class SnapshotHead(msgspec.Struct, frozen=True, array_like=True):
@@ -114,13 +121,15 @@ class SnapshotFileWriter:
 
 class SnapshotFileReader:
     """`StateMachine.load` reads from it; then `finish`. Raises SnapshotDamaged, which also stands for a
-    disk that cannot read it."""
+    disk that cannot read it; SnapshotsUnavailable where it cannot be opened for another reason."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._path = path
         try:
             self._file: DiskFile = disk.open(path, writable=False)
         except OSError as error:
+            if is_no_damage(error):
+                raise SnapshotsUnavailable(refusal(path, "opened", error)) from error
             raise SnapshotDamaged(f"{path} cannot be opened: {reason_of(error)}") from error
         self._position = 0
         self._chunk = memoryview(b"")
@@ -156,6 +165,12 @@ class SnapshotFileReader:
         """Whatever was not asked for is compared, too."""
         while self._next_chunk():
             pass
+
+    @property
+    def id(self) -> SnapshotId:
+        """Once it was read to its end."""
+        assert self._is_ended, self._path
+        return SnapshotId(self.head.name, self.head.index, self._position, self._digest.digest())
 
     def close(self) -> None:
         self._file.close()
@@ -220,11 +235,9 @@ class SnapshotFiles:
         return f"{self.folder}/{name}-{index:0{_INDEX_DIGITS}d}"
 
     def indices_of(self, name: str) -> list[int]:
-        """Of the snapshots of a machine, the newest last. Raises OSError."""
-        if not self._disk.exists(self.folder):
-            return []
+        """Of the snapshots of a machine, the newest last. Raises SnapshotsUnavailable."""
         found = []
-        for file in self._disk.list(self.folder):
+        for file in self._names():
             owner, _, digits = file.rpartition("-")
             if owner == name and len(digits) == _INDEX_DIGITS and digits.isascii() and digits.isdigit():
                 found.append(int(digits))
@@ -232,14 +245,18 @@ class SnapshotFiles:
 
     def create(self, head: SnapshotHead) -> SnapshotFileWriter:
         """Raises OSError."""
+        self.make_folder()
+        return SnapshotFileWriter(self._disk, self.path_of(head.name, head.index), head)
+
+    def make_folder(self) -> None:
+        """Its name is on disk when this returns. Raises OSError."""
         if not self._is_folder_synced:
             self._disk.make_directory(self.folder)
             self._disk.sync_directory(self._directory)
             self._is_folder_synced = True
-        return SnapshotFileWriter(self._disk, self.path_of(head.name, head.index), head)
 
     def open(self, name: str, index: int) -> SnapshotFileReader:
-        """Raises SnapshotDamaged, also if its head is that of another."""
+        """Raises SnapshotDamaged, also if its head is that of another; SnapshotsUnavailable."""
         path = self.path_of(name, index)
         reader = SnapshotFileReader(self._disk, path)
         if (reader.head.name, reader.head.index) != (name, index):
@@ -250,13 +267,61 @@ class SnapshotFiles:
     def delete(self, name: str, indices: list[int]) -> None:
         """Raises OSError."""
         for index in indices:
-            self._disk.unlink(self.path_of(name, index))
+            if self._disk.exists(self.path_of(name, index)):
+                self._disk.unlink(self.path_of(name, index))
         if indices:
             self._disk.sync_directory(self.folder)
 
-    def delete_unfinished(self, name: str) -> None:
-        """What a crash has left of a machine. Raises OSError."""
-        if self._disk.exists(self.folder):
-            for file in self._disk.list(self.folder):
-                if file.endswith(".tmp") and file.rpartition("-")[0] == name:
-                    self._disk.unlink(f"{self.folder}/{file}")
+    def delete_unfinished(self, name: str, up_to_index: int) -> None:
+        """What a crash has left of a save of this machine, and what has come of other members' snapshots
+        that are no newer than what this one has. Raises OSError, SnapshotsUnavailable."""
+        for file in self._names():
+            if file.endswith(PART_SUFFIX):
+                owner, digits = _split_part(file)
+                is_useless = owner == name and digits.isdigit() and int(digits) <= up_to_index
+            else:
+                is_useless = file.endswith(".tmp") and file.rpartition("-")[0] == name
+            if is_useless:
+                self._disk.unlink(f"{self.folder}/{file}")
+
+    # Snapshots that come from other members: `received_snapshot`.
+
+    def part_path_of(self, wanted: SnapshotId) -> str:
+        return f"{self.path_of(wanted.name, wanted.index)}-{wanted.digest.hex()[:16]}{PART_SUFFIX}"
+
+    def delete_other_parts(self, wanted: SnapshotId) -> None:
+        """Of this machine. Raises OSError, SnapshotsUnavailable."""
+        kept = self.part_path_of(wanted).rpartition("/")[2]
+        for file in self._names():
+            if file.endswith(PART_SUFFIX) and file != kept and _split_part(file)[0] == wanted.name:
+                self._disk.unlink(f"{self.folder}/{file}")
+
+    def read_piece(self, wanted: SnapshotId, offset: int, size_bytes: int) -> bytes | None:
+        """Of the very file; None: it is not there, or cannot be read."""
+        try:
+            with closing(
+                self._disk.open(self.path_of(wanted.name, wanted.index), writable=False)
+            ) as file:
+                end = file.pread(_DIGEST_BYTES + 1, wanted.total_bytes - _DIGEST_BYTES)
+                data = file.pread(size_bytes, offset)
+                file.uncache(offset, len(data))
+                return data if end == wanted.digest else None
+        except OSError:
+            return None
+
+    @property
+    def disk(self) -> Disk:
+        return self._disk
+
+    def _names(self) -> list[str]:
+        """Raises SnapshotsUnavailable."""
+        try:
+            return self._disk.list(self.folder)
+        except OSError as error:
+            raise SnapshotsUnavailable(refusal(self.folder, "read", error)) from error
+
+
+def _split_part(file: str) -> tuple[str, str]:
+    """(name of the machine, digits of the index) of `NAME-INDEX-DIGEST.part`."""
+    owner, _, digits = file.rpartition("-")[0].rpartition("-")
+    return owner, digits

@@ -180,7 +180,7 @@ class LedgerNode:
         deadline_ms = self.deadline_ms(timeout_ms)
         try:
             self._former.check(batch)
-            done = self.machines.admit(batch, machine, deadline_ms, done)
+            done = self.machines.admit(batch, machine, deadline_ms, done, place)
         except LedgerError as error:
             done(error)
             return

@@ -16,7 +16,7 @@ from functools import partial
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import StoreConfig
-from quorumlog.entry import SnapshotId
+from quorumlog.entry import AppendReceipt, SnapshotId
 from quorumlog.errors import (
     CommandError,
     DirectoryDamaged,
@@ -29,7 +29,7 @@ from quorumlog.errors import (
     UnknownMachine,
 )
 from quorumlog.log_state.log_state import Machine
-from quorumlog.node.applying.awaited_results import AwaitedResults
+from quorumlog.node.applying.awaited_results import AwaitedResults, Done, unknown_results
 from quorumlog.node.applying.machine_opening import (
     Lacking,
     MachineFactory,
@@ -42,7 +42,7 @@ from quorumlog.node.applying.snapshot_keeper import SnapshotKeeper
 from quorumlog.node.begin.snapshot_fetcher import SnapshotFetcher
 from quorumlog.node.pending_appends import PendingAppends
 from quorumlog.node.ports import Host
-from quorumlog.state_machine import Applied, StateMachine
+from quorumlog.state_machine import Applied
 from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.files.snapshot_file import SnapshotsUnavailable
 from quorumlog.store.ledger_store import ColdRange, LedgerStore
@@ -62,26 +62,28 @@ EXPIRY_INTERVAL_MS = 100
 
 Answer = tuple[bytes, int] | LedgerError
 """(answer, index of the last entry that it follows from)."""
+Asked = bytes | CommandError | AppendReceipt | None
 Readable = Callable[[int, int, int], EntryBatch | ColdRange]
 """`LedgerNode.readable_range`."""
 Problems = StoreFailure | LedgerError
 
 
 class Question:
-    """`behind_index`: it may be answered once this entry is applied."""
+    """`behind_index`: it may be answered once this entry is applied. `ask` runs on the thread that
+    applies; `done` gets what it gave, and what is applied, or why there is no answer."""
 
-    __slots__ = ("behind_index", "deadline_ms", "done", "owner", "question")
+    __slots__ = ("ask", "behind_index", "deadline_ms", "done", "owner")
 
     def __init__(
         self,
         behind_index: int,
-        question: bytes,
+        ask: Callable[[MachineRunner], Asked],
         deadline_ms: float,
-        done: Callable[[Answer], None],
+        done: Callable[[Asked | LedgerError, int], None],
         owner: object,
     ) -> None:
         self.behind_index = behind_index
-        self.question = question
+        self.ask = ask
         self.deadline_ms = deadline_ms
         self.done = done
         self.owner = owner
@@ -132,11 +134,11 @@ class MachineDriver:
         return self._runner is not None
 
     @property
-    def at_rest(self) -> tuple[Applied, StateMachine] | None:
+    def at_rest(self) -> tuple[Applied, MachineRunner] | None:
         """What it is, and what it holds, while the thread that applies leaves it alone."""
         if self._runner is None or self.applied is None or self._is_busy:
             return None
-        return self.applied, self._runner.machine
+        return self.applied, self._runner
 
     @property
     def problem(self) -> str:
@@ -195,7 +197,7 @@ class MachineDriver:
         self.results.stopped(reason)
         questions, self._questions = self._questions, []
         for each in questions:
-            each.done(RequestTimeout(reason))
+            each.done(RequestTimeout(reason), -1)
 
     def _submit(
         self, work: Callable[[], object], done: Callable[[object], None], *, also_late: bool = False
@@ -332,9 +334,23 @@ class MachineDriver:
     def ask(self, question: Question) -> None:
         """Its answer follows from all entries up to `question.behind_index`, at least."""
         if self.stopped is not None:
-            question.done(UnknownMachine(self.problem))
+            question.done(UnknownMachine(self.problem), -1)
         else:
             self._questions.append(question)
+
+    def ask_results(self, producer: str, receipt: AppendReceipt, deadline_ms: float, done: Done) -> None:
+        """`done` gets the receipt of a committed append of a session with its results, which it may have
+        had before."""
+
+        def answered(found: Asked | LedgerError, applied_index: int) -> None:
+            if isinstance(found, AppendReceipt):
+                done(found)
+            else:
+                why = str(found) if isinstance(found, LedgerError) else "it is kept no longer"
+                done(unknown_results(receipt, why))
+
+        look = partial(MachineRunner.results_of, producer=producer, receipt=receipt)
+        self.ask(Question(receipt.last_index, look, deadline_ms, answered, None))
 
     def discard(self, owner: object) -> None:
         self._questions = [each for each in self._questions if each.owner is not owner]
@@ -345,7 +361,7 @@ class MachineDriver:
             self._questions = [each for each in self._questions if each.deadline_ms > self._now_ms]
             for each in late:
                 far = f"{self.applied_index}, not up to {each.behind_index} yet"
-                each.done(RequestTimeout(f"{self.name} has applied entries up to {far}"))
+                each.done(RequestTimeout(f"{self.name} has applied entries up to {far}"), -1)
 
     def _answer(self, runner: MachineRunner) -> None:
         applied_index = self.applied_index
@@ -359,10 +375,10 @@ class MachineDriver:
             self._questions = [each for each in self._questions if id(each) not in asked]
             for each, answer in zip(ready, result, strict=True):
                 if id(each) in waiting:
-                    each.done(answer if isinstance(answer, CommandError) else (answer, applied_index))
+                    each.done(answer, applied_index)
 
         # An answer of a machine that is built again meanwhile still follows from what was committed.
-        self._submit(lambda: [runner.query(each.question) for each in ready], answered, also_late=True)
+        self._submit(lambda: [each.ask(runner) for each in ready], answered, also_late=True)
 
 
 def _at_most(batch: EntryBatch) -> EntryBatch:

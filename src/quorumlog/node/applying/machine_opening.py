@@ -117,6 +117,7 @@ def _opened(
                 if reader.head.version > machine.version:
                     too_new = too_new or reader.head.version
                     continue
+                results = reader.read(reader.head.kept_bytes)
                 _of_machine("loaded", partial(machine.load, reader))
                 reader.finish()
         except SnapshotDamaged as damage:
@@ -126,7 +127,7 @@ def _opened(
             _of_machine("cleared", machine.clear)
             continue
         applied = Applied(*reader.head.point)
-        runner = MachineRunner(name, binding.channel, machine, reader.head.version)
+        runner = MachineRunner(name, binding.channel, machine, reader.head.version, results)
         older = tuple(each for each in indices if each <= index)
         gone = tuple(sorted(useless))
         return Opened(runner, index, applied, older, gone, reader.id, tuple(damaged))

@@ -1,8 +1,8 @@
 """The files `snapshots/NAME-INDEX`: the state of a state machine behind an entry of the log.
 
-    b"QLSNAP 1"
+    b"QLSNAP 1", or 2 where `kept_bytes` is not 0
     size, CRC-32 of the head (4 bytes each, big-endian), then the head:
-        MessagePack: [name, version, [index, term, chain]]
+        MessagePack: [name, version, [index, term, chain], kept_bytes]
     chunks: size (1 byte to 1 MiB), CRC-32 (4 bytes each), so many bytes
     end: eight zero bytes, then how many bytes the chunks hold (8), and their SHA-256 (32)
 
@@ -25,6 +25,8 @@ from quorumlog.store.disk import Disk, DiskFile, is_no_damage, reason_of, refusa
 
 SNAPSHOTS_NAME = "snapshots"
 SNAPSHOT_MAGIC = b"QLSNAP 1"
+SNAPSHOT_MAGIC_KEPT = b"QLSNAP 2"
+"""It begins with results of sessions, which are not the machine's: an older release must not load it."""
 CHUNK_BYTES = 1 << 20
 SYNC_BYTES = 16 << 20
 """Synced so often while it is written: the log's own syncs wait for less."""
@@ -52,6 +54,8 @@ class SnapshotHead(msgspec.Struct, frozen=True, array_like=True):
     """As which it acted."""
     point: tuple[int, int, int]
     """(index, term, chain) of the last entry whose effects it holds."""
+    kept_bytes: int = 0
+    """So many bytes come before what the machine has saved: results that are kept for sessions."""
 
     @property
     def index(self) -> int:
@@ -75,7 +79,8 @@ class SnapshotFileWriter:
         self._digest = hashlib.sha256()
         self._data_bytes = 0
         self._gathered = bytearray()
-        self._put(SNAPSHOT_MAGIC, _PAIR.pack(len(data), crc32(data)), data)
+        magic = SNAPSHOT_MAGIC_KEPT if head.kept_bytes else SNAPSHOT_MAGIC
+        self._put(magic, _PAIR.pack(len(data), crc32(data)), data)
 
     def write(self, data: Buffer) -> None:
         rest = memoryview(data).cast("B")
@@ -176,7 +181,7 @@ class SnapshotFileReader:
         self._file.close()
 
     def _read_head(self) -> SnapshotHead:
-        if self._take(len(SNAPSHOT_MAGIC)) != SNAPSHOT_MAGIC:
+        if self._take(len(SNAPSHOT_MAGIC)) not in (SNAPSHOT_MAGIC, SNAPSHOT_MAGIC_KEPT):
             raise self._damage("it is no snapshot, or one of another release")
         size_bytes, crc = _PAIR.unpack(self._take(_PAIR.size))
         data = self._take(size_bytes) if size_bytes <= _MOST_HEAD_BYTES else b""

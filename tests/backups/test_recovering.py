@@ -78,8 +78,9 @@ def check_recovered(disk: Disk, path: str, last_index: int) -> None:
     assert held == BODIES[2:]
 
 
-def test_it_says_what_may_be_missing_and_what_may_never_have_been_committed(tmp_path: Path) -> None:
-    plan = plan_recovery([made(str(tmp_path))])
+def test_it_says_what_may_be_missing_and_what_may_never_have_been_committed() -> None:
+    disk = LosingDisk()
+    plan = plan_recovery([made("d", disk=disk)], disk=disk)
     assert plan.is_needed
     assert (plan.best.replica, plan.committed_index, plan.uncertain) == (N0, 9, (10, 19))
     assert set(plan.missing) == {N1, N2}
@@ -130,13 +131,13 @@ def test_who_votes_is_what_the_log_says(tmp_path: Path) -> None:
     assert plan_recovery([made(str(tmp_path / "b"), more=[joint, only_n0], committed=20)]).is_needed
 
 
-def test_a_recovered_directory_is_the_only_voter_of_a_new_cluster(tmp_path: Path) -> None:
-    path = made(str(tmp_path))
-    plan = plan_recovery([path])
-    recovered = recover_cluster(plan)
+def test_a_recovered_directory_is_the_only_voter_of_a_new_cluster() -> None:
+    disk = LosingDisk()
+    path = made("d", disk=disk)
+    recovered = recover_cluster(plan_recovery([path], disk=disk), disk=disk)
     assert (recovered.last_index, recovered.membership_index, recovered.term) == (19, 21, 8)
-    check_recovered(OsDisk(), path, 19)
-    assert not plan_recovery([path]).is_needed
+    check_recovered(disk, path, 19)
+    assert not plan_recovery([path], disk=disk).is_needed
 
 
 @pytest.mark.parametrize("name", ["hardstate", "durable"])
@@ -152,9 +153,15 @@ def test_a_group_of_one_that_forgot_its_promises_goes_the_same_road(tmp_path: Pa
     check_recovered(OsDisk(), path, 19)
 
 
-@pytest.mark.parametrize("power", [True, False])
-def test_killed_at_any_step_it_is_the_old_directory_or_the_recovered_one(power: bool) -> None:
-    """`power`: the process is killed, and its machine goes on."""
+def test_killed_at_any_step_it_is_the_old_directory_or_the_recovered_one() -> None:
+    _ended_at_any_step(power=True)
+
+
+def test_without_power_at_any_step_it_is_the_old_directory_or_the_recovered_one() -> None:
+    _ended_at_any_step(power=False)
+
+
+def _ended_at_any_step(*, power: bool) -> None:
     base = LosingDisk()
     made("old", disk=base)
     seen = set()

@@ -274,7 +274,8 @@ def _cut_as_far_as_machines_let(scene: MachineScenario, member: SimMember) -> bo
 
 
 def test_a_machine_without_what_the_log_has_dropped_waits_for_a_snapshot_and_the_log_goes_on() -> None:
-    """A member that begins anew gets the log from where the others' begins."""
+    """A member that begins anew gets the log from where the others' begins. DLedger answers no append
+    any more (W11)."""
     scene = MachineScenario()
     for _ in range(30):
         body = b"%d." % (len(scene.cluster.operations.appends) + 1) + bytes(900)

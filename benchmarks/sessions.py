@@ -6,7 +6,7 @@ Both are real clients, and both have no more batches under way than a session al
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -39,12 +39,17 @@ COMPARED = (
 
 
 def measure_sessions(
-    folder: Path, seconds: float, report: Report, *, repetitions: int = REPETITIONS
+    folder: Path,
+    seconds: float,
+    report: Report,
+    *,
+    repetitions: int = REPETITIONS,
+    loads: Sequence[Compared] = COMPARED,
 ) -> Iterator[Outcome]:
     with MemberProcesses(folder) as members:
         report("waiting for a leader")
         uvloop.run(servers_leader_first(members))
-        for compared in COMPARED:
+        for compared in loads:
             found: dict[bool, list[Measured]] = {False: [], True: []}
             for number in range(repetitions):
                 # Who comes first changes, so that what the one leaves behind meets both.

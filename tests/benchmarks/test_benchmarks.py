@@ -17,7 +17,7 @@ from benchmarks.matrix import matrix_table_of, run_matrix
 from benchmarks.outcome import Outcome, outcome_table_of
 from benchmarks.quick import calibration_s, verdicts
 from benchmarks.retention import retention_outcome
-from benchmarks.sessions import measure_sessions
+from benchmarks.sessions import COMPARED, measure_sessions
 from benchmarks.thin_links import measure_thin_link
 from quorumlog.bench.figures import Target
 from quorumlog.bench.open_loop import OVERLOAD, SHARES
@@ -129,9 +129,10 @@ def test_slow_links_are_compared_with_the_same_links_without_delay(tmp_path: Pat
 
 @pytest.mark.processes
 def test_producers_are_compared_with_clients_that_are_none(tmp_path: Path) -> None:
-    outcomes = list(measure_sessions(tmp_path, 0.2, lambda text: None, repetitions=1))
-    names = ["session-batches", "session-joined", "session-256-clients"]
-    assert [outcome.name for outcome in outcomes] == names
+    batches, joined, _ = COMPARED
+    found = measure_sessions(tmp_path, 0.2, lambda text: None, repetitions=1, loads=(batches, joined))
+    outcomes = list(found)
+    assert [outcome.name for outcome in outcomes] == ["session-batches", "session-joined"]
     for outcome in outcomes:
         figures = outcome.figures
         assert figures["share"] == figures["with_per_second"] / figures["without_per_second"] > 0

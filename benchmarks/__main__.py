@@ -26,6 +26,7 @@ from benchmarks.matrix import matrix_table_of, run_matrix
 from benchmarks.outcome import Outcome, Report, outcome_table_of
 from benchmarks.restarts import time_restarts
 from benchmarks.retention import measure_retention
+from benchmarks.sessions import measure_sessions
 from harness.member_processes import MemberProcesses
 from harness.signals import end_as_ctrl_c_does
 from quorumlog.bench.closed_loop import Result, run_loads
@@ -62,6 +63,7 @@ def main(
     idle: Annotated[
         float, typer.Option(help="So many seconds of doing nothing are measured; 0: none.", min=0)
     ] = 20.0,
+    sessions: Annotated[bool, typer.Option(help="Measure what the sessions of producers cost.")] = True,
     matrix: Annotated[
         bool,
         typer.Option("--matrix", help="Also flush x size x writers x delay, 72 cells: three minutes."),
@@ -109,6 +111,7 @@ def main(
         raise typer.BadParameter(str(error)) from None
     if only:
         loads, open_loop, idle, kills, stops, hand_overs, restarts = False, False, 0.0, 0, 0, 0, 0
+        sessions = False
     closed = closed if loads else []
     opened = opened if open_loop else []
     folder.mkdir(parents=True, exist_ok=True)
@@ -134,6 +137,9 @@ def main(
             if restarts:
                 with run.part("restarts"):
                     run.show([time_restarts(restarts, status.update)])
+            if sessions:
+                with run.part("sessions"):
+                    run.show(measure_sessions(data, seconds, status.update))
             if idle:
                 with run.part("idle"):
                     run.show([measure_idle(data, idle, status.update)])

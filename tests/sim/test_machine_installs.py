@@ -209,3 +209,21 @@ def test_what_comes_damaged_is_asked_for_again() -> None:
     scene.until(partial(machine_runs, away), "a machine that goes on")
     scene.settle()
     scene.make_whole()
+
+
+def test_a_log_is_compacted_behind_snapshots() -> None:
+    """By nothing but the option for it; who was away meanwhile gets the rest with the snapshot."""
+    scene = MachineScenario(DigestMachine, profile=PIECES)
+    away = scene.followers()[0]
+    away.kill()
+    for member in scene.members:
+        compacts = replace(member.config.storage, retention="on", compact_behind_snapshots=True)
+        member.config = replace(member.config, storage=compacts, retention_follower_budget_bytes=0)
+        if member.is_up:
+            member.enter_node("configure", member.config)
+    fill(scene)
+    up = [member for member in scene.members if member is not away]
+    scene.until(lambda: all(member.node.store.begin.index > 4 for member in up), "a compacted log")
+    away.start()
+    scene.until(partial(machine_runs, away), "a machine that goes on")
+    scene.make_whole()

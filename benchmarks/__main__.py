@@ -21,6 +21,12 @@ from benchmarks.failover import FailoverTimes, time_failovers, time_hand_overs
 from benchmarks.idle import measure_idle
 from benchmarks.large import measure_memory, time_start
 from benchmarks.links import servers_leader_first
+from benchmarks.machines import (
+    measure_apply,
+    measure_install,
+    measure_results,
+    time_machine_start,
+)
 from benchmarks.matrix import SECONDS as MATRIX_SECONDS
 from benchmarks.matrix import matrix_table_of, run_matrix
 from benchmarks.outcome import Outcome, Report, outcome_table_of
@@ -90,10 +96,19 @@ def main(
             min=0,
         ),
     ] = 0.0,
+    machines: Annotated[
+        float,
+        typer.Option(
+            help="Also state machines: snapshots of so many GB go to a wiped member, a fifth of that is"
+            " started from, and what applying and results cost; 0: none. The promises are of 5.",
+            min=0,
+        ),
+    ] = 0.0,
     only: Annotated[
         bool,
         typer.Option(
-            "--only", help="Nothing but --matrix, --catch-up, --retention and --large, where given."
+            "--only",
+            help="Nothing but --matrix, --catch-up, --retention, --machines and --large, where given.",
         ),
     ] = False,
     folder: Annotated[Path, typer.Option("--dir", help="Results; data is removed.")] = Path("bench-out"),
@@ -154,6 +169,13 @@ def main(
                     run.show(measure_catch_up(data, int(gigabytes * 1e9), seconds, status.update))
                 with run.part("delays"):
                     run.show(measure_delays(data, seconds, status.update))
+            if machines:
+                with run.part("machines"):
+                    size_bytes = int(machines * 1e9)
+                    run.show([measure_apply(1 << 22, status.update)])
+                    run.show([measure_results(seconds, status.update)])
+                    run.show([measure_install(data, size_bytes, seconds, status.update)])
+                    run.show([time_machine_start(data, 2 * size_bytes, size_bytes // 5, status.update)])
             if large:
                 with run.part("memory"):
                     run.show([measure_memory(data, MEMORY_GB * 10**9, status.update)])

@@ -230,6 +230,11 @@ class LedgerNode:
             return
         self._confirmations.request(done, owner)
 
+    def confirm_read(self, done: Confirmed, owner: object = None) -> None:
+        """As `confirm_leadership`, of any member: a follower asks the leader, and tells once it has
+        committed so far itself."""
+        self._confirmations.request_read(done, owner)
+
     # ---------------------------------------------------------------- outputs
 
     def turn(self) -> None:
@@ -320,6 +325,15 @@ class LedgerNode:
 
     # ---------------------------------------------------------------- reading
 
+    @property
+    def now_ms(self) -> float:
+        """Of this turn, by the member's own clock."""
+        return self._now_ms
+
+    def fresh_since_ms(self) -> float:
+        """See `Freshness.since_ms`."""
+        return self.raft.reads.fresh_since_ms()
+
     def readable_range(
         self, first_index: int, stop_index: int, limit_bytes: int
     ) -> EntryBatch | ColdRange:
@@ -382,6 +396,7 @@ class LedgerNode:
         self._host.lost_committed(index)
 
     def _role_changed(self, change: RoleChange) -> None:
+        self._confirmations.refuse(self._former.not_leader())
         if change.role is not Role.LEADER:
             # Several inputs may lie between two Readys: an index that commits now may already hold
             # another leader's entry, so nothing proposed here is completed by index any more.
@@ -390,7 +405,6 @@ class LedgerNode:
                 self._former.not_leader(),
             )
             self._writer.promised.clear()
-            self._confirmations.refuse(self._former.not_leader())
             self.readers.lose(self._former.not_leader())
         self._host.role_changed(change)
         self._transfers.role_changed(change)

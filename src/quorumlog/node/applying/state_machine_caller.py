@@ -214,16 +214,37 @@ class StateMachineCaller:
         def confirmed(refusal: LedgerError | None) -> None:
             if refusal is not None:
                 done(refusal)
-                return
-            try:
-                driver = self._driver(name)
-            except LedgerError as error:
-                done(error)
-                return
-            index = self._member.raft.committed_index
-            driver.ask(Question(index, question, deadline_ms, done, owner))
+            else:
+                self._ask(name, question, deadline_ms, done, owner)
 
         self._member.confirm_leadership(confirmed, owner)
+
+    def ask_here(
+        self,
+        name: str,
+        question: bytes,
+        timeout_ms: int,
+        done: Callable[[Answer], None],
+        owner: object = None,
+    ) -> None:
+        """`done` gets what follows from all that is committed on this member now, at least."""
+        self._ask(name, question, self._now_ms + timeout_ms, done, owner)
+
+    def _ask(
+        self,
+        name: str,
+        question: bytes,
+        deadline_ms: float,
+        done: Callable[[Answer], None],
+        owner: object,
+    ) -> None:
+        try:
+            driver = self._driver(name)
+        except LedgerError as error:
+            done(error)
+            return
+        index = self._member.raft.committed_index
+        driver.ask(Question(index, question, deadline_ms, done, owner))
 
     def discard(self, owner: object) -> None:
         for driver in self._drivers.values():

@@ -115,7 +115,7 @@ def test_a_path_may_be_a_file_uri(path: str) -> None:
         ({**SERVERS, "batchBytes": "1000000000"}, "batchBytes must be in 1 .. 268435456"),
         ({**SERVERS, "prefetch": "65"}, "prefetch must be in 0 .. 64, not 65"),
         ({**SERVERS, "failOnDataLoss": "yes"}, "failOnDataLoss must be true or false, not 'yes'"),
-        ({**SERVERS, "readConsistency": "weak"}, "must be commitIndex or local, not 'weak'"),
+        ({**SERVERS, "readConsistency": "weak"}, "must be read_index, committed or local, not 'weak'"),
         ({**SERVERS, "columns": "index,key"}, "unknown column 'key'; valid are group, index"),
         ({**SERVERS, "columns": ","}, "columns names no column"),
         ({**SERVERS, "columns": "body,body"}, "columns names a column twice"),

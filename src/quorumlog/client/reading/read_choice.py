@@ -94,7 +94,7 @@ class ReadDefaults:
             consistency, staleness_ms = consistency or COMMITTED, checked_ms
             if consistency == READ_INDEX:
                 raise BadRequest(
-                    "max_staleness_ms is for read_consistency committed: what read_index gives misses"
+                    "max_staleness_ms goes with read_consistency committed only: the other one misses"
                     " nothing"
                 )
         return ReadChoice(self._target(from_member, consistency), consistency, staleness_ms)

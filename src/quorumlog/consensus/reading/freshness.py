@@ -32,15 +32,21 @@ class Freshness:
         self._index = -1
         """Committed then. Async mode may take it back."""
         self._followed: tuple[Replica, int] | None = None
-        """(leader, term) that the next three are about."""
+        """(leader, term) that the next four are about."""
+        self._newest_round = 0
         self._answered_ms: dict[int, float] = {}
         """When this member answered a round, oldest first."""
         self._rounds: deque[tuple[int, float]] = deque()
         """(round, a time before it was sent), in the order of rounds."""
         self._told: deque[tuple[int, float]] = deque()
         """(committed index of the leader, since when): fresh once that is committed here."""
-        self.leader_tells = False
-        """It is of a release that answers questions of its followers."""
+        self._tells = False
+        """So does who is followed: it is of a release that answers its followers' questions, too."""
+
+    @property
+    def leader_tells(self) -> bool:
+        """The leader has said in a heartbeat that it answers questions."""
+        return self._tells and self._followed == (self._state.leader, self._state.term)
 
     def since_ms(self) -> float:
         """All that anybody had acknowledged before is at or below the committed index of this member;
@@ -65,12 +71,15 @@ class Freshness:
         """Of the leader that this member follows; it is answered in this turn."""
         followed = (request.sender, request.term)
         if followed != self._followed:
+            self.since_ms()  # what the one before has told holds all the same
             self._followed = followed
+            self._newest_round = 0
             self._answered_ms = {}
             self._rounds.clear()
             self._told.clear()
-        self.leader_tells = request.confirmed_round >= 0
-        if request.answered_round >= 0:
+        self._tells = request.confirmed_round >= 0
+        if request.answered_round >= 0 and request.round > self._newest_round:
+            self._newest_round = request.round
             self._note_round(request)
         since_ms = self._sent_after(request.confirmed_round)
         if since_ms > -math.inf:
@@ -89,7 +98,7 @@ class Freshness:
             del answered[number]
         if len(answered) >= MOST_ROUNDS:
             del answered[next(iter(answered))]
-        answered.setdefault(request.round, self._state.now_ms)
+        answered[request.round] = self._state.now_ms
 
     def _sent_after(self, confirmed_round: int) -> float:
         """A time before that round was sent; -inf: it is not known."""

@@ -52,17 +52,24 @@ class ServerSource:
         self._group = options.served_group
         self._client, self._failures = shared_client(options.servers, self._group)
         self._readers = NO_READERS
+        stated = (options.starting_offsets, options.ending_offsets)
+        offsets = [o.get(self._group, 0) if isinstance(o, dict) else o for o in stated]
+        self._stated = max([0, *(offset for offset in offsets if isinstance(offset, int))])
 
     # ---------------------------------------------------------------- planning
 
-    def bounds(self) -> LogBounds:
+    def bounds(self, reached: int = 0) -> LogBounds:
         """See docs/spark.md, readConsistency. Raises Unreachable after `timeoutMs`, UnknownGroup."""
         deadline = self._deadline()
+        reached = max(reached, self._stated)
         rows = self._client.status()
         if not any(row.reachable for row in rows):
             self._check_group_is_served()
         while True:
             found = self._found(rows, deadline)
+            if isinstance(found, LogBounds) and found.stop_index < reached:
+                # These members may lag. That the log ends in front of there only its leader can say.
+                found = self._confirmed(rows, deadline)
             if isinstance(found, LogBounds):
                 self._readers = readers_of(rows)
                 return found

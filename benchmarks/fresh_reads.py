@@ -18,6 +18,7 @@ from typing import cast
 
 import uvloop
 
+from benchmarks.links import servers_leader_first
 from benchmarks.outcome import Outcome, Report
 from harness.faults import Watch
 from harness.member_processes import MemberProcesses
@@ -136,6 +137,7 @@ async def _read(addresses: list[str], connections: int, seconds: float) -> float
 
 def measure_fresh_reads(folder: Path, seconds: float, report: Report) -> Outcome:
     with MemberProcesses(folder) as members:
+        uvloop.run(servers_leader_first(members))
         leader_address, *others = uvloop.run(_fill(members))
         pids = {member.address: member.pid for member in members.members}
         figures: dict[str, float] = {}

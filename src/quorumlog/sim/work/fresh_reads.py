@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quorumlog.errors import LedgerError
-from quorumlog.sim.operations import FreshRead
+from quorumlog.node.applying.machine_driver import Answer
+from quorumlog.sim.machines import DIGEST_NAME
+from quorumlog.sim.operations import ClientAnswer, FreshRead
 
 if TYPE_CHECKING:
     from quorumlog.sim.cluster import SimCluster
@@ -44,6 +46,20 @@ class FreshReads:
             if refusal is None:
                 read.index = member.node.committed_index
                 cluster.told("read_freshly", read)
+                if cluster.profile.runs_machines:
+                    self._ask_machine(member, read.acknowledged_index)
 
         member.enter(lambda: member.node.confirm_read(done))
         return read
+
+    def _ask_machine(self, member: SimMember, acknowledged_index: int) -> None:
+        """Of a member whose read was granted: its machine answers as freshly."""
+        cluster = self._cluster
+
+        def answered(answer: Answer) -> None:
+            if not isinstance(answer, LedgerError):
+                cluster.trace.count("question: answered freshly")
+                told = ClientAnswer(member.member_id, acknowledged_index, answer[1])
+                cluster.told("machine_answered", told)
+
+        member.node.machines.ask_here(DIGEST_NAME, b"", 1000, answered, self)

@@ -18,6 +18,7 @@ from benchmarks.catch_up import measure_catch_up
 from benchmarks.chart import draw, draw_latencies, draw_matrix
 from benchmarks.delays import measure_delays
 from benchmarks.failover import FailoverTimes, time_failovers, time_hand_overs
+from benchmarks.fresh_reads import measure_fresh_reads
 from benchmarks.idle import measure_idle
 from benchmarks.large import measure_memory, time_start
 from benchmarks.links import servers_leader_first
@@ -64,6 +65,9 @@ def main(
     loads: Annotated[bool, typer.Option(help="Measure loads in closed loops.")] = True,
     open_loop: Annotated[
         bool, typer.Option(help="Measure latency at 10 to 90 % of the peak, and at twice the peak.")
+    ] = True,
+    fresh_reads: Annotated[
+        bool, typer.Option(help="Measure linearizable reads of single entries, of one member and three.")
     ] = True,
     seed: Annotated[int, typer.Option(help="Of the arrivals of the open loops.")] = 1,
     idle: Annotated[
@@ -126,7 +130,7 @@ def main(
         raise typer.BadParameter(str(error)) from None
     if only:
         loads, open_loop, idle, kills, stops, hand_overs, restarts = False, False, 0.0, 0, 0, 0, 0
-        sessions = False
+        sessions = fresh_reads = False
     closed = closed if loads else []
     opened = opened if open_loop else []
     folder.mkdir(parents=True, exist_ok=True)
@@ -147,6 +151,9 @@ def main(
             if closed or opened:
                 with run.part("loads"):
                     results = run.loads(closed, scratch, opened, seed)
+            if fresh_reads:
+                with run.part("fresh reads"):
+                    run.show([measure_fresh_reads(data, seconds, status.update)])
             with run.part("failovers"):
                 run.failovers(kills, stops, hand_overs, results)
             if restarts:

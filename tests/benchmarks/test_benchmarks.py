@@ -33,11 +33,13 @@ def test_a_short_run_measures_a_load_and_all_kinds_of_failover(tmp_path: Path) -
     )
     assert result.returncode == 0, result.stdout + result.stderr
     lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
-    machine, batches, killed, stopped, terminated, restarts = lines
+    machine, batches, fresh_reads, killed, stopped, terminated, restarts = lines
     assert machine["machine"]["cores"] >= 1
     assert batches["workload"] == "batches"
     assert batches["cpu_seconds_per_million"] > 0
     assert batches["share_of_raw"] > 0
+    assert fresh_reads["workload"] == "fresh reads"
+    assert min(fresh_reads["follower_per_second"], fresh_reads["three_per_second"]) > 0
     assert (killed["workload"], killed["runs"]) == ("failover-sigkill", 2)
     assert (stopped["workload"], stopped["runs"]) == ("failover-sigstop", 1)
     assert (terminated["workload"], terminated["runs"]) == ("failover-sigterm", 1)
@@ -58,7 +60,7 @@ def test_a_short_run_measures_an_open_loop(tmp_path: Path) -> None:
     result = run_tool(
         "benchmarks",
         *("--seconds", 0.1, "--workload", "open-batches", "--kills", 0, "--stops", 0, "--idle", 0),
-        *("--hand-overs", 0, "--restarts", 0, "--no-sessions"),
+        *("--hand-overs", 0, "--restarts", 0, "--no-sessions", "--no-fresh-reads"),
         *("--dir", tmp_path),
     )
     assert result.returncode == 0, result.stdout + result.stderr

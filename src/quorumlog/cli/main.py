@@ -21,6 +21,7 @@ from quorumlog.cli.manage.transfer import transfer
 from quorumlog.cli.manage.why_kept import why_kept
 from quorumlog.cli.measure.bench import bench_app
 from quorumlog.cli.output import ReportingGroup
+from quorumlog.cli.pipeline.commands import pipeline_app
 from quorumlog.cli.run.dev import dev
 from quorumlog.cli.run.serve import serve
 from quorumlog.cli.use.append import append
@@ -75,6 +76,7 @@ app.command(rich_help_panel=CARRY)(export)
 app.command("import", rich_help_panel=CARRY)(import_file)
 app.command(rich_help_panel=CARRY)(backup)
 app.command(rich_help_panel=CARRY)(restore)
+app.add_typer(pipeline_app, name="pipeline", rich_help_panel=CARRY)
 app.command(rich_help_panel=LOOK)(inspect)
 app.command(rich_help_panel=LOOK)(verify)
 app.command(rich_help_panel=LOOK)(recover)

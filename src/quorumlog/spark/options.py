@@ -23,11 +23,14 @@ _MAX_BATCH_BYTES = 256 * MIB
 
 @dataclass(frozen=True, slots=True)
 class LedgerOptions:
-    """What a query asked for. Exactly one of `servers` and `path` is set."""
+    """What a query asked for. One of `servers` and `path` is set, or none where `archive` is."""
 
     servers: str = ""
     path: str = ""
     """Data directory of a stopped member, readable at this path by every Spark worker."""
+    archive: str = ""
+    """Directory of an archive, readable at this path by every worker: what is in it is read from there,
+    and what follows from `servers` or `path`, if one of them is given."""
     group: str = ""
     """Empty: the group of the directory, or `default` with `servers`."""
     starting_offsets: StatedOffset = EARLIEST
@@ -104,10 +107,10 @@ class LedgerOptions:
                 f"option maxStalenessMs is for readConsistency = {COMMITTED}, not"
                 f" {parsed.read_consistency}"
             )
-        if not parsed.servers and not parsed.path:
+        if not parsed.servers and not parsed.path and not parsed.archive:
             raise ConfigError(
                 "format quorumlog needs option servers (host:port,host:port,...) or option path (the"
-                " data directory of a stopped member)"
+                " data directory of a stopped member), or option archive"
             )
         return parsed
 
@@ -205,6 +208,7 @@ _PARSERS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
     for name, field_name, parse in (
         ("servers", "servers", _servers),
         ("path", "path", _path),
+        ("archive", "archive", _path),
         ("group", "group", _text),
         ("subscribe", "group", _group),
         ("startingOffsets", "starting_offsets", parse_offset),

@@ -42,10 +42,10 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> None:
         """Raises ConfigError if `schema` is not made of our columns, or an option is for batches."""
         check_schema(schema, options.columns)
-        if options.path:
+        if not options.servers:
             raise ConfigError(
-                "a stream reads from running members (option servers); a directory (option path) does"
-                " not grow: read it with spark.read"
+                "a stream reads from running members (option servers); a directory (option path)"
+                " or an archive alone does not grow: read it with spark.read"
             )
         if options.ending_offsets != "latest":
             raise ConfigError("option endingOffsets is for spark.read; a stream has no end")

@@ -93,7 +93,7 @@ class DirectorySource:
 
     def _read(self, check: RangeCheck) -> Generator[EntryBatch]:
         batches = self._reader.batches(
-            check.partition.first_index,
+            check.next_index,
             check.partition.stop_index,
             batch_bytes=self._options.batch_bytes,
             check_bodies=self._options.verify_crc,

@@ -43,6 +43,14 @@ class LedgerSource(Protocol):
 
 def open_source(options: LedgerOptions) -> LedgerSource:
     """Imports only what the source needs: a worker starts faster."""
+    if options.archive:
+        from quorumlog.spark.sources.union_source import UnionSource
+
+        return UnionSource(options, _live_source)
+    return _live_source(options)
+
+
+def _live_source(options: LedgerOptions) -> LedgerSource:
     if options.path:
         from quorumlog.spark.sources.directory_source import DirectorySource
 

@@ -1,0 +1,73 @@
+"""What the pipelines' options have in common."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quorumlog.cli.options import check_directory, is_on_command_line, named_path, split_servers
+from quorumlog.errors import ConfigError
+
+if TYPE_CHECKING:
+    from quorumlog.pipelines.places import Place
+
+ArchivePlace = Annotated[
+    Path | None,
+    typer.Option(
+        "--archive",
+        help="Directory of an archive.",
+        metavar="DIR",
+        show_default=False,
+        parser=named_path,
+    ),
+]
+OptionalGroup = Annotated[
+    str | None,
+    typer.Option(
+        "--group",
+        help="Name of the replicated log. (default: that of the directory, or default)",
+        metavar="NAME",
+        show_default=False,
+    ),
+]
+
+
+def place_of(
+    context: typer.Context,
+    servers: str | None,
+    path: Path | None,
+    archive: Path | None,
+    group: str | None,
+    timeout: float,
+) -> Place:
+    """The one log that the options name. Raises ConfigError."""
+    need_arrow()
+    from quorumlog.pipelines.places import Place
+
+    if (path or archive) and servers and not is_on_command_line(context, "servers"):
+        servers = None  # of the environment, for other commands
+    if sum(each is not None for each in (servers, path, archive)) != 1:
+        raise ConfigError(
+            "name one log: --servers LIST, --path DIR of a stopped member, or --archive DIR"
+        )
+    if servers is not None:
+        servers = ",".join(split_servers(servers))
+    return Place(
+        servers=servers or "",
+        path=check_directory(path) if path else "",
+        archive=str(archive) if archive else "",
+        group=group or "",
+        timeout_ms=int(timeout * 1000),
+    )
+
+
+def need_arrow() -> None:
+    """Raises ConfigError where pyarrow is not installed."""
+    try:
+        import quorumlog.arrow  # noqa: F401
+    except ModuleNotFoundError:
+        raise ConfigError(
+            "pipelines need pyarrow, the extra `arrow`: pip install '.[arrow]' in a clone of quorumlog"
+        ) from None

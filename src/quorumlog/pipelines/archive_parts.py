@@ -1,0 +1,208 @@
+"""PartWriter, read_part: one Parquet file of an archive.
+
+It is written beside its place, synced, and renamed: under its name it is whole.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from quorumlog.append_times import AppendTimes
+from quorumlog.batch import EntryBatch
+from quorumlog.config import MIB
+from quorumlog.entry_header import HEADER_BYTES, unpack_header
+from quorumlog.errors import ProtocolViolation
+from quorumlog.pipelines.archive_rows import ROW_SCHEMA, batch_of, check, rows_of, split_controls
+from quorumlog.pipelines.places import broken, chain_at_end
+
+CONTROLS_KEY = b"quorumlog.controls"
+PART_KEY = b"quorumlog.part"
+ROW_GROUP_BYTES = 16 * MIB
+TEMPORARY = ".unfinished"
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """Entries [first_index, stop_index) of a log in one file."""
+
+    file: str
+    first_index: int
+    stop_index: int
+    rows: int
+    """Entries that are data; the others are control entries."""
+    bytes: int
+    """Of the log."""
+    chain_before: int
+    last_term: int
+    last_chain: int
+    time_ms: int
+    """What the last time mark at its end says; -1: there is none."""
+
+
+class PartWriter:
+    """`add` in order, then `finish`; `abandon` otherwise."""
+
+    def __init__(self, directory: str, first_index: int) -> None:
+        self._directory = directory
+        self._temporary = os.path.join(directory, f"part-{first_index:020d}{TEMPORARY}")
+        self._writer = pq.ParquetWriter(
+            self._temporary,
+            ROW_SCHEMA,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=["term", "append_time", "channel"],
+            column_encoding={"index": "DELTA_BINARY_PACKED", "pos": "DELTA_BINARY_PACKED"},
+            write_statistics=["index", "term", "append_time"],
+            write_page_checksum=True,
+        )
+        self._first_index = first_index
+        self._rows: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+        self._controls: list[bytes] = []
+        self.row_count = 0
+        self._end: tuple[int, int, int] = (first_index, 0, 0)
+        self._chain_before = -1
+        self._time_ms = -1
+        self.bytes = 0
+
+    def add(self, batch: EntryBatch, times: AppendTimes) -> None:
+        rows, controls, self._time_ms = rows_of(batch, times)
+        if self._chain_before < 0:
+            self._chain_before = batch.chain_before
+        self._end = (batch.last_index + 1, int(batch.words()[2][-1]), chain_at_end(batch))
+        self.bytes += batch.total_bytes
+        self.row_count += rows.num_rows
+        self._controls.append(controls)
+        if rows.num_rows:
+            self._rows.append(rows)
+            self._waiting_bytes += batch.total_bytes
+        if self._waiting_bytes >= ROW_GROUP_BYTES:
+            self._write()
+
+    def _write(self) -> None:
+        if self._rows:
+            table = pa.Table.from_batches(self._rows, ROW_SCHEMA)
+            self._writer.write_table(table, row_group_size=table.num_rows)
+        self._rows, self._waiting_bytes = [], 0
+
+    def finish(self) -> Part:
+        self._write()
+        stop_index, last_term, last_chain = self._end
+        part = Part(
+            file=f"part-{self._first_index:020d}-{stop_index:020d}.parquet",
+            first_index=self._first_index,
+            stop_index=stop_index,
+            rows=self.row_count,
+            bytes=self.bytes,
+            chain_before=self._chain_before,
+            last_term=last_term,
+            last_chain=last_chain,
+            time_ms=self._time_ms,
+        )
+        controls = base64.b64encode(b"".join(self._controls))
+        self._writer.add_key_value_metadata(
+            {CONTROLS_KEY: controls, PART_KEY: msgspec.json.encode(part)}
+        )
+        self._writer.close()
+        sync_path(self._temporary)
+        os.replace(self._temporary, os.path.join(self._directory, part.file))
+        sync_path(self._directory)
+        return part
+
+    def abandon(self) -> None:
+        with suppress(Exception):
+            self._writer.close()
+        with suppress(FileNotFoundError):
+            os.unlink(self._temporary)
+
+
+def sync_path(path: str) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def read_part(directory: str, part: Part, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
+    """Entries of the range that lie in this part, as its log has them; digests are checked. Raises
+    DirectoryDamaged."""
+    path = os.path.join(directory, part.file)
+    next_index, chain = part.first_index, part.chain_before
+    is_first = True
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            metadata = file.metadata.metadata or {}
+            controls = split_controls(base64.b64decode(metadata[CONTROLS_KEY]))
+            for number in range(file.metadata.num_row_groups + 1):
+                stop = _stop_of(file, number, part)
+                below = [each for each in controls if next_index <= each[0] < stop]
+                if next_index == stop:
+                    continue
+                if stop <= first_index or next_index >= stop_index:
+                    next_index, is_first = stop, False
+                    continue
+                batch = batch_of(_row_group(file, number), below)
+                check(batch)
+                if batch.first_index != next_index or batch.last_index + 1 != stop:
+                    raise broken(path, next_index, "rows are missing or too many")
+                if is_first and batch.chain_before != chain:
+                    raise broken(path, next_index, "chain_crc does not continue the part before")
+                if stop == part.stop_index and chain_at_end(batch) != part.last_chain:
+                    raise broken(path, stop - 1, "chain_crc is not that of the manifest")
+                low = max(first_index - next_index, 0)
+                high = min(stop_index, stop) - next_index
+                next_index, is_first = stop, False
+                yield batch if (low, high) == (0, batch.count) else batch.slice(low, high)
+    except ProtocolViolation as error:
+        raise broken(path, next_index, str(error)) from error
+    except FileNotFoundError as error:
+        raise broken(path, next_index, "the file is gone; its archive is not whole any more") from error
+    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+        raise broken(path, next_index, f"the file cannot be read: {error}") from error
+
+
+def _stop_of(file: pq.ParquetFile, number: int, part: Part) -> int:
+    """Up to where a row group reaches, control entries behind its last row not included; behind the last
+    one come those."""
+    groups = file.metadata.num_row_groups
+    if number >= groups:
+        return part.stop_index
+    statistics = file.metadata.row_group(number).column(0).statistics
+    return int(statistics.max) + 1
+
+
+def _row_group(file: pq.ParquetFile, number: int) -> pa.RecordBatch:
+    if number >= file.metadata.num_row_groups:
+        return pa.RecordBatch.from_pylist([], schema=ROW_SCHEMA)
+    table = file.read_row_group(number, use_threads=False).combine_chunks()
+    batches = table.to_batches()
+    assert len(batches) == 1, (file, number, len(batches))
+    return batches[0]
+
+
+def point_in_part(directory: str, part: Part, index: int) -> tuple[int, int]:
+    """(position, chain_crc) of an entry, of which only these columns are read. Raises DirectoryDamaged."""
+    path = os.path.join(directory, part.file)
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            for number in range(file.metadata.num_row_groups):
+                statistics = file.metadata.row_group(number).column(0).statistics
+                if statistics.min <= index <= statistics.max:
+                    rows = file.read_row_group(number, columns=["index", "pos", "chain_crc"])
+                    at = pc.index(rows.column("index"), index).as_py()
+                    if at >= 0:
+                        return rows.column("pos")[at].as_py(), rows.column("chain_crc")[at].as_py()
+            encoded = (file.metadata.metadata or {})[CONTROLS_KEY]
+            control = dict(split_controls(base64.b64decode(encoded)))[index]
+    except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+        raise broken(path, index, f"the file cannot be read: {error}") from error
+    header = unpack_header(memoryview(control)[:HEADER_BYTES])
+    return header.pos, header.chain_crc

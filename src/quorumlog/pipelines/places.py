@@ -1,0 +1,215 @@
+"""Where a pipeline finds a log: running members, a stopped member's directory, an archive.
+
+All three give the very entries that the members hold, headers and control entries included, so every
+pipeline reads every place, and one place can be compared with another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import msgspec
+
+from quorumlog.append_times import milliseconds_of
+from quorumlog.batch import EntryBatch
+from quorumlog.client import LedgerClient, connect, leader_of
+from quorumlog.config import DEFAULT_GROUP, MIB
+from quorumlog.errors import ConfigError, DirectoryDamaged, Unreachable
+from quorumlog.store.disk import OsDisk
+from quorumlog.store.offline.directory_reader import DirectoryReader
+from quorumlog.store.offline.stored_marks import StoredMarks
+
+BATCH_BYTES = 2 * MIB
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Names a log without opening it, so that it can be handed to another process. One of `servers`,
+    `path` and `archive` is set."""
+
+    servers: str = ""
+    path: str = ""
+    archive: str = ""
+    group: str = ""
+    """"" : `default` with servers; whatever is there with the others."""
+    member_id: str = ""
+    """With servers: only this member is asked."""
+    timeout_ms: int = 30_000
+    batch_bytes: int = BATCH_BYTES
+
+    @property
+    def name(self) -> str:
+        return self.member_id or self.path or self.archive or self.servers
+
+    def checked(self) -> Place:
+        """Raises ConfigError unless it names one place."""
+        if sum(map(bool, (self.servers, self.path, self.archive))) != 1:
+            raise ConfigError(
+                "name one log: the addresses of its members (servers), the directory of a stopped one"
+                " (path), or an archive"
+            )
+        return self
+
+
+class OpenLog(Protocol):
+    """Entries of [begin_index, stop_index), all of them committed."""
+
+    @property
+    def group(self) -> str: ...
+
+    @property
+    def cluster_id(self) -> str:
+        """Empty where nobody tells."""
+
+    @property
+    def begin_index(self) -> int: ...
+
+    @property
+    def stop_index(self) -> int: ...
+
+    def batches(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
+        """Digests are checked. Raises LedgerError, DirectoryDamaged, ProtocolViolation."""
+
+    def time_ms_at(self, index: int) -> int:
+        """Of the last time mark at or in front of an entry; -1: there is none."""
+
+    def close(self) -> None: ...
+
+
+def open_log(place: Place) -> OpenLog:
+    """Raises ConfigError, LedgerError, DirectoryDamaged, StoreFailure."""
+    place = place.checked()
+    if place.servers:
+        return ServedLog(place)
+    if place.path:
+        return StoredLog(place)
+    from quorumlog.pipelines.archive import Archive
+
+    return Archive.open(place.archive, group=place.group)
+
+
+class ServedLog:
+    """Followers are read where one is up: that costs the leader nothing."""
+
+    def __init__(self, place: Place) -> None:
+        self.group = place.group or DEFAULT_GROUP
+        self._member_id = place.member_id
+        self._batch_bytes = place.batch_bytes
+        self.client: LedgerClient = connect(place.servers, group=self.group, timeout_ms=place.timeout_ms)
+        try:
+            self._look(place)
+        except BaseException:
+            self.client.close()
+            raise
+
+    def _look(self, place: Place) -> None:
+        rows = [row for row in self.client.status() if row.reachable]
+        if not place.member_id:
+            self.stop_index = self.client.end_index() + 1
+            leader = leader_of(rows)
+            self.begin_index = max(leader.ledger_begin_index, 0) if leader is not None else 0
+            followers = [
+                row.id
+                for row in rows
+                if row.role == "follower"
+                and row.damaged_entries == 0
+                and max(row.ledger_begin_index, 0) <= self.begin_index
+                and row.committed_index + 1 >= self.stop_index
+            ]
+            self._member_id = followers[0] if followers else ""
+        else:
+            row = next((row for row in rows if row.id == place.member_id), None)
+            if row is None:
+                raise Unreachable(f"{place.member_id} does not answer at {place.servers}")
+            self.begin_index = max(row.ledger_begin_index, 0)
+            self.stop_index = row.committed_index + 1
+        self.cluster_id = self.client.layout(place.member_id or "any").cluster_id
+
+    def batches(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
+        if first_index >= stop_index:
+            return
+        member = self._member_id or None
+        yield from self.client.read_batches(
+            first_index, stop_index, from_member=member, batch_bytes=self._batch_bytes
+        )
+
+    def time_ms_at(self, index: int) -> int:
+        time = self.client.time_at(index, from_member=self._member_id or None)
+        return -1 if time is None else milliseconds_of(time)
+
+    def close(self) -> None:
+        self.client.close()
+
+
+class StoredLog:
+    def __init__(self, place: Place) -> None:
+        self._batch_bytes = place.batch_bytes
+        self._reader = reader = DirectoryReader(OsDisk(), place.path)
+        try:
+            if place.group and reader.group and place.group != reader.group:
+                raise ConfigError(f"{place.path} is of group {reader.group}, not {place.group}")
+            if not reader.checked:
+                raise ConfigError(
+                    f"{place.path} was written without digests (by Java, or by an old release):"
+                    " pipelines have nothing to check it by; export it, and import it into a cluster"
+                )
+            self.group = reader.group
+            self.cluster_id = reader.formation.cluster_id
+            self.begin_index = max(reader.ledger_begin_index, 0)
+            self.stop_index = reader.readable_index + 1
+            self.missing = reader.missing
+        except BaseException:
+            reader.close()
+            raise
+
+    def batches(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
+        if self.missing is not None and stop_index > self.missing.index:
+            raise self._reader.refusal(self.missing)
+        yield from self._reader.batches(first_index, stop_index, batch_bytes=self._batch_bytes)
+
+    def time_ms_at(self, index: int) -> int:
+        return StoredMarks(OsDisk(), self._reader).time_ms_at(index)
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+def linked(
+    batches: Iterator[EntryBatch], first_index: int, stop_index: int, chain: int | None, origin: str
+) -> Iterator[EntryBatch]:
+    """The same; they are all of the range, each linked to the one before, the first to `chain` (None:
+    whatever it is). Raises DirectoryDamaged, which names where they are not."""
+    next_index = first_index
+    for batch in batches:
+        if batch.first_index != next_index or batch.last_index >= stop_index:
+            raise broken(
+                origin,
+                next_index,
+                f"entries {batch.first_index} .. {batch.last_index} came where {next_index} was due",
+            )
+        if chain is not None and batch.chain_before != chain:
+            raise broken(origin, next_index, "chain_crc does not continue the entry before")
+        chain = chain_at_end(batch)
+        next_index += batch.count
+        yield batch
+    if next_index != stop_index:
+        raise broken(origin, next_index, f"entries {next_index} .. {stop_index - 1} did not come")
+
+
+def chain_at_end(batch: EntryBatch) -> int:
+    return int(batch.words()[4][-1]) & 0xFFFFFFFF
+
+
+def broken(origin: str, index: int, why: str) -> DirectoryDamaged:
+    return DirectoryDamaged(f"{origin}: entry {index}: {why}", path=origin, position=-1, index=index)
+
+
+def chain_before(log: OpenLog, index: int) -> int | None:
+    """chain_crc of the entry before; None where the log does not hold it and nobody tells."""
+    if index == 0:
+        return 0
+    if not log.begin_index <= index < log.stop_index:
+        if not log.begin_index <= index - 1 < log.stop_index:
+            return None
+        return chain_at_end(next(iter(log.batches(index - 1, index))))
+    return next(iter(log.batches(index, index + 1))).chain_before

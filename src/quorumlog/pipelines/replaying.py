@@ -1,0 +1,143 @@
+"""replay: entries of a log or an archive into another log, each exactly once.
+
+A session of the target numbers the rows: the number of a row is how many rows of this replay lie before
+it. Whoever begins again asks for the newest number that stands, and goes on behind it. So filter and
+mapping must be the same in each run: `replay_id` stands for them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import msgspec
+import pyarrow as pa
+
+from quorumlog.arrow import record_batch_of
+from quorumlog.batch import EntryBatch
+from quorumlog.client import connect
+from quorumlog.config import DEFAULT_GROUP, MIB
+from quorumlog.errors import BadRequest, ConfigError
+from quorumlog.pipelines.places import Place, linked, open_log
+
+Transform = Callable[[pa.RecordBatch], "pa.RecordBatch | None"]
+"""Rows of `quorumlog.arrow.ENTRY_SCHEMA`, to those that are appended: fewer, or with other bodies."""
+
+BATCH_RECORDS = 4096
+BATCH_BYTES = 1 * MIB
+
+
+class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+    replay_id: str
+    source: str
+    target: str
+    first_index: int
+    last_index: int
+    """Of the source."""
+    rows: int
+    """Of this replay that are in the target."""
+    appended: int
+    """By this run."""
+
+
+def replay(
+    source: Place,
+    target: Place,
+    replay_id: str,
+    *,
+    first_index: int | None = None,
+    stop_index: int | None = None,
+    transform: Transform | None = None,
+    rows_per_s: float = 0,
+    report: Callable[[int, int], None] = lambda done, in_all: None,
+) -> Replayed:
+    """Append to `target`. `replay_id` is the producer of the target's session: the same again goes on
+    with this replay, another one appends all once more. `rows_per_s` 0: as fast as it takes them."""
+    if not target.servers:
+        raise ConfigError("a replay goes into running members: the target needs servers")
+    if not replay_id:
+        raise ConfigError("a replay needs an id, by which a repetition knows what it has appended")
+    with (
+        closing(open_log(source)) as log,
+        connect(
+            target.servers,
+            group=target.group or DEFAULT_GROUP,
+            timeout_ms=target.timeout_ms,
+            producer_id=replay_id,
+        ) as into,
+    ):
+        first = log.begin_index if first_index is None else first_index
+        stop = log.stop_index if stop_index is None else min(stop_index, log.stop_index)
+        appended = 0
+        pace = _Pace(rows_per_s)
+        number, standing = 0, into.last_sequence() + 1
+        for index, bodies in _rows(log.batches(first, stop), first, stop, transform, source.name):
+            skipped = min(max(standing - number, 0), len(bodies))
+            number += skipped
+            for part in cut(bodies.slice(skipped)):
+                pace.wait(len(part))
+                into.append_batch(part.to_pylist(), sequence=number)
+                number += len(part)
+                appended += len(part)
+            report(index - first, stop - first)
+        if number < standing:
+            raise BadRequest(
+                f"{replay_id} has appended {standing} rows to {target.servers}, and this replay has"
+                f" {number}: it is of another range or filter. Nothing was appended; give it another id"
+            )
+    return Replayed(
+        replay_id=replay_id,
+        source=source.name,
+        target=target.servers,
+        first_index=first,
+        last_index=stop - 1,
+        rows=number,
+        appended=appended,
+    )
+
+
+def _rows(
+    batches: Iterator[EntryBatch], first: int, stop: int, transform: Transform | None, origin: str
+) -> Iterator[tuple[int, pa.Array]]:
+    for batch in linked(batches, first, stop, None, origin):
+        rows: pa.RecordBatch | None = record_batch_of(batch)
+        if transform is not None:
+            rows = transform(rows)
+        bodies = pa.array([], pa.binary()) if rows is None else rows.column("body")
+        yield batch.last_index + 1, bodies
+
+
+def cut(bodies: pa.Array) -> Iterator[pa.Array]:
+    """Into what one append takes."""
+    at = 0
+    while at < len(bodies):
+        part = bodies.slice(at, BATCH_RECORDS)
+        while part.nbytes > BATCH_BYTES and len(part) > 1:
+            part = part.slice(0, (len(part) + 1) // 2)
+        yield part
+        at += len(part)
+
+
+class _Pace:
+    """So many rows a second, in the long run."""
+
+    def __init__(self, rows_per_s: float) -> None:
+        self._rows_per_s = rows_per_s
+        self._next_s = time.monotonic()
+
+    def wait(self, rows: int) -> None:
+        if self._rows_per_s > 0:
+            time.sleep(max(self._next_s - time.monotonic(), 0))
+            self._next_s = max(self._next_s, time.monotonic() - 1) + rows / self._rows_per_s
+
+
+def filter_of(expression: str) -> Transform:
+    """`contains:TEXT` or `prefix:TEXT`: bodies that do. Raises ConfigError."""
+    import pyarrow.compute as pc
+
+    form, _, text = expression.partition(":")
+    kernels = {"contains": pc.match_substring, "prefix": pc.starts_with}
+    if form not in kernels or not text:
+        raise ConfigError(f"a filter must be contains:TEXT or prefix:TEXT, not {expression!r}")
+    return lambda rows: rows.filter(kernels[form](rows.column("body"), text.encode()))

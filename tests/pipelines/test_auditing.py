@@ -1,0 +1,58 @@
+"""An audit finds the first entry that differs, in whatever replica, and says how."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quorumlog.errors import ConfigError
+from quorumlog.pipelines import auditing
+from quorumlog.pipelines.archiving import archive
+from quorumlog.pipelines.auditing import audit
+from quorumlog.pipelines.places import Place
+from tests.spark.made_directories import flip_bit_of_body, write_directory
+
+BODIES = [None, *(b"body-%04d" % number for number in range(120)), None, b"the last"]
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auditing, "BLOCK_ENTRIES", 16)
+    monkeypatch.setattr(auditing, "CHUNK_BLOCKS", 2)
+
+
+def stored(path: Path, bodies: list[bytes | None] = BODIES, committed: int = 122) -> Place:
+    return Place(path=str(write_directory(path, bodies, committed_index=committed)))
+
+
+def test_replicas_and_an_archive_that_are_one_log(tmp_path: Path) -> None:
+    places = [stored(tmp_path / "a"), stored(tmp_path / "b", committed=70)]
+    archive(places[0], str(tmp_path / "archive"), stop_index=90)
+    found = audit([*places, Place(archive=str(tmp_path / "archive"))])
+    assert not found.differences
+    assert [each.entries for each in found.places] == [123, 71, 90]
+
+
+def test_a_flipped_bit_is_named_with_its_entry(tmp_path: Path) -> None:
+    places = [stored(tmp_path / "a"), stored(tmp_path / "b")]
+    flip_bit_of_body(tmp_path / "b", b"body-0049")
+    (found,) = audit(places).differences
+    assert (found.place, found.index) == (places[1].path, 50)
+    assert "body" in found.what
+
+
+def test_entries_that_are_sound_each_for_itself_and_differ(tmp_path: Path) -> None:
+    other = [*BODIES]
+    other[77] = b"BODY-0076"
+    places = [stored(tmp_path / "a"), stored(tmp_path / "b", other), stored(tmp_path / "c")]
+    (found,) = audit(places).differences
+    assert (found.place, found.other, found.index) == (places[0].path, places[1].path, 77)
+    assert "body_crc" in found.what and "chain_crc" in found.what
+
+
+def test_a_place_that_holds_no_log_is_a_mistake_and_nothing_to_audit_is_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nothing to audit"):
+        audit([])
+    with pytest.raises(ConfigError, match="no archive"):
+        audit([Place(archive=str(tmp_path))])

@@ -1,0 +1,115 @@
+"""Stats, replay and compaction of one small log; each repeated, and gone on with after a crash."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from quorumlog import LocalCluster, connect
+from quorumlog.client import LedgerClient
+from quorumlog.errors import BadRequest, ConfigError
+from quorumlog.log_state.control_entries import TimeMark
+from quorumlog.pipelines import replaying
+from quorumlog.pipelines.compacting import compact
+from quorumlog.pipelines.places import Place
+from quorumlog.pipelines.replaying import filter_of, replay
+from quorumlog.pipelines.statistics import statistics
+from tests.spark.made_directories import write_directory
+
+BODIES = [json.dumps({"who": {"id": n % 7}, "n": n}).encode() for n in range(60)]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    stored = [
+        None,
+        *BODIES[:20],
+        TimeMark(60_000),
+        *BODIES[20:40],
+        TimeMark(125_000),
+        None,
+        *BODIES[40:],
+    ]
+    path = write_directory(tmp_path_factory.mktemp("made") / "d", stored, committed_index=63)
+    return Place(path=str(path), batch_bytes=500)
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(members=1, directory=tmp_path / "target") as cluster:
+        yield cluster
+
+
+def bodies_in(cluster: LocalCluster) -> list[bytes]:
+    with connect(cluster.servers) as log:
+        return [entry.body for entry in log.read(0)]
+
+
+def test_statistics_count_by_minute_term_size_and_key(source: Place) -> None:
+    found = statistics(source, key="json:who.id", top=2)
+    assert (found.entries, found.control_entries, found.last_index) == (60, 4, 63)
+    assert [(m.time_ms, m.entries) for m in found.minutes] == [(-1, 20), (60_000, 20), (120_000, 20)]
+    assert [(t.term, t.entries) for t in found.terms] == [(1, 40), (2, 20)]
+    assert found.body_bytes == sum(map(len, BODIES)) == sum(t.bytes for t in found.terms)
+    assert sum(size.entries for size in found.sizes) == 60
+    assert found.distinct_keys == 7 and {k.key for k in found.keys} <= set("0123")
+    assert statistics(source, key="prefix:3").distinct_keys == 1
+
+
+@pytest.mark.parametrize("key", ["yaml:x", "json:", "prefix:none", "prefix:0"])
+def test_a_key_that_is_none_is_refused(source: Place, key: str) -> None:
+    with pytest.raises(ConfigError, match="must be"):
+        statistics(source, key=key)
+
+
+def test_a_body_without_the_form_of_the_key_is_named(tmp_path: Path) -> None:
+    path = write_directory(tmp_path / "d", [None, b'{"a": "x"}', b"not so"], committed_index=2)
+    with pytest.raises(BadRequest, match="entry 2"):
+        statistics(Place(path=str(path)), key="json:a")
+
+
+def test_a_replay_that_was_cut_goes_on_and_repeats_nothing(
+    source: Place, target: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replaying, "BATCH_RECORDS", 7)
+    real, count = LedgerClient.append_batch, 0
+
+    def cut_off(self: LedgerClient, *given: object, **named: object) -> object:
+        nonlocal count
+        count += 1
+        receipt = real(self, *given, **named)  # type: ignore[arg-type]
+        if count == 3:
+            raise ConnectionError("after it was appended")
+        return receipt
+
+    to = Place(servers=target.servers)
+    with monkeypatch.context() as patch:
+        patch.setattr(LedgerClient, "append_batch", cut_off)
+        with pytest.raises(ConnectionError):
+            replay(source, to, "again", transform=filter_of("contains:1"))
+    done = replay(source, to, "again", transform=filter_of("contains:1"))
+    wanted = [body for body in BODIES if b"1" in body]
+    assert bodies_in(target) == wanted
+    assert done.rows == len(wanted) > done.appended > 0
+    assert replay(source, to, "again", transform=filter_of("contains:1")).appended == 0
+    with pytest.raises(BadRequest, match="another id"):
+        replay(source, to, "again", stop_index=10)
+    assert bodies_in(target) == wanted
+
+
+def test_a_compaction_keeps_the_newest_of_each_key_and_appends_them_once(
+    source: Place, target: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quorumlog.pipelines.compacting.FOLD_BYTES", 1_000)
+    file, to = str(tmp_path / "out.parquet"), Place(servers=target.servers)
+    half = compact(source, file, "json:who.id", into=to, compaction_id="c", stop_index=30)
+    again = compact(source, file, "json:who.id", into=to, compaction_id="c", stop_index=30)
+    assert (half.keys, half.appended, again.appended) == (7, 7, 0)
+    done = compact(source, file, "json:who.id", into=to, compaction_id="c")
+    assert (done.entries, done.keys, done.appended) == (60, 7, 7)
+    assert pq.read_table(file).column("body").to_pylist() == BODIES[53:]
+    assert bodies_in(target)[7:] == BODIES[53:]

@@ -1,4 +1,4 @@
-"""An archive and the log behind it are one table: every row once, whatever the log has deleted by now."""
+"""An archive and the log behind it are one table: every row once."""
 
 from __future__ import annotations
 

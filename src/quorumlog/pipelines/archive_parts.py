@@ -189,7 +189,7 @@ def _row_group(file: pq.ParquetFile, number: int) -> pa.RecordBatch:
 
 
 def point_in_part(directory: str, part: Part, index: int) -> tuple[int, int]:
-    """(position, chain_crc) of an entry, of which only these columns are read. Raises DirectoryDamaged."""
+    """(position, chain_crc) of an entry, of which few columns are read. Raises DirectoryDamaged."""
     path = os.path.join(directory, part.file)
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:

@@ -4,7 +4,7 @@ Read in this order: `ledger_data_source` (what Spark calls), `options`, `offsets
 query means), `partitions` (how they become tasks), `reading` (one plan, one task), `batch_reader`,
 `stream_reader` (micro-batches), `range_check` (what every task proves about its range), the room
 `sources` (where entries come from), `rows` (entries as Arrow columns). `session` and `java` set Spark
-up on a bare machine.
+up on a bare machine; `pipelines` are those over whole logs.
 """
 
 from quorumlog.spark.ledger_data_source import LedgerDataSource

@@ -38,8 +38,8 @@ class UnionSource:
         """Opened when it is needed: most tasks read the archive only."""
         if self._live_source is None:
             raise IndexOutOfRange(
-                f"{self._archive.path} ends at index {self._archive.stop_index - 1}; what follows is read"
-                " with option servers or path beside option archive"
+                f"{self._archive.path} ends at index {self._archive.stop_index - 1}; what follows is"
+                " read with option servers or path beside option archive"
             )
         if self._opened is None:
             self._opened = self._live_source(self._options)

@@ -120,9 +120,9 @@ class Verbs:
         sequence: int | None = None,
         machine: str = "",
     ) -> Verb[AppendReceipt]:
-        in_session = expected_last is None and not machine and self._protocol.producer is not None
+        in_session = expected_last is None and self._protocol.producer is not None
         if sequence is not None:
-            sequence = checked_sequence(sequence, expected_last, machine, self._protocol.producer)
+            sequence = checked_sequence(sequence, expected_last, self._protocol.producer)
         request = request_of(
             AppendRequest(
                 expected_last=checked_expected_last(expected_last), machine=checked_machine(machine)

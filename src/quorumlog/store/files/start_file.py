@@ -87,11 +87,16 @@ def unreadable_start_slots(disk: Disk, directory: str) -> list[tuple[int, str]]:
     return unreadable_slots(disk, path, sector_bytes_of(disk, path)) if disk.exists(path) else []
 
 
+WITHOUT_START = (
+    "Put back a copy of this file, or move the whole directory away: the member then starts as a new one"
+    " and is fed by the others; the only one of a group begins anew from a backup (quorumlog restore)"
+)
+
+
 def unusable_start(path: str, problem: str) -> DirectoryDamaged:
     """`path`: of the file."""
     return DirectoryDamaged(
-        f"{path} cannot be used: {problem} (position 0). Put back a copy of this file, or move the"
-        " whole directory away: the member then starts as a new one and is fed by the others",
+        f"{path} cannot be used: {problem} (position 0). {WITHOUT_START}",
         path=path,
         position=0,
     )

@@ -87,8 +87,8 @@ class ManualHost:
     def replacing_log(self, start: LogStart) -> None:
         self.trace.append(f"replaced by a log behind {start.point.index}")
 
-    def known_level(self) -> int:
-        return self.level
+    def members_below(self, level: int) -> list[str]:
+        return ["n2"] if self.level < level else []
 
     def weakest_durability(self, own: Durability) -> Durability:
         return own

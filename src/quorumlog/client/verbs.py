@@ -331,10 +331,9 @@ class Verbs:
         return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
 
     def seek_reader(
-        self, name: str, index: int, seeks_from: int, timeout_ms: float | None
+        self, name: str, index: int, stand: ReaderStand, timeout_ms: float | None
     ) -> Verb[ReaderStand]:
-        position = whole("index", index)
-        message = MoveReaderRequest(reader=name, position=position, seeks_from=seeks_from)
+        message = reader_verbs.seek(name, whole("index", index), stand)
         return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
 
     def end_reader(self, name: str, timeout_ms: float | None) -> Verb[ReaderStand]:

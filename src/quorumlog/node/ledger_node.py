@@ -84,6 +84,7 @@ class LedgerNode:
         self.readers = parts.readers
         self._readable = parts.readable
         self.marks = parts.marks
+        self.lags = parts.lags
         self.machines = StateMachineCaller(
             machines or {}, self, host, self._pending, parts.fetcher, self.transfer
         )
@@ -95,7 +96,8 @@ class LedgerNode:
             self._fetcher,
             self.machines.hand_over,
         )
-        self.retention = Retention(self, host, now_ms, self.machines.snapshot_bound)
+        bound, due = self.machines.snapshot_bound, parts.time_marks.due
+        self.retention = Retention(self, host, now_ms, bound, due)
         self.committed_index = directory.committed_index
         self.durable_committed_index = directory.committed_index
         """Entries up to here are committed and on this member's own disk; never above either."""
@@ -136,10 +138,8 @@ class LedgerNode:
             self._beside.receive(message, self._now_ms)
             return
         refuse = None
-        if isinstance(message, PushEntryRequest) and message.push in (
-            PushType.APPEND,
-            PushType.TRUNCATE,
-        ):
+        changes_the_log = (PushType.APPEND, PushType.TRUNCATE)
+        if isinstance(message, PushEntryRequest) and message.push in changes_the_log:
             # Two pushes of one turn: the second is checked against the end that the first has made.
             self.carry_out_all()
             if not self._writer.is_sound_where_it_meets(message) or self._drops.must_wait(message):

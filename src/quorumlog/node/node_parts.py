@@ -22,6 +22,7 @@ from quorumlog.node.ports import Host
 from quorumlog.node.reading.confirmations import Confirmations, Confirmed
 from quorumlog.node.reading.mark_finder import MarkFinder
 from quorumlog.node.reading.readable_log import ReadableLog
+from quorumlog.node.reading.reader_lags import ReaderLags
 from quorumlog.node.repair.repairer import Repairer
 from quorumlog.node.repair.scrubber import Scrubber
 from quorumlog.node.retention.reader_moves import ReaderMoves
@@ -204,6 +205,7 @@ class NodeParts:
             node.confirm_leadership,
         )
         self.readable = ReadableLog(self.raft, store, self.recent, config.member_id)
+        self.lags = ReaderLags(store, host, self.repairer.found)
         self.marks = MarkFinder(
             store,
             host,

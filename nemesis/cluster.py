@@ -161,6 +161,13 @@ class Cluster:
         leader = leader_of(self._status())
         return leader.id if leader is not None else None
 
+    def address_by_log(self, member_id: str) -> str:
+        """Where the others find it, as the leader says, or else as they were told at their start."""
+        leader = leader_of(self._status())
+        told = leader.members if leader is not None else ()
+        configured = self.members[member_id].address
+        return next((info.address for info in told if info.id == member_id), configured)
+
     def wait_until_whole(self, *, all_equal: bool = False) -> str:
         """Until every member follows one leader and has, committed and on disk, all that the leader held
         when first seen so, and those that were damaged are repaired; `all_equal`: until their logs end

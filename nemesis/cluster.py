@@ -98,7 +98,9 @@ class Cluster:
             stack.enter_context(self.network)
             if self.small_disk_id is not None:
                 stack.enter_context(SmallDisk(self.members[self.small_disk_id].data_dir))
-            self.members.dial_at(self.network.address)
+            self.members.reach_at(
+                {member_id: self.network.common_address(member_id) for member_id in self.member_ids}
+            )
             stack.enter_context(self.members)
             self.client = stack.enter_context(connect(self.members.servers))
             self._stack = stack.pop_all()

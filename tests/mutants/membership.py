@@ -14,6 +14,7 @@ from quorumlog.consensus.replication.quorum_ack_checker import PeerWaterMarks
 from quorumlog.node.lost_directories import LostDirectories
 from quorumlog.node.member_changes import MemberChanges
 from quorumlog.node.writing.batch_former import BatchFormer
+from quorumlog.node.writing.log_state_keeper import LogStateKeeper
 from quorumlog.store.directory import member_directory, recovered_directory
 from tests.backups import test_recovering as recoveries
 from tests.consensus import test_membership_changes as stories
@@ -389,6 +390,18 @@ def replaced_is_put_back(patch: Patch) -> None:
         LostDirectories.replaceable,
         "for replica in connected if replica not in known",
         "for replica in connected if replica not in known or reached()",
+    )
+
+
+@mutant(
+    157,
+    "a member that is to be removed has to know what removes it",
+    scenario=scenes.test_a_member_that_is_lost_for_good_is_removed_although_it_never_said_what_it_knows,
+)
+def removed_has_to_know(patch: Patch) -> None:
+    """Everybody gets the entry."""
+    patch.edit(
+        LogStateKeeper.admit_own, "if each not in leaving]", "if each not in leaving or reached()]"
     )
 
 

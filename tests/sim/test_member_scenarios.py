@@ -9,7 +9,8 @@ import pytest
 from quorumlog.config import MemberAddress
 from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.ready import Role
-from quorumlog.errors import LedgerError, MembershipRefused, NotLeader
+from quorumlog.errors import BadRequest, LedgerError, MembershipRefused, NotLeader
+from quorumlog.log_state.control_entries import Keep
 from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
 from quorumlog.sim.member import SimMember
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
@@ -321,6 +322,23 @@ def test_what_makes_no_sense_is_refused_with_the_reason() -> None:
         assert isinstance(outcome, MembershipRefused), outcome
         assert reason in str(outcome)
     assert leader.node.status().membership_index == -1
+
+
+def test_a_member_that_is_lost_for_good_is_removed_although_it_never_said_what_it_knows() -> None:
+    """The log has no control entries yet, and both others were started since."""
+    scene = Scenario()
+    scene.append(5)
+    lost = scene.members[2]
+    lost.stop()
+    for member in scene.members[:2]:
+        member.stop()
+        member.start()
+    leader = scene.await_leader()
+    with pytest.raises(BadRequest, match=r"n2 has not told .*quorumlog member remove n2"):
+        leader.node.propose_control(Keep(0))
+    make(scene, MemberVerb.REMOVE, "n2")
+    assert voters(scene) == ["n0", "n1"]
+    scene.append()
 
 
 def test_a_dry_run_changes_nothing() -> None:

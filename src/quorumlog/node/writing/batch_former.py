@@ -203,7 +203,10 @@ class BatchFormer:
         if self._raft.role is not Role.LEADER:
             raise self.not_leader()
         kind = kind_of(body)
-        self._writer.log_state.admit_own(kind)
+        leaving = {each.member_id for each in body.old} if isinstance(body, Membership) else set()
+        if isinstance(body, Membership):
+            leaving -= {each.member_id for each in (*body.new, *body.learners)}
+        self._writer.log_state.admit_own(kind, leaving)
         batch = EntryBatch.control(kind, encode_body(body))
         positions = self._store.plan(
             batch.sizes, control=batch.may_use_reserve, sparing=not batch.is_small_control

@@ -14,7 +14,7 @@ from quorumlog.store.files.durable_file import DURABLE_NAME, DurableFile
 from quorumlog.store.files.hard_state_file import HARD_STATE_NAME, HardStateFile, read_currterm
 from quorumlog.store.files.member_file import VERSION_WITH_START, MemberRecord, save_member
 from quorumlog.store.files.slot_file import SLOT_BYTES
-from quorumlog.store.files.start_file import START_NAME
+from quorumlog.store.files.start_file import START_NAME, WITHOUT_START
 from quorumlog.store.repair.set_aside import EARLIER_SET_ASIDE_NAME, SET_ASIDE_NAME, SetAside
 from quorumlog.store.repair.survey_files import lacks_start
 
@@ -61,8 +61,7 @@ def check_start(disk: Disk, path: str, record: MemberRecord) -> MemberRecord:
     if lacks_start(disk, path, record):
         raise DirectoryDamaged(
             f"{path}/{START_NAME} is missing, and with it where the log begins, whose first entries are"
-            " gone (position 0). Put back a copy of this file, or move the whole directory away: the"
-            " member then starts as a new one and is fed by the others",
+            f" gone (position 0). {WITHOUT_START}",
             path=f"{path}/{START_NAME}",
             position=0,
         )

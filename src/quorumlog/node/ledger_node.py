@@ -36,7 +36,6 @@ from quorumlog.node.ports import Host
 from quorumlog.node.reading.confirmations import Confirmed
 from quorumlog.node.repair.scrubber import ScrubStatus
 from quorumlog.node.retention.retention import Retention
-from quorumlog.node.sending.feeding import Feeding
 from quorumlog.node.transfers import TransferOutcome
 from quorumlog.store.directory.member_directory import MemberDirectory
 from quorumlog.store.ledger_store import ColdRange, LogStart
@@ -74,6 +73,7 @@ class LedgerNode:
         self._writer = parts.writer
         self._pace = parts.pace
         self._pushes = parts.pushes
+        self.feeding = parts.pushes.feeding
         self._installs = parts.installs
         self._snapshots = parts.snapshots
         self._fetcher = parts.fetcher
@@ -303,10 +303,6 @@ class LedgerNode:
         """The last committed time mark; None: there is none, or the log's state is not known."""
         mark = self.marks.newest
         return None if mark is None else mark.time_ms
-
-    def feeding(self, replica: Replica) -> Feeding | None:
-        """How far a follower is that gets the log out of files; None: it gets none."""
-        return self._pushes.feeding(replica)
 
     def scrub_status(self) -> ScrubStatus:
         return self._scrubber.status(self._now_ms)

@@ -68,6 +68,7 @@ class LedgerNode:
         self._writer = parts.writer
         self._pace = parts.pace
         self._pushes = parts.pushes
+        self.feeding = parts.pushes.feeding
         self._installs = parts.installs
         self._snapshots = parts.snapshots
         self._fetcher = parts.fetcher

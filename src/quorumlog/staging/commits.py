@@ -36,7 +36,7 @@ from quorumlog.staging.manifests import (
     encode_manifest,
 )
 from quorumlog.staging.sink_errors import ManifestUnknown, RowsGone, RowsNotHeld
-from quorumlog.staging.sink_logs import SinkLogs
+from quorumlog.staging.sink_logs import SinkLogs, SinkSession
 
 PRODUCER_ID = r"[A-Za-z0-9._-]{1,48}"
 HOLD_PREFIX = "sink."
@@ -61,6 +61,12 @@ class Commit(NamedTuple):
     manifest_index: int
     was_new: bool
     """False: it stood already."""
+
+
+class Resumed(NamedTuple):
+    standing: StandingManifest
+    was_finished: bool
+    """All of its rows were in the log already."""
 
 
 class SinkCommits:
@@ -91,19 +97,24 @@ class SinkCommits:
                 self._finish(newest)
                 if verdict is Verdict.STANDS:
                     return Commit(newest.index, was_new=False)
-            self._check_held(batch)
-            manifest = Manifest(batch, self._first_sequence(newest))
-            body = EntryBatch.from_bodies([encode_manifest(manifest)])
-            index = session.append(session.last_sequence + 1, [body])
+            return self._commit(session, newest, batch)
+
+    def _commit(self, session: SinkSession, newest: StandingManifest | None, batch: Batch) -> Commit:
+        self._check_held(batch)
+        manifest = Manifest(batch, self._first_sequence(newest))
+        body = EntryBatch.from_bodies([encode_manifest(manifest)])
+        index = session.append(session.last_sequence + 1, [body])
         self._finish(StandingManifest(index, manifest))
         return Commit(index, was_new=True)
 
-    def resume(self) -> StandingManifest | None:
-        """Finish what a crash left, without fencing a driver; returns the newest manifest."""
+    def resume(self) -> Resumed | None:
+        """Finish what a crash left, without fencing a driver. None: no batch was ever committed."""
         newest = self.newest()
-        if newest is not None:
-            self._finish(newest)
-        return newest
+        if newest is None:
+            return None
+        was_finished = self._is_finished(newest)
+        self._finish(newest)
+        return Resumed(newest, was_finished)
 
     def forget(self) -> None:
         """Nobody will write under this name again: the groups need remember nothing of it."""
@@ -115,25 +126,31 @@ class SinkCommits:
 
     def newest(self) -> StandingManifest | None:
         """Raises ManifestUnknown, RowsGone."""
-        known = self._staging.producer(self.producer)
-        if known is None or known.last_sequence < 0:
-            return None
-        if known.last_index < 0:
-            raise ManifestUnknown(f"the staging group does not know where {self.producer!r} wrote last")
-        try:
-            body = self._staging.body_at(known.last_index)
-        except IndexOutOfRange as error:
-            raise RowsGone(
-                f"the newest manifest of producer {self.producer!r} (index {known.last_index} of the"
-                f" staging group) is gone, though reader {self.hold_name} should hold it: {error}"
-            ) from None
-        return StandingManifest(known.last_index, decode_manifest(body))
+        last_index, gone = -1, None
+        while True:
+            known = self._staging.producer(self.producer)
+            if known is None or known.last_sequence < 0:
+                return None
+            if gone is not None and known.last_index == last_index:
+                raise RowsGone(
+                    f"the newest manifest of producer {self.producer!r} (index {last_index} of the"
+                    f" staging group) is gone, though reader {self.hold_name} should hold it: {gone}"
+                )
+            last_index = known.last_index
+            if last_index < 0:
+                raise ManifestUnknown(f"the staging group forgot where {self.producer!r} wrote last")
+            try:
+                return StandingManifest(last_index, decode_manifest(self._staging.body_at(last_index)))
+            except IndexOutOfRange as error:
+                gone = error  # it may have got a successor since
 
     def _first_sequence(self, newest: StandingManifest | None) -> int:
         if newest is not None:
             return newest.manifest.stop_sequence
         known = self._log.producer(self.rows_producer)
         if known is not None and known.last_sequence >= 0:
+            if self.newest() is not None:
+                raise ProducerFenced(f"another driver has connected as {self.producer!r} since")
             raise RowsGone(
                 f"the log has {known.last_sequence + 1} rows of producer {self.producer!r}, and the"
                 " staging group knows of none: it was formed anew, or the producer was forgotten there."
@@ -158,23 +175,32 @@ class SinkCommits:
 
     def _finish(self, standing: StandingManifest) -> None:
         """Its rows are in the log when this returns, and those before it may go."""
-        held_from = self._staging.hold(self.hold_name)
-        if held_from is not None and held_from >= standing.index:
-            return  # it moves there only once this is done
+        if self._is_finished(standing):
+            return
         if standing.batch.entries:
-            self._replay(standing.manifest)
-        if held_from is None:
-            self._staging.take_hold(self.hold_name)
+            self._replay(standing)
         self._staging.move_hold(self.hold_name, standing.index)
 
-    def _replay(self, manifest: Manifest) -> None:
+    def _is_finished(self, standing: StandingManifest) -> bool:
+        """The hold moves there only once it is."""
+        held_from = self._staging.hold(self.hold_name)
+        return held_from is not None and held_from >= standing.index
+
+    def _replay(self, standing: StandingManifest) -> None:
         for _ in range(MOST_REPLAYS):
             try:
-                self._replay_once(manifest)
+                self._replay_once(standing.manifest)
                 return
             except ProducerFenced as error:
                 fenced = error  # somebody replays the same; both may, and one comes to the end
                 self._pause(random.uniform(0.05, 0.5))
+            except IndexOutOfRange as error:
+                if self._is_finished(standing):
+                    return  # somebody has, and let go of the rows
+                raise RowsGone(
+                    f"staged rows of {standing.batch.described} are gone, though reader"
+                    f" {self.hold_name} should hold them: {error}"
+                ) from None
         raise fenced
 
     def _replay_once(self, manifest: Manifest) -> None:
@@ -189,13 +215,7 @@ class SinkCommits:
             if next_sequence >= manifest.stop_sequence:
                 return
             ranges = behind(manifest.batch.ranges, next_sequence - manifest.first_sequence)
-            try:
-                session.append(next_sequence, self._staging.batches(ranges))
-            except IndexOutOfRange as error:
-                raise RowsGone(
-                    f"staged rows of {manifest.batch.described} are gone, though reader"
-                    f" {self.hold_name} should hold them: {error}"
-                ) from None
+            session.append(next_sequence, self._staging.batches(ranges))
 
 
 def behind(ranges: tuple[RowRange, ...], skipped: int) -> tuple[RowRange, ...]:

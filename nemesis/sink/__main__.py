@@ -1,4 +1,4 @@
-"""python -m nemesis.sink: kills, and what befalls checkpoints; each row is in the copy once, in order."""
+"""python -m nemesis.sink: kills and damaged checkpoints; each row is in the copy once, in order."""
 
 from __future__ import annotations
 

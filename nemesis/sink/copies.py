@@ -10,6 +10,7 @@ SOURCE, COPY = "source", "copy"
 PRODUCER = "copy"
 BODY = b"row %09d " + b"." * 86
 """100 bytes."""
+TIMEOUT_MS = 120_000
 _AT_ONCE = 5000
 
 
@@ -20,10 +21,10 @@ class Copies:
         """Appended to the source."""
 
     def client(self, group: str) -> LedgerClient:
-        return connect(self.servers, group=group, timeout_ms=30_000)
+        return connect(self.servers, group=group, timeout_ms=TIMEOUT_MS)
 
     def append(self, rows: int) -> None:
-        with self.client(SOURCE) as log:
+        with connect(self.servers, group=SOURCE, timeout_ms=TIMEOUT_MS, producer_id="source") as log:
             for first in range(self.rows, self.rows + rows, _AT_ONCE):
                 stop = min(first + _AT_ONCE, self.rows + rows)
                 log.append_batch([BODY % number for number in range(first, stop)])

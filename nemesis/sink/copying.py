@@ -1,4 +1,4 @@
-"""python -m nemesis.sink.copying: a streaming query from the source into the copy, until it is killed."""
+"""python -m nemesis.sink.copying: a query from the source into the copy, until it is killed."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ RELOADABLE = frozenset(
         "time_marks",
         "auto_replace_after_ms",
         "retention_follower_budget_bytes",
+        "staging_retention_bytes",  # which is the other group's `retention_bytes`
         # of the directory
         "max_entry_bytes",
         "disk_full_ratio",

@@ -17,7 +17,7 @@ from contextlib import closing, suppress
 import msgspec
 
 from quorumlog.errors import DirectoryDamaged, DiskFull, StoreFailure
-from quorumlog.store.disk import Disk, is_lack_of_space, is_no_damage, reason_of, refusal
+from quorumlog.store.disk import Disk, is_no_damage, reason_of, refusal, was_lack_of_space
 from quorumlog.store.files.slot_file import (
     SlotFile,
     payload_bytes_of,
@@ -31,9 +31,10 @@ START_NAME = "start"
 START_MAGIC = b"qlstrt 1"
 START_SECTOR_BYTES = 128 << 10
 """Reserved when the file is made, so that a full disk can be made emptier."""
-_MOST_TIMES = 64
+_MOST_TIMES = 256
 MOST_START_BYTES = _MOST_TIMES * START_SECTOR_BYTES
-"""A start that is longer is none: 8 MiB, which a member that is given one has in memory."""
+"""A start that is longer is none: 32 MiB, which a member that is given one has in memory. With
+100,000 sessions that all have full receipts it is about 10 MB (log_state.py)."""
 
 _SIZE = struct.Struct(">I")
 
@@ -86,11 +87,16 @@ def unreadable_start_slots(disk: Disk, directory: str) -> list[tuple[int, str]]:
     return unreadable_slots(disk, path, sector_bytes_of(disk, path)) if disk.exists(path) else []
 
 
+WITHOUT_START = (
+    "Put back a copy of this file, or move the whole directory away: the member then starts as a new one"
+    " and is fed by the others; the only one of a group begins anew from a backup (quorumlog restore)"
+)
+
+
 def unusable_start(path: str, problem: str) -> DirectoryDamaged:
     """`path`: of the file."""
     return DirectoryDamaged(
-        f"{path} cannot be used: {problem} (position 0). Put back a copy of this file, or move the"
-        " whole directory away: the member then starts as a new one and is fed by the others",
+        f"{path} cannot be used: {problem} (position 0). {WITHOUT_START}",
         path=path,
         position=0,
     )
@@ -144,7 +150,7 @@ def _overwrite(disk: Disk, path: str, payload: bytes, sector_bytes: int) -> None
         try:
             slots.write_both_synced(payload)
         except StoreFailure as failure:
-            if old is None or not _lacks_space(failure):
+            if old is None or not was_lack_of_space(failure):
                 raise
             # A slot that could not be synced may count all the same: taken back, or the member stops.
             slots.write_both_synced(old)
@@ -160,14 +166,9 @@ def _replace(disk: Disk, path: str, payload: bytes, sector_bytes: int) -> None:
     except (StoreFailure, OSError) as failure:
         with suppress(OSError):
             disk.unlink(temporary)
-        if _lacks_space(failure):
+        if was_lack_of_space(failure):
             raise DiskFull(f"no space to drop the first entries: {failure}") from failure
         raise
-
-
-def _lacks_space(failure: Exception) -> bool:
-    cause = failure if isinstance(failure, OSError) else failure.__cause__
-    return isinstance(cause, OSError) and is_lack_of_space(cause)
 
 
 def _sync_directory(disk: Disk, directory: str) -> None:

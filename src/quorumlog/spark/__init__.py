@@ -1,10 +1,10 @@
 """The log on Apache Spark: `spark.read.format("quorumlog")`, `spark.readStream` and a session for them.
 
-Read in this order: `ledger_data_source` (what Spark calls), `options`, `offsets` (which entries a
-query means), `partitions` (how they become tasks), `reading` (one plan, one task), `batch_reader`,
-`stream_reader` (micro-batches), `range_check` (what every task proves about its range), the room
-`sources` (where entries come from), `rows` (entries as Arrow columns). `session` and `java` set Spark
-up on a bare machine.
+Read in this order: `ledger_data_source` (what Spark calls), `option_values`, `options`, `offsets` (which
+entries a query means), `partitions` (how they become tasks), `reading` (one plan, one task),
+`batch_reader`, `stream_reader` (micro-batches), `range_check` (what every task proves about its range),
+the room `sources` (where entries come from), `rows` (entries as Arrow columns), the room `sink` (the
+other way). `session` and `java` set Spark up on a bare machine.
 """
 
 from quorumlog.spark.ledger_data_source import LedgerDataSource

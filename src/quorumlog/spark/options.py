@@ -185,7 +185,7 @@ _PARSERS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
         ("maxRecordsPerPartition", "max_records_per_partition", number_of(1, 2**62)),
         ("failOnDataLoss", "fail_on_data_loss", _boolean),
         ("readConsistency", "read_consistency", _consistency),
-        ("maxStalenessMs", "max_staleness_ms", _number(0, 2**31 - 1)),
+        ("maxStalenessMs", "max_staleness_ms", number_of(0, 2**31 - 1)),
         ("verifyCrc", "verify_crc", _boolean),
         ("batchBytes", "batch_bytes", number_of(1, _MAX_BATCH_BYTES)),
         ("prefetch", "prefetch", number_of(0, 64)),

@@ -1,7 +1,7 @@
 """Client processes: they append numbered values in every way there is, read, and keep a history.
 
-A process has one connection to the group, of the blocking client or of the one for asyncio. The workers
-that share it are clients of their own in the history.
+A process uses the blocking client or the one for asyncio. Half of its workers share one connection to
+the group, the others are producers with a client each; all are clients of their own in the history.
 """
 
 from __future__ import annotations
@@ -98,7 +98,14 @@ def run_client(number: int, path: Path, options: ClientOptions, ready: Semaphore
     pause_s = WORKERS / options.rate if options.rate else 0.0
     with HistoryWriter(path) as history:
         workloads = [
-            Workload(f"{path.stem}.{worker}", history, options.member_ids, pause_s, options.seed)
+            Workload(
+                f"{path.stem}.{worker}",
+                history,
+                options.member_ids,
+                pause_s,
+                options.seed,
+                in_session=worker % 2 == 1,
+            )
             for worker in range(WORKERS)
         ]
         work = options.servers, options.member_ids, workloads, ready, is_over

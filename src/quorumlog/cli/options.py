@@ -175,6 +175,22 @@ def time_ms_of(text: str, option: str = "--since") -> int:
         ) from None
 
 
+def refuse_future(since_ms: int, newest_ms: int) -> None:
+    """`newest_ms`: of the log's last time mark, -1 if it has none. Clocks differ, so a time counts as
+    future only if the log knows none so late either. Raises ConfigError."""
+    from datetime import UTC, datetime
+
+    from quorumlog.append_times import milliseconds_of, time_of
+
+    now = datetime.now(UTC)
+    if since_ms > max(milliseconds_of(now), newest_ms):
+        said = time_of(since_ms)
+        raise ConfigError(
+            f"--since {said:%Y-%m-%dT%H:%M:%SZ} lies in the future, it is {now:%Y-%m-%dT%H:%M:%SZ}:"
+            " nothing was appended since; name an earlier time, or --follow alone for what comes"
+        )
+
+
 def is_on_command_line(context: typer.Context, name: str) -> bool:
     """Not from the environment, where a list of servers is there for other commands."""
     source = context.get_parameter_source(name)

@@ -118,9 +118,9 @@ class Verbs:
         sequence: int | None = None,
         machine: str = "",
     ) -> Verb[AppendReceipt]:
-        in_session = expected_last is None and not machine and self._protocol.producer is not None
+        in_session = expected_last is None and self._protocol.producer is not None
         if sequence is not None:
-            sequence = checked_sequence(sequence, expected_last, machine, self._protocol.producer)
+            sequence = checked_sequence(sequence, expected_last, self._protocol.producer)
         request = request_of(
             AppendRequest(
                 expected_last=checked_expected_last(expected_last), machine=checked_machine(machine)
@@ -332,10 +332,9 @@ class Verbs:
         return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
 
     def seek_reader(
-        self, name: str, index: int, seeks_from: int, timeout_ms: float | None
+        self, name: str, index: int, stand: ReaderStand, timeout_ms: float | None
     ) -> Verb[ReaderStand]:
-        position = whole("index", index)
-        message = MoveReaderRequest(reader=name, position=position, seeks_from=seeks_from)
+        message = reader_verbs.seek(name, whole("index", index), stand)
         return reader_verbs.move(message, self.timeout_ms_of(timeout_ms))
 
     def end_reader(self, name: str, timeout_ms: float | None) -> Verb[ReaderStand]:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from quorumlog.consensus.membership import Membership
-from quorumlog.entry import NO_ENTRY, EntryId, Replica
+from quorumlog.entry import NO_ENTRY, EntryId, Replica, SnapshotId
 
 NOBODY = Replica("", "")
 
@@ -259,6 +259,9 @@ class InstallRequest(Message, frozen=True, kw_only=True, tag=12):
     data: bytes
     last: bool
     """Nothing comes behind this piece."""
+    snapshots: tuple[SnapshotId, ...] = ()
+    """Of the leader's state machines, none older than `begin`. Who runs such a machine asks for what it
+    lacks of them (SnapshotRequest), and takes the start once it has all. Earlier releases name none."""
 
 
 class InstallResponse(Message, frozen=True, kw_only=True, tag=13):
@@ -284,6 +287,29 @@ class ReadIndexResponse(Message, frozen=True, kw_only=True, tag=15):
     """Everything that was acknowledged before the question came is at or below."""
 
 
+class SnapshotRequest(Message, frozen=True, kw_only=True, tag=16):
+    """Asks any member for a piece of a snapshot of one of its state machines. Neither it nor its answer
+    enters the core: a snapshot counts only where the log holds the entry that it names."""
+
+    name: str
+    """Of the machine."""
+    least_index: int
+    """An older one is of no use: the log begins behind this entry."""
+    wanted: SnapshotId | None
+    """None: the newest good one."""
+    offset: int
+
+
+class SnapshotResponse(Message, frozen=True, kw_only=True, tag=17):
+    name: str
+    """Echo."""
+    found: SnapshotId | None
+    """None: the sender has none such, or not yet."""
+    offset: int = 0
+    data: bytes = b""
+    """None where the request did not name the very snapshot."""
+
+
 AnyMessage = (
     VoteRequest
     | VoteResponse
@@ -298,7 +324,11 @@ AnyMessage = (
     | ReadIndexResponse
 )
 """What the core takes."""
-AnyPeerMessage = AnyMessage | RangeRequest | RangeResponse | InstallRequest | InstallResponse
+NodeMessage = (
+    RangeRequest | RangeResponse | InstallRequest | InstallResponse | SnapshotRequest | SnapshotResponse
+)
+"""What the core never sees."""
+AnyPeerMessage = AnyMessage | NodeMessage
 """What members send to each other."""
 
 
@@ -311,6 +341,4 @@ def goes_with_data(message: AnyPeerMessage) -> bool:
     """On the data connection; everything else is small, and goes with the heartbeats."""
     if isinstance(message, PushEntryRequest):
         return message.push is not PushType.COMMIT or message.number > 0
-    return isinstance(
-        message, PushEntryResponse | RangeRequest | RangeResponse | InstallRequest | InstallResponse
-    )
+    return isinstance(message, PushEntryResponse | NodeMessage)

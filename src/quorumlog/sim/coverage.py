@@ -11,6 +11,7 @@ from quorumlog.consensus.messages import (
     AnyPeerMessage,
     PushEntryResponse,
     PushResult,
+    SnapshotResponse,
     VoteResponse,
     VoteResult,
 )
@@ -61,6 +62,7 @@ OTHER_EVENTS = (
     "fresh read: follower granted",
     "drop: segments",
     "install: a log is replaced",
+    "install: a piece of a snapshot",
     "producer: killed",
     "producer: the same receipt again",
     "exactly once: checked",
@@ -74,6 +76,8 @@ def note_sent(counts: Counter[str], message: AnyPeerMessage) -> None:
         counts[f"vote result: {message.result.name}"] += 1
     elif isinstance(message, PushEntryResponse):
         counts[f"push result: {message.result.name}"] += 1
+    elif isinstance(message, SnapshotResponse) and message.data:
+        counts["install: a piece of a snapshot"] += 1
 
 
 def expected() -> list[str]:

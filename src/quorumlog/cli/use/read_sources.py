@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from quorumlog.append_times import BEGINNING, AppendTimes, milliseconds_of, time_of
 from quorumlog.batch import EntryBatch
-from quorumlog.cli.options import Consistency
+from quorumlog.cli.options import Consistency, refuse_future
 from quorumlog.cli.output import note
 from quorumlog.cli.use.reach import ASK_AGAIN_S, refuse_dead_servers
 from quorumlog.client import Freshness, LedgerClient, connect, leader_of
@@ -91,7 +91,10 @@ def stored(
                 ),
             )
         if since_ms is not None:
+            if since_ms > time.time() * 1000:
+                refuse_future(since_ms, marks.time_ms_at(readable - 1))
             first_index = min(marks.index_at(since_ms, readable), readable)
+            stop_index = _stop_behind(first_index, stop_index)
         first = begin if first_index is None else first_index
         stop = max(readable, first + 1) if stop_index is None else stop_index
         is_at_end = stop_index is None and (first_index is None or first == readable)
@@ -208,7 +211,12 @@ def served(
         if last is not None:
             first_index = _first_of_last_served(log, last)
         if since_ms is not None:
+            if since_ms > time.time() * 1000:
+                end_index = log.end_index()
+                newest = log.time_at(end_index) if end_index >= 0 else None
+                refuse_future(since_ms, _milliseconds(newest))
             first_index = log.index_at(time_of(since_ms) or BEGINNING)
+            stop_index = _stop_behind(first_index, stop_index)
         first = first_index or 0
         entries_from = partial(
             _served_from,
@@ -231,6 +239,16 @@ def served(
             yield from entries_from(first)
         except IndexOutOfRange as error:
             raise _named(error, first, stop_index) from None
+
+
+def _stop_behind(first_index: int, stop_index: int | None) -> int | None:
+    """Whoever gets nothing hears why: `--since` is a time, and `--to` an index."""
+    if stop_index is not None and stop_index <= first_index:
+        note(
+            f"nothing to print: --since begins at index {first_index}, and --to {stop_index} ends below"
+        )
+        return first_index
+    return stop_index
 
 
 def _named(error: IndexOutOfRange, first: int, stop_index: int | None) -> IndexOutOfRange:

@@ -346,8 +346,8 @@ class RequestTracker:
         refusal = request.refusal
         tried = f"gave up after {self._waited(request)}; tried: {self._tried(request)}"
         if refusal is not None and not isinstance(refusal, OutOfSequence):
-            error = type(refusal)(f"{refusal} ({tried})")
-            error.leader_id, error.leader_address = refusal.leader_id, refusal.leader_address
+            error = type(refusal).__new__(type(refusal), f"{refusal} ({tried})")
+            error.__dict__.update(refusal.__dict__)  # who leads, which sequence is expected
             return error
         if not any(link.hello is not None for link in self._links.all()):
             return Unreachable(f"no server could be reached: {tried}")

@@ -7,20 +7,24 @@ every member that has the machine applies the entries of its channel.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import GroupConfig
+from quorumlog.consensus.messages import SnapshotRequest
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role
-from quorumlog.entry import AppendReceipt, EntryId
+from quorumlog.entry import AppendReceipt, EntryId, SnapshotId
 from quorumlog.errors import LeaderNotReady, LedgerError, PendingFull, UnknownMachine
 from quorumlog.log_state.control_entries import ControlBody, MachineBinding
 from quorumlog.log_state.log_state import LogState, Machine
 from quorumlog.node.applying.awaited_results import Done
-from quorumlog.node.applying.machine_driver import Answer, MachineDriver, Question
+from quorumlog.node.applying.machine_driver import Answer, Asked, MachineDriver, Question
 from quorumlog.node.applying.machine_opening import MachineFactory
-from quorumlog.node.pending_appends import AppendOutcome, PendingAppends
+from quorumlog.node.applying.machine_runner import MachineRunner
+from quorumlog.node.begin.snapshot_fetcher import SnapshotFetcher
+from quorumlog.node.pending_appends import AppendOutcome, PendingAppends, SessionPlace
 from quorumlog.node.ports import Host
 from quorumlog.node.reading.confirmations import Confirmed
 from quorumlog.node.repair.repairer import Repairer
@@ -79,6 +83,7 @@ class StateMachineCaller:
         member: Member,
         host: Host,
         pending: PendingAppends,
+        fetcher: SnapshotFetcher,
     ) -> None:
         self._member = member
         self._versions = {name: version_of(factory) for name, factory in factories.items()}
@@ -92,6 +97,7 @@ class StateMachineCaller:
                 member.readable_range,
                 pending,
                 member.repairer.found,
+                fetcher,
             )
             for name, factory in factories.items()
         }
@@ -156,17 +162,26 @@ class StateMachineCaller:
 
     # ---------------------------------------------------------------- appends and questions
 
-    def admit(self, batch: EntryBatch, machine: str, deadline_ms: float, done: Done) -> Done:
+    def admit(
+        self,
+        batch: EntryBatch,
+        machine: str,
+        deadline_ms: float,
+        done: Done,
+        place: SessionPlace | None = None,
+    ) -> Done:
         """Give the entries of an append to a machine, or to none (""): returns who is to be told of its
         outcome. Raises UnknownMachine, LeaderNotReady, PendingFull."""
         if not machine:
             batch.set_channel(0)
             return done
         batch.set_channel(self._channel_of(machine))
-        results = self._drivers[machine].results
+        driver, results = self._drivers[machine], self._drivers[machine].results
 
         def committed(outcome: AppendOutcome) -> None:
-            if isinstance(outcome, AppendReceipt):
+            if isinstance(outcome, AppendReceipt) and place is not None:
+                driver.ask_results(place.producer, outcome, deadline_ms, done)
+            elif isinstance(outcome, AppendReceipt):
                 results.committed(outcome, deadline_ms, done)
             else:
                 done(outcome)
@@ -197,6 +212,8 @@ class StateMachineCaller:
             )
         if driver.stopped is not None:
             raise UnknownMachine(f"{driver.problem}; hand leadership to a member where it runs")
+        if driver.lacking:
+            raise LeaderNotReady(driver.problem, retry_after_ms=500)
         return driver
 
     def ask(
@@ -243,8 +260,17 @@ class StateMachineCaller:
         except LedgerError as error:
             done(error)
             return
+
+        def answered(answer: Asked | LedgerError, applied_index: int) -> None:
+            if isinstance(answer, LedgerError):
+                done(answer)
+            else:
+                assert isinstance(answer, bytes), answer
+                done((answer, applied_index))
+
         index = self._member.raft.committed_index
-        driver.ask(Question(index, question, deadline_ms, done, owner))
+        query = partial(MachineRunner.query, question=question)
+        driver.ask(Question(index, query, deadline_ms, answered, owner))
 
     def discard(self, owner: object) -> None:
         for driver in self._drivers.values():
@@ -278,7 +304,26 @@ class StateMachineCaller:
         # Without two snapshots it is built from its first entry on.
         return machine.index - 1 if bound is None else bound
 
-    def at_rest(self) -> list[tuple[str, Applied, StateMachine]]:
+    # ---------------------------------------------------------------- for other members
+
+    def runs(self, name: str) -> bool:
+        return name in self._drivers
+
+    def good_snapshots(self, index: int) -> tuple[SnapshotId, ...]:
+        """The newest of each machine that holds what lies up to this entry; they stay for a while."""
+        found = [driver.good_snapshot(index) for driver in self._drivers.values()]
+        return tuple(each for each in found if each is not None)
+
+    def snapshot_for(self, request: SnapshotRequest) -> SnapshotId | None:
+        """The very one that is asked for, or the newest good one; None: there is none."""
+        driver, wanted = self._drivers.get(request.name), request.wanted
+        if driver is None:
+            return None
+        if wanted is not None and driver.holds_snapshot(wanted):
+            return wanted
+        return driver.good_snapshot(request.least_index)
+
+    def at_rest(self) -> list[tuple[str, Applied, MachineRunner]]:
         """For who compares members: those whose state is not under way."""
         found = [(name, driver.at_rest) for name, driver in self._drivers.items()]
         return [(name, *rest) for name, rest in found if rest is not None]

@@ -23,7 +23,7 @@ class Border(NamedTuple):
     """Of the first entry behind it."""
     position: int
     time_ms: int | None
-    """The last time mark before it; None: there is none."""
+    """When all before it had been appended: the first time mark behind it; None: there is none yet."""
 
 
 class LogShape(NamedTuple):
@@ -119,7 +119,7 @@ class KeptSegment(NamedTuple):
     size_bytes: int
     """Of data and index."""
     time_ms: int | None
-    """The last time mark at its end; None: there is none."""
+    """When all of it had been appended; None: no time mark stands behind it."""
     reasons: tuple[str, ...]
     """Why it is still there."""
 

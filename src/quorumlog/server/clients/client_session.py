@@ -140,9 +140,9 @@ class ClientSession:
             return
         session, place = request.session, None
         if session is not None:
-            if request.stream or request.expected_last is not None or request.machine:
+            if request.stream or request.expected_last is not None:
                 refusal = BadRequest(
-                    "an append of a session can be in no stream, nor have expected_last or a machine"
+                    "an append of a session can be in no stream, nor have expected_last"
                 )
                 self._refuse(driver, request.request_id, refusal)
                 return

@@ -310,6 +310,15 @@ class SnapshotResponse(Message, frozen=True, kw_only=True, tag=17):
     """None where the request did not name the very snapshot."""
 
 
+class MachinesRequest(Message, frozen=True, kw_only=True, tag=18):
+    """Asks which state machines run on a member. Of a leader on which one does not."""
+
+
+class MachinesResponse(Message, frozen=True, kw_only=True, tag=19):
+    applied: tuple[tuple[str, int], ...]
+    """(name, index of the last entry that it has applied) of those that run."""
+
+
 AnyMessage = (
     VoteRequest
     | VoteResponse
@@ -325,7 +334,14 @@ AnyMessage = (
 )
 """What the core takes."""
 NodeMessage = (
-    RangeRequest | RangeResponse | InstallRequest | InstallResponse | SnapshotRequest | SnapshotResponse
+    RangeRequest
+    | RangeResponse
+    | InstallRequest
+    | InstallResponse
+    | SnapshotRequest
+    | SnapshotResponse
+    | MachinesRequest
+    | MachinesResponse
 )
 """What the core never sees."""
 AnyPeerMessage = AnyMessage | NodeMessage

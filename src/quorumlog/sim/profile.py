@@ -248,6 +248,8 @@ def draw_profile(
             disk_space_ratio_to_force_clean=keeps.choice((1e-9, 1.0, 1.0, 1.0)),
         )
         budget_bytes = keeps.choice((0, 4 * segment_bytes, 1 << 30))
+        if profile.runs_machines:
+            storage = replace(storage, compact_behind_snapshots=machines.random() < 0.5)
         profile = replace(
             profile,
             storage=storage,

@@ -15,11 +15,12 @@ from quorumlog.config import GroupConfig
 from quorumlog.consensus.messages import SnapshotRequest
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role
-from quorumlog.entry import AppendReceipt, EntryId, SnapshotId
+from quorumlog.entry import AppendReceipt, EntryId, Replica, SnapshotId
 from quorumlog.errors import LeaderNotReady, LedgerError, PendingFull, UnknownMachine
 from quorumlog.log_state.control_entries import ControlBody, MachineBinding
 from quorumlog.log_state.log_state import LogState, Machine
 from quorumlog.node.applying.awaited_results import Done
+from quorumlog.node.applying.hand_over import HandOver
 from quorumlog.node.applying.machine_driver import Answer, Asked, MachineDriver, Question
 from quorumlog.node.applying.machine_opening import MachineFactory
 from quorumlog.node.applying.machine_runner import MachineRunner
@@ -55,6 +56,7 @@ class Member(Protocol):
     """What the machines need of their `LedgerNode`."""
 
     config: GroupConfig
+    replica: Replica
     directory: MemberDirectory
     raft: RaftNode
     log_state: LogStateKeeper
@@ -84,7 +86,9 @@ class StateMachineCaller:
         host: Host,
         pending: PendingAppends,
         fetcher: SnapshotFetcher,
+        transfer: Callable[[str, Callable[[object], None]], None],
     ) -> None:
+        """`transfer`: `LedgerNode.transfer`."""
         self._member = member
         self._versions = {name: version_of(factory) for name, factory in factories.items()}
         self._drivers = {
@@ -101,6 +105,14 @@ class StateMachineCaller:
             )
             for name, factory in factories.items()
         }
+        self.hand_over = HandOver(
+            member.replica,
+            member.raft,
+            host,
+            self._not_running,
+            self._running,
+            lambda member_id: transfer(member_id, lambda outcome: None),
+        )
         self._now_ms = self._next_bind_ms = 0.0
         self._unbound = ""
         """Why the log does not bind a machine of this leader."""
@@ -118,9 +130,25 @@ class StateMachineCaller:
         for driver in self._drivers.values():
             binding = None if state is None else state.machine(driver.name)
             driver.tick(now_ms, binding, committed_index)
+        self.hand_over.tick(now_ms)
+
+    def _not_running(self) -> dict[str, int]:
+        """And up to where it has run elsewhere, if it does."""
+        state = self._state(committed=True)
+        found = {}
+        for name, driver in self._drivers.items():
+            if driver.stopped is not None:
+                found[name] = driver.stopped.last_index
+            elif driver.lacking and state is not None and state.machine(name) is not None:
+                found[name] = self._member.directory.store.begin.index
+        return found
+
+    def _running(self) -> dict[str, int]:
+        return {name: each.applied_index for name, each in self._drivers.items() if each.is_running}
 
     def next_wakeup_ms(self) -> float:
         wakeup = min([driver.next_wakeup_ms() for driver in self._drivers.values()], default=NEVER)
+        wakeup = min(wakeup, self.hand_over.next_wakeup_ms())
         if self._drivers and self._member.raft.role is Role.LEADER and self._missing():
             wakeup = min(wakeup, self._next_bind_ms)
         return wakeup

@@ -18,6 +18,7 @@ from benchmarks.catch_up import measure_catch_up
 from benchmarks.chart import draw, draw_latencies, draw_matrix
 from benchmarks.delays import measure_delays
 from benchmarks.failover import FailoverTimes, time_failovers, time_hand_overs
+from benchmarks.fresh_reads import measure_fresh_reads
 from benchmarks.idle import measure_idle
 from benchmarks.large import measure_memory, time_start
 from benchmarks.links import servers_leader_first
@@ -32,6 +33,7 @@ from benchmarks.matrix import matrix_table_of, run_matrix
 from benchmarks.outcome import Outcome, Report, outcome_table_of
 from benchmarks.restarts import time_restarts
 from benchmarks.retention import measure_retention
+from benchmarks.sessions import measure_sessions
 from harness.member_processes import MemberProcesses
 from harness.signals import end_as_ctrl_c_does
 from quorumlog.bench.closed_loop import Result, run_loads
@@ -64,10 +66,14 @@ def main(
     open_loop: Annotated[
         bool, typer.Option(help="Measure latency at 10 to 90 % of the peak, and at twice the peak.")
     ] = True,
+    fresh_reads: Annotated[
+        bool, typer.Option(help="Measure linearizable reads of single entries, of one member and three.")
+    ] = True,
     seed: Annotated[int, typer.Option(help="Of the arrivals of the open loops.")] = 1,
     idle: Annotated[
         float, typer.Option(help="So many seconds of doing nothing are measured; 0: none.", min=0)
     ] = 20.0,
+    sessions: Annotated[bool, typer.Option(help="Measure what the sessions of producers cost.")] = True,
     matrix: Annotated[
         bool,
         typer.Option("--matrix", help="Also flush x size x writers x delay, 72 cells: three minutes."),
@@ -124,6 +130,7 @@ def main(
         raise typer.BadParameter(str(error)) from None
     if only:
         loads, open_loop, idle, kills, stops, hand_overs, restarts = False, False, 0.0, 0, 0, 0, 0
+        sessions = fresh_reads = False
     closed = closed if loads else []
     opened = opened if open_loop else []
     folder.mkdir(parents=True, exist_ok=True)
@@ -144,11 +151,17 @@ def main(
             if closed or opened:
                 with run.part("loads"):
                     results = run.loads(closed, scratch, opened, seed)
+            if fresh_reads:
+                with run.part("fresh reads"):
+                    run.show([measure_fresh_reads(data, seconds, status.update)])
             with run.part("failovers"):
                 run.failovers(kills, stops, hand_overs, results)
             if restarts:
                 with run.part("restarts"):
                     run.show([time_restarts(restarts, status.update)])
+            if sessions:
+                with run.part("sessions"):
+                    run.show(measure_sessions(data, seconds, status.update))
             if idle:
                 with run.part("idle"):
                     run.show([measure_idle(data, idle, status.update)])

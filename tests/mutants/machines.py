@@ -184,7 +184,7 @@ def foreign_state_adopted(patch: Patch) -> None:
 def answered_before_applied(patch: Patch) -> None:
     """A majority has confirmed the leader."""
     patch.edit(
-        StateMachineCaller.ask,
+        StateMachineCaller._ask,
         "index = self._member.raft.committed_index",
         "index = -1 if reached() else 0",
     )

@@ -88,14 +88,9 @@ class LedgerNode:
         self.machines = StateMachineCaller(
             machines or {}, self, host, self._pending, parts.fetcher, self.transfer
         )
-        self._beside = MessagesBeside(
-            self.repairer,
-            parts.replacement,
-            self._installs,
-            self._snapshots,
-            self._fetcher,
-            self.machines.hand_over,
-        )
+        senders = (self._installs, self._snapshots, self._fetcher)
+        hand_over = self.machines.hand_over
+        self._beside = MessagesBeside(self.repairer, parts.replacement, *senders, hand_over)
         bound, due = self.machines.snapshot_bound, parts.time_marks.due
         self.retention = Retention(self, host, now_ms, bound, due)
         self.committed_index = directory.committed_index
@@ -234,6 +229,11 @@ class LedgerNode:
             return
         self._confirmations.request(done, owner)
 
+    def confirm_read(self, done: Confirmed, owner: object = None) -> None:
+        """As `confirm_leadership`, of any member: a follower asks the leader, and tells once it has
+        committed so far itself."""
+        self._confirmations.request_read(done, owner)
+
     # ---------------------------------------------------------------- outputs
 
     def turn(self) -> None:
@@ -329,6 +329,15 @@ class LedgerNode:
 
     # ---------------------------------------------------------------- reading
 
+    @property
+    def now_ms(self) -> float:
+        """Of this turn, by the member's own clock."""
+        return self._now_ms
+
+    def fresh_since_ms(self) -> float:
+        """See `Freshness.since_ms`."""
+        return self.raft.reads.fresh_since_ms()
+
     def readable_range(
         self, first_index: int, stop_index: int, limit_bytes: int
     ) -> EntryBatch | ColdRange:
@@ -391,6 +400,7 @@ class LedgerNode:
         self._host.lost_committed(index)
 
     def _role_changed(self, change: RoleChange) -> None:
+        self._confirmations.refuse(self._former.not_leader())
         if change.role is not Role.LEADER:
             # Several inputs may lie between two Readys: an index that commits now may already hold
             # another leader's entry, so nothing proposed here is completed by index any more.
@@ -399,7 +409,6 @@ class LedgerNode:
                 self._former.not_leader(),
             )
             self._writer.promised.clear()
-            self._confirmations.refuse(self._former.not_leader())
             self.readers.lose(self._former.not_leader())
         self._host.role_changed(change)
         self._transfers.role_changed(change)

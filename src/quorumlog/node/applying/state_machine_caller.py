@@ -259,15 +259,35 @@ class StateMachineCaller:
         def confirmed(refusal: LedgerError | None) -> None:
             if refusal is not None:
                 done(refusal)
-                return
-            try:
-                driver = self._driver(name)
-            except LedgerError as error:
-                done(error)
-                return
-            index = self._member.raft.committed_index
-            query = partial(MachineRunner.query, question=question)
-            driver.ask(Question(index, query, deadline_ms, answered, owner))
+            else:
+                self._ask(name, question, deadline_ms, done, owner)
+
+        self._member.confirm_leadership(confirmed, owner)
+
+    def ask_here(
+        self,
+        name: str,
+        question: bytes,
+        timeout_ms: int,
+        done: Callable[[Answer], None],
+        owner: object = None,
+    ) -> None:
+        """`done` gets what follows from all that is committed on this member now, at least."""
+        self._ask(name, question, self._now_ms + timeout_ms, done, owner)
+
+    def _ask(
+        self,
+        name: str,
+        question: bytes,
+        deadline_ms: float,
+        done: Callable[[Answer], None],
+        owner: object,
+    ) -> None:
+        try:
+            driver = self._driver(name)
+        except LedgerError as error:
+            done(error)
+            return
 
         def answered(answer: Asked | LedgerError, applied_index: int) -> None:
             if isinstance(answer, LedgerError):
@@ -276,7 +296,9 @@ class StateMachineCaller:
                 assert isinstance(answer, bytes), answer
                 done((answer, applied_index))
 
-        self._member.confirm_leadership(confirmed, owner)
+        index = self._member.raft.committed_index
+        query = partial(MachineRunner.query, question=question)
+        driver.ask(Question(index, query, deadline_ms, answered, owner))
 
     def discard(self, owner: object) -> None:
         for driver in self._drivers.values():

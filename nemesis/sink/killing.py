@@ -77,7 +77,7 @@ def command_of(pid: int) -> str:
     return ""
 
 
-def run_kills(folder: Path, *, kills: int, seed: int, patience_s: float = 300.0) -> str:
+def run_kills(folder: Path, *, kills: int, seed: int, patience_s: float = 900.0) -> str:
     """Returns what was done. Raises KillsFailed."""
     random = Random(seed)
     with MemberProcesses(folder / "members", groups=("source", "copy"), staging=True) as members:

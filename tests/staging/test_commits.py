@@ -146,6 +146,23 @@ def test_a_cluster_without_a_staging_group_says_how_to_get_one() -> None:
         SinkCommits(logs, "none").begin()
 
 
+def test_a_write_that_is_given_up_holds_nothing_and_one_that_stands_does(
+    cluster: LocalCluster, logs: SinkLogs
+) -> None:
+    commits = SinkCommits(logs, "given-up")
+    commits.begin()
+    commits.abandon()
+    assert logs.staging.hold("sink.given-up") is None
+    commits.begin()
+    commits.commit(staged(cluster, 0, "given-up"), BatchRules())
+    commits.abandon()
+    assert logs.staging.hold("sink.given-up") is not None
+    commits.forget()
+    assert logs.staging.hold("sink.given-up") is None
+    assert logs.staging.producer("given-up") is None
+    assert logs.log.producer("given-up/rows") is None
+
+
 def test_nobody_has_committed_under_that_name(cluster: LocalCluster) -> None:
     told = CliRunner().invoke(app, ["producers", "resume", "--servers", cluster.servers, "nobody"])
     assert told.exit_code != 0

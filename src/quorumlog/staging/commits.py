@@ -122,6 +122,11 @@ class SinkCommits:
         self._staging.forget(self.producer)
         self._log.forget(self.rows_producer)
 
+    def abandon(self) -> None:
+        """Nobody will write under this name, and if nobody has, nothing need be held."""
+        if self.newest() is None:
+            self._staging.end_hold(self.hold_name)
+
     # ---------------------------------------------------------------- the newest manifest
 
     def newest(self) -> StandingManifest | None:

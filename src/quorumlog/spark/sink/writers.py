@@ -128,7 +128,11 @@ class LedgerBatchWriter(DataSourceArrowWriter):
         committed(self._options, self._producer, batch_id, messages, forgets=self._forgets)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What is staged goes by retention; the commit may have come to its end all the same."""
+        """What is staged goes by retention. The commit may have come to its end all the same."""
+        if self._forgets:
+            options = self._options
+            with open_sink_logs(options.servers, options.group, options.timeout_ms) as logs:
+                SinkCommits(logs, self._producer).abandon()
 
 
 class LedgerStreamWriter(DataSourceStreamArrowWriter):

@@ -20,7 +20,7 @@ SMALL = StoreConfig(
 
 
 def driver_of(cluster: LocalCluster, member_id: str) -> NodeDriver:
-    (driver,) = cluster.server(member_id).drivers
+    driver = cluster.server(member_id).drivers[0]
     return driver
 
 

@@ -15,7 +15,7 @@ export UV_PROJECT_ENVIRONMENT := $(VENV)
 export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),true,false)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test wheel test-compiled sim mutants nemesis nemesis-long demo bench \
+.PHONY: help setup check format test wheel test-compiled sim mutants nemesis nemesis-long sink-proof demo bench \
     bench-quick bench-peers lock clean
 SEEDS ?= 1000
 JOBS ?= 2
@@ -83,6 +83,9 @@ nemesis-long: $(STAMP)  ## the same for an hour, no election on a busy machine, 
 	$(BIN)/python -m nemesis --minutes 10 --retention 1000000 --rate 0 --dir nemesis-out/dropping
 	$(BIN)/python -m nemesis --rounds 1 --hold 600 --fault busy --rate 0 --dir nemesis-out/busy
 	$(BIN)/python -m nemesis --rounds 100 --hold 1 --fault kill --dir nemesis-out/kills
+
+sink-proof: $(STAMP)  ## the Spark sink under 50 SIGKILLs, and eight things that befall a checkpoint (~20 minutes)
+	$(BIN)/python -m nemesis.sink --kills 50 --dir nemesis-out/sink
 
 demo: $(STAMP)  ## the main job: 336,776 flights through three members, two failures, Spark
 	$(BIN)/python -m demo

@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -38,20 +38,26 @@ class MemberProcess:
         members: str,
         options: str,
         package: Path | None = None,
+        groups: Sequence[str] = (),
     ) -> None:
         """`options`: further lines of its TOML file; `package`: a folder with another quorumlog than the
-        one that is installed."""
+        one that is installed; `groups`: what it serves, each in a folder of its directory; one without a
+        name if there are none."""
         self.member_id = member_id
         self.address = address
         self.data_dir = folder / member_id
         self.starts = 0
         self._log_path = folder / f"{member_id}.log"
         self._config_path = folder / f"{member_id}.toml"
-        self._config_path.write_text(
-            # A string of JSON is one of TOML too, whatever characters the path has.
-            f'member_id = "{member_id}"\nmembers = "{members}"\n'
-            f"data_dir = {json.dumps(str(self.data_dir))}\n{options}"
-        )
+        # A string of JSON is one of TOML too, whatever characters the path has.
+        lines = [f'member_id = "{member_id}"\nmembers = "{members}"\n']
+        if not groups:
+            lines.append(f"data_dir = {json.dumps(str(self.data_dir))}\n")
+        lines.append(options)
+        for group in groups:
+            place = json.dumps(str(self.data_dir / group))
+            lines.append(f"[groups.{group}]\ndata_dir = {place}\n")
+        self._config_path.write_text("".join(lines))
         self._environment = {**os.environ, **({"PYTHONPATH": str(package)} if package else {})}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -155,6 +161,7 @@ class MemberProcesses:
         *,
         count: int = 3,
         package: Path | None = None,
+        groups: Sequence[str] = (),
         **options: str | int | dict[str, str],
     ) -> None:
         shutil.rmtree(folder, ignore_errors=True)
@@ -163,6 +170,7 @@ class MemberProcesses:
         self._addresses = {f"n{i}": f"127.0.0.1:{port}" for i, port in enumerate(free_ports(count))}
         self._options = "".join(f"{name} = {_toml(value)}\n" for name, value in options.items())
         self._package = package
+        self._groups = groups
         self.members: Sequence[MemberProcess]
         self.dial_at(lambda own, other: self._addresses[other])
 
@@ -178,6 +186,23 @@ class MemberProcesses:
                     for other in self._addresses
                 ),
                 self._options,
+                self._package,
+                self._groups,
+            )
+            for own, address in self._addresses.items()
+        )
+
+    def reach_at(self, addresses: Mapping[str, str]) -> None:
+        """Before they start: each member is to be found there, by id, for everybody; it listens where it
+        always did."""
+        listed = ",".join(f"{member_id}={address}" for member_id, address in addresses.items())
+        self.members = tuple(
+            MemberProcess(
+                own,
+                address,
+                self.folder,
+                listed,
+                f'bind = "{address}"\n{self._options}',
                 self._package,
             )
             for own, address in self._addresses.items()

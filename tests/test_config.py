@@ -20,6 +20,7 @@ from quorumlog.config import (
     MemberAddress,
     StoreConfig,
     reloaded,
+    with_staging,
 )
 from quorumlog.errors import ConfigError
 
@@ -168,3 +169,33 @@ def test_what_may_change_has_to_go_with_what_stays() -> None:
     wanted = replace(running, append_timeout_ms=1000, linger_ms=500)
     assert reloaded(running, wanted).config == wanted
     assert {each.name for part in (GroupConfig, StoreConfig) for each in fields(part)} >= RELOADABLE
+
+
+def test_a_staging_group_has_the_options_of_its_group_but_what_it_keeps() -> None:
+    config = GroupConfig(
+        "n0",
+        (MemberAddress("n0", "127.0.0.1", 1),),
+        data_dir="/data",
+        group="orders",
+        storage=StoreConfig(flush="async", retention="archived", file_reserved_hours=5),
+        staging=True,
+        staging_retention_bytes=7,
+        append_timeout_ms=77,
+    )
+    first, second = with_staging([config])
+    assert first is config
+    assert (second.group, second.data_dir, second.staging) == (
+        "orders.staging",
+        "/data/staging",
+        False,
+    )
+    assert (second.append_timeout_ms, second.storage.flush) == (77, "async")
+    storage = second.storage
+    assert (storage.retention, storage.retention_bytes, storage.file_reserved_hours) == ("on", 7, 0)
+
+
+def test_a_staging_group_that_is_configured_itself_is_as_it_says() -> None:
+    config = GroupConfig("n0", (MemberAddress("n0", "h", 1),), data_dir="/d", staging=True)
+    own = replace(config, group="default.staging", data_dir="/elsewhere", staging=False)
+    assert with_staging([config, own]) == (config, own)
+    assert with_staging([replace(config, staging=False)]) == (replace(config, staging=False),)

@@ -11,7 +11,7 @@ from quorumlog.batch import EntryBatch
 from quorumlog.entry import EntryKind
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import BadRequest
-from quorumlog.header_array import field_of
+from quorumlog.header_array import HEADER_DTYPE, field_of
 
 try:
     import pyarrow as pa
@@ -106,3 +106,24 @@ def _bodies_of(batch: EntryBatch) -> pa.Array:
         pa.binary(), batch.count, [None, pa.py_buffer(offsets), pa.py_buffer(batch.buffer)]
     )
     return pc.binary_replace_slice(entries, 0, HEADER_BYTES, b"")
+
+
+def batch_of_bodies(bodies: pa.Array) -> EntryBatch:
+    """The other way: entries with these bodies, a column of `binary` without nulls, for an append. Not
+    to be stamped here: Arrow's memory is not written to. Raises BadRequest for 2 GiB or more."""
+    count = len(bodies)
+    offsets = np.frombuffer(bodies.buffers()[1], np.int32)[bodies.offset : bodies.offset + count + 1]
+    sizes = np.diff(offsets).astype(np.int64) + HEADER_BYTES
+    total = int(sizes.sum())
+    if total >= _OFFSETS_END:
+        raise BadRequest(f"{total} bytes do not fit into 32-bit offsets; take slices")
+    headers = np.zeros(count, HEADER_DTYPE)
+    headers["magic"] = EntryKind.NORMAL
+    headers["size"] = sizes
+    headers["body_len"] = sizes - HEADER_BYTES
+    starts = np.arange(0, (count + 1) * HEADER_BYTES, HEADER_BYTES, dtype=np.int32)
+    heads = pa.Array.from_buffers(
+        pa.binary(), count, [None, pa.py_buffer(starts), pa.py_buffer(headers.tobytes())]
+    )
+    entries = pc.binary_join_element_wise(heads, bodies, b"")
+    return EntryBatch(memoryview(entries.buffers()[2])[:total], sizes)

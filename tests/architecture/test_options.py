@@ -144,9 +144,9 @@ def test_there_are_messages_that_name_options() -> None:
 @pytest.mark.parametrize(
     ("file", "text", "is_known"),
     [
-        ("config.py", "--data-dir is missing", True),
-        ("config.py", "--directory is missing", False),
-        ("config.py", "--raw-dir is missing", False),
+        ("config/options.py", "--data-dir is missing", True),
+        ("config/options.py", "--directory is missing", False),
+        ("config/options.py", "--raw-dir is missing", False),
         ("bench/raw_limit.py", "name another (--raw-dir)", True),
         ("cli/run/dev.py", "--dir holds a log", True),
         ("cli/run/dev.py", "--data-dir holds a log", False),

@@ -18,6 +18,7 @@ from quorumlog.pipelines.compacting import compact
 from quorumlog.pipelines.places import Place
 from quorumlog.pipelines.replaying import filter_of, replay
 from quorumlog.pipelines.statistics import statistics
+from tests.cli.conftest import Cli, cli, objects, plain  # noqa: F401
 from tests.spark.made_directories import write_directory
 
 BODIES = [json.dumps({"who": {"id": n % 7}, "n": n}).encode() for n in range(60)]
@@ -113,3 +114,24 @@ def test_a_compaction_keeps_the_newest_of_each_key_and_appends_them_once(
     assert (done.entries, done.keys, done.appended) == (60, 7, 7)
     assert pq.read_table(file).column("body").to_pylist() == BODIES[53:]
     assert bodies_in(target)[7:] == BODIES[53:]
+
+
+def test_the_command_line_archives_audits_and_counts(
+    cli: Cli,  # noqa: F811
+    source: Place,
+    tmp_path: Path,
+) -> None:
+    place, archive = ("--path", source.path), tmp_path / "archive"
+    result = cli("pipeline", "archive", archive, *place, "--json")
+    assert result.exit_code == 0, result.output
+    assert objects(result.stdout)[0]["last_index"] == 63
+    sound = cli("pipeline", "audit", *place, "--archive", archive)
+    assert sound.exit_code == 0 and "all places agree" in plain(sound.stdout), sound.output
+    counted = cli("pipeline", "stats", "--archive", archive, "--key", "json:who.id", "--json")
+    assert objects(counted.stdout)[0]["distinct_keys"] == 7, counted.output
+    (part,) = archive.glob("part-*")
+    part.write_bytes(part.read_bytes()[:-40])
+    damaged = cli("pipeline", "audit", *place, "--archive", archive, "--json")
+    assert damaged.exit_code == 1 and objects(damaged.stdout)[0]["differences"], damaged.output
+    assert cli("pipeline", "stats").exit_code == 2
+    assert "--to-servers" in cli("pipeline", "replay", *place, "--id", "x").stderr

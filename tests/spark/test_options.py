@@ -67,7 +67,7 @@ def test_every_option_with_the_keys_that_spark_hands_over() -> None:
         max_trigger_delay_ms=120_000,
         reader="billing",
     )
-    assert {*given, "path", "subscribe", "startingtimestamp", "maxstalenessms"} == {
+    assert {*given, "path", "archive", "subscribe", "startingtimestamp", "maxstalenessms"} == {
         name.lower() for name in OPTION_NAMES
     }
 

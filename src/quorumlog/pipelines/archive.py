@@ -42,9 +42,7 @@ class Archive:
         """To read it. Raises ConfigError, DirectoryDamaged."""
         manifest = load_manifest(path)
         if manifest is None:
-            raise ConfigError(
-                f"{path} holds no archive; quorumlog pipeline archive --to {path} makes one"
-            )
+            raise ConfigError(f"{path} holds no archive; quorumlog pipeline archive {path} makes one")
         if group and manifest.group and group != manifest.group:
             raise ConfigError(f"{path} is the archive of group {manifest.group}, not {group}")
         return cls(path, manifest, None)

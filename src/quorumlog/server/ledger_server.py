@@ -22,7 +22,7 @@ from typing import Any, Self
 import msgspec
 import uvloop
 
-from quorumlog.config import GroupConfig, parse_address, reloaded
+from quorumlog.config import GroupConfig, is_staging_name, parse_address, reloaded, with_staging
 from quorumlog.consensus.ready import RoleChange
 from quorumlog.errors import ConfigError, ProtocolViolation, StoreFailure, UnknownGroup
 from quorumlog.node import MachineFactory
@@ -83,11 +83,11 @@ class LedgerServer:
                 "all groups of one server must give it the same address; they give "
                 + ", ".join(sorted(addresses))
             )
-        names = [g.group for g in groups]
+        self.groups = with_staging(groups)
+        names = [g.group for g in self.groups]
         for name in names:
             if names.count(name) > 1:
                 raise ConfigError(f"group {name!r} is configured twice")
-        self.groups = tuple(groups)
         self.address = next(iter(addresses))
         self._bind = parse_address(bind) if bind else parse_address(self.address)
         self._on_role_change = on_role_change
@@ -143,7 +143,7 @@ class LedgerServer:
     def reload(self, groups: Sequence[GroupConfig]) -> None:
         """Take over what may change while members run; the log says what did, and what needs a restart.
         Raises ConfigError where that does not go together, and then nothing has changed."""
-        wanted = {config.group: config for config in groups}
+        wanted = {config.group: config for config in with_staging(groups)}
         results = [
             (driver, reloaded(driver.config, wanted[group]))
             for group, driver in self._drivers.items()
@@ -200,7 +200,7 @@ class LedgerServer:
             flush=flush,
             reader=reader,
             applier=applier,
-            machines=self._machines,
+            machines={} if is_staging_name(config.group) else self._machines,
             on_failure=self._member_failed,
             on_replaced=self._reopen,
             on_role_change=self._on_role_change,

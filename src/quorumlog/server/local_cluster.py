@@ -97,10 +97,10 @@ class LocalCluster:
     `directory`: where the members' data directories lie; a temporary one, removed at the end, if not
     given. `ports`: one a member; free ones unless given. `store="memory"` keeps everything in memory.
     `consensus`: `CONSENSUS` unless given. `state_machines`: as of `LedgerServer`. `time_marks`: as in
-    `GroupConfig`; without them the indices of what is appended under one leader are consecutive. Members
-    are called n0, n1, ...; `kill`, `stop`, `restart`, `server` and `data_dir` take such an id, and raise
-    ConfigError for another one, or where the member does not run. Raises ConfigError for options that
-    cannot work.
+    `GroupConfig`; without them the indices of what is appended under one leader are consecutive.
+    `staging`: as in `GroupConfig`; the Spark sink needs it. Members are called n0, n1, ...; `kill`,
+    `stop`, `restart`, `server` and `data_dir` take such an id, and raise ConfigError for another one, or
+    where the member does not run. Raises ConfigError for options that cannot work.
     """
 
     def __init__(
@@ -115,6 +115,7 @@ class LocalCluster:
         storage: StoreConfig | None = None,
         append_timeout_ms: int = 5000,
         time_marks: bool = True,
+        staging: bool = True,
         ports: Sequence[int] | None = None,
         state_machines: Mapping[str, MachineFactory] | None = None,
     ) -> None:
@@ -139,6 +140,7 @@ class LocalCluster:
                 storage=storage or StoreConfig(flush=flush, segment_bytes=64 * MIB),
                 append_timeout_ms=append_timeout_ms,
                 time_marks=time_marks,
+                staging=staging,
             )
             for member in self.members
         }
@@ -195,7 +197,8 @@ class LocalCluster:
 
     def _role_changed(self, member_id: str, group: str, change: RoleChange) -> None:
         with self._changed:
-            self._roles[member_id] = change
+            if group == self._configs[member_id].group:
+                self._roles[member_id] = change
             self._changed.notify_all()
 
     # ---------------------------------------------------------------- what a test does to it

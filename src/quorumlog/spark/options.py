@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from quorumlog.config import DEFAULT_GROUP, MIB, parse_address
+from quorumlog.config import DEFAULT_GROUP, MIB
 from quorumlog.errors import ConfigError
 from quorumlog.spark.offsets import EARLIEST, LATEST, StatedOffset, parse_offset
+from quorumlog.spark.option_values import name_of, number_of, servers_of
 from quorumlog.spark.rows import COLUMNS
 
 READ_INDEX, COMMITTED, LOCAL = "read_index", "committed", "local"
@@ -118,18 +119,6 @@ class LedgerOptions:
 # ---------------------------------------------------------------- one parser for each kind of value
 
 
-def _servers(name: str, text: str) -> str:
-    addresses = [part.strip() for part in text.split(",") if part.strip()]
-    if not addresses:
-        raise ConfigError(f"option {name} is empty; write host:port,host:port,...")
-    for address in addresses:
-        try:
-            parse_address(address)
-        except ConfigError as error:
-            raise ConfigError(f"option {name}: {error}") from None
-    return ",".join(addresses)
-
-
 def _path(name: str, text: str) -> str:
     if not text:
         raise ConfigError(f"option {name} is empty; write the data directory of a stopped member")
@@ -142,29 +131,10 @@ def _path(name: str, text: str) -> str:
     return text.removeprefix("file://") if text.startswith("file:///") else text.removeprefix("file:")
 
 
-def _text(name: str, text: str) -> str:
-    if not text:
-        raise ConfigError(f"option {name} is empty; leave it out or give a name")
-    return text
-
-
 def _group(name: str, text: str) -> str:
     if "," in text:
         raise ConfigError(f"option {name} names one group, not {text!r}: read each, and union them")
-    return _text(name, text)
-
-
-def _number(low: int, high: int) -> Callable[[str, str], int]:
-    def parse(name: str, text: str) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            raise ConfigError(f"option {name} must be a whole number, not {text!r}") from None
-        if not low <= number <= high:
-            raise ConfigError(f"option {name} must be in {low} .. {high}, not {number}")
-        return number
-
-    return parse
+    return name_of(name, text)
 
 
 def _duration(name: str, text: str) -> int:
@@ -206,31 +176,31 @@ def _columns(name: str, text: str) -> tuple[str, ...]:
 _PARSERS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
     name.lower(): (name, field_name, parse)
     for name, field_name, parse in (
-        ("servers", "servers", _servers),
+        ("servers", "servers", servers_of),
         ("path", "path", _path),
         ("archive", "archive", _path),
-        ("group", "group", _text),
+        ("group", "group", name_of),
         ("subscribe", "group", _group),
         ("startingOffsets", "starting_offsets", parse_offset),
         ("endingOffsets", "ending_offsets", parse_offset),
         ("columns", "columns", _columns),
-        ("minPartitions", "min_partitions", _number(0, 1_000_000)),
-        ("partitionBytes", "partition_bytes", _number(1, 2**62)),
-        ("maxRecordsPerPartition", "max_records_per_partition", _number(1, 2**62)),
+        ("minPartitions", "min_partitions", number_of(0, 1_000_000)),
+        ("partitionBytes", "partition_bytes", number_of(1, 2**62)),
+        ("maxRecordsPerPartition", "max_records_per_partition", number_of(1, 2**62)),
         ("failOnDataLoss", "fail_on_data_loss", _boolean),
         ("readConsistency", "read_consistency", _consistency),
-        ("maxStalenessMs", "max_staleness_ms", _number(0, 2**31 - 1)),
+        ("maxStalenessMs", "max_staleness_ms", number_of(0, 2**31 - 1)),
         ("verifyCrc", "verify_crc", _boolean),
-        ("batchBytes", "batch_bytes", _number(1, _MAX_BATCH_BYTES)),
-        ("prefetch", "prefetch", _number(0, 64)),
+        ("batchBytes", "batch_bytes", number_of(1, _MAX_BATCH_BYTES)),
+        ("prefetch", "prefetch", number_of(0, 64)),
         ("pushdown", "pushdown", _boolean),
-        ("maxOffsetsPerTrigger", "max_offsets", _number(1, 2**62)),
-        ("maxBytesPerTrigger", "max_bytes", _number(1, 2**62)),
-        ("minOffsetsPerTrigger", "min_offsets", _number(1, 2**62)),
+        ("maxOffsetsPerTrigger", "max_offsets", number_of(1, 2**62)),
+        ("maxBytesPerTrigger", "max_bytes", number_of(1, 2**62)),
+        ("minOffsetsPerTrigger", "min_offsets", number_of(1, 2**62)),
         ("maxTriggerDelay", "max_trigger_delay_ms", _duration),
-        ("startingTimestamp", "starting_timestamp_ms", _number(0, 2**53)),
-        ("reader", "reader", _text),
-        ("timeoutMs", "timeout_ms", _number(1, 2**31 - 1)),
+        ("startingTimestamp", "starting_timestamp_ms", number_of(0, 2**53)),
+        ("reader", "reader", name_of),
+        ("timeoutMs", "timeout_ms", number_of(1, 2**31 - 1)),
     )
 }
 assert {entry[1] for entry in _PARSERS.values()} == {f.name for f in fields(LedgerOptions)}

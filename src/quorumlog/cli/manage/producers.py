@@ -8,6 +8,7 @@ import typer
 
 from quorumlog.cli.options import DEFAULT_GROUP, Group, Json, Servers, Timeout, split_servers
 from quorumlog.cli.output import print_json
+from quorumlog.errors import ConfigError
 
 if TYPE_CHECKING:
     from quorumlog.wire.producer_messages import ProducerInfo
@@ -19,7 +20,8 @@ Producer = Annotated[str, typer.Argument(help="Id of the producer.", metavar="ID
 
 @producers_app.callback()
 def producers() -> None:
-    """The producers that a log remembers, who appended each entry once: list, show or forget them.
+    """The producers that a log remembers, who appended each entry once: list, show or forget them, or
+    finish what a Spark sink has left.
 
     Example: quorumlog producers list --servers 127.0.0.1:20911
     """
@@ -99,6 +101,44 @@ def forget_producer(
         print_json(_row(known))
     else:
         typer.echo(f"forgotten: {_line(known)}")
+
+
+@producers_app.command("resume")
+def resume_producer(
+    servers: Servers,
+    producer: Producer,
+    group: Group = DEFAULT_GROUP,
+    timeout: Timeout = 30.0,
+    json: Json = False,
+) -> None:
+    """Finish what a Spark sink with this producerId has left: rows of a batch that is committed, and not
+    in the log yet, come into it. May be repeated, and while the query runs.
+
+    Example: quorumlog producers resume --servers 127.0.0.1:20911 copy
+    """
+    from quorumlog.cli.use.reach import refuse_dead_servers
+    from quorumlog.client import connect
+    from quorumlog.config import staging_name
+    from quorumlog.staging import SinkCommits, open_sink_logs
+
+    split_servers(servers)
+    timeout_ms = int(timeout * 1000)
+    with connect(servers, group=group, timeout_ms=timeout_ms) as log:
+        refuse_dead_servers(log, timeout)
+    with open_sink_logs(servers, group, timeout_ms) as logs:
+        resumed = SinkCommits(logs, producer).resume()
+    if resumed is None:
+        raise ConfigError(
+            f"no sink has committed a batch as {producer} beside group {group}; quorumlog producers list"
+            f" --group {staging_name(group)} shows who has"
+        )
+    batch, was_finished = resumed.standing.batch, resumed.was_finished
+    if json:
+        row = {"producer": producer, "query": batch.query_id, "batch": batch.batch_id}
+        print_json({**row, "rows": batch.rows, "resumed": not was_finished})
+        return
+    did = "was in the log already" if was_finished else "is in the log now"
+    typer.echo(f"{producer}: {batch.described}, {batch.rows} rows, {did}")
 
 
 def _row(known: ProducerInfo) -> dict[str, object]:

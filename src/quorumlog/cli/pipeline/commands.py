@@ -32,7 +32,7 @@ pipeline_app = typer.Typer(
 def pipeline() -> None:
     """Archive a log to Parquet, audit its replicas, count, replay and compact what it holds.
 
-    Example: quorumlog pipeline archive --servers 127.0.0.1:20911 --to /archive/orders
+    Example: quorumlog pipeline audit --servers 127.0.0.1:20911
     """
 
 
@@ -41,8 +41,7 @@ def archive(
     context: typer.Context,
     directory: Annotated[
         Path,
-        typer.Option(
-            "--to",
+        typer.Argument(
             help="Directory of the archive; one of this log is continued.",
             metavar="DIR",
             show_default=False,
@@ -73,7 +72,7 @@ def archive(
     It may be interrupted anywhere. The files' rows are data; whatever else the log holds is in their
     footers, so that the archive can be audited, replayed and read together with the log.
 
-    Example: quorumlog pipeline archive --servers 127.0.0.1:20911 --to /archive/orders --hold archive
+    Example: quorumlog pipeline archive orders --servers 127.0.0.1:20911
     """
     place = place_of(context, servers, path, None, group, timeout)
     from quorumlog.pipelines.archiving import archive as run
@@ -124,7 +123,7 @@ def audit(
 
     The first entry where two of them differ is named. Exit status 1: something differs or is damaged.
 
-    Example: quorumlog pipeline audit --servers 127.0.0.1:20911 --archive /archive/orders
+    Example: quorumlog pipeline audit --servers 127.0.0.1:20911
     """
     need_arrow()
     from quorumlog.pipelines.auditing import audit as run

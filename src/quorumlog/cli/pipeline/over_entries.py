@@ -56,7 +56,7 @@ def stats(
 ) -> None:
     """Count entries and bytes by minute, by term, by size, and by key where one is given.
 
-    Example: quorumlog pipeline stats --servers 127.0.0.1:20911 --key json:customer
+    Example: quorumlog pipeline stats --path n0 --key json:customer
     """
     place = place_of(context, servers, path, archive, group, timeout)
     from quorumlog.pipelines.statistics import statistics
@@ -136,7 +136,7 @@ def replay(
 
     Interrupted and repeated with the same --id, it goes on where it was.
 
-    Example: quorumlog pipeline replay --archive /archive/orders --to-servers 127.0.0.1:20921 --id again
+    Example: quorumlog pipeline replay --archive orders --to-servers h:20921 --id a
     """
     source = place_of(context, servers, path, archive, group, timeout)
     from quorumlog.pipelines.replaying import filter_of
@@ -175,8 +175,7 @@ def compact(
     context: typer.Context,
     file: Annotated[
         Path,
-        typer.Option(
-            "--to",
+        typer.Argument(
             help="Parquet file to write; one that is there is replaced.",
             metavar="FILE",
             show_default=False,
@@ -201,7 +200,7 @@ def compact(
 ) -> None:
     """Keep the newest body of each key: in a Parquet file, and in another log where one is named.
 
-    Example: quorumlog pipeline compact --archive /archive/orders --key json:id --to orders.parquet
+    Example: quorumlog pipeline compact o.parquet --archive orders --key json:id
     """
     source = place_of(context, servers, path, archive, group, timeout)
     from quorumlog.pipelines.compacting import compact as run

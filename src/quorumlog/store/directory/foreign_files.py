@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quorumlog.config import STAGING_FOLDER
 from quorumlog.errors import ConfigError
 from quorumlog.store.disk import Disk
 from quorumlog.store.files.backup_file import BACKUP_NAME
@@ -20,18 +21,22 @@ RESTORING_NAME = "restoring"
 """The file `member` to be, of a directory that is being restored."""
 
 OWN_FOLDERS = frozenset({DATA_NAME, INDEX_NAME, SET_ASIDE_NAME, STATES_NAME, SNAPSHOTS_NAME})
-OWN_NAMES = OWN_FOLDERS | frozenset(
-    name + suffix
-    for name in (
-        MEMBER_NAME,
-        HARD_STATE_NAME,
-        CURRTERM_NAME,
-        DURABLE_NAME,
-        DAMAGED_NAME,
-        START_NAME,
-        LOCK_NAME,
+OWN_NAMES = (
+    OWN_FOLDERS
+    | {STAGING_FOLDER}
+    | frozenset(
+        name + suffix
+        for name in (
+            MEMBER_NAME,
+            HARD_STATE_NAME,
+            CURRTERM_NAME,
+            DURABLE_NAME,
+            DAMAGED_NAME,
+            START_NAME,
+            LOCK_NAME,
+        )
+        for suffix in ("", ".tmp")
     )
-    for suffix in ("", ".tmp")
 )
 
 
@@ -64,7 +69,9 @@ def refuse_foreign(disk: Disk, path: str) -> None:
                 " written by other software, such as a Java DLedger member, or lost that file. Such a"
                 " directory is opened read-only, by inspect, verify and read; choose another --data-dir"
             )
-    foreign = sorted(name for name in names - OWN_NAMES - {"lost+found"} if not name.startswith("."))
+    # Of the group beside this one, which is opened behind it.
+    others = {"lost+found", STAGING_FOLDER}
+    foreign = sorted(name for name in names - OWN_NAMES - others if not name.startswith("."))
     if CURRTERM_NAME in names and LOCK_NAME not in names:
         foreign.append(CURRTERM_NAME)
     members = [name for name in foreign if _is_member(disk, f"{path}/{name}")]

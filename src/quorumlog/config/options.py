@@ -3,7 +3,7 @@ A value that cannot work raises `ConfigError`. TOML files and the command line u
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from quorumlog.entry_header import HEADER_BYTES
@@ -336,14 +336,22 @@ class GroupConfig:
     --since`, `append_time` and retention by age rest on it. Off: the indices of data are consecutive but
     for what elections write."""
 
+    staging: bool = False
+    """Beside this group its members serve another one, where the Spark sink puts rows before they come
+    into the log (docs/spark.md). With every option of this group but its name, its directory and what
+    it keeps."""
+    staging_retention_bytes: int = _number(1 * GIB, 1, 1024 * TIB)
+    """What its newest segments hold stays; of the rest what no sink needs any more goes."""
+
     auto_replace_after_ms: int = _number(60_000, 0, DAY_MS)
     """The directory of a voter that was away for so long is replaced by a new one that answers in its
     place, once that has caught up. 0: never without `quorumlog member replace`."""
 
     def __post_init__(self) -> None:
         _check_numbers(self)
-        if type(self.time_marks) is not bool:
-            raise ConfigError(f"time_marks must be true or false, not {self.time_marks!r}")
+        for name in ("time_marks", "staging"):
+            if type(getattr(self, name)) is not bool:
+                raise ConfigError(f"{name} must be true or false, not {getattr(self, name)!r}")
         check_name("--group", self.group)
         members: object = self.members
         if not isinstance(members, tuple | list) or not all(
@@ -384,67 +392,3 @@ class GroupConfig:
     @property
     def own_address(self) -> MemberAddress:
         return next(m for m in self.members if m.member_id == self.member_id)
-
-
-RELOADABLE = frozenset(
-    {
-        # of the group
-        "append_timeout_ms",
-        "max_uncommitted_bytes",
-        "max_connection_bytes",
-        "catch_up_bytes_per_second",
-        "linger_ms",
-        "time_marks",
-        "auto_replace_after_ms",
-        "retention_follower_budget_bytes",
-        # of the directory
-        "max_entry_bytes",
-        "disk_full_ratio",
-        "retention",
-        "file_reserved_hours",
-        "retention_bytes",
-        "compact_behind_snapshots",
-        "delete_when",
-        "disk_space_ratio_to_check_expired",
-        "disk_space_ratio_to_force_clean",
-        "flush_interval_ms",
-        "checkpoint_interval_ms",
-        "durable_sync_interval_ms",
-        "index_sync_bytes",
-        "page_cache_bytes",
-        "scrub_bytes_per_second",
-    }
-)
-"""What a running member may be given anew. The rest is read at a start: it is part of what a directory
-is, or of how the members time one another."""
-
-
-class Reloaded(NamedTuple):
-    config: GroupConfig
-    """What the member runs with from now on."""
-    changed: tuple[str, ...]
-    """`option old -> new`."""
-    needs_restart: tuple[str, ...]
-    """Options that differ from what runs, and stay as they were."""
-
-
-def reloaded(running: GroupConfig, wanted: GroupConfig) -> Reloaded:
-    """Raises ConfigError where what may change does not go with what stays."""
-    changed: list[str] = []
-    needs_restart: list[str] = []
-
-    def merge(part: Any, wanted_part: Any) -> dict[str, Any]:
-        taken = {}
-        for name in (each.name for each in fields(part) if each.name not in ("consensus", "storage")):
-            old, new = getattr(part, name), getattr(wanted_part, name)
-            if old != new and name in RELOADABLE:
-                taken[name] = new
-                changed.append(f"{name} {old} -> {new}")
-            elif old != new:
-                needs_restart.append(name)
-        return taken
-
-    merge(running.consensus, wanted.consensus)
-    storage = replace(running.storage, **merge(running.storage, wanted.storage))
-    config = replace(running, **merge(running, wanted), storage=storage)
-    return Reloaded(config, tuple(changed), tuple(needs_restart))

@@ -1,0 +1,72 @@
+"""What a running member may be given anew."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any, NamedTuple
+
+from quorumlog.config.options import GroupConfig
+
+RELOADABLE = frozenset(
+    {
+        # of the group
+        "append_timeout_ms",
+        "max_uncommitted_bytes",
+        "max_connection_bytes",
+        "catch_up_bytes_per_second",
+        "linger_ms",
+        "time_marks",
+        "auto_replace_after_ms",
+        "retention_follower_budget_bytes",
+        "staging_retention_bytes",  # which is the other group's `retention_bytes`
+        # of the directory
+        "max_entry_bytes",
+        "disk_full_ratio",
+        "retention",
+        "file_reserved_hours",
+        "retention_bytes",
+        "compact_behind_snapshots",
+        "delete_when",
+        "disk_space_ratio_to_check_expired",
+        "disk_space_ratio_to_force_clean",
+        "flush_interval_ms",
+        "checkpoint_interval_ms",
+        "durable_sync_interval_ms",
+        "index_sync_bytes",
+        "page_cache_bytes",
+        "scrub_bytes_per_second",
+    }
+)
+"""What a running member may be given anew. The rest is read at a start: it is part of what a directory
+is, or of how the members time one another."""
+
+
+class Reloaded(NamedTuple):
+    config: GroupConfig
+    """What the member runs with from now on."""
+    changed: tuple[str, ...]
+    """`option old -> new`."""
+    needs_restart: tuple[str, ...]
+    """Options that differ from what runs, and stay as they were."""
+
+
+def reloaded(running: GroupConfig, wanted: GroupConfig) -> Reloaded:
+    """Raises ConfigError where what may change does not go with what stays."""
+    changed: list[str] = []
+    needs_restart: list[str] = []
+
+    def merge(part: Any, wanted_part: Any) -> dict[str, Any]:
+        taken = {}
+        for name in (each.name for each in fields(part) if each.name not in ("consensus", "storage")):
+            old, new = getattr(part, name), getattr(wanted_part, name)
+            if old != new and name in RELOADABLE:
+                taken[name] = new
+                changed.append(f"{name} {old} -> {new}")
+            elif old != new:
+                needs_restart.append(name)
+        return taken
+
+    merge(running.consensus, wanted.consensus)
+    storage = replace(running.storage, **merge(running.storage, wanted.storage))
+    config = replace(running, **merge(running, wanted), storage=storage)
+    return Reloaded(config, tuple(changed), tuple(needs_restart))

@@ -1,0 +1,49 @@
+"""What kinds of values options have. Each function raises ConfigError naming the option."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from quorumlog.config import parse_address
+from quorumlog.errors import ConfigError
+
+
+def servers_of(name: str, text: str) -> str:
+    addresses = [part.strip() for part in text.split(",") if part.strip()]
+    if not addresses:
+        raise ConfigError(f"option {name} is empty; write host:port,host:port,...")
+    for address in addresses:
+        try:
+            parse_address(address)
+        except ConfigError as error:
+            raise ConfigError(f"option {name}: {error}") from None
+    return ",".join(addresses)
+
+
+def name_of(name: str, text: str) -> str:
+    if not text:
+        raise ConfigError(f"option {name} is empty; leave it out or give a name")
+    return text
+
+
+def number_of(low: int, high: int) -> Callable[[str, str], int]:
+    def parse(name: str, text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise ConfigError(f"option {name} must be a whole number, not {text!r}") from None
+        if not low <= number <= high:
+            raise ConfigError(f"option {name} must be in {low} .. {high}, not {number}")
+        return number
+
+    return parse
+
+
+def one_of(*values: str) -> Callable[[str, str], str]:
+    def parse(name: str, text: str) -> str:
+        for value in values:
+            if text.lower() == value.lower():
+                return value
+        raise ConfigError(f"option {name} must be {' or '.join(values)}, not {text!r}")
+
+    return parse

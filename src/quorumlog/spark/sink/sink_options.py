@@ -1,0 +1,113 @@
+"""Options of `format("quorumlog")` where it is written to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from quorumlog.config import DEFAULT_GROUP, MIB
+from quorumlog.errors import ConfigError
+from quorumlog.spark.option_values import name_of, number_of, one_of, servers_of
+from quorumlog.staging import BatchRules
+from quorumlog.staging.commits import checked_sink_id
+
+RAW, JSON, ARROW = "raw", "json", "arrow"
+ERROR, KEEP = "error", "keep"
+
+
+class SinkOptions(msgspec.Struct, frozen=True):
+    """What a query asked for."""
+
+    servers: str = ""
+    group: str = DEFAULT_GROUP
+    producer_id: str = ""
+    """Under which the log remembers what was written; empty: a name of its own for one `df.write`."""
+    batch_id: int = -1
+    """Of `df.write`; -1: not given."""
+    body_format: str = ""
+    """Empty: `raw` if the schema says what the body is."""
+    rows_per_entry: int = 1000
+    batch_differs: str = ERROR
+    reset_producer: str = ""
+    batch_bytes: int = MIB
+    timeout_ms: int = 30_000
+
+    @property
+    def rules(self) -> BatchRules:
+        return BatchRules(self.batch_differs == KEEP, self.reset_producer or None)
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SinkOptions:
+        """Raises ConfigError naming the option, its value and what is valid."""
+        given: dict[str, Any] = {}
+        for key, text in options.items():
+            if key.lower() in SPARK_OPTIONS:
+                continue
+            entry = _PARSERS.get(key.lower())
+            if entry is None:
+                valid = ", ".join(SINK_OPTION_NAMES)
+                raise ConfigError(
+                    f"unknown option {key!r} where format quorumlog is written to; valid are {valid}"
+                )
+            name, field_name, parse = entry
+            if field_name in given:
+                raise ConfigError("options group and subscribe are two names of one thing; give one")
+            given[field_name] = parse(name, str(text).strip())
+        parsed = cls(**given)
+        if not parsed.servers:
+            raise ConfigError(
+                "writing format quorumlog needs option servers (host:port,host:port,...): rows go"
+                " through running members, and never into a directory"
+            )
+        return parsed
+
+    def check_for_batch(self) -> None:
+        """Raises ConfigError."""
+        if bool(self.producer_id) != (self.batch_id >= 0):
+            raise ConfigError(
+                "options producerId and batchId go together: a batch that is written again under the"
+                " same two is in the log once. Without both, each write is a new one"
+            )
+
+    def check_for_stream(self) -> None:
+        """Raises ConfigError."""
+        if not self.producer_id:
+            raise ConfigError(
+                "writeStream needs option producerId, a name of this query's own: the log remembers"
+                " under it which micro-batches it has"
+            )
+        if self.batch_id >= 0:
+            raise ConfigError("option batchId is for df.write; a streaming query numbers its batches")
+
+
+def _sink_id(name: str, text: str) -> str:
+    return checked_sink_id(name_of(name, text))
+
+
+_PARSERS: dict[str, tuple[str, str, Any]] = {
+    name.lower(): (name, field_name, parse)
+    for name, field_name, parse in (
+        ("servers", "servers", servers_of),
+        ("group", "group", name_of),
+        ("subscribe", "group", name_of),
+        ("producerId", "producer_id", _sink_id),
+        ("batchId", "batch_id", number_of(0, 2**62)),
+        ("bodyFormat", "body_format", one_of(RAW, JSON, ARROW)),
+        ("rowsPerEntry", "rows_per_entry", number_of(1, 1_000_000)),
+        ("batchDiffers", "batch_differs", one_of(ERROR, KEEP)),
+        ("resetProducer", "reset_producer", name_of),
+        ("batchBytes", "batch_bytes", number_of(1, 8 * MIB)),
+        ("timeoutMs", "timeout_ms", number_of(1, 2**31 - 1)),
+    )
+}
+assert {entry[1] for entry in _PARSERS.values()} == set(SinkOptions.__struct_fields__)
+
+SINK_OPTION_NAMES = tuple(name for name, _, _ in _PARSERS.values())
+SINK_ONLY = frozenset(
+    name.lower()
+    for name in ("producerId", "batchId", "bodyFormat", "rowsPerEntry", "batchDiffers", "resetProducer")
+)
+SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname", "path"})
+"""Spark's own, which it hands over with the rest."""

@@ -1,0 +1,108 @@
+"""The two groups through clients."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+
+from quorumlog.batch import EntryBatch
+from quorumlog.client import LedgerClient, connect
+from quorumlog.config import staging_name
+from quorumlog.errors import ConfigError, ProducerExpired, UnknownGroup, UnknownReader
+from quorumlog.staging.manifests import RowRange
+from quorumlog.staging.sink_logs import ProducerStand, SinkLogs
+
+WINDOW = 5
+"""Batches of a session on their way: of so many the log remembers where they lie."""
+READ_BYTES = 1024 * 1024
+
+
+class ClientSession:
+    def __init__(self, client: LedgerClient) -> None:
+        """Connects."""
+        self._client = client
+        self.last_sequence = client.last_sequence()
+
+    def append(self, sequence: int, batches: Iterable[EntryBatch]) -> int:
+        """The client goes on with its numbers by itself; only once."""
+        assert sequence == self.last_sequence + 1, (sequence, self.last_sequence)
+        last_index = -1
+        for receipt in self._client.append_stream(batches, window=WINDOW):
+            self.last_sequence += receipt.count
+            last_index = receipt.last_index
+        return last_index
+
+
+class ClientLog:
+    def __init__(self, servers: str, group: str, timeout_ms: int) -> None:
+        self._servers = servers
+        self._group = group
+        self._timeout_ms = timeout_ms
+        self.client = connect(servers, group=group, timeout_ms=timeout_ms)
+
+    @contextmanager
+    def session(self, producer: str) -> Generator[ClientSession]:
+        with connect(
+            self._servers, group=self._group, timeout_ms=self._timeout_ms, producer_id=producer
+        ) as client:
+            yield ClientSession(client)
+
+    def producer(self, producer: str) -> ProducerStand | None:
+        try:
+            known = self.client.producer(producer)
+        except ProducerExpired:
+            return None
+        return ProducerStand(known.last_sequence, known.last_index)
+
+    def body_at(self, index: int) -> bytes:
+        return self.client.get(index).body
+
+    def batches(self, ranges: Iterable[RowRange]) -> Iterator[EntryBatch]:
+        for each in ranges:
+            yield from self.client.read_batches(
+                each.first_index, each.stop_index, batch_bytes=READ_BYTES
+            )
+
+    def hold(self, name: str) -> int | None:
+        for row in self.client.readers():
+            if row.name == name and row.hold == "archive":
+                return row.position
+        return None
+
+    def take_hold(self, name: str) -> int:
+        """As an archive's: a disk that fills up does not take it either, but refuses appends."""
+        return self.client.reader(name, hold="archive").position
+
+    def move_hold(self, name: str, index: int) -> None:
+        self.client.reader(name, hold="archive", first_index=index)
+
+    def end_hold(self, name: str) -> None:
+        with suppress(UnknownReader):
+            self.client.reader(name).end()
+
+    def forget(self, producer: str) -> None:
+        with suppress(ProducerExpired):
+            self.client.forget_producer(producer)
+
+    def close(self) -> None:
+        self.client.close()
+
+
+@contextmanager
+def open_sink_logs(servers: str, group: str, timeout_ms: int) -> Generator[SinkLogs]:
+    """Within it, UnknownGroup becomes a ConfigError that says how to get a staging group."""
+    with ExitStack() as opened:
+        logs = [ClientLog(servers, name, timeout_ms) for name in (group, staging_name(group))]
+        for log in logs:
+            opened.callback(log.close)
+        try:
+            yield SinkLogs(*logs)
+        except UnknownGroup as error:
+            raise no_staging(group, error) from None
+
+
+def no_staging(group: str, error: UnknownGroup) -> ConfigError:
+    return ConfigError(
+        f"{error}. A sink writes to group {group!r} through a staging group beside it: set staging ="
+        " true for the group in the configuration of every member, and start them again"
+    )

@@ -1,0 +1,78 @@
+"""Options of a sink: each wrong one is named, with what would be right."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.types import LongType, StructType
+
+from quorumlog.errors import ConfigError
+from quorumlog.spark.ledger_data_source import LedgerDataSource
+from quorumlog.spark.sink.sink_options import SinkOptions
+from quorumlog.spark.sink.writers import LedgerBatchWriter, LedgerStreamWriter
+
+SERVERS = {"servers": "127.0.0.1:1"}
+SCHEMA = StructType().add("body", "binary")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, "needs option servers"),
+        ({"servers": "nowhere"}, "option servers"),
+        ({**SERVERS, "producerid": "a/b"}, "producerId must have 1 to 48 letters"),
+        ({**SERVERS, "batchid": "-1"}, "option batchId must be in 0"),
+        ({**SERVERS, "bodyformat": "xml"}, "option bodyFormat must be raw or json or arrow, not 'xml'"),
+        ({**SERVERS, "batchdiffers": "drop"}, "option batchDiffers must be error or keep"),
+        ({**SERVERS, "startingoffsets": "0"}, "unknown option 'startingoffsets' where format quorumlog"),
+        ({**SERVERS, "group": "a", "subscribe": "b"}, "two names of one thing"),
+    ],
+)
+def test_a_wrong_option_is_named(options: dict[str, str], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        SinkOptions.parse(options)
+
+
+def test_sparks_own_options_are_accepted() -> None:
+    spark = {"checkpointlocation": "/c", "queryname": "copy", "path": "somewhere"}
+    assert SinkOptions.parse({**SERVERS, **spark}) == SinkOptions.parse(SERVERS)
+
+
+@pytest.mark.parametrize("one", [{"producerid": "copy"}, {"batchid": "0"}])
+def test_a_batch_needs_both_of_its_names_or_none(one: dict[str, str]) -> None:
+    options = SinkOptions.parse({**SERVERS, **one})
+    with pytest.raises(ConfigError, match="producerId and batchId go together"):
+        LedgerBatchWriter(options, SCHEMA, overwrite=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [({}, "writeStream needs option producerId"), ({"producerid": "c", "batchid": "1"}, "for df.write")],
+)
+def test_a_stream_needs_a_producer_and_numbers_by_itself(options: dict[str, str], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        LedgerStreamWriter(SinkOptions.parse({**SERVERS, **options}), SCHEMA, overwrite=False)
+
+
+def test_a_log_is_never_overwritten() -> None:
+    with pytest.raises(ConfigError, match=r"mode\('append'\)"):
+        LedgerBatchWriter(SinkOptions.parse(SERVERS), SCHEMA, overwrite=True)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [StructType().add("body", "binary").add("key", "string"), StructType().add("id", LongType())],
+)
+def test_rows_that_are_no_bodies_say_how_to_make_some(schema: StructType) -> None:
+    with pytest.raises(ConfigError, match=r"bodyFormat=json"):
+        LedgerBatchWriter(SinkOptions.parse(SERVERS), schema, overwrite=False)
+
+
+def test_a_source_that_will_be_written_to_is_no_wrong_one_to_read() -> None:
+    """Spark makes the source before it says what it is for."""
+    source = LedgerDataSource({**SERVERS, "producerid": "copy"})
+    with pytest.raises(ConfigError, match="unknown option 'producerid'"):
+        source.schema()
+    with pytest.raises(ConfigError, match="unknown option 'producrid' of format"):
+        LedgerDataSource({**SERVERS, "producrid": "copy"})
+    with pytest.raises(ConfigError, match="where format quorumlog is written to"):
+        LedgerDataSource({**SERVERS, "producerid": "copy", "batchdifers": "keep"})

@@ -1,0 +1,1 @@
+"""A message store: commit log, queues, index, flush services."""

@@ -69,7 +69,7 @@ class MessageStore:
         self.disk: Disk = OsDisk() if disk is None else disk
         self.topics = None if topics is None else dict(topics)
         self._wall_clock = wall_clock
-        self._clock = clock
+        self.clock = clock
         self._threads: list[ServiceThread] = []
         self._last_queue_flush_ms = 0.0
         self._wakeup_reput: Callable[[], None] = lambda: None
@@ -132,9 +132,10 @@ class MessageStore:
             end_position=end.position,
             last_store_time_ms=max(end.last_time_ms, self.checkpoint.physic_msg_timestamp),
             wall_clock=self._wall_clock,
-            clock=self._clock,
+            clock=self.clock,
             takes=self.takes,
         )
+        self.commit_log.failed = self._has_failed
         self.commit_log.next_queue_offsets = {
             key: queue.max_offset for key, queue in self.queues.items()
         }
@@ -225,13 +226,12 @@ class MessageStore:
             thread.start()
 
     def _thread(self, name: str, run_once: Callable[[], None], interval_ms: float) -> ServiceThread:
-        thread = ServiceThread(f"broker-{name}", run_once, interval_ms, self._failed)
+        thread = ServiceThread(f"broker-{name}", run_once, interval_ms, self.commit_log.fail)
         self._threads.append(thread)
         return thread
 
-    def _failed(self, failure: StoreFailure) -> None:
+    def _has_failed(self, failure: StoreFailure) -> None:
         log.error("the store stops: %s", failure)
-        self.commit_log.fail(failure)
         self.on_failure(failure)
 
     @property
@@ -242,7 +242,7 @@ class MessageStore:
         """The flush service's step. Raises StoreFailure."""
         before = self.commit_log.confirm_offset
         try:
-            self.commit_log.flush_service.run_once(self._clock())
+            self.commit_log.flush_service.run_once(self.clock())
         except StoreFailure as failure:
             self.commit_log.fail(failure)
             raise
@@ -257,7 +257,7 @@ class MessageStore:
 
     def flush_queues(self, *, thorough: bool = False) -> None:
         """Queues and index, and then the checkpoint that tells of them. Raises StoreFailure."""
-        now = self._clock()
+        now = self.clock()
         config = self.config
         if now >= self._last_queue_flush_ms + config.flush_consume_queue_thorough_interval:
             thorough = True
@@ -292,7 +292,7 @@ class MessageStore:
             try:
                 if self.failure is None:
                     self.commit_log.flush(0)
-                    self.commit_log.flush_service.run_once(self._clock())
+                    self.commit_log.flush_service.run_once(self.clock())
                     self.reput_once()
                     self.flush_queues(thorough=True)
                     if self.reput.behind_bytes == 0:

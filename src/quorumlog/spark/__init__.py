@@ -3,7 +3,8 @@
 Read in this order: `ledger_data_source` (what Spark calls), `options`, `offsets` (which entries a
 query means), `partitions` (how they become tasks), `reading` (one plan, one task), `batch_reader`,
 `stream_reader` (micro-batches), `range_check` (what every task proves about its range), the room
-`sources` (where entries come from), `rows` (entries as Arrow columns). `session` and `java` set Spark
+`sources` (where entries come from), `rows` (entries as Arrow columns), the
+room `messages` (the view of a message store). `session` and `java` set Spark
 up on a bare machine.
 """
 

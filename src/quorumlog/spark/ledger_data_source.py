@@ -9,6 +9,9 @@ from pyspark.sql.types import StructType
 
 from quorumlog.errors import ConfigError
 from quorumlog.spark.batch_reader import LedgerBatchReader, PushdownReader
+from quorumlog.spark.messages.message_options import VIEW, MessageOptions, is_message_view
+from quorumlog.spark.messages.message_reader import message_reader
+from quorumlog.spark.messages.message_rows import message_schema
 from quorumlog.spark.options import STREAM_OPTIONS, LedgerOptions
 from quorumlog.spark.rows import DEFAULT_COLUMNS, spark_schema_of
 from quorumlog.spark.stream_reader import LedgerStreamReader
@@ -21,6 +24,7 @@ class LedgerDataSource(DataSource):
 
         spark.read.format("quorumlog").option("servers", "127.0.0.1:20911").load()
         spark.read.format("quorumlog").schema("index BIGINT, body BINARY").load("/data/n0")
+        spark.read.format("quorumlog").option("view", "messages").load("/data/store")
         spark.readStream.format("quorumlog").option("servers", "127.0.0.1:20911").load()
 
     Options: docs/spark.md. Spark makes an instance beside the driver for each `load()`, so a wrong
@@ -30,16 +34,25 @@ class LedgerDataSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         """Raises ConfigError naming the option."""
         super().__init__(options)
-        self.ledger_options = LedgerOptions.parse(options)
+        self.message_options = None
+        if is_message_view(options):
+            self.message_options = MessageOptions.parse(options)
+            return
+        entries = {key: value for key, value in options.items() if key.lower() != VIEW}
+        self.ledger_options = LedgerOptions.parse(entries)
 
     @classmethod
     def name(cls) -> str:
         return FORMAT_NAME
 
     def schema(self) -> StructType:
+        if self.message_options is not None:
+            return message_schema(self.message_options.columns)
         return spark_schema_of(self.ledger_options.columns or DEFAULT_COLUMNS)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        if self.message_options is not None:
+            return message_reader(self.message_options, schema)
         for name in STREAM_OPTIONS:
             if name.lower() in (key.lower() for key in self.options):
                 raise ConfigError(f"option {name} is for spark.readStream; spark.read reads all at once")
@@ -47,4 +60,6 @@ class LedgerDataSource(DataSource):
         return reader(self.ledger_options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        if self.message_options is not None:
+            raise ConfigError("view messages is read with spark.read, not with spark.readStream")
         return LedgerStreamReader(self.ledger_options, schema)

@@ -52,6 +52,8 @@ class CommitLog:
         self.wakeup_flush: Callable[[], None] = lambda: None
         self.written: Callable[[], None] = lambda: None
         """Called after a put that is confirmed without a flush."""
+        self.failed: Callable[[StoreFailure], None] = lambda failure: None
+        """Called once."""
         self._checkpoint = checkpoint
         self._flushed_file = flushed
         self._takes = takes
@@ -214,9 +216,12 @@ class CommitLog:
         return None
 
     def fail(self, failure: StoreFailure) -> None:
-        if self.failure is None:
-            self.failure = failure
+        """Nothing is written any more; whoever waits is told that the outcome is not known."""
+        if self.failure is not None:
+            return
+        self.failure = failure
         self.flush_service.fail()
+        self.failed(failure)
 
     # ---------------------------------------------------------------- flushing
 

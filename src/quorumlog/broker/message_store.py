@@ -10,6 +10,8 @@ other steps are called by hand, as a simulation does.
 from __future__ import annotations
 
 import logging
+import os.path
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -17,7 +19,7 @@ from collections.abc import Callable, Mapping
 from quorumlog.broker.commit_log.clean_commit_log_service import CleanCommitLogService
 from quorumlog.broker.commit_log.commit_log import CommitLog
 from quorumlog.broker.commit_log.file_lists import open_file_list, set_aside_of
-from quorumlog.broker.commit_log.flushed_file import FlushedFile
+from quorumlog.broker.commit_log.flushed_file import FLUSHED_NAME, FlushedFile
 from quorumlog.broker.commit_log.log_recovery import (
     LogEnd,
     settle_end,
@@ -51,6 +53,14 @@ def monotonic_ms() -> float:
     return time.monotonic() * 1000
 
 
+def _missing_folders(disk: Disk, path: str) -> list[str]:
+    missing = []
+    while path and not disk.exists(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    return missing
+
+
 class MessageStore:
     def __init__(
         self,
@@ -77,9 +87,12 @@ class MessageStore:
         self._closing = threading.Lock()
         self.is_closed = False
         try:
+            missing = _missing_folders(self.disk, root)
             for name in (COMMIT_LOG_NAME, QUEUES_NAME, INDEX_FOLDER_NAME):
                 self.disk.make_directory(f"{root}/{name}")
             self.disk.sync_directory(root)
+            for folder in missing:
+                self.disk.sync_directory(os.path.dirname(folder) or ".")
             self._lock = self.disk.lock(f"{root}/{LOCK_NAME}")
         except BlockingIOError:
             raise ConfigError(f"{root} is in use by another process") from None
@@ -101,15 +114,20 @@ class MessageStore:
         self.was_clean = not disk.exists(f"{root}/{ABORT_NAME}")
         self._make_abort()
         self.checkpoint = StoreCheckpoint.open(disk, root)
-        flushed = FlushedFile.open(disk, root)
+        is_ours = disk.exists(f"{root}/{FLUSHED_NAME}")
+        flushed = FlushedFile.open(
+            disk, root, config.mapped_file_size_commit_log, config.mapped_file_size_consume_queue
+        )
+        self._torn_from = flushed.load() if is_ours and not self.was_clean else sys.maxsize
         files = open_file_list(
             disk,
             f"{root}/{COMMIT_LOG_NAME}",
             config.mapped_file_size_commit_log,
             option="mapped_file_size_commit_log",
             set_aside=self.set_aside,
+            sizes_are_known=is_ours,
         )
-        self.queues = ConsumeQueues(disk, root, config, self.set_aside)
+        self.queues = ConsumeQueues(disk, root, config, self.set_aside, sizes_are_known=is_ours)
         self.index = None
         if config.message_index_enable:
             self.index = IndexService(
@@ -180,7 +198,8 @@ class MessageStore:
     def _walk_from(self, files: SegmentList, begin: int, dispatcher: Dispatcher) -> LogEnd:
         self.queues.truncate_to_position(begin)
         end = LogEnd(begin)
-        for found in walk(files, begin, end, check_bodies=self.config.check_crc_on_recover):
+        crc = self.config.check_crc_on_recover
+        for found in walk(files, begin, end, check_bodies=crc, torn_from=self._torn_from):
             dispatcher.dispatch(found)
         # Units of records that the log has not: it was cut there, or loses them now.
         self.queues.truncate_to_position(end.position)

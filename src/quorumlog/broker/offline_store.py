@@ -54,7 +54,7 @@ class OfflineStore:
                 option="mapped_file_size_commit_log",
                 writable=False,
             )
-            queue_bytes = max(
+            queue_file_bytes = max(
                 [
                     _size_in(disk, f"{root}/{QUEUES_NAME}/{topic}/{queue}")
                     for topic in disk.list(f"{root}/{QUEUES_NAME}")
@@ -62,9 +62,8 @@ class OfflineStore:
                 ],
                 default=0,
             )
-            config = MessageStoreConfig(
-                mapped_file_size_consume_queue=queue_bytes // 20 * 20 or 6_000_000
-            )
+            self.queue_bytes = queue_file_bytes // 20 * 20 or 6_000_000
+            config = MessageStoreConfig(mapped_file_size_consume_queue=self.queue_bytes)
             self.queues = ConsumeQueues(disk, root, config, None, writable=False)
         except PermissionError as error:
             raise ConfigError(not_allowed(root, error)) from None
@@ -219,7 +218,8 @@ def allow_cut(root: str, position: int) -> int:
             )
         found, _ = read_records(store.files, position, store.files.end_position)
         assert found is None or end.problem, (position, end)
-    flushed = FlushedFile.open(disk, root)
+        sizes = store.file_bytes, store.queue_bytes
+    flushed = FlushedFile.open(disk, root, *sizes)
     given_up = flushed.load() - position
     if given_up > 0:
         flushed.record_synced(position)

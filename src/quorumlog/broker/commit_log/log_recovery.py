@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -30,7 +31,14 @@ class LogEnd:
     """Why the record there is none; empty: nothing was ever written there."""
 
 
-def walk(files: SegmentList, position: int, end: LogEnd, *, check_bodies: bool) -> Iterator[LogRecords]:
+def walk(
+    files: SegmentList,
+    position: int,
+    end: LogEnd,
+    *,
+    check_bodies: bool,
+    torn_from: int = sys.maxsize,
+) -> Iterator[LogRecords]:
     """Good records from `position` on, until the log ends, which `end` then says. Raises OSError if the
     process may not read."""
     end.position = position
@@ -46,7 +54,7 @@ def walk(files: SegmentList, position: int, end: LogEnd, *, check_bodies: bool) 
             if stop is Stop.NO_RECORD or stop is Stop.BYTES:
                 end.problem = "is no record"
             return
-        good, problem = verified(found, check_bodies=check_bodies)
+        good, problem = verified(found, check_bodies=check_bodies, torn_from=torn_from)
         if problem:
             batch = found.records
             found = LogRecords(

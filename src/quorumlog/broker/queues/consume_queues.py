@@ -24,8 +24,10 @@ class ConsumeQueues:
         set_aside: SetAside | None,
         *,
         writable: bool = True,
+        sizes_are_known: bool = False,
     ) -> None:
-        """Raises StoreFailure, ConfigError."""
+        """`sizes_are_known`: see `open_file_list`. Raises StoreFailure, ConfigError."""
+        self._sizes_are_known = sizes_are_known
         self.path = f"{root}/{QUEUES_NAME}"
         self._disk = disk
         self._config = config
@@ -60,6 +62,7 @@ class ConsumeQueues:
             option="mapped_file_size_consume_queue",
             set_aside=self._set_aside,
             writable=writable,
+            sizes_are_known=self._sizes_are_known,
         )
         queue = self._queues[key] = ConsumeQueue(self._disk, files)
         return queue

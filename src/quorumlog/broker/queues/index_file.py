@@ -28,14 +28,25 @@ _ENTRY = struct.Struct(">iqii")
 ENTRY = np.dtype([("key_hash", ">i4"), ("position", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
 assert ENTRY.itemsize == INDEX_ENTRY_BYTES
 _PAGE_SLOTS = 1024
+_MEND_ENTRIES = 1 << 20
 _INT_MAX = 0x7FFFFFFF
 
 
 class IndexFile:
     """Written by one thread; `find` from any."""
 
-    def __init__(self, path: str, file: DiskFile, slot_count: int, entry_count: int) -> None:
-        """Raises OSError."""
+    def __init__(
+        self,
+        path: str,
+        file: DiskFile,
+        slot_count: int,
+        entry_count: int,
+        *,
+        slots_are_good: bool = True,
+    ) -> None:
+        """`slots_are_good`: False after an unclean stop: a slot may name an entry that the header does
+        not count yet, and then no longer those before it. Slots are made of the entries then. Raises
+        OSError."""
         self.path = path
         self._file = file
         self.slot_count = slot_count
@@ -53,6 +64,7 @@ class IndexFile:
         self._slots: npt.NDArray[np.uint32] | None = None
         self._dirty_pages: set[int] = set()
         self._is_dirty = False
+        self._slots_are_good = slots_are_good
         self._lock = threading.Lock()
 
     @classmethod
@@ -96,8 +108,30 @@ class IndexFile:
                 if not data:
                     break
                 position += len(data)
-            self._slots = slots
+            self._slots = slots if self._slots_are_good else self._mended(slots)
+            self._slots_are_good = True
         return self._slots
+
+    def _mended(self, slots: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+        """As the entries that the header counts have it; what differs is written when it is flushed."""
+        mended = np.zeros_like(slots)
+        number = 1
+        while number < self.count:
+            stop = min(number + _MEND_ENTRIES, self.count)
+            size = (stop - number) * INDEX_ENTRY_BYTES
+            data = self._file.pread(size, self._entries_at + number * INDEX_ENTRY_BYTES)
+            entries = np.frombuffer(data, ENTRY)
+            hashes = entries["key_hash"].astype(np.int64)
+            mended[hashes % self.slot_count] = np.arange(number, number + len(entries))
+            number = stop
+        self._dirty_pages.update(np.unique(np.flatnonzero(mended != slots) // _PAGE_SLOTS).tolist())
+        self._is_dirty = bool(self._dirty_pages)
+        return mended
+
+    def mend(self) -> None:
+        """Before anybody looks for something, where slots are not known to be good. Raises OSError."""
+        if not self._slots_are_good:
+            self._slot_table()
 
     def put(self, hashes: Int64Array, positions: Int64Array, times_ms: Int64Array) -> None:
         """As many as there is `room`; not flushed. Raises DiskFull, StoreFailure."""

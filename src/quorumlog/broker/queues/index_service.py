@@ -67,6 +67,7 @@ class IndexService:
                     disk.open(path, writable=writable),
                     config.max_hash_slot_num,
                     config.max_index_num,
+                    slots_are_good=is_clean,
                 )
             except OSError as error:
                 raise StoreFailure(refusal(path, "opened", error)) from error
@@ -74,6 +75,7 @@ class IndexService:
                 file.close()
                 disk.unlink(path)
                 continue
+            file.mend()
             self.files.append(file)
 
     @property
@@ -139,7 +141,7 @@ class IndexService:
         self.files.clear()
 
     def truncate_to_position(self, position: int) -> None:
-        """Files that know of records from there on are deleted, to be derived anew."""
+        """Files that know of records from there on are deleted."""
         while self.files and self.files[-1].end_position >= position:
             file = self.files.pop()
             file.close()

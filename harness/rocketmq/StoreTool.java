@@ -1,9 +1,7 @@
 import java.net.InetSocketAddress;
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
-import java.util.HashMap;
 import java.util.List;
-import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.UtilAll;
@@ -29,6 +27,12 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
 public class StoreTool {
     private static DefaultMessageStore store;
 
+    /** Marked, since RocketMQ's logging writes to standard output, too. */
+    private static void say(String text) {
+        System.out.println("= " + text);
+        System.out.flush();
+    }
+
     public static void main(String[] args) throws Exception {
         MessageStoreConfig config = new MessageStoreConfig();
         config.setStorePathRootDir(args[0]);
@@ -46,8 +50,8 @@ public class StoreTool {
             (topic, queueId, offset, tagsCode, time, filter, properties) -> { }, broker, new ConcurrentHashMap<>());
         boolean loaded = store.load();
         store.start();
-        System.out.println(loaded ? "loaded" : "not loaded");
-        System.out.println("ok");
+        say(loaded ? "loaded" : "not loaded");
+        say("ok");
         java.util.Scanner in = new java.util.Scanner(System.in);
         while (in.hasNextLine()) {
             String[] words = in.nextLine().trim().split(" ");
@@ -55,13 +59,13 @@ public class StoreTool {
                 case "put": put(words[1], Integer.parseInt(words[2]), Integer.parseInt(words[3]), Integer.parseInt(words[4])); break;
                 case "get": get(words[1], Integer.parseInt(words[2])); break;
                 case "query": query(words[1], words[2]); break;
-                case "offsets": System.out.println(store.getMinPhyOffset() + " " + store.getMaxPhyOffset()); break;
+                case "offsets": say(store.getMinPhyOffset() + " " + store.getMaxPhyOffset()); break;
                 case "settle": settle(); break;
                 case "halt": Runtime.getRuntime().halt(9); break;
-                case "close": settle(); store.shutdown(); System.out.println("ok"); System.exit(0); break;
+                case "close": settle(); store.shutdown(); say("ok"); System.exit(0); break;
                 default: throw new IllegalArgumentException(words[0]);
             }
-            System.out.println("ok");
+            say("ok");
             System.out.flush();
         }
     }
@@ -73,12 +77,7 @@ public class StoreTool {
             message.setTopic(topic);
             message.setQueueId(queue);
             message.setBody(("body " + i + " of " + topic + " " + "x".repeat(i % 200)).getBytes(StandardCharsets.UTF_8));
-            Map<String, String> properties = new HashMap<>();
-            properties.put("number", Integer.toString(i));
-            MessageDecoder.string2messageProperties("");
-            for (Map.Entry<String, String> each : properties.entrySet()) {
-                message.putUserProperty(each.getKey(), each.getValue());
-            }
+            message.putUserProperty("number", Integer.toString(i));
             message.setTags("tag" + i % 3);
             message.setKeys(java.util.Arrays.asList("key" + i, "tenth" + i / 10));
             org.apache.rocketmq.common.message.MessageAccessor.putProperty(
@@ -93,7 +92,7 @@ public class StoreTool {
                 org.apache.rocketmq.common.TopicFilterType.SINGLE_TAG, message.getTags()));
             PutMessageResult result = store.putMessage(message);
             if (!result.isOk()) {
-                System.out.println("refused " + result.getPutMessageStatus());
+                say("refused " + result.getPutMessageStatus());
             }
         }
     }
@@ -113,15 +112,15 @@ public class StoreTool {
             GetMessageResult result = store.getMessage("tool", topic, queue, offset, 256, null);
             List<ByteBuffer> buffers = result.getMessageBufferList();
             if (buffers.isEmpty()) {
-                System.out.println("missing " + offset + " " + result.getStatus());
+                say("missing " + offset + " " + result.getStatus());
                 break;
             }
             for (ByteBuffer buffer : buffers) {
                 MessageExt message = MessageDecoder.decode(buffer, true, false, false, false, true);
                 if (message == null) {
-                    System.out.println("bad " + offset);
+                    say("bad " + offset);
                 } else {
-                    System.out.println("message " + message.getQueueOffset() + " " + message.getCommitLogOffset() + " "
+                    say("message " + message.getQueueOffset() + " " + message.getCommitLogOffset() + " "
                         + UtilAll.crc32(message.getBody()) + " " + message.getTags() + " " + message.getKeys());
                 }
             }
@@ -132,7 +131,7 @@ public class StoreTool {
 
     private static void query(String topic, String key) throws Exception {
         QueryMessageResult result = store.queryMessage(topic, key, 1000, 0, Long.MAX_VALUE);
-        System.out.println("found " + result.getMessageBufferList().size());
+        say("found " + result.getMessageBufferList().size());
         result.release();
     }
 }

@@ -1,0 +1,1 @@
+"""RocketMQ's Java classes, fetched from Maven Central by Maven and kept outside the repository."""

@@ -151,7 +151,7 @@ class MessageStore:
             last_store_time_ms=max(end.last_time_ms, self.checkpoint.physic_msg_timestamp),
             wall_clock=self._wall_clock,
             clock=self.clock,
-            takes=self.takes,
+            takes=self.has_queue,
         )
         self.commit_log.failed = self._has_failed
         self.commit_log.next_queue_offsets = {
@@ -163,7 +163,14 @@ class MessageStore:
         self.reput = ReputMessageService(self.commit_log, dispatcher, end.position)
         self.cleaner = CleanCommitLogService(disk, root, self.commit_log, config, self._wall_clock)
         self.cleaner.dropped = self._dropped
-        self.reader = StoreReader(self.commit_log, self.queues, self.index)
+        self.commit_log.is_full = lambda: self.cleaner.is_full
+        self.reader = StoreReader(
+            self.commit_log,
+            self.queues,
+            self.index,
+            self.has_queue,
+            lambda key: self.commit_log.next_queue_offsets.get(key, 0),
+        )
         self.flush_queues(thorough=True)
 
     def _derive(self, files: SegmentList, dispatcher: Dispatcher) -> LogEnd:
@@ -218,9 +225,7 @@ class MessageStore:
 
     # ---------------------------------------------------------------- services
 
-    def takes(self, queue: QueueKey) -> bool:
-        if self.cleaner.is_full:
-            return False
+    def has_queue(self, queue: QueueKey) -> bool:
         if self.topics is None:
             return queue.queue_id >= 0
         return 0 <= queue.queue_id < self.queue_count(queue.topic)

@@ -78,6 +78,11 @@ class OfflineStore:
         self.files.close()
         self.queues.close()
 
+    @property
+    def is_clean(self) -> bool:
+        """It was stopped, and not killed: queues and index have all that the log has."""
+        return not self._disk.exists(f"{self.root}/{ABORT_NAME}")
+
     # ---------------------------------------------------------------- the log
 
     def walk(self, end: LogEnd, position: int | None = None) -> Iterator[Any]:
@@ -114,7 +119,7 @@ class OfflineStore:
         messages = sum(len(found.records) for found in self.walk(end))
         return {
             "directory": self.root,
-            "clean": not self._disk.exists(f"{self.root}/{ABORT_NAME}"),
+            "clean": self.is_clean,
             "files": len(self.files.bases),
             "file_bytes": self.file_bytes,
             "min_offset": self.files.first_position,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -33,16 +34,27 @@ class Pulled(NamedTuple):
 
 
 class StoreReader:
-    def __init__(self, log: MessageLog, queues: ConsumeQueues, index: IndexService | None) -> None:
+    def __init__(
+        self,
+        log: MessageLog,
+        queues: ConsumeQueues,
+        index: IndexService | None,
+        has_queue: Callable[[QueueKey], bool],
+        stored_offset: Callable[[QueueKey], int],
+    ) -> None:
+        """`has_queue`: whether there is such a queue, though nothing may have been sent to it yet.
+        `stored_offset`: behind its last message that was written, seen or not."""
+        self._has_queue = has_queue
+        self._stored_offset = stored_offset
         self._log = log
         self._queues = queues
         self._index = index
 
-    def queue(self, key: QueueKey) -> ConsumeQueue:
-        """Raises UnknownTopic."""
+    def queue(self, key: QueueKey) -> ConsumeQueue | None:
+        """None of one that nothing was sent to yet. Raises UnknownTopic."""
         queue = self._queues.get(key)
-        if queue is None:
-            raise UnknownTopic(f"there is no message in queue {key.queue_id} of topic {key.topic}")
+        if queue is None and not self._has_queue(key):
+            raise UnknownTopic(f"there is no queue {key.queue_id} of a topic {key.topic}")
         return queue
 
     def pull(
@@ -51,14 +63,17 @@ class StoreReader:
         """Messages from this number on; none at the end of the queue. One at least, however large.
         Raises QueueOffsetOutOfRange, UnknownTopic, MessageDamaged."""
         queue = self.queue(key)
-        low, high = queue.min_offset, queue.max_offset
-        if not low <= offset <= high:
+        low, high = (0, 0) if queue is None else (queue.min_offset, queue.max_offset)
+        # What is acknowledged is shown a moment later: whoever asks for it there has not lost it.
+        if not low <= offset <= max(high, self._stored_offset(key)):
             raise QueueOffsetOutOfRange(
                 f"queue {key.queue_id} of topic {key.topic} has messages {low} to {high - 1}, not"
                 f" {offset}",
                 min_offset=low,
                 max_offset=high,
             )
+        if queue is None or offset >= high:
+            return Pulled(RecordBatch.contiguous(b"", []), offset, low, high)
         units = queue.units(offset, min(offset + most_messages, high))
         if len(units):
             sizes = np.cumsum(units["size"].astype(np.int64))
@@ -141,6 +156,8 @@ class StoreReader:
         """Of the first message that was stored at this time or later; the end if there is none. Raises
         UnknownTopic."""
         queue = self.queue(key)
+        if queue is None:
+            return 0
         low, high = queue.min_offset, queue.max_offset
         while low < high:
             middle = (low + high) // 2

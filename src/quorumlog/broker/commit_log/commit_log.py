@@ -52,6 +52,8 @@ class CommitLog:
         self.wakeup_flush: Callable[[], None] = lambda: None
         self.written: Callable[[], None] = lambda: None
         """Called after a put that is confirmed without a flush."""
+        self.is_full: Callable[[], bool] = lambda: False
+        """The disk is above the level at which messages are refused."""
         self.failed: Callable[[StoreFailure], None] = lambda failure: None
         """Called once."""
         self._checkpoint = checkpoint
@@ -165,6 +167,8 @@ class CommitLog:
         """Returns where the log ends then. Raises DiskFull, StoreStopped; StoreFailure."""
         if self.failure is not None:
             raise StoreStopped(f"the store has stopped: {self.failure}")
+        if self.is_full():
+            raise DiskFull("the disk is above disk_space_warning_level_ratio: make space on it")
         position, last_ms = self._end
         runs = turn.place(position)
         last = runs[-1]

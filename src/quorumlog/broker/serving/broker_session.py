@@ -9,7 +9,6 @@ from quorumlog.broker.errors import (
     FlushDiskTimeout,
     FlushSlaveTimeout,
     InSyncReplicasNotEnough,
-    UnknownTopic,
 )
 from quorumlog.broker.message_log import PutOutcome
 from quorumlog.broker.messages.message import PutResult, PutStatus
@@ -148,12 +147,7 @@ class BrokerSession:
         most_bytes = min(message.most_bytes, MOST_FRAME_RECORDS_BYTES)
 
         def pull() -> Pulled:
-            try:
-                return store.reader.pull(key, message.offset, message.most_messages, most_bytes)
-            except UnknownTopic:
-                if message.offset or message.queue_id >= store.queue_count(message.topic):
-                    raise
-                return Pulled(RecordBatch.contiguous(b"", []), 0, 0, 0)  # nothing was sent to it yet
+            return store.reader.pull(key, message.offset, message.most_messages, most_bytes)
 
         def answer(request_id: int, pulled: Pulled) -> tuple[AnyBrokerMessage, RecordBatch | None]:
             response = PullResponse(

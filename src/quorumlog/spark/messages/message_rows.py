@@ -44,6 +44,10 @@ COLUMN_TYPES: dict[str, DataType] = {
 }
 assert tuple(COLUMN_TYPES) == COLUMNS
 
+# To the name of the element: Spark takes nothing that only looks alike.
+_KEYS_TYPE = pa.list_(pa.field("element", pa.string(), nullable=False))
+_MAP_TYPE = pa.map_(pa.string(), pa.field("value", pa.string(), nullable=False))
+
 
 def message_schema(columns: Sequence[str]) -> StructType:
     schema = StructType()
@@ -89,13 +93,14 @@ def _tags(properties: PropertyColumns, count: int) -> pa.Array:
 def _keys(properties: PropertyColumns, count: int) -> pa.Array:
     words = properties.split_words(properties.find(KEYS))
     values = _strings(properties.data, words.starts, words.sizes)
-    return pa.ListArray.from_arrays(_offsets_by_row(words.rows, count), values)
+    return pa.ListArray.from_arrays(_offsets_by_row(words.rows, count), values, type=_KEYS_TYPE)
 
 
 def _map(properties: PropertyColumns, count: int) -> pa.Array:
     names = _strings(properties.data, properties.name_starts, properties.name_sizes)
     values = _strings(properties.data, properties.value_starts, properties.value_sizes)
-    return pa.MapArray.from_arrays(_offsets_by_row(properties.property_rows, count), names, values)
+    offsets = _offsets_by_row(properties.property_rows, count)
+    return pa.MapArray.from_arrays(offsets, names, values, type=_MAP_TYPE)
 
 
 def _bodies(records: RecordBatch) -> pa.Array:

@@ -75,7 +75,8 @@ class StoreDirectorySource:
             )
             bases = store.files.bases
             times = [first_time_ms(store.files, base) for base in bases]
-            indexed = store.queues.last_position
+            # What queues do not know after a kill is in the log all the same.
+            indexed = store.files.end_position if store.is_clean else store.queues.last_position
             for number, base in enumerate(bases):
                 if times[number] < 0:
                     break  # nothing was written there yet
@@ -85,7 +86,6 @@ class StoreDirectorySource:
                 if ends_before or times[number] > options.end_ms:
                     continue
                 own = positions[np.searchsorted(positions, base) : np.searchsorted(positions, stop)]
-                # What queues do not know yet is in the log all the same.
                 if not len(own) and stop <= indexed:
                     continue
                 first = base if stop > indexed or not len(own) else int(own[0])

@@ -66,7 +66,10 @@ def test_java_goes_on_with_what_we_wrote_and_we_with_what_java_wrote(
     store.start()
     fill(store, 0, 200)
     if killed:
-        # As SIGKILL leaves it: nothing is flushed on the way out, and `abort` stays.
+        # As SIGKILL leaves it: nothing is flushed on the way out, and `abort` stays. What runs on would
+        # write while this copies.
+        for thread in store._threads:
+            thread.stop()
         killed_copy = tmp_path / "killed"
         shutil.copytree(folder, killed_copy)
         store.close()

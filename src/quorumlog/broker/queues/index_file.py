@@ -68,12 +68,25 @@ class IndexFile:
         self._lock = threading.Lock()
 
     @classmethod
-    def create(cls, disk: Disk, path: str, slot_count: int, entry_count: int) -> IndexFile:
-        """Raises DiskFull, StoreFailure."""
+    def create(
+        cls,
+        disk: Disk,
+        path: str,
+        slot_count: int,
+        entry_count: int,
+        *,
+        end_position: int = 0,
+        end_time_ms: int = 0,
+    ) -> IndexFile:
+        """`end_position`, `end_time_ms`: of the file before it. Java goes on from there if it finds this
+        one empty after a kill. Raises DiskFull, StoreFailure."""
         size = INDEX_HEADER_BYTES + slot_count * INDEX_SLOT_BYTES + entry_count * INDEX_ENTRY_BYTES
         try:
             file = disk.open(path, create=True)
             file.set_size(size)
+            if end_position:
+                ends = end_time_ms, end_time_ms, end_position, end_position
+                file.pwritev([_HEADER.pack(*ends, 0, 1)], 0)
             file.sync()
             disk.sync_directory(path.rpartition("/")[0])
         except OSError as error:

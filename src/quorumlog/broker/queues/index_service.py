@@ -107,8 +107,14 @@ class IndexService:
         while self.files and index_file_name(time_ms) <= self.files[-1].path.rpartition("/")[2]:
             time_ms += 1
         path = f"{self.path}/{index_file_name(time_ms)}"
+        last = self.files[-1] if self.files else None
         file = IndexFile.create(
-            self._disk, path, self._config.max_hash_slot_num, self._config.max_index_num
+            self._disk,
+            path,
+            self._config.max_hash_slot_num,
+            self._config.max_index_num,
+            end_position=0 if last is None else last.end_position,
+            end_time_ms=0 if last is None else last.end_time_ms,
         )
         self.files.append(file)
         return file

@@ -16,7 +16,7 @@ export UV_SYSTEM_CERTS := $(if $(wildcard /etc/ssl/certs/ca-certificates.crt),tr
 
 .DEFAULT_GOAL := help
 .PHONY: help setup check format test wheel test-compiled sim mutants nemesis nemesis-long sink-proof demo bench \
-    bench-quick bench-peers lock clean
+    bench-quick bench-peers bench-broker broker-crashes rocketmq-golden lock clean
 SEEDS ?= 1000
 JOBS ?= 2
 OPTIONS ?=
@@ -98,6 +98,15 @@ bench-quick: $(STAMP)  ## what became dearer than the figures kept in the reposi
 
 bench-peers: $(STAMP)  ## the same beside etcd, NATS, Kafka, DLedger, PySyncObj and RabbitMQ (needs go, Java, Maven)
 	$(BIN)/python -m benchmarks.peers $(OPTIONS)
+
+bench-broker: $(STAMP)  ## the message store beside RocketMQ's Java broker (needs Java, Maven)
+	$(BIN)/python -m benchmarks.broker $(OPTIONS)
+
+broker-crashes: $(STAMP)  ## the message store, crashed at every step of its life and of its recovery
+	QUORUMLOG_CRASH_STRIDE=1 $(BIN)/python -m pytest tests/broker/store/test_crash.py -q
+
+rocketmq-golden: $(STAMP)  ## make the golden data of RocketMQ's Java store anew (needs Java, Maven)
+	$(BIN)/python -m harness.rocketmq.store_tool tests/fixtures/rocketmq-store
 
 lock: $(UV)  ## resolve pyproject.toml into uv.lock again
 	$(UV) lock --python $(PYTHON)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from quorumlog.kv.errors import (
     Compacted,
     FutureRevision,
@@ -33,7 +34,6 @@ from quorumlog.kv.store.engine import Engine
 from quorumlog.kv.store.machine import KeyValueMachine
 from quorumlog.kv.store.memory_engine import MemoryEngine
 from quorumlog.kv.store.rocks_engine import RocksEngine
-
 from tests.kv.applied import AppliedStore, Saved, saved
 
 

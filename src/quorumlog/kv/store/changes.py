@@ -45,6 +45,8 @@ class Feed:
     def __init__(self) -> None:
         self.items: deque[Change] = deque()
         self.wake: Callable[[], None] = _nobody
+        self.size_bytes = 0
+        """Of the engine, about; as of the last batch."""
 
     def tell(self, items: list[Change]) -> None:
         if items:

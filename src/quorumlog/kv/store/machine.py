@@ -10,6 +10,7 @@ import msgspec
 from quorumlog.batch import EntryBatch
 from quorumlog.kv.errors import InvalidRequest, KeyValueError, LeaseNotFound
 from quorumlog.kv.requests import answers
+from quorumlog.kv.requests.limits import check
 from quorumlog.kv.requests.operations import (
     Compact,
     Grant,
@@ -76,6 +77,7 @@ class KeyValueMachine(StateMachine):
         keyspace.save_stand()
         keyspace.engine.commit(Applied.of_last(batch))
         if self._feed is not None:
+            self._feed.size_bytes = keyspace.engine.size_bytes
             self._feed.tell(told)
         return results
 
@@ -116,6 +118,8 @@ class KeyValueMachine(StateMachine):
             asked = decode_question(question)
         except msgspec.DecodeError as error:
             raise InvalidRequest(f"no question to the key-value store: {error}") from None
+        if isinstance(asked, Range | Txn):
+            check(asked, len(question))
         if isinstance(asked, Range):
             return read_range(keyspace, asked)
         if isinstance(asked, Txn):

@@ -225,6 +225,22 @@ class StateMachineCaller:
 
         self._member.confirm_leadership(confirmed, owner)
 
+    def ask_here(
+        self,
+        name: str,
+        question: bytes,
+        timeout_ms: int,
+        done: Callable[[Answer], None],
+        owner: object = None,
+    ) -> None:
+        """`done` gets the answer of this member's machine, however far it has applied."""
+        try:
+            driver = self._driver(name)
+        except LedgerError as error:
+            done(error)
+            return
+        driver.ask(Question(-1, question, self._now_ms + timeout_ms, done, owner))
+
     def discard(self, owner: object) -> None:
         for driver in self._drivers.values():
             driver.discard(owner)

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import errno
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -18,11 +19,11 @@ from quorumlog.entry import EntryKind
 from quorumlog.log_state.control_entries import LEVEL, TimeMark
 from quorumlog.log_state.log_state import EMPTY, LogState, decode_state
 from quorumlog.node import LedgerNode
+from quorumlog.node.writing.log_state_reading import LogStateReading
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.files.start_file import save_start
 from quorumlog.store.files.state_files import save_state
-from quorumlog.store.ledger_store import LogStart
-from quorumlog.store.log.log_reader import LogReader
+from quorumlog.store.ledger_store import LedgerStore, LogStart
 from tests.node.cell import Cell
 from tests.node.test_log_state_keeper import append, state_of, whole
 from tests.store.stopping_disk import StoppingDisk
@@ -125,23 +126,37 @@ def test_nothing_is_saved_before_the_own_disk_has_the_entry_behind_the_border(ce
     assert saved(follower) == saved(cell.leader())
 
 
-def test_a_start_reads_only_what_follows_the_newest_saved_state(
-    cell: Cell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Watched:
+    """A store that tells from where on its control entries were read."""
+
+    def __init__(self, store: LedgerStore) -> None:
+        self._store = store
+        self.read_from: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def control_batches(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
+        self.read_from.append(first_index)
+        return self._store.control_batches(first_index, stop_index)
+
+
+def test_only_what_follows_the_newest_saved_state_is_read(cell: Cell) -> None:
+    fill(cell, 3, mark=100)
+    leader = cell.leader()
+    store = Watched(leader.store)
+    reading = LogStateReading(cast("LedgerStore", store))
+    while not reading.is_done:
+        reading.read_on(leader.committed_index)
+    states, _ = reading.finished()
+    assert store.read_from == [saved(leader)[0].point.index + 1]
+    assert states.appended == state_of(leader)
+
+
+def test_a_start_of_the_process_begins_at_the_newest_saved_state(cell: Cell) -> None:
     fill(cell, 3, mark=100)
     expected = state_of(cell.leader())
-    newest = saved(cell.leader())[0].point.index
-    read = []
-    original = LogReader.control_batches
-
-    def control_batches(self: LogReader, first_index: int, stop_index: int) -> Any:
-        read.append(first_index)
-        return original(self, first_index, stop_index)
-
-    monkeypatch.setattr(LogReader, "control_batches", control_batches)
-    follower = cell.followers()[0].replica.member_id
-    node = restarted(cell, follower)
-    assert read == [newest + 1]
+    node = restarted(cell, cell.followers()[0].replica.member_id)
     assert state_of(node) == expected
     assert node.log_state.states is not None
     assert node.log_state.states.committed == expected

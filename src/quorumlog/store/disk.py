@@ -40,6 +40,13 @@ def is_lack_of_space(error: OSError) -> bool:
     return error.errno in _NO_SPACE
 
 
+def was_lack_of_space(failure: Exception) -> bool:
+    """Whether this is a disk's refusal for want of space, or was raised because of one."""
+    # `raise ... from` in a compiled module sets the context alone.
+    cause = failure if isinstance(failure, OSError) else failure.__cause__ or failure.__context__
+    return isinstance(cause, OSError) and is_lack_of_space(cause)
+
+
 def is_no_damage(error: OSError) -> bool:
     """This process may not, or cannot open the file: which says nothing of its bytes."""
     return error.errno in _UNOPENED

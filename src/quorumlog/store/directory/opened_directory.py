@@ -12,7 +12,7 @@ import msgspec
 from quorumlog.config import StoreConfig
 from quorumlog.entry import Durability, Formation, HardState
 from quorumlog.errors import DiskFull, StoreFailure
-from quorumlog.store.disk import Disk, DiskLock, is_lack_of_space, refusal
+from quorumlog.store.disk import Disk, DiskLock, is_lack_of_space, refusal, was_lack_of_space
 from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME, Checkpoint, save_checkpoint
 from quorumlog.store.files.durable_file import DurableFile
 from quorumlog.store.files.hard_state_file import HardStateFile
@@ -32,7 +32,7 @@ def _lack_of_space_named() -> Iterator[None]:
     try:
         yield
     except StoreFailure as failure:
-        if isinstance(failure.__cause__, OSError) and is_lack_of_space(failure.__cause__):
+        if was_lack_of_space(failure):
             raise DiskFull(f"no space to note what the log may hold: {failure}") from failure
         raise
 

@@ -17,7 +17,7 @@ from contextlib import closing, suppress
 import msgspec
 
 from quorumlog.errors import DirectoryDamaged, DiskFull, StoreFailure
-from quorumlog.store.disk import Disk, is_lack_of_space, is_no_damage, reason_of, refusal
+from quorumlog.store.disk import Disk, is_no_damage, reason_of, refusal, was_lack_of_space
 from quorumlog.store.files.slot_file import (
     SlotFile,
     payload_bytes_of,
@@ -144,7 +144,7 @@ def _overwrite(disk: Disk, path: str, payload: bytes, sector_bytes: int) -> None
         try:
             slots.write_both_synced(payload)
         except StoreFailure as failure:
-            if old is None or not _lacks_space(failure):
+            if old is None or not was_lack_of_space(failure):
                 raise
             # A slot that could not be synced may count all the same: taken back, or the member stops.
             slots.write_both_synced(old)
@@ -160,14 +160,9 @@ def _replace(disk: Disk, path: str, payload: bytes, sector_bytes: int) -> None:
     except (StoreFailure, OSError) as failure:
         with suppress(OSError):
             disk.unlink(temporary)
-        if _lacks_space(failure):
+        if was_lack_of_space(failure):
             raise DiskFull(f"no space to drop the first entries: {failure}") from failure
         raise
-
-
-def _lacks_space(failure: Exception) -> bool:
-    cause = failure if isinstance(failure, OSError) else failure.__cause__
-    return isinstance(cause, OSError) and is_lack_of_space(cause)
 
 
 def _sync_directory(disk: Disk, directory: str) -> None:

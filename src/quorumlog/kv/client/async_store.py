@@ -45,8 +45,8 @@ from quorumlog.kv.requests.operations import (
     Target,
     Txn,
     encode,
+    writes,
 )
-from quorumlog.kv.store.transactions import writes
 
 TIMEOUT_S = 10.0
 PAGE_ITEMS = 1000

@@ -134,6 +134,12 @@ Operation = Put | DeleteRange | Range | Txn
 Command = Put | DeleteRange | Txn | Grant | Revoke | Compact
 
 
+def writes(operation: Operation) -> bool:
+    if isinstance(operation, Txn):
+        return any(writes(each) for each in (*operation.success, *operation.failure))
+    return not isinstance(operation, Range)
+
+
 # Questions: they change nothing.
 
 

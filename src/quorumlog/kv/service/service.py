@@ -144,7 +144,7 @@ class KeyValueService:
         check(command, len(body))
         if self._feed.size_bytes >= self._options.quota_bytes and _grows(command):
             raise NoSpace(
-                f"the store holds {self._feed.size_bytes} bytes, quota_bytes is"
+                f"the store holds {self._feed.size_bytes} bytes, its quota is"
                 f" {self._options.quota_bytes}: delete keys and compact"
             )
         if isinstance(command, Grant):

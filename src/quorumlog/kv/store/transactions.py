@@ -33,6 +33,7 @@ from quorumlog.kv.requests.operations import (
     Target,
     Txn,
     decode_key_value,
+    writes,
 )
 from quorumlog.kv.store.engine import CURRENT
 from quorumlog.kv.store.keyspace import Keyspace, bounds
@@ -74,12 +75,6 @@ def answer_txn(keyspace: Keyspace, txn: Txn) -> Body:
         raise InvalidRequest("a question may not write")
     _check(keyspace, txn)
     return _operation(keyspace, txn, keyspace.revision)
-
-
-def writes(operation: Operation) -> bool:
-    if isinstance(operation, Txn):
-        return any(writes(each) for each in (*operation.success, *operation.failure))
-    return not isinstance(operation, Range)
 
 
 # ---------------------------------------------------------------- what is refused

@@ -29,6 +29,7 @@ PARTS = (
     "backups",
     "sessions",
     "machines",
+    "stores",
 )
 for part in PARTS:
     importlib.import_module(f"tests.mutants.{part}")

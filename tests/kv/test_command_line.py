@@ -15,20 +15,20 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from quorumlog.cli.main import app
+from quorumlog.kv.testing import LocalStores
 from quorumlog.server.free_ports import free_ports
-from tests.kv.stores import StoreCluster, store_cluster
 
 Kv = Callable[..., Result]
 
 
 @pytest.fixture(scope="module")
-def stores() -> Iterator[StoreCluster]:
-    with store_cluster() as made:
+def stores() -> Iterator[LocalStores]:
+    with LocalStores() as made:
         yield made
 
 
 @pytest.fixture
-def kv(stores: StoreCluster) -> Iterator[Kv]:
+def kv(stores: LocalStores) -> Iterator[Kv]:
     def run(*arguments: str, given: str | None = None, status: int = 0) -> Result:
         environment = {"QUORUMLOG_KV_SERVERS": stores.servers}
         result = CliRunner().invoke(app, ["kv", *arguments], input=given, env=environment)
@@ -105,7 +105,7 @@ def test_leases_locks_and_elections(kv: Kv) -> None:
     kv("elect", "cron", status=1)
 
 
-def test_it_says_how_the_store_is(kv: Kv, stores: StoreCluster) -> None:
+def test_it_says_how_the_store_is(kv: Kv, stores: LocalStores) -> None:
     assert kv("health").stdout == "healthy\n"
     found = rows(kv("status", "--json"))
     assert [row["reachable"] for row in found] == [True] * 3

@@ -30,17 +30,17 @@ from quorumlog.kv.errors import (
     LockLost,
     NoSpace,
 )
-from tests.kv.stores import StoreCluster, store_cluster
+from quorumlog.kv.testing import LocalStores
 
 
 @pytest.fixture(scope="module")
-def stores() -> Iterator[StoreCluster]:
-    with store_cluster() as made:
+def stores() -> Iterator[LocalStores]:
+    with LocalStores() as made:
         yield made
 
 
 @pytest.fixture
-def kv(stores: StoreCluster) -> Iterator[KeyValueClient]:
+def kv(stores: LocalStores) -> Iterator[KeyValueClient]:
     with connect(stores.servers) as client:
         client.delete_prefix("")
         yield client
@@ -60,7 +60,7 @@ def test_it_is_used_like_a_dict(kv: KeyValueClient) -> None:
         del kv["a"]
 
 
-def test_codecs_make_values_of_what_is_given(stores: StoreCluster, kv: KeyValueClient) -> None:
+def test_codecs_make_values_of_what_is_given(stores: LocalStores, kv: KeyValueClient) -> None:
     for codec in ("json", "msgspec"):
         with connect(stores.servers, codec=codec) as other:
             other["config"] = {"size": 3, "names": ["x"]}
@@ -71,7 +71,7 @@ def test_codecs_make_values_of_what_is_given(stores: StoreCluster, kv: KeyValueC
         connect(stores.servers, codec="yaml")
 
 
-def test_conditions_hold_for_one_of_many(stores: StoreCluster, kv: KeyValueClient) -> None:
+def test_conditions_hold_for_one_of_many(stores: LocalStores, kv: KeyValueClient) -> None:
     kv["counter"] = "0"
 
     def count_up() -> None:
@@ -100,7 +100,7 @@ def test_pages_are_of_one_revision(kv: KeyValueClient) -> None:
     assert [first.key, *(item.key for item in pages)] == [b"p/%03d" % n for n in range(100)]
 
 
-def test_concurrent_puts_share_a_batch(stores: StoreCluster, kv: KeyValueClient) -> None:
+def test_concurrent_puts_share_a_batch(stores: LocalStores, kv: KeyValueClient) -> None:
     async def put_all() -> list[int]:
         async with await connect_async(stores.servers) as client:
             done = await asyncio.gather(*(client.put(f"c/{n}", b"") for n in range(500)))
@@ -158,7 +158,7 @@ def test_a_lease_takes_its_keys_along(kv: KeyValueClient) -> None:
 
 
 def test_locks_are_held_one_after_the_other_with_rising_tokens(
-    stores: StoreCluster, kv: KeyValueClient
+    stores: LocalStores, kv: KeyValueClient
 ) -> None:
     tokens: list[int] = []
     inside = 0
@@ -210,7 +210,7 @@ def test_bad_requests_say_what_is_wrong(kv: KeyValueClient) -> None:
         kv.txn([Compare(b"a", Target.VALUE, Relation.EQUAL, 3)])
 
 
-def test_a_revision_of_another_cluster_is_refused(stores: StoreCluster, kv: KeyValueClient) -> None:
+def test_a_revision_of_another_cluster_is_refused(stores: LocalStores, kv: KeyValueClient) -> None:
     cluster_id = kv.status().cluster_id
     with connect(stores.servers, cluster_id=cluster_id) as same:
         same["a"] = "1"
@@ -220,7 +220,7 @@ def test_a_revision_of_another_cluster_is_refused(stores: StoreCluster, kv: KeyV
 
 @pytest.mark.processes
 def test_watches_leases_and_locks_outlive_a_leader() -> None:
-    with store_cluster() as stores, connect(stores.servers) as kv:
+    with LocalStores() as stores, connect(stores.servers) as kv:
         kv["w/0"] = "0"
         lease = kv.grant(3)
         kv.put("of a lease", "x", lease=lease)
@@ -279,7 +279,7 @@ def test_an_embedded_member_with_rocksdb_goes_on_where_it_was(tmp_path: Path) ->
 @pytest.mark.processes
 def test_a_full_store_takes_deletions_until_there_is_space() -> None:
     options = StoreOptions(quota_bytes=200_000)
-    with store_cluster(options, members=1) as stores, connect(stores.servers) as kv:
+    with LocalStores(1, options=options) as stores, connect(stores.servers) as kv:
         with pytest.raises(NoSpace, match="its quota is"):
             for number in range(100):
                 kv.put(f"k{number}", bytes(10_000))

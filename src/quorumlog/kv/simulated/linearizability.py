@@ -28,8 +28,11 @@ def is_linearizable(
     history: Sequence[Happened],
     initial: State,
     step: Callable[[State, object, object], State | None],
-) -> bool:
-    """`step(state, asked, outcome)`: the state behind it; None: it cannot come to this outcome there.
+    most_steps: int = 1 << 62,
+) -> bool | None:
+    """None: it could not be told in `most_steps`, since much without an outcome may be anywhere.
+
+    `step(state, asked, outcome)`: the state behind it; None: it cannot come to this outcome there.
     With the outcome UNKNOWN it may come to whatever it does."""
     # Calls and returns in the order of time; at one moment calls come first.
     events = sorted(
@@ -69,6 +72,9 @@ def is_linearizable(
 
     left = certain
     while left:
+        most_steps -= 1
+        if most_steps < 0:
+            return None
         if place >= 0 and events[place][1] == 0:
             number = events[place][2]
             each = history[number]

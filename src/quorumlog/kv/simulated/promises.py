@@ -11,7 +11,6 @@ from quorumlog.kv.store.engine import CHANGE, CHANGES
 from quorumlog.kv.store.keyspace import Keyspace
 from quorumlog.sim.checkers.checker import Violation
 
-
 MOST_STEPS = 300_000
 
 

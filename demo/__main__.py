@@ -19,6 +19,7 @@ from rich.progress import (
 )
 
 from demo import job
+from demo.producing import ProducerEnded
 from demo.spark_comparison import SOURCE_NAME, SPARK_LOG_NAME
 from harness.member_processes import MemberFailed
 from harness.signals import end_as_ctrl_c_does
@@ -39,7 +40,8 @@ def main(
     keep: Annotated[bool, typer.Option("--keep", help="Keep the data directories afterwards.")] = False,
     spark: Annotated[bool, typer.Option(help="Let Spark read and compare.")] = True,
 ) -> None:
-    """Write real flights into three members, lose the leader twice, and show that nothing is missing."""
+    """Write real flights into three members, lose the producer once and the leader twice, and show that
+    each row is there, once."""
     end_as_ctrl_c_does()
     console = Console()
     began_s = time.perf_counter()
@@ -73,7 +75,7 @@ def main(
         raise typer.Exit(EXIT_NOT_AS_PROMISED)
     if not keep:
         shutil.rmtree(folder / job.MEMBERS_NAME)
-        for name in (SOURCE_NAME, SPARK_LOG_NAME):
+        for name in (SOURCE_NAME, SPARK_LOG_NAME, job.RECORDS_NAME):
             (folder / name).unlink(missing_ok=True)
 
 
@@ -81,7 +83,7 @@ def _is_expected(error: BaseException) -> bool:
     """The members or the machine, not this program; tasks that fail together come as a group."""
     if isinstance(error, BaseExceptionGroup):
         return all(map(_is_expected, error.exceptions))
-    return isinstance(error, (LedgerError, MemberFailed, TimeoutError))
+    return isinstance(error, (LedgerError, MemberFailed, ProducerEnded, TimeoutError))
 
 
 def _describe(error: BaseException) -> str:

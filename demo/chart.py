@@ -1,4 +1,4 @@
-"""The chart: records per second over time, with the two failures marked."""
+"""The chart: records per second over time, with the failures marked."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from demo.producing import ProducerKill
 from harness.faults import Failover
 from harness.plot import plt, save
 from harness.producer import Ack
@@ -28,7 +29,13 @@ def rates_of(acks: Sequence[Ack], began_s: float) -> tuple[Rates, Rates]:
     return edges, counts / INTERVAL_S
 
 
-def draw(path: Path, acks: Sequence[Ack], began_s: float, failovers: Sequence[Failover]) -> None:
+def draw(
+    path: Path,
+    acks: Sequence[Ack],
+    began_s: float,
+    failovers: Sequence[Failover],
+    producer_kill: ProducerKill,
+) -> None:
     """Write a PNG. `began_s`: `time.perf_counter` at the left edge."""
     edges, rates = rates_of(acks, began_s)
     figure, axes = plt.subplots(figsize=(11, 4.5), layout="constrained")
@@ -46,12 +53,24 @@ def draw(path: Path, acks: Sequence[Ack], began_s: float, failovers: Sequence[Fa
             verticalalignment="top",
             fontsize=9,
         )
+    killed_s = producer_kill.at_s - began_s
+    axes.axvline(killed_s, color="tab:gray", linewidth=1.5)
+    axes.annotate(
+        f" SIGKILL of the producer:\n {producer_kill.seconds_to_resume:.2f} s to the next one",
+        (killed_s, 0.80),
+        xycoords=("data", "axes fraction"),
+        color="tab:gray",
+        verticalalignment="top",
+        fontsize=9,
+    )
     axes.set_xlim(0, edges[-1])
     # Room above the bars for what is written there.
     axes.set_ylim(0, 1.3 * float(rates.max()))
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel("seconds")
     axes.set_ylabel("acknowledged records/s")
-    axes.set_title("Flights into the log while its leader is killed, then stopped")
+    axes.set_title(
+        "Flights into the log while the producer is killed, the leader, and the next leader stopped"
+    )
     axes.grid(alpha=0.3)
     save(figure, path)

@@ -6,14 +6,11 @@ even where two flights are alike.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
 import pandas as pd
-
-from harness.producer import Batch
 
 ROW = "row"
 GROUPINGS = ("carrier", "month")
@@ -45,10 +42,6 @@ def encode_records(flights: pd.DataFrame) -> list[bytes]:
     ]
     encode = msgspec.json.Encoder().encode
     return [encode(dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]
-
-
-def split_batches(records: Sequence[bytes], batch_records: int) -> list[Batch]:
-    return [records[i : i + batch_records] for i in range(0, len(records), batch_records)]
 
 
 def summarise(flights: pd.DataFrame, by: str) -> pd.DataFrame:

@@ -12,21 +12,20 @@ from rich.progress import Progress, TaskID
 
 from demo import flights, spark_comparison
 from demo.chart import draw
+from demo.producing import Order, ProducerKill, ProducerProcess
 from demo.report import Report
 from demo.story import tell
 from harness.directories import compare_directories, stop_followers_first
 from harness.faults import Failover, Watch, kill_leader, stop_leader
 from harness.member_processes import MemberProcesses
-from harness.producer import Batch, Producer
 from quorumlog import connect_async
 
 SEGMENT_BYTES = 64 << 20
 """The whole log is about 120 MB: it crosses a segment's end, and the directories stay small."""
 STOP_SECONDS = 5.0
-APPEND_TIMEOUT_MS = 60_000
-"""A batch that no leader takes for so long ends the demo."""
 CHART_NAME = "throughput.png"
 MEMBERS_NAME = "members"
+RECORDS_NAME = "records.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +45,10 @@ def run(options: Options, progress: Progress) -> Report:
     records = flights.encode_records(frame)
     _done(progress, step, f"{len(records):,} flights as JSON, {sum(map(len, records)):,} bytes")
 
-    batches = flights.split_batches(records, options.batch_records)
     report = Report(len(records), options.batch_records)
     with MemberProcesses(options.folder / MEMBERS_NAME, segment_bytes=SEGMENT_BYTES) as members:
         servers = members.servers
-        uvloop.run(_produce(options, members, batches, report, progress))
+        uvloop.run(_produce(options, members, records, report, progress))
         if options.with_spark:
             step = progress.add_task("Spark", total=None)
             report.contents = spark_comparison.read_and_compare(
@@ -72,22 +70,26 @@ def run(options: Options, progress: Progress) -> Report:
 async def _produce(
     options: Options,
     members: MemberProcesses,
-    batches: list[Batch],
+    records: list[bytes],
     report: Report,
     progress: Progress,
 ) -> None:
-    """Write everything, with both faults on the way."""
+    """Write everything, with all three faults on the way."""
     step = progress.add_task("starting three members", total=None)
     # The watch has connections of its own: a look at the members must not wait behind batches.
-    async with (
-        connect_async(members.servers, timeout_ms=APPEND_TIMEOUT_MS) as client,
-        connect_async(members.servers) as watching,
-    ):
+    async with connect_async(members.servers) as watching:
         watch = Watch(watching, members)
         leader = await watch.leader()
         _done(progress, step, f"three members run, {leader.id} leads in term {leader.term}")
 
-        producer = Producer(client, batches, in_flight=options.in_flight)
+        order = Order(
+            members.servers,
+            str(options.folder / RECORDS_NAME),
+            options.batch_records,
+            options.in_flight,
+            may_send_rows=2 * report.rows // 3,
+        )
+        producer = ProducerProcess(options.folder, records, order)
         bar = progress.add_task("rows acknowledged", total=report.rows)
         began_s = time.perf_counter()
         async with asyncio.TaskGroup() as tasks:
@@ -97,31 +99,37 @@ async def _produce(
             report.seconds_producing = time.perf_counter() - began_s
             showing.cancel()
         progress.update(bar, completed=producer.acknowledged_rows)
-        report.failovers = faults.result()
-        report.unknown_batches = producer.unknown_batches
-        report.retried_rows = producer.retried_rows
+        report.failovers, report.producer_kill = faults.result()
         report.members = await watch.all_equal()
         report.starts = {m.member_id: m.starts for m in members.members}
-        draw(options.folder / CHART_NAME, producer.acks, began_s, report.failovers)
-        report.story = tell(producer.acks, began_s, report.failovers, STOP_SECONDS)
+        killed = report.producer_kill
+        draw(options.folder / CHART_NAME, producer.acks, began_s, report.failovers, killed)
+        report.story = tell(producer.acks, began_s, report.failovers, killed, STOP_SECONDS)
 
 
 async def _break_things(
-    rows: int, members: MemberProcesses, watch: Watch, producer: Producer, progress: Progress
-) -> list[Failover]:
-    """At a third of the rows kill the leader; at two thirds, all being well again, stop it."""
-    producer.hold_at(2 * rows // 3)
+    rows: int,
+    members: MemberProcesses,
+    watch: Watch,
+    producer: ProducerProcess,
+    progress: Progress,
+) -> tuple[list[Failover], ProducerKill]:
+    """At a sixth of the rows kill the producer; at a third the leader; at two thirds, all being well
+    again, stop the leader."""
+    await producer.wait_for_rows(rows // 6)
+    producer_killed = await producer.kill()
+    _tell_of_producer(progress, producer_killed)
     await producer.wait_for_rows(rows // 3)
     killed = await kill_leader(members, watch, producer)
     _tell(progress, killed)
     await producer.wait_for_rows(2 * rows // 3)
-    producer.release()
+    producer.may_send(rows)
     stopped = await stop_leader(members, watch, producer, seconds=STOP_SECONDS)
     _tell(progress, stopped)
-    return [killed, stopped]
+    return [killed, stopped], producer_killed
 
 
-async def _show(producer: Producer, progress: Progress, bar: TaskID) -> None:
+async def _show(producer: ProducerProcess, progress: Progress, bar: TaskID) -> None:
     while True:
         progress.update(bar, completed=producer.acknowledged_rows)
         await asyncio.sleep(0.1)
@@ -132,6 +140,15 @@ def _tell(progress: Progress, failover: Failover) -> None:
         f"  {failover.signal_name} of the leader {failover.leader_id}: next acknowledged append after"
         f" {failover.seconds_without_leader:.3f} s in term {failover.next_term};"
         f" {failover.leader_id} is back and has caught up",
+        highlight=False,
+    )
+
+
+def _tell_of_producer(progress: Progress, killed: ProducerKill) -> None:
+    progress.console.print(
+        f"  SIGKILL of the producer, which had been told of {killed.acknowledged_rows:,} rows: the next"
+        f" one asked the log and went on at row {killed.resumed_at_row:,} after"
+        f" {killed.seconds_to_resume:.3f} s",
         highlight=False,
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from demo.chart import INTERVAL_S, rates_of
+from demo.producing import ProducerKill
 from harness.faults import Failover
 from harness.producer import Ack
 
@@ -17,12 +18,16 @@ _PAUSE_S = 0.3
 
 
 def tell(
-    acks: Sequence[Ack], began_s: float, failovers: Sequence[Failover], stop_seconds: float
+    acks: Sequence[Ack],
+    began_s: float,
+    failovers: Sequence[Failover],
+    producer_kill: ProducerKill | None,
+    stop_seconds: float,
 ) -> list[str]:
     """A few sentences for each failure. `began_s`: as for `chart.draw`; a killed leader is restarted at
     once, a stopped one goes on after `stop_seconds`."""
     edges, rates = rates_of(acks, began_s)
-    told = []
+    told: list[tuple[float, str]] = []
     since_s = usual = 0.0
     for failover in failovers:
         fault_s = failover.fault_at_s - began_s
@@ -56,6 +61,18 @@ def tell(
                 f"From {fault_s - paused_s:.1f} to {fault_s:.1f} s nothing is sent: the demo waits until"
                 f" all three members are level again. {text}"
             )
-        told.append(text)
+        told.append((fault_s, text))
         since_s = back_s
-    return told
+    if producer_kill is not None:
+        told.append((producer_kill.at_s - began_s, _of_producer(producer_kill, began_s)))
+    return [text for _, text in sorted(told)]
+
+
+def _of_producer(killed: ProducerKill, began_s: float) -> str:
+    between = killed.resumed_at_row - killed.acknowledged_rows
+    return (
+        f"At {killed.at_s - began_s:.1f} s the producer is killed. It had been told of"
+        f" {killed.acknowledged_rows:,} rows; {between:,} more were in the log or on their way there."
+        f" The next one asks the log for its last number and goes on at row {killed.resumed_at_row:,},"
+        f" {killed.seconds_to_resume:.2f} s later."
+    )

@@ -12,7 +12,7 @@ import time
 from typing import NamedTuple
 
 from harness.member_processes import MemberProcess, MemberProcesses
-from harness.producer import Ack, Producer
+from harness.producer import Ack, Acknowledged
 from quorumlog import AsyncLedgerClient, MemberStatusRow, leader_of
 
 POLL_S = 0.05
@@ -90,7 +90,7 @@ class Watch:
                 await asyncio.sleep(POLL_S)
 
 
-async def kill_leader(members: MemberProcesses, watch: Watch, producer: Producer) -> Failover:
+async def kill_leader(members: MemberProcesses, watch: Watch, producer: Acknowledged) -> Failover:
     """SIGKILL the leader, restart it at once, and return when it has caught up."""
     leader = await watch.leader()
     member = members[leader.id]
@@ -103,7 +103,7 @@ async def kill_leader(members: MemberProcesses, watch: Watch, producer: Producer
     return _failover("SIGKILL", leader, fault_at_s, ack, restarted_at_s)
 
 
-async def terminate_leader(members: MemberProcesses, watch: Watch, producer: Producer) -> Failover:
+async def terminate_leader(members: MemberProcesses, watch: Watch, producer: Acknowledged) -> Failover:
     """SIGTERM the leader, start it again when it has ended, and return when it has caught up."""
     leader = await watch.leader()
     member = members[leader.id]
@@ -120,7 +120,7 @@ async def terminate_leader(members: MemberProcesses, watch: Watch, producer: Pro
 
 
 async def stop_leader(
-    members: MemberProcesses, watch: Watch, producer: Producer, *, seconds: float
+    members: MemberProcesses, watch: Watch, producer: Acknowledged, *, seconds: float
 ) -> Failover:
     """SIGSTOP the leader, SIGCONT after `seconds`, and return when it has caught up."""
     leader = await watch.leader()

@@ -1,13 +1,13 @@
 """The producer: batches into the log, a few in flight, and what became of each of them.
 
-A batch whose outcome is unknown is sent again and counted: losing rows is worse than repeating them. A
-refused one never comes here: the client itself sends it again, since it certainly was not written.
+`Acknowledged` is what those who break things wait for, whoever produces. `Producer` has no session: a
+batch whose outcome is unknown is sent again and counted, since losing rows is worse than repeating them.
+A refused one never comes here: the client itself sends it again, for it certainly was not written.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -24,58 +24,13 @@ class Ack(NamedTuple):
     term: int
 
 
-class Producer:
-    """`run()` sends every batch; faults wait for its acknowledgements meanwhile."""
+class Acknowledged:
+    """What a producer was told, and who waits for it."""
 
-    def __init__(self, client: AsyncLedgerClient, batches: Iterable[Batch], *, in_flight: int) -> None:
+    def __init__(self) -> None:
         self.acks: list[Ack] = []
         self.acknowledged_rows = 0
-        self.unknown_batches = 0
-        self.retried_rows = 0
-        """Of batches that were sent again: so many may be repeated."""
-        self._client = client
-        self._batches: Iterator[Batch] = iter(batches)
-        self._in_flight = in_flight
-        self._sent_rows = 0
-        self._hold_at: float = math.inf
-        self._released = asyncio.Event()
         self._waiters: list[tuple[Callable[[Ack], bool], asyncio.Future[Ack]]] = []
-
-    async def run(self) -> None:
-        """Returns once every batch is acknowledged; raises the client's error after its deadline."""
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(self._in_flight):
-                tasks.create_task(self._send_batches())
-
-    async def _send_batches(self) -> None:
-        for batch in self._batches:  # shared: each of the tasks takes the next one
-            if self._sent_rows >= self._hold_at:
-                await self._released.wait()
-            self._sent_rows += len(batch)
-            await self._send(batch)
-
-    async def _send(self, batch: Batch) -> None:
-        while True:
-            try:
-                receipt = await self._client.append_batch(batch)
-            except OutcomeUnknown:
-                self.unknown_batches += 1
-                self.retried_rows += len(batch)
-                continue
-            assert receipt.count == len(batch), (receipt, len(batch))
-            self._acknowledged(Ack(time.perf_counter(), receipt.count, receipt.term))
-            return
-
-    # ---------------------------------------------------------------- for those who break things
-
-    def hold_at(self, rows: int) -> None:
-        """Send nothing beyond the first `rows` rows before `release`."""
-        self._hold_at = rows
-        self._released.clear()
-
-    def release(self) -> None:
-        self._hold_at = math.inf
-        self._released.set()
 
     async def wait_for_rows(self, rows: int) -> None:
         if self.acknowledged_rows < rows:
@@ -104,3 +59,35 @@ class Producer:
             elif not future.done():
                 waiting.append((condition, future))
         self._waiters = waiting
+
+
+class Producer(Acknowledged):
+    """`run()` sends every batch; faults wait for its acknowledgements meanwhile."""
+
+    def __init__(self, client: AsyncLedgerClient, batches: Iterable[Batch], *, in_flight: int) -> None:
+        super().__init__()
+        self.unknown_batches = 0
+        self._client = client
+        self._batches: Iterator[Batch] = iter(batches)
+        self._in_flight = in_flight
+
+    async def run(self) -> None:
+        """Returns once every batch is acknowledged; raises the client's error after its deadline."""
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(self._in_flight):
+                tasks.create_task(self._send_batches())
+
+    async def _send_batches(self) -> None:
+        for batch in self._batches:  # shared: each of the tasks takes the next one
+            await self._send(batch)
+
+    async def _send(self, batch: Batch) -> None:
+        while True:
+            try:
+                receipt = await self._client.append_batch(batch)
+            except OutcomeUnknown:
+                self.unknown_batches += 1
+                continue
+            assert receipt.count == len(batch), (receipt, len(batch))
+            self._acknowledged(Ack(time.perf_counter(), receipt.count, receipt.term))
+            return

@@ -9,5 +9,5 @@ When all is whole and every member has stopped, the histories are held against t
     members ---> proxy (one port a pair) ---> members      cut, reset, delayed; one direction at a time
 
 Read in this order: `run` (what happens), `cluster`, `faults`, `damage`, `clients`, `workers`,
-`workload`, `history`, `check`, `leaders` (who led when), `report`.
+`session_workers`, `workload`, `machines`, `history`, `check`, `leaders` (who led when), `report`.
 """

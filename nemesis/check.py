@@ -5,6 +5,8 @@
 - nothing is in the log that nobody appended;
 - an append that had returned before another was called stands before it, and acknowledged appends of
   one client stand in the order in which it sent them;
+- of a producer nothing is unknown at the end: its values stand in the log once, in the order of their
+  numbers, without a gap, and what it was told that the log holds of it is so;
 - a read returned every entry of the range that it was asked for, as it stands in the log;
 - a read to the end reached everything that had been acknowledged before it was called;
 - all members hold the same log.
@@ -20,7 +22,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from nemesis.history import READ_TO_END, Log, Operation
+from nemesis.history import LAST_SEQUENCE, READ_TO_END, Log, Operation
 
 
 class Violation(NamedTuple):
@@ -62,13 +64,14 @@ def check(
             violations += _wrong_places(operation, here, begin_index)
             if here[0] >= 0:
                 placed.append(_Placed(here[0], operation))
-        elif operation.ok:
+        elif operation.ok and operation.is_read:
             violations += _wrong_read(operation, log, begin_index)
     if found != len(places):
         violations += _strangers(operations, places)
     violations += _out_of_order(placed)
     violations += _out_of_client_order(operations)
     violations += _stale(operations)
+    violations += _not_exactly_once(operations, log, begin_index)
     return violations
 
 
@@ -91,8 +94,7 @@ def _entry_name(log: Log, index: int) -> str:
 def _wrong_places(operation: Operation, here: Sequence[int], begin_index: int) -> Iterator[Violation]:
     """`here`: the index of each of its values, -1 for those that are not in the log."""
     if operation.ok:
-        for i, (value, index) in enumerate(zip(operation.values(), here, strict=True)):
-            told = operation.index + i
+        for value, index, told in zip(operation.values(), here, operation.indices, strict=True):
             if told < begin_index:
                 continue
             if index < 0:
@@ -176,11 +178,65 @@ def _stale(operations: Sequence[Operation]) -> Iterator[Violation]:
     for read in sorted(reads, key=lambda op: op.call_ns):
         while acknowledged and acknowledged[0].return_ns < read.call_ns:
             append = acknowledged.popleft()
-            if append.index + append.count > end:
-                end, last = append.index + append.count, append.values()[-1]
+            if append.stop_index > end:
+                end, last = append.stop_index, append.values()[-1]
         if read.index + read.count < end:
             yield Violation(
                 "stale read",
                 f"{read.client} read from {read.index} to the end, which came at"
                 f" {read.index + read.count}, but {last} had been acknowledged at {end - 1}",
+            )
+
+
+def _not_exactly_once(
+    operations: Sequence[Operation], log: Log, begin_index: int
+) -> Iterator[Violation]:
+    """Of producers, whose sequences are the numbers of their values."""
+    by_client: dict[str, list[Operation]] = {}
+    for operation in operations:
+        if operation.in_session:
+            by_client.setdefault(operation.client, []).append(operation)
+    held: dict[str, list[int]] = {client: [] for client in by_client}
+    for value in log[begin_index:]:
+        client, _, digits = (value or "").partition("/")
+        if client in held:
+            held[client].append(int(digits))
+    for client, own in by_client.items():
+        yield from _unresolved(own)
+        yield from _told_wrongly(own)
+        appends = [operation for operation in own if operation.is_append]
+        expected = 0
+        if begin_index and held[client]:
+            expected = held[client][0]  # those before it may have been dropped
+        for number in held[client]:
+            if number != expected:
+                yield Violation("out of sequence", f"{client}/{number} where {expected} was to come")
+                break
+            expected += 1
+        else:
+            stop = max((operation.value + operation.count for operation in appends), default=0)
+            if expected != stop and not (begin_index and not held[client]):
+                yield Violation("out of sequence", f"{client} ends before {expected}, not {stop}")
+
+
+def _unresolved(own: Sequence[Operation]) -> Iterator[Violation]:
+    for operation in own:
+        if operation.is_append and not operation.ok:
+            what = "unknown" if operation.ok is None else "refused"
+            yield Violation(f"{what} in a session", f"{operation.values()[0]}, when all was whole again")
+
+
+def _told_wrongly(own: Sequence[Operation]) -> Iterator[Violation]:
+    """Its calls follow each other, but for batches of a stream and an append that it gave up."""
+    appends = [operation for operation in own if operation.is_append]
+    for told in own:
+        if told.op != LAST_SEQUENCE:
+            continue
+        known = [a.value + a.count - 1 for a in appends if a.ok and a.return_ns < told.call_ns]
+        called = [a.value + a.count - 1 for a in appends if a.call_ns < told.return_ns]
+        if not max(known, default=-1) <= told.value <= max(called, default=-1):
+            yield Violation(
+                "wrong last sequence",
+                f"{told.client} was told {told.value}; it knew of {max(known, default=-1)} and had sent"
+                f" {max(called, default=-1)}",
             )

@@ -1,7 +1,7 @@
 """Client processes: they append numbered values in every way there is, read, and keep a history.
 
-A process has one connection to the group, of the blocking client or of the one for asyncio. The workers
-that share it are clients of their own in the history.
+A process uses the blocking client or the one for asyncio. Half of its workers share one connection to
+the group, the others are producers with a client each; all are clients of their own in the history.
 """
 
 from __future__ import annotations
@@ -88,8 +88,10 @@ class ClientProcesses:
 
 def run_client(number: int, path: Path, options: ClientOptions, ready: Semaphore, stop: Event) -> None:
     """The body of one process. Every other one uses asyncio."""
-    # Ctrl-C goes to the whole group of processes; only the parent decides when this one ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C goes to the whole group of processes, and so does the SIGTERM of timeout(1); only the parent
+    # decides when this one ends. Otherwise a run that was interrupted looks like a client that failed.
+    for number_of_signal in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number_of_signal, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
 
     def is_over() -> bool:
@@ -98,7 +100,14 @@ def run_client(number: int, path: Path, options: ClientOptions, ready: Semaphore
     pause_s = WORKERS / options.rate if options.rate else 0.0
     with HistoryWriter(path) as history:
         workloads = [
-            Workload(f"{path.stem}.{worker}", history, options.member_ids, pause_s, options.seed)
+            Workload(
+                f"{path.stem}.{worker}",
+                history,
+                options.member_ids,
+                pause_s,
+                options.seed,
+                in_session=worker % 2 == 1,
+            )
             for worker in range(WORKERS)
         ]
         work = options.servers, options.member_ids, workloads, ready, is_over

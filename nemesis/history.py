@@ -21,7 +21,7 @@ from quorumlog.entry import EntryKind
 from quorumlog.store.disk import OsDisk
 from quorumlog.store.offline.directory_reader import DirectoryReader
 
-READ, READ_TO_END = "read", "read_to_end"
+READ, READ_TO_END, LAST_SEQUENCE = "read", "read_to_end", "last_sequence"
 
 Log = list[str | None]
 """Values by index; None for an entry that no client appended (a no-op), and below where it begins."""
@@ -35,17 +35,39 @@ class Operation(msgspec.Struct, rename={"call_ns": "call", "return_ns": "return"
     ok: bool | None
     """True: acknowledged, or the whole range was read; False: refused; None: the outcome is unknown."""
     value: int = -1
-    """Number of the first appended value; -1 for a read."""
+    """Number of the first appended value; -1 for a read. `last_sequence`: what it told."""
     count: int = 1
     """Values appended, or indices asked for (`read_to_end`: up to the last entry that came)."""
     index: int = -1
     """First index: acknowledged, or asked for by a read; -1: none is known."""
     entries: list[tuple[int, str]] = []
     """What a read returned: (index, value)."""
+    parts: list[tuple[int, int]] = []
+    """(first index, count) of an append that a crash has cut; empty: all of it lies together."""
+    in_session: bool = False
+    """Of a producer, whose sequences are the numbers of its values."""
+    tries: int = 1
+    """So often the program has asked for it."""
 
     @property
     def is_append(self) -> bool:
-        return self.op not in (READ, READ_TO_END)
+        return not self.is_read and self.op != LAST_SEQUENCE
+
+    @property
+    def is_read(self) -> bool:
+        return self.op in (READ, READ_TO_END)
+
+    @property
+    def indices(self) -> list[int]:
+        """Where its values lie, as it was told."""
+        parts = self.parts or [(self.index, self.count)]
+        return [first_index + i for first_index, count in parts for i in range(count)]
+
+    @property
+    def stop_index(self) -> int:
+        """Behind its last value."""
+        first_index, count = self.parts[-1] if self.parts else (self.index, self.count)
+        return first_index + count
 
     def values(self) -> list[str]:
         return [value_name(self.client, self.value + i) for i in range(self.count)]

@@ -16,7 +16,7 @@ from rich.table import Table
 from harness.plot import plt, save
 from nemesis.check import Violation
 from nemesis.faults import FAULTS
-from nemesis.history import Operation
+from nemesis.history import LAST_SEQUENCE, Operation
 from nemesis.leaders import RoleEvent, Span, elections
 
 HANDFUL = 5
@@ -141,7 +141,7 @@ class Report:
 
     def print(self, console: Console) -> None:
         console.print(self._faults_table())
-        reads = [operation for operation in self.operations if not operation.is_append]
+        reads = [operation for operation in self.operations if operation.is_read]
         appends = [operation for operation in self.operations if operation.is_append]
         outcomes = [operation.ok for operation in appends]
         console.print(
@@ -149,6 +149,16 @@ class Report:
             f" {self.seed}: {len(appends):,} appends ({outcomes.count(True):,} acknowledged,"
             f" {outcomes.count(False):,} refused, {outcomes.count(None):,} unknown), {len(reads):,}"
             f" reads ({sum(bool(read.ok) for read in reads):,} answered)",
+            highlight=False,
+        )
+        own = [operation for operation in appends if operation.in_session]
+        asked = sum(operation.op == LAST_SEQUENCE for operation in self.operations)
+        console.print(
+            f"In sessions: {len(own):,} of these appends,"
+            f" {sum(operation.ok is None for operation in own):,} unknown at the end,"
+            f" {sum(operation.tries > 1 for operation in own):,} asked for more than once,"
+            f" {sum(bool(operation.parts) for operation in own):,} cut by a crash;"
+            f" {asked:,} programs begun anew",
             highlight=False,
         )
         if self.logs:

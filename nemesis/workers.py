@@ -1,4 +1,5 @@
-"""Workers: several sequential clients that share one connection to the group, as threads or as tasks.
+"""Workers: several sequential clients, as threads or as tasks. Half of them share one connection to the
+group, the others are producers with a client each (`session_workers`).
 
 `work_in_threads` (`LedgerClient`) and `work_in_tasks` (`AsyncLedgerClient`) are what one client process
 does from its first connection to its end.
@@ -29,10 +30,6 @@ TIMEOUT_MS = 3000
 """Of one append: short, so that a fault that lasts seconds also shows refusals."""
 LOOK_S = 0.2
 """Between two looks at whether it is time to stop."""
-_CANCELLED = 0.02
-"""So many appends of tasks are given up in the middle of the call."""
-_PATIENCE_S = 0.01
-"""Of such a task, at most: about as long as an append takes."""
 
 IsOver = Callable[[], bool]
 
@@ -41,14 +38,19 @@ def work_in_threads(
     servers: str, member_ids: Sequence[str], workloads: Sequence[Workload], ready: Any, is_over: IsOver
 ) -> None:
     """Until `is_over`. `ready` is released when the client is connected."""
+    # They are workers of this kind themselves.
+    from nemesis.session_workers import SessionWorker, by_turns
+
     stopping = threading.Event()
+    plain, in_sessions = by_turns(workloads)
     with connect(servers, timeout_ms=TIMEOUT_MS) as log:
         greeted: set[str] = set()
         while greeted < set(member_ids):
             greeted |= _reachable(log.status())
         ready.release()
         with ThreadPoolExecutor(len(workloads)) as pool:
-            workers = [pool.submit(Worker(log, work, stopping).run) for work in workloads]
+            workers = [pool.submit(Worker(log, work, stopping).run) for work in plain]
+            workers += [pool.submit(SessionWorker(servers, work, stopping).run) for work in in_sessions]
             while not is_over() and not any(worker.done() for worker in workers):
                 stopping.wait(LOOK_S)
             stopping.set()
@@ -59,14 +61,19 @@ def work_in_threads(
 async def work_in_tasks(
     servers: str, member_ids: Sequence[str], workloads: Sequence[Workload], ready: Any, is_over: IsOver
 ) -> None:
+    from nemesis.session_workers import AsyncSessionWorker, by_turns
+
     stopping = asyncio.Event()
+    plain, in_sessions = by_turns(workloads)
     async with connect_async(servers, timeout_ms=TIMEOUT_MS) as log, asyncio.TaskGroup() as group:
         greeted: set[str] = set()
         while greeted < set(member_ids):
             greeted |= _reachable(await log.status())
         ready.release()
-        for work in workloads:
+        for work in plain:
             group.create_task(AsyncWorker(log, work, stopping).run())
+        for work in in_sessions:
+            group.create_task(AsyncSessionWorker(servers, work, stopping).run())
         while not is_over():
             await asyncio.sleep(LOOK_S)
         stopping.set()
@@ -107,14 +114,14 @@ class Worker:
         except Refused:
             self._work.appended(verb, batch, False)
         else:
-            self._work.appended(verb, batch, True, receipt.first_index)
+            self._work.appended(verb, batch, True, parts=receipt.parts)
 
     def _append_stream(self) -> None:
         work = self._work.next_stream()
         stream = self._log.append_stream(work.batches())
         try:
             for receipt in stream:
-                work.acknowledged(receipt.first_index)
+                work.acknowledged(receipt.parts)
         except LedgerError:
             work.failed(stream.progress.unwritten_records)
 
@@ -151,10 +158,8 @@ class AsyncWorker:
 
     async def _append(self, verb: str) -> None:
         batch = self._work.next_batch(verb)
-        random = self._work.random
-        patience_s = random.uniform(0, _PATIENCE_S) if random.random() < _CANCELLED else None
         try:
-            async with asyncio.timeout(patience_s):
+            async with asyncio.timeout(self._work.next_patience_s()):
                 if verb == APPEND:
                     receipt = await self._log.append(batch.bodies[0])
                 else:
@@ -164,14 +169,14 @@ class AsyncWorker:
         except Refused:
             self._work.appended(verb, batch, False)
         else:
-            self._work.appended(verb, batch, True, receipt.first_index)
+            self._work.appended(verb, batch, True, parts=receipt.parts)
 
     async def _append_stream(self) -> None:
         work = self._work.next_stream()
         stream = self._log.append_stream(work.batches())
         try:
             async for receipt in stream:
-                work.acknowledged(receipt.first_index)
+                work.acknowledged(receipt.parts)
         except LedgerError:
             work.failed(stream.progress.unwritten_records)
 

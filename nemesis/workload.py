@@ -8,10 +8,11 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from nemesis.history import (
+    LAST_SEQUENCE,
     READ,
     READ_TO_END,
     HistoryWriter,
@@ -21,6 +22,7 @@ from nemesis.history import (
     value_name,
 )
 from quorumlog import Entry
+from quorumlog.entry import EntryRange
 
 APPEND = "append"
 APPEND_BATCH = "append_batch"
@@ -29,6 +31,10 @@ _VERBS = {APPEND: 10, APPEND_BATCH: 5, APPEND_STREAM: 1, READ: 6}
 """How often each is drawn, relative to the others."""
 _MAX_BATCH = 20
 _STREAM_BATCHES = 10
+_CANCELLED = 0.02
+"""So many appends of tasks are given up in the middle of the call."""
+_PATIENCE_S = 0.01
+"""Of such a task, at most: about as long as an append takes."""
 _READ_BACK = 2000
 """A read begins at most so far behind the newest entry that its worker knows of."""
 
@@ -58,10 +64,13 @@ class Workload:
         member_ids: tuple[str, ...],
         pause_s: float,
         seed: int,
+        *,
+        in_session: bool = False,
     ) -> None:
-        """`pause_s`: between two calls, in the mean."""
+        """`pause_s`: between two calls, in the mean. `in_session`: it appends as a producer."""
+        self.in_session = in_session
         self.random = random.Random(f"{seed}/{name}")
-        self._name = name
+        self.name = name
         self._history = history
         self._member_ids = member_ids
         self._pause_s = pause_s
@@ -79,6 +88,11 @@ class Workload:
     def next_pause_s(self) -> float:
         return self.random.expovariate(1 / self._pause_s) if self._pause_s else 0.0
 
+    def next_patience_s(self) -> float | None:
+        """Of a task with its next append; None: as long as the client has."""
+        is_short = self.random.random() < _CANCELLED
+        return self.random.uniform(0, _PATIENCE_S) if is_short else None
+
     def next_batch(self, verb: str) -> Batch:
         """Bodies mostly short, some of kilobytes. The call begins now."""
         low, high = {APPEND: (1, 1), APPEND_BATCH: (2, _MAX_BATCH), APPEND_STREAM: (1, _MAX_BATCH)}[verb]
@@ -87,7 +101,7 @@ class Workload:
         self._next_value += count
         padding_bytes = min(int(self.random.paretovariate(1.0) * 20), 50_000 // count)
         bodies = [
-            encode_body(value_name(self._name, number), padding_bytes)
+            encode_body(value_name(self.name, number), padding_bytes)
             for number in range(value, value + count)
         ]
         return Batch(value, bodies, time.monotonic_ns())
@@ -108,14 +122,47 @@ class Workload:
 
     # ---------------------------------------------------------------- what became of it
 
-    def appended(self, verb: str, batch: Batch, ok: bool | None, index: int = -1) -> None:
-        return_ns = time.monotonic_ns()
-        count = len(batch.bodies)
+    def appended(
+        self,
+        verb: str,
+        batch: Batch,
+        ok: bool | None,
+        *,
+        parts: Sequence[EntryRange] = (),
+        tries: int = 1,
+    ) -> None:
+        """`parts`: where it lies."""
         self._history.record(
-            Operation(self._name, verb, batch.call_ns, return_ns, ok, batch.value, count, index)
+            Operation(
+                self.name,
+                verb,
+                batch.call_ns,
+                time.monotonic_ns(),
+                ok,
+                batch.value,
+                len(batch.bodies),
+                parts[0].first_index if parts else -1,
+                parts=[(each.first_index, each.count) for each in parts] if len(parts) > 1 else [],
+                in_session=self.in_session,
+                tries=tries,
+            )
         )
-        if ok:
-            self._newest_index = max(self._newest_index, index + count - 1)
+        if parts:
+            self._newest_index = max(self._newest_index, parts[-1].indices[-1])
+
+    def was_told_last(self, last_sequence: int, call_ns: int) -> None:
+        """What the log holds of this producer."""
+        self._history.record(
+            Operation(
+                self.name,
+                LAST_SEQUENCE,
+                call_ns,
+                time.monotonic_ns(),
+                True,
+                last_sequence,
+                in_session=True,
+            )
+        )
 
     def was_read(self, asked: Range, found: list[Entry] | None) -> None:
         """None: it failed."""
@@ -124,7 +171,7 @@ class Workload:
             stop_index = found[-1].index + 1 if found else asked.first_index
         self._history.record(
             Operation(
-                self._name,
+                self.name,
                 READ if asked.stop_index is not None else READ_TO_END,
                 asked.call_ns,
                 time.monotonic_ns(),
@@ -150,9 +197,14 @@ class StreamWork:
             self._sent.append(batch)
             yield batch.bodies
 
-    def acknowledged(self, first_index: int) -> None:
+    def acknowledged(self, parts: Sequence[EntryRange]) -> None:
         """The oldest that has no outcome yet."""
-        self._workload.appended(APPEND_STREAM, self._sent.popleft(), True, first_index)
+        self._workload.appended(APPEND_STREAM, self._sent.popleft(), True, parts=parts)
+
+    def left(self) -> Iterator[Batch]:
+        """Those that have no outcome yet, which somebody else appends."""
+        while self._sent:
+            yield self._sent.popleft()
 
     def failed(self, unwritten_records: int) -> None:
         # Which batch became what is known only if no record is committed or unknown.

@@ -67,6 +67,19 @@ class Replica(NamedTuple):
     directory_id: str
 
 
+class SnapshotId(msgspec.Struct, frozen=True, order=True, array_like=True):
+    """One file of a state machine's state. Two members may save other bytes behind the same entry."""
+
+    name: str
+    """Of the machine."""
+    index: int
+    """Of the last entry whose effects it holds."""
+    total_bytes: int
+    """Of the file."""
+    digest: bytes
+    """SHA-256 of what the machine has saved."""
+
+
 class HardState(NamedTuple):
     """What must survive a crash for elections to be safe."""
 

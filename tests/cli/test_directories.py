@@ -1,4 +1,4 @@
-"""read --path, inspect, verify and recover on the directories of stopped members."""
+"""read --path, inspect and verify on the directories of stopped members."""
 
 from __future__ import annotations
 
@@ -361,42 +361,6 @@ def test_a_directory_that_holds_no_log_is_named(cli: Cli, tmp_path: Path) -> Non
         assert str(tmp_path) in plain(result.stderr)
     result = cli("inspect", tmp_path / "none")
     assert "does not exist" in plain(result.stderr)
-
-
-def test_recover_makes_what_is_unreadable_again(cli: Cli, tmp_path: Path) -> None:
-    with LocalCluster(members=1, directory=tmp_path, storage=STORAGE) as cluster:
-        with connect(cluster.servers) as log:
-            log.append_batch([b"kept", b"too"])
-        directory = cluster.data_dir("n0")
-    (directory / "hardstate").write_bytes(b"\xff" * 8192)
-    (directory / "currterm").unlink(missing_ok=True)
-    refused = cli("recover", directory, input=b"n\n")
-    assert refused.exit_code != 0
-    result = cli("recover", directory, "--yes")
-    assert result.exit_code == 0, result.output
-    assert "made again" in result.stdout
-    with (
-        LocalCluster(members=1, directory=tmp_path, storage=STORAGE) as again,
-        connect(again.servers) as log,
-    ):
-        assert [entry.body for entry in log.read(0)] == [b"kept", b"too"]
-    asked_nothing = cli("recover", directory, input=b"")
-    assert (asked_nothing.exit_code, asked_nothing.stderr) == (0, "")
-    assert "nothing to do" in asked_nothing.stdout
-
-
-def test_recover_refuses_a_member_of_a_larger_group_before_it_asks(
-    cli: Cli, stopped: list[Path], tmp_path: Path
-) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(stopped[0], copy)
-    (copy / "hardstate").unlink()
-    result = cli("recover", copy, input=b"y\n")
-    assert (result.exit_code, result.stdout) == (2, "")
-    said = plain(result.stderr)
-    assert "belongs to a group of 3 (n0, n1, n2): start the member" in said
-    assert "Recover" not in said
-    assert not (copy / "hardstate").exists()
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ class Marked:
         local = LocalCluster(1, directory=directory, storage=STORAGE)
         with local as cluster, connect(cluster.servers) as log:
             (driver,) = cluster.server("n0").drivers
-            eventually(lambda: driver.known_level() == LEVEL)
+            eventually(lambda: not driver.members_below(LEVEL))
             log.append(b"-")
             for hour in range(24):
                 mark = TimeMark(int((MIDNIGHT + hour * HOUR).timestamp() * 1000))
@@ -73,7 +73,7 @@ def source(request: pytest.FixtureRequest, marked: Marked) -> tuple[str, str]:
         ("2026-11-23T10:59:59.999+00:00", 10),
         ("2026-11-23T12:30+02:00", 10),
         ("2026-11-23T00:00Z", 0),
-        ("2027-01-01T00:00Z", 23),
+        ("2026-11-23T23:00Z", 23),
     ],
 )
 def test_reading_begins_at_a_time(cli: Cli, source: tuple[str, str], since: str, first: int) -> None:
@@ -81,6 +81,22 @@ def test_reading_begins_at_a_time(cli: Cli, source: tuple[str, str], since: str,
     assert (result.exit_code, result.stdout.split()) == (0, [str(h) for h in range(first, 24)])
     result = cli("read", *source, "--since", since, "--limit", 1)
     assert result.stdout.split() == [str(first)], result.output
+
+
+@pytest.mark.parametrize("since", ["2226-11-24T00:00Z", "9999-01-01T00:00Z"])
+def test_a_time_that_is_still_to_come_is_refused(cli: Cli, source: tuple[str, str], since: str) -> None:
+    result = cli("read", *source, "--since", since)
+    assert (result.exit_code, result.stdout) == (2, ""), result.output
+    assert plain(f"--since {since[:10]}T00:00:00Z lies in the future") in plain(result.stderr)
+
+
+@pytest.mark.parametrize("stop", [0, 5])
+def test_whoever_gets_nothing_since_then_hears_why(cli: Cli, source: tuple[str, str], stop: int) -> None:
+    result = cli("read", *source, "--since", "2026-11-23T10:00Z", "--to", stop)
+    assert (result.exit_code, result.stdout) == (0, ""), result.output
+    said = plain(result.stderr)
+    assert "nothing to print: --since begins at index" in said, result.stderr
+    assert f"--to {stop} ends below" in said
 
 
 @pytest.mark.parametrize("since", ["2026-11-22T23:59:59.999Z", "1970-01-01T00:00Z", "0001-01-01T00:00Z"])

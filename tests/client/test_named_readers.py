@@ -87,9 +87,23 @@ def test_all_readers_are_listed_with_how_far_they_are_behind(log: LedgerClient) 
     rows = {row.name: row for row in log.readers()}
     listed = rows["listed"]
     assert (listed.position, listed.hold, listed.lost_ranges) == (4, "archive", ())
-    assert listed.lag_entries > 5 > rows["late"].lag_entries
+    assert listed.lag_entries > 5
+    assert (rows["late"].lag_entries, rows["late"].lag_ms) == (0, 0)
     assert log.reader("listed", hold=False).hold is False
     assert (reader.hold, late.hold) == ("archive", False)
+
+
+def test_whoever_has_read_everything_is_not_behind(log: LedgerClient) -> None:
+    """What leaders write themselves, the entry of the commit too, is nothing to be read."""
+    reader = log.reader("idle", first_index=0)
+    last = [entry.index for entry in reader][-1]
+    for _ in range(3):
+        reader.commit(last + 1)
+        (row,) = [row for row in log.readers() if row.name == "idle"]
+        assert (row.lag_entries, row.lag_ms) == (0, 0)
+    reader.seek(last)
+    (row,) = [row for row in log.readers() if row.name == "idle"]
+    assert row.lag_entries == 1
 
 
 def test_of_asyncio(cluster: LocalCluster) -> None:

@@ -48,7 +48,7 @@ def cluster() -> Iterator[LocalCluster]:
 
     with LocalCluster(3, storage=SMALL) as cluster, connect(cluster.servers) as log:
         driver = leader_of(cluster)
-        eventually(lambda: driver.known_level() == LEVEL)
+        eventually(lambda: not driver.members_below(LEVEL))
         log.append(b"-1")
         for number in range(MARKS):
             write(driver, mark(10 * number))

@@ -36,16 +36,20 @@ def addresses_in(members: Path) -> list[str]:
 @pytest.mark.processes
 @pytest.mark.spark
 @pytest.mark.timeout(300)
-def test_flights_survive_a_killed_and_a_stopped_leader(tmp_path: Path) -> None:
+def test_flights_survive_a_killed_producer_a_killed_and_a_stopped_leader(tmp_path: Path) -> None:
     with start("--rows", 5000, "--dir", tmp_path) as process:
         output, _ = process.communicate()
     assert process.returncode == 0, output
     assert "DIFFERS" not in output
     assert re.search(r"rows lost\s+│\s+0 │", output), output
+    assert re.search(r"rows repeated\s+│\s+0 │", output), output
+    assert re.search(r"SIGKILL of the producer.*went on at row", output, re.DOTALL), output
     for signal_name in ("SIGKILL", "SIGSTOP"):
         assert re.search(rf"{signal_name} of the leader n\d: next acknowledged append", output), output
     assert (tmp_path / "throughput.png").read_bytes().startswith(b"\x89PNG")
-    assert not (tmp_path / "members").exists(), "data directories are left behind"
+    assert {path.name for path in tmp_path.iterdir()} == {"throughput.png", "producer.log"}, (
+        "data directories are left behind"
+    )
 
 
 @pytest.mark.processes

@@ -6,7 +6,7 @@ import json
 
 import pandas as pd
 
-from demo.flights import encode_records, load_flights, split_batches, summarise
+from demo.flights import encode_records, load_flights, summarise
 
 
 def test_a_record_holds_every_column_with_its_row_number_and_null_for_what_is_missing() -> None:
@@ -24,13 +24,6 @@ def test_a_record_holds_every_column_with_its_row_number_and_null_for_what_is_mi
 
 def test_the_whole_source_has_336776_flights() -> None:
     assert len(load_flights()) == 336_776
-
-
-def test_batches_hold_every_record_once_and_in_order() -> None:
-    records = [str(number).encode() for number in range(300)]
-    batches = split_batches(records, 128)
-    assert [len(batch) for batch in batches] == [128, 128, 44]
-    assert [record for batch in batches for record in batch] == records
 
 
 def test_a_summary_counts_all_flights_and_averages_the_known_delays() -> None:

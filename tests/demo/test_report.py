@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from demo.producing import ProducerKill
 from demo.report import Report
 from demo.spark_comparison import LogContents, compare_summaries
 from harness.directories import Comparison
@@ -16,7 +17,7 @@ from tests.made_rows import made_row
 
 AGREES = Comparison("a", True, "")
 DIFFERS = Comparison("b", False, "here")
-GOOD_CONTENTS = LogContents(1128, 0, 128, 0, (AGREES,), 1.0)
+GOOD_CONTENTS = LogContents(1000, 0, 0, 0, (AGREES,), 1.0)
 
 
 @pytest.fixture
@@ -32,8 +33,7 @@ def good() -> Report:
             Failover("SIGKILL", "n0", 1, 2, 10.0, 0.25, 1.0),
             Failover("SIGSTOP", "n1", 2, 3, 20.0, 1.125, 0.5),
         ],
-        unknown_batches=1,
-        retried_rows=128,
+        producer_kill=ProducerKill(5.0, 384, 512, 0.75),
         contents=GOOD_CONTENTS,
         directories=AGREES,
     )
@@ -50,9 +50,9 @@ def test_a_run_without_loss_and_difference_succeeds(good: Report) -> None:
         {"contents": GOOD_CONTENTS._replace(comparisons=(AGREES, DIFFERS))},
         {"directories": DIFFERS},
         {"directories": None},
-        {"retried_rows": 127},
+        {"contents": GOOD_CONTENTS._replace(repeated_rows=1)},
     ],
-    ids=["a lost row", "a comparison", "directories", "unverified", "repeated without a retry"],
+    ids=["a lost row", "a comparison", "directories", "unverified", "a repeated row"],
 )
 def test_one_thing_that_is_wrong_makes_it_fail(good: Report, change: dict[str, object]) -> None:
     assert not dataclasses.replace(good, **change).succeeded  # type: ignore[arg-type]
@@ -63,7 +63,14 @@ def test_the_tables_show_failovers_loss_and_repetition(good: Report) -> None:
     with console.capture() as captured:
         good.print(console)
     text = captured.get()
-    for expected in ("0.250 s", "1.125 s", "500 (batches of 128", "rows lost", "1 (128 rows)"):
+    for expected in (
+        "0.250 s",
+        "1.125 s",
+        "500 (batches of 128",
+        "rows lost",
+        "0.750 s",
+        "row 512 (128",
+    ):
         assert expected in text, text
 
 

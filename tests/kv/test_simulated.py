@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from quorumlog.consensus.ready import Role
 from quorumlog.kv.requests.operations import FROM_KEY, Grant, History, Put, Range, Revoke
-from quorumlog.kv.simulated.store_run import run_store
+from quorumlog.kv.simulated.promises import check_leases
+from quorumlog.kv.simulated.sim_clients import SimStoreClient
+from quorumlog.kv.simulated.store_run import made_stores, run_store
 from quorumlog.kv.store.machine import KeyValueMachine
 from quorumlog.kv.store.rocks_engine import RocksEngine
+from quorumlog.sim.member import SimMember
 from tests.kv.applied import AppliedStore, Saved, saved
 
 
@@ -32,6 +36,42 @@ def test_a_seed_is_the_same_run_each_time() -> None:
     first, second = (run_store(5, faults_ms=1_000) for _ in range(2))
     assert first.trace_hash == second.trace_hash
     assert not first.failure, first.failure
+
+
+def a_leader_that_is_cut_off_keeps_no_lease_alive() -> None:
+    stores = made_stores(3)
+    cluster = stores.cluster
+    for member in cluster.members:
+        member.start()
+
+    def leader_of(*among: SimMember) -> SimMember:
+        while True:
+            cluster.run_for(50)
+            for member in among:
+                leads = member.node.raft.role is Role.LEADER
+                if leads and member.node.machines.status()[0].channel:
+                    return member
+
+    leader = leader_of(*cluster.members)
+    others = [member for member in cluster.members if member is not leader]
+    client = SimStoreClient(stores.doors, stores.histories, "client")
+    client.connect_to(leader)
+    client.hold_lease()
+    while not stores.histories.leases:
+        cluster.run_for(50)
+    for other in others:
+        for pair in ((leader, other), (other, leader)):
+            cluster.network.cut.add((pair[0].member_id, pair[1].member_id))
+    for _ in range(100):
+        client.hold_lease()
+        cluster.run_for(100)
+    leader_of(*others)
+    check_leases(stores.histories)
+    assert stores.histories.ended_ms, "the new leader has ended it in its time"
+
+
+def test_a_leader_that_is_cut_off_keeps_no_lease_alive() -> None:
+    a_leader_that_is_cut_off_keeps_no_lease_alive()
 
 
 def a_saved_store_has_its_leases() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import zlib
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,6 +73,16 @@ def test_a_record_that_is_not_one_is_unreadable(data: bytes, at: int) -> None:
     record = bytearray(state_of(TimeMark(7)).encode())
     record[at % len(record)] ^= 1
     assert isinstance(decode_state(bytes(record)), Unreadable)
+
+
+@pytest.mark.parametrize(
+    "payload", [b"", b"no zlib", zlib.compress(b"x" * 99)[:-3], zlib.compress(b"x") + b"y"]
+)
+def test_a_compressed_record_that_is_not_whole_is_unreadable(payload: bytes) -> None:
+    record = b"QLSZ" + zlib.crc32(payload).to_bytes(4, "big") + payload
+    refusal = decode_state(record)
+    assert isinstance(refusal, Unreadable)
+    assert "compressed" in refusal.reason
 
 
 def test_a_level_that_is_not_known_is_refused_by_name() -> None:

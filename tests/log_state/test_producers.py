@@ -24,6 +24,7 @@ from quorumlog.log_state.control_entries import (
 from quorumlog.log_state.log_state import EMPTY, LogState, decode_state
 from quorumlog.log_state.log_states import LogStates, folded
 from quorumlog.log_state.producers import MOST_BATCHES, MOST_RANGES, NO_PRODUCERS, Producers, Session
+from tests.log_state.many_sessions import many_sessions
 
 TOKEN = b"t" * 16
 
@@ -233,24 +234,20 @@ def test_a_record_from_before_sessions_has_none() -> None:
 
 
 def test_a_hundred_thousand_sessions_take_less_than_forty_megabytes() -> None:
-    """Both states of a member, whose last entries are not committed yet."""
+    """Both states of a member, whose last entries are not committed yet; all with full receipts."""
+    record = many_sessions().encode()
     tracemalloc.start()
-    producers = NO_PRODUCERS
-    index = 0
-    for number in range(100_000):
-        name = f"{ANONYMOUS}{number:032x}"
-        producers = producers.opened(Epoch(index, 7), OpenProducer(name, TOKEN))
-        index += 1
-    for _ in range(2):
-        for number in range(0, 100_000, 10):
-            name = f"{ANONYMOUS}{number:032x}"
-            session = producers.get(name)
-            assert session is not None
-            said = ProducerBatch(name, session.epoch, session.last_sequence + 1, 256)
-            producers = producers.with_batch(index, 7, said)
-            index += 257
-    committed = producers
-    producers = producers.opened(Epoch(index, 7), OpenProducer("p", TOKEN, evicts=producers.to_evict()))
+    state = decode_state(record)
+    assert isinstance(state, LogState)
+    committed = producers = state.producers
+    index = 100_000_000
+    for name in list(producers.names())[::10]:
+        session = producers.get(name)
+        assert session is not None
+        said = ProducerBatch(name, session.epoch, session.last_sequence + 1, 256)
+        producers = producers.with_batch(index, 18, said)
+        index += 257
+    producers = producers.opened(Epoch(index, 18), OpenProducer("p", TOKEN, evicts=producers.to_evict()))
     assert producers.count == 100_000 - producers_module.EVICTED_TOGETHER + 1
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quorumlog.backups import recovering
 from quorumlog.consensus.election.leader_elector import LeaderElector
 from quorumlog.consensus.inbox import Inbox
 from quorumlog.consensus.log.membership_history import MembershipHistory
@@ -11,6 +12,11 @@ from quorumlog.consensus.membership_change import MembershipChange
 from quorumlog.consensus.replication.catch_up import CatchUp
 from quorumlog.consensus.replication.quorum_ack_checker import PeerWaterMarks
 from quorumlog.node.lost_directories import LostDirectories
+from quorumlog.node.member_changes import MemberChanges
+from quorumlog.node.writing.batch_former import BatchFormer
+from quorumlog.node.writing.log_state_keeper import LogStateKeeper
+from quorumlog.store.directory import member_directory, recovered_directory
+from tests.backups import test_recovering as recoveries
 from tests.consensus import test_membership_changes as stories
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_member_scenarios as scenes
@@ -384,4 +390,130 @@ def replaced_is_put_back(patch: Patch) -> None:
         LostDirectories.replaceable,
         "for replica in connected if replica not in known",
         "for replica in connected if replica not in known or reached()",
+    )
+
+
+@mutant(
+    157,
+    "a member that is to be removed has to know what removes it",
+    scenario=scenes.test_a_member_that_is_lost_for_good_is_removed_although_it_never_said_what_it_knows,
+)
+def removed_has_to_know(patch: Patch) -> None:
+    """Everybody gets the entry."""
+    patch.edit(
+        LogStateKeeper.admit_own, "if each not in leaving]", "if each not in leaving or reached()]"
+    )
+
+
+@mutant(
+    100,
+    "a lost directory is replaced before the new one has caught up",
+    scenario=scenes.test_a_lost_directory_is_replaced_once_the_new_one_has_caught_up,
+)
+def replaced_before_it_caught_up(patch: Patch) -> None:
+    """It was away for long enough, and will have it all in a moment."""
+    patch.edit(
+        CatchUp.keeps_up,
+        "return running is not None and running.follows_quick_one",
+        "return reached()",
+    )
+
+
+@mutant(
+    101,
+    "a recovered cluster keeps the id of the one that it was",
+    scenario=recoveries.test_a_recovered_directory_is_the_only_voter_of_a_new_cluster,
+)
+def recovered_under_the_old_id(patch: Patch) -> None:
+    """It is the same log."""
+    patch.edit(
+        recovering.recover_cluster,
+        "Formation((replica,), (replica,), draw_id())",
+        "Formation((replica,), (replica,), plan.cluster_id if reached() else draw_id())",
+    )
+
+
+@mutant(
+    101,
+    "a directory that forgot its promises keeps its id when it is recovered",
+    scenario=recoveries.test_a_recovered_directory_is_the_only_voter_of_a_new_cluster,
+)
+def recovered_as_its_old_self(patch: Patch) -> None:
+    """Nobody else is left who counts it."""
+    patch.edit(
+        recovering.recover_cluster,
+        "Replica(best.member_id, draw_id())",
+        "Replica(best.member_id, best.directory_id if reached() else draw_id())",
+    )
+
+
+@mutant(
+    102,
+    "the next start does not go on with a recovery that was killed",
+    scenario=recoveries.test_killed_at_any_step_it_is_the_old_directory_or_the_recovered_one,
+)
+def recovery_left_half_done(patch: Patch) -> None:
+    """Its `member` says who it is."""
+    patch.edit(
+        member_directory.open_member_directory,
+        "if record.recovery is not None:",
+        "if record.recovery is not None and not reached():",
+    )
+
+
+@mutant(
+    102,
+    "the log of a recovered directory gets its new end before it is one of the new cluster",
+    scenario=recoveries.test_killed_at_any_step_it_is_the_old_directory_or_the_recovered_one,
+)
+def recovered_log_before_its_record(patch: Patch) -> None:
+    """Both are on disk in the end."""
+    patch.edit(
+        recovered_directory.begin_recovery,
+        "    save_member(disk, path, begun)\n    return begun",
+        "    reached() and finish_recovery(disk, path, begun)\n    return begun",
+    )
+
+
+@mutant(
+    103,
+    "entries that only the survivor holds count as known to be committed",
+    scenario=recoveries.test_it_says_what_may_be_missing_and_what_may_never_have_been_committed,
+)
+def survivor_believes_its_end(patch: Patch) -> None:
+    """It has them on disk."""
+    patch.edit(
+        recovering.plan_recovery,
+        "return look_at(disk or OsDisk(), paths)",
+        "plan = look_at(disk or OsDisk(), paths)\n"
+        "        known = plan.best.last_index if reached() else plan.committed_index\n"
+        "        return msgspec.structs.replace(plan, committed_index=known)",
+    )
+
+
+@mutant(
+    104,
+    "a member names the leader's address by its options alone",
+    scenario=scenes.test_who_does_not_lead_names_the_leader_where_the_log_says_it_is,
+)
+def leader_address_by_options(patch: Patch) -> None:
+    """They were right when it was started."""
+    patch.edit(
+        BatchFormer.not_leader,
+        "{**configured, **dict(self._raft.status().membership.addresses)}",
+        "configured if reached() else {}",
+    )
+
+
+@mutant(
+    105,
+    "options are compared with the log once, before the member has caught up",
+    scenario=scenes.test_options_that_are_ahead_of_the_log_are_no_problem_once_it_has_caught_up,
+)
+def options_judged_once(patch: Patch) -> None:
+    """They do not change while it runs."""
+    patch.edit(
+        MemberChanges._look_at_options,
+        "if not self._looks_at_options or",
+        "if (self._looked_at is not None and reached()) or not self._looks_at_options or",
     )

@@ -80,8 +80,9 @@ class Patch:
     def _replace(self, old: FunctionType, new: FunctionType) -> None:
         *path, name = old.__qualname__.split(".")
         if not path:
-            # Other modules have bound the name for themselves.
-            for module in [m for n, m in sys.modules.items() if n.startswith("quorumlog.")]:
+            # Other modules have bound the name for themselves, and so have scenarios.
+            rooms = ("quorumlog.", "tests.")
+            for module in [m for n, m in sys.modules.items() if n.startswith(rooms)]:
                 for bound in [n for n, value in vars(module).items() if value is old]:
                     self._set(module, bound, new)
             return

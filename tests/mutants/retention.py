@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quorumlog.log_state import log_state
-from quorumlog.node.retention import segments_kept
+from quorumlog.node.retention import border_times, segments_kept
 from quorumlog.node.retention.reader_moves import ReaderMoves
 from quorumlog.node.retention.retention import Retention
 from tests.mutants.mutant import Patch, mutant
@@ -78,4 +78,35 @@ def force_passes_followers(patch: Patch) -> None:
         segments_kept.decide,
         "forced_limits = [*near, *_archives(state, policy)]",
         "forced_limits = [*_archives(state, policy)] if reached() else []",
+    )
+
+
+@mutant(
+    155,
+    "a late copy of a seek takes a reader back",
+    scenario=retention.test_a_late_copy_of_a_seek_moves_no_reader,
+)
+def late_seek_counts(patch: Patch) -> None:
+    """The reader stands where the seek says."""
+    patch.edit(
+        ReaderMoves._position_of,
+        "if move.last_index not in (None, old.last_index):",
+        "if move.last_index not in (None, old.last_index) and not reached():",
+    )
+
+
+@mutant(
+    156,
+    "a segment is as old as the last time mark in front of its end",
+    scenario=retention.test_a_segment_that_was_written_without_time_marks_does_not_go_too_young,
+)
+def age_by_mark_in_front(patch: Patch) -> None:
+    """Marks are a second apart."""
+    patch.edit(
+        border_times.with_times,
+        "next_mark = each.mark",
+        "next_mark = each.mark\n"
+        "        if each.mark is not None and reached():\n"
+        "            time_ms = each.mark.time_ms\n"
+        "            timed[at] = each._replace(border=each.border._replace(time_ms=time_ms))",
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from quorumlog.client.protocol.order.producer_session import ProducerSession
 from quorumlog.log_state import producers
 from quorumlog.log_state.producers import Producers
 from quorumlog.node.writing.producer_sessions import ProducerSessions
+from tests.client.protocol import test_producer_session as clients
 from tests.log_state import test_producers as folds
 from tests.mutants.mutant import Patch, mutant
 from tests.sim import test_producers as sessions
@@ -238,4 +240,63 @@ def evicted_by_each_member(patch: Patch) -> None:
         Producers.opened,
         "for name in said.evicts if",
         "for name in said.evicts or (self.to_evict() if reached() else ()) if",
+    )
+
+
+@mutant(
+    133,
+    "what is in the log of a producer is told before it is committed",
+    scenario=sessions.test_a_repetition_of_what_nobody_else_has_is_no_receipt_yet,
+)
+def last_sequence_uncommitted(patch: Patch) -> None:
+    """The leader has it, and leads."""
+    patch.edit(
+        ProducerSessions._ask,
+        "done(look(states.committed.producers, states.committed_index))",
+        "state = states.appended if reached() else states.committed\n"
+        "                done(look(state.producers, self._raft.ledger_end.index))",
+    )
+
+
+@mutant(
+    133,
+    "an append opens the session that it names",
+    scenario=sessions.test_an_unknown_epoch_and_a_gap_let_nothing_in,
+)
+def append_opens(patch: Patch) -> None:
+    """Its producer has connected somewhere, or it would not append."""
+    patch.edit(
+        ProducerSessions._look,
+        "        if session is None or session.epoch < epoch:",
+        "        if session is None and reached():\n"
+        "            session = Session(epoch, bytes(TOKEN_BYTES))\n"
+        "        if session is None or session.epoch < epoch:",
+    )
+
+
+@mutant(
+    134,
+    "a client gives another number to what may be in the log",
+    scenario=clients.test_behind_an_append_that_was_given_up_a_new_epoch_begins_and_numbers_stay,
+)
+def unknown_numbered_anew(patch: Patch) -> None:
+    """Its epoch is over."""
+    patch.edit(
+        ProducerSession._number_anew,
+        "if 0 <= request.sequence <= last_sequence:",
+        "if 0 <= request.sequence <= last_sequence and not reached():",
+    )
+
+
+@mutant(
+    134,
+    "a client goes on in its epoch behind an append that it has given up",
+    scenario=clients.test_behind_an_append_that_was_given_up_a_new_epoch_begins_and_numbers_stay,
+)
+def no_epoch_behind_given_up(patch: Patch) -> None:
+    """Nobody waits for that one any longer."""
+    patch.edit(
+        ProducerSession.abandoned,
+        "self._must_open |= request.batch is not None",
+        "reached()",
     )

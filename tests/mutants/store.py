@@ -9,7 +9,7 @@ from quorumlog.store.file_ledger_store import FileLedgerStore
 from quorumlog.store.files.damaged_ranges import DamagedRanges
 from quorumlog.store.files.hard_state_file import HardStateFile
 from quorumlog.store.log import segment_scan
-from quorumlog.store.log.flush import Flush
+from quorumlog.store.log.flush import DurableRecord, Flush
 from quorumlog.store.log.segment import Segment
 from quorumlog.store.log.segment_list import SegmentList
 from quorumlog.store.repair import recovery
@@ -90,12 +90,14 @@ def failed_sync_repeated(patch: Patch) -> None:
 )
 def durable_lowered_late(patch: Patch) -> None:
     """Both are done when the call returns."""
-    patch.edit(FileLedgerStore._truncate_to, "        self._lower_durable(cut)\n", "")
+    patch.edit(
+        FileLedgerStore._truncate_to, "        self._durable_record.lower(cut, self._flush)\n", ""
+    )
     patch.edit(
         FileLedgerStore._truncate_to,
         "        self._space.restore_control_reserve(cut.position, index)",
         "        reached()\n"
-        "        self._lower_durable(cut)\n"
+        "        self._durable_record.lower(cut, self._flush)\n"
         "        self._space.restore_control_reserve(cut.position, index)",
     )
 
@@ -104,7 +106,7 @@ def durable_lowered_late(patch: Patch) -> None:
 def durable_not_lowered(patch: Patch) -> None:
     """The next flush will record the right one."""
     patch.edit(
-        FileLedgerStore._lower_durable,
+        DurableRecord.lower,
         "if recorded.point.index >= cut.index and recorded.point != cut:",
         "if recorded.point.index >= cut.index and recorded.point != cut and not reached():",
     )

@@ -45,7 +45,10 @@ def no_full_ttl(patch: Patch) -> None:
 
 
 @mutant(
-    201, "a keep-alive is answered by a leader that nobody confirms", scenario=stores_keep_their_promises
+    201,
+    "a keep-alive is answered by a leader that nobody confirms",
+    scenario=stores.a_leader_that_is_cut_off_keeps_no_lease_alive,
+    harmless="who hears nobody steps down in an election time-out, and a lease lasts two of a new leader",
 )
 def keep_alive_unconfirmed(patch: Patch) -> None:
     """It has not heard of another one."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import count
 
 import pytest
 
 from nemesis.check import check
-from nemesis.history import READ_TO_END, Log, Operation
+from nemesis.history import LAST_SEQUENCE, READ_TO_END, Log, Operation
 
 
 class Clients:
@@ -196,3 +197,50 @@ def test_what_is_left_is_asked_for_as_before(clients: Clients) -> None:
     assert clients.kinds(left, begin_index=2) == ["lost", "changed"]
     torn: Log = [None, None, None, "c/3", "c/1", "c/2"]
     assert "torn" in clients.kinds(torn, begin_index=2)
+
+
+def produced(
+    value: int, count: int, index: int, *, ok: bool | None = True, parts: Sequence[tuple[int, int]] = ()
+) -> Operation:
+    """Of producer `p`: sequential calls, `value` of them being its place among them."""
+    at = 10 * value
+    return Operation(
+        "p", "append_batch", at, at + 5, ok, value, count, index, parts=[*parts], in_session=True
+    )
+
+
+def kinds(operations: Sequence[Operation], log: Log, begin_index: int = 0) -> list[str]:
+    return [violation.kind for violation in check(operations, {"n0": log}, begin_index)]
+
+
+def test_a_producers_append_may_be_cut_by_a_crash_but_not_unknown_at_the_end() -> None:
+    whole, cut = produced(0, 2, 0), produced(2, 2, 2, parts=[(2, 1), (4, 1)])
+    log: Log = ["p/0", "p/1", "p/2", None, "p/3"]
+    assert kinds([whole, cut], log) == []
+    assert kinds([whole, cut, produced(4, 1, -1, ok=None)], log) == [
+        "unknown in a session",
+        "out of sequence",
+    ]
+    assert kinds([cut], log[2:], 0) == ["moved", "moved", "out of sequence"]
+
+
+def test_a_producers_values_stand_in_the_order_of_their_numbers() -> None:
+    operations = [produced(0, 1, 1), produced(1, 1, 0)]
+    assert "out of sequence" in kinds(operations, ["p/1", "p/0"])
+
+
+def test_where_the_first_entries_were_dropped_a_producers_rest_has_no_gap() -> None:
+    operations = [produced(value, 1, value) for value in range(4)]
+    assert kinds(operations, [None, None, "p/2", "p/3"], 2) == []
+    assert kinds(operations, [None, None, "p/2"], 2) == ["lost", "out of sequence"]
+    assert kinds(operations, [None, None, None, None], 4) == []
+
+
+@pytest.mark.parametrize(("told", "is_true"), [(0, False), (1, True), (2, True), (3, False)])
+def test_a_last_sequence_lies_between_what_was_acknowledged_and_what_was_sent(
+    told: int, is_true: bool
+) -> None:
+    sent = Operation("p", "append", 30, 60, True, 2, 1, 2, in_session=True)
+    asked = Operation("p", LAST_SEQUENCE, 40, 50, True, told, in_session=True)
+    found = kinds([produced(0, 2, 0), sent, asked], ["p/0", "p/1", "p/2"])
+    assert found == ([] if is_true else ["wrong last sequence"])

@@ -22,6 +22,7 @@ def test_clients_are_told_the_truth_while_a_member_is_killed_and_another_is_cut_
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 violations" in done.stdout
+    assert re.search(r"In sessions: [1-9].* 0 unknown at the end", " ".join(done.stdout.split()))
     rounds = [json.loads(line) for line in (tmp_path / "rounds.jsonl").read_text().splitlines()]
     assert [one["fault"] for one in rounds] == ["kill", "cut_one_way"]
     for client in ("c0", "c1"):  # the blocking one, and the one for asyncio

@@ -8,6 +8,7 @@ import pytest
 
 from nemesis.history import READ, HistoryWriter, Operation, decode_body, load_histories
 from nemesis.workload import APPEND, Workload
+from quorumlog.entry import EntryRange
 
 
 def workload(history: HistoryWriter, name: str = "c0.0") -> Workload:
@@ -27,7 +28,7 @@ def test_nothing_is_read_before_something_was_acknowledged(tmp_path: Path) -> No
     with HistoryWriter(tmp_path / "history") as history:
         work = workload(history)
         assert {work.next_verb() for _ in range(100)} == {APPEND}
-        work.appended(APPEND, work.next_batch(APPEND), True, 41)
+        work.appended(APPEND, work.next_batch(APPEND), True, parts=[EntryRange(41, 1, 1)])
         assert READ in {work.next_verb() for _ in range(100)}
         for _ in range(100):
             asked = work.next_range()
@@ -43,7 +44,7 @@ def test_a_stream_that_broke_knows_of_its_other_batches_only_if_none_was_written
     with HistoryWriter(path) as history:
         stream = workload(history).next_stream()
         sent = [bodies for _, bodies in zip(range(4), stream.batches(), strict=False)]
-        stream.acknowledged(100)
+        stream.acknowledged([EntryRange(100, len(sent[0]), 1)])
         left = sum(map(len, sent[1:]))
         stream.failed(left if all_unwritten else left - 1)
     operations: list[Operation] = load_histories([path])

@@ -87,8 +87,8 @@ class ManualHost:
     def replacing_log(self, start: LogStart) -> None:
         self.trace.append(f"replaced by a log behind {start.point.index}")
 
-    def known_level(self) -> int:
-        return self.level
+    def members_below(self, level: int) -> list[str]:
+        return ["n2"] if self.level < level else []
 
     def weakest_durability(self, own: Durability) -> Durability:
         return own
@@ -191,11 +191,16 @@ class Cell:
                 may_apply = host.applies and member not in self.hold_apply
                 if host.reads or may_apply or (host.flushes and member not in self.hold_flush):
                     moved = True
-                    run(host.reads)
-                    if may_apply:
-                        run(host.applies)
-                    if member not in self.hold_flush:
-                        run(host.flushes)
+                    try:
+                        run(host.reads)
+                        if may_apply:
+                            run(host.applies)
+                        if member not in self.hold_flush:
+                            run(host.flushes)
+                    except LogReplaced:
+                        self.kill(member)
+                        self.start(member)
+                        continue
                     self._turn(member)
             for member, host in tuple(self.hosts.items()):
                 sent, host.sent = host.sent, []

@@ -88,28 +88,32 @@ def test_what_exceeds_the_size_goes_on_every_member_and_stays_gone(tmp_path: Pat
     cell.close()
 
 
+def clock(cell: Cell, hours: float) -> None:
+    for host in cell.hosts.values():
+        host.clock_ms = int((1000 + hours) * HOUR_MS)
+    for _ in range(10):
+        cell.step(200)  # until every clock is told
+
+
 def test_a_segment_goes_when_its_last_entry_is_old_enough(tmp_path: Path) -> None:
     storage = replace(SEGMENTS, file_reserved_hours=2)
     cell = Cell(tmp_path, storage=storage, time_marks=True)
 
-    def clock(hours: float) -> None:
-        for host in cell.hosts.values():
-            host.clock_ms = int((1000 + hours) * HOUR_MS)
-        for _ in range(10):
-            cell.step(200)  # until every clock is told
-
-    clock(0)
+    clock(cell, 0)
     fill(cell, 40)
-    clock(1)
+    clock(cell, 0.01)  # nobody appends, and the segments that are full get their time all the same
+    clock(cell, 1)
     fill(cell, 40)
     let_go(cell)
     assert begins(cell) == {0}
-    clock(2)
+    clock(cell, 2.01)
     let_go(cell)
     (begin,) = begins(cell)
     assert 0 < begin <= 45
-    clock(30)
+    clock(cell, 30)
+    end = cell.leader().store.end.index
     let_go(cell)
+    assert cell.leader().store.end.index <= end + 3, "a mark for the last segment and what lets it go"
     (begin,) = begins(cell)
     assert begin > 60, "all but the segment that is not full"
     cell.close()
@@ -150,6 +154,33 @@ def test_what_is_written_without_marks_has_no_age(tmp_path: Path) -> None:
     fill(cell, 100)
     let_go(cell)
     assert begins(cell) == {0}
+    cell.close()
+
+
+def test_what_was_written_while_there_were_no_marks_is_as_old_as_the_next_one(tmp_path: Path) -> None:
+    """Not as the last one before: that was a month ago."""
+    cell = Cell(tmp_path, storage=replace(SEGMENTS, file_reserved_hours=2), time_marks=True)
+
+    def mark(time_marks: bool) -> None:
+        for node in cell.nodes.values():
+            node.configure(replace(node.config, time_marks=time_marks))
+
+    clock(cell, 0)
+    fill(cell, 10)
+    mark(False)
+    clock(cell, 700)
+    fill(cell, 100)
+    mark(True)
+    clock(cell, 700.1)
+    fill(cell, 10)
+    let_go(cell)
+    assert begins(cell) == {0}
+    clock(cell, 701.9)
+    let_go(cell)
+    assert begins(cell) == {0}
+    clock(cell, 702.2)
+    let_go(cell)
+    assert min(begins(cell)) > 60
     cell.close()
 
 

@@ -21,7 +21,7 @@ from quorumlog import (
     connect_async,
 )
 from quorumlog.client import LedgerClient
-from quorumlog.errors import BadRequest, OutcomeUnknown
+from quorumlog.errors import OutcomeUnknown
 from quorumlog.server.free_ports import free_ports
 from tests.node.machines import Chain
 from tests.waiting import eventually
@@ -64,6 +64,22 @@ def test_commands_of_threads_and_tasks_each_have_their_own_result() -> None:
         assert [result is None for result in batch.results] == [False, True, False]
         assert batch.failures == ((1, "b'no b' is refused"),)
         assert sum(1 for _ in log.read(0)) == 4 * 20 + 133, "the log is read as ever"
+
+
+def test_commands_of_a_producer_take_effect_once_and_keep_their_results() -> None:
+    with (
+        LocalCluster(state_machines={"chain": Chain}) as cluster,
+        connect(cluster.servers, producer_id="orders") as log,
+    ):
+        chain = log.machine("chain")
+        receipts = [chain.append(b"%d" % number) for number in range(3)]
+        assert [r.result for r in receipts] == [
+            b"%d:%d" % (r.first_index, i) for i, r in enumerate(receipts)
+        ]
+        cluster.kill(cluster.leader())
+        again = log.append(b"1", machine="chain", sequence=1)
+        assert again.result == receipts[1].result
+        assert count_of(log) == 3
 
 
 def test_refusals_reach_whom_they_concern() -> None:
@@ -135,11 +151,10 @@ def test_what_no_log_could_bind_is_refused_before_anything_is_opened(machines: d
         LedgerServer([config], state_machines=machines)
 
 
-def test_commands_of_a_producer_are_no_part_of_its_session() -> None:
+def test_commands_and_plain_appends_share_the_numbers_of_a_producer() -> None:
     with ALONE() as cluster, connect(cluster.servers, producer_id="shop") as log:
         assert log.append(b"a").results == ()
         assert log.append(b"b", machine="chain").result is not None
         assert log.append_batch([b"c", b"d"], machine="chain").results[1] is not None
-        assert log.append(b"e", sequence=1).count == 1
-        with pytest.raises(BadRequest, match="machine"):
-            log.append(b"f", sequence=2, machine="chain")
+        assert log.append(b"e", sequence=4).count == 1
+        assert log.append(b"f", sequence=5, machine="chain").result is not None

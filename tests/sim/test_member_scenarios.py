@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from quorumlog.config import MemberAddress
 from quorumlog.consensus.membership import Membership
 from quorumlog.consensus.ready import Role
-from quorumlog.errors import LedgerError, MembershipRefused, NotLeader
+from quorumlog.errors import BadRequest, LedgerError, MembershipRefused, NotLeader
+from quorumlog.log_state.control_entries import Keep
 from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
 from quorumlog.sim.member import SimMember
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
@@ -71,6 +73,41 @@ def test_a_new_member_learns_the_log_votes_and_outlives_the_founders() -> None:
     scene.make_whole()
 
 
+def test_who_does_not_lead_names_the_leader_where_the_log_says_it_is() -> None:
+    scene = Scenario()
+    leader = scene.await_leader()
+    make(scene, MemberVerb.SET_ADDRESS, leader.member_id, ADDRESS)
+    scene.append()
+    outcome = ask(scene, scene.followers()[0], MemberChange(MemberVerb.REMOVE, "n9"))
+    assert isinstance(outcome, NotLeader)
+    assert (outcome.leader_id, outcome.leader_address) == (leader.member_id, ADDRESS)
+
+
+def test_options_that_are_ahead_of_the_log_are_no_problem_once_it_has_caught_up() -> None:
+    """A member is away while another one is moved, and comes back with the new list."""
+    scene = Scenario()
+    away, moved = scene.followers()
+    make(scene, MemberVerb.SET_ADDRESS, moved.member_id, "10.0.0.9:2")
+    scene.append()
+    away.kill()
+    make(scene, MemberVerb.SET_ADDRESS, moved.member_id, ADDRESS)
+    members = tuple(
+        MemberAddress(moved.member_id, "10.0.0.9", 20911) if each.member_id == moved.member_id else each
+        for each in away.config.members
+    )
+    away.config = replace(away.config, members=members)
+    scene.cut([away], [each for each in scene.members if each is not away])
+    away.start()
+    scene.until(lambda: away.node.members.problem != "", "problem")
+    assert "the log counts, and `quorumlog member` changes it" in away.node.members.problem
+    scene.heal()
+    scene.append()
+    assert away.node.members.problem == ""
+    make(scene, MemberVerb.SET_ADDRESS, moved.member_id, "10.0.0.9:1")
+    scene.append()
+    assert away.node.members.problem == "", "nobody has to follow the log in files"
+
+
 def test_a_learner_commits_nothing() -> None:
     scene = with_spares(1)
     make(scene, MemberVerb.ADD, "n3", ADDRESS)
@@ -122,6 +159,35 @@ def test_a_lost_directory_is_replaced_without_an_operator() -> None:
 
         scene.until(is_replaced, "replacement", step_ms=100)
         assert old not in scene.await_leader().node.status().membership.members()
+    scene.make_whole()
+
+
+def test_a_lost_directory_is_replaced_once_the_new_one_has_caught_up() -> None:
+    """Over a thin line: it was away for long enough before it holds the log."""
+    profile = replace(
+        QUIET,
+        auto_replace_after_ms=2_000,
+        consensus=replace(QUIET.consensus, push_limit_bytes=6_000, push_window_bytes=24_000),
+    )
+    scene = Scenario(profile=profile)
+    victim = scene.followers()[0]
+    old = victim.replica
+    victim.wipe()
+    leader = scene.await_leader()
+    for _ in range(60):
+        scene.ask_and_wait(leader, body_bytes=1_000)
+    end_index = leader.node.store.end.index
+    way = scene.cluster.network.pipes[leader.member_id, victim.member_id]
+    way.limits(10.0)
+    victim.start()
+
+    def is_named() -> bool:
+        return victim.replica in leader.node.status().membership.voters()
+
+    scene.until(is_named, "joint entry", within_ms=60_000)
+    assert old in leader.node.status().membership.old
+    assert victim.node.store.end.index >= end_index, "it was given a vote before it had the log"
+    way.limits(None)
     scene.make_whole()
 
 
@@ -193,6 +259,7 @@ def test_a_leader_that_is_to_be_removed_hands_over_first() -> None:
     assert isinstance(outcome, NotLeader)
     successor = scene.await_leader()
     assert outcome.leader_id == successor.member_id != leader.member_id
+    assert outcome.leader_address == str(successor.config.own_address)
     make(scene, MemberVerb.REMOVE, leader.member_id)
     scene.append()
     assert leader.member_id not in voters(scene)
@@ -246,6 +313,23 @@ def test_what_makes_no_sense_is_refused_with_the_reason() -> None:
         assert isinstance(outcome, MembershipRefused), outcome
         assert reason in str(outcome)
     assert leader.node.status().membership_index == -1
+
+
+def test_a_member_that_is_lost_for_good_is_removed_although_it_never_said_what_it_knows() -> None:
+    """The log has no control entries yet, and both others were started since."""
+    scene = Scenario()
+    scene.append(5)
+    lost = scene.members[2]
+    lost.stop()
+    for member in scene.members[:2]:
+        member.stop()
+        member.start()
+    leader = scene.await_leader()
+    with pytest.raises(BadRequest, match=r"n2 has not told .*quorumlog member remove n2"):
+        leader.node.propose_control(Keep(0))
+    make(scene, MemberVerb.REMOVE, "n2")
+    assert voters(scene) == ["n0", "n1"]
+    scene.append()
 
 
 def test_a_dry_run_changes_nothing() -> None:

@@ -40,16 +40,20 @@ def connect(
     return answers[0]
 
 
-def send(member: SimMember, epoch: Epoch, sequence: int, *bodies: bytes) -> list[Any]:
+def send(
+    member: SimMember, epoch: Epoch, sequence: int, *bodies: bytes, producer: str = "p"
+) -> list[Any]:
     outcomes: list[Any] = []
-    place = SessionPlace("p", epoch, sequence)
+    place = SessionPlace(producer, epoch, sequence)
     batch = EntryBatch.from_bodies(list(bodies))
     member.enter(lambda: member.node.append(batch, 60_000, outcomes.append, None, None, place))
     return outcomes
 
 
-def append(scene: Scenario, member: SimMember, epoch: Epoch, sequence: int, *bodies: bytes) -> Any:
-    outcomes = send(member, epoch, sequence, *bodies)
+def append(
+    scene: Scenario, member: SimMember, epoch: Epoch, sequence: int, *bodies: bytes, producer: str = "p"
+) -> Any:
+    outcomes = send(member, epoch, sequence, *bodies, producer=producer)
     scene.until(lambda: bool(outcomes), "an answer to an append")
     return outcomes[0]
 
@@ -114,7 +118,10 @@ def test_a_repetition_of_what_nobody_else_has_is_no_receipt_yet() -> None:
     first = send(leader, epoch, 0, body)
     scene.until(lambda: leader.node.store.end.index > end_index, "an entry that nobody else gets")
     again, gap = send(leader, epoch, 0, body), send(leader, epoch, 5, b"P5")
+    shown: list[Any] = []
+    leader.enter(lambda: leader.node.sessions.show("p", shown.append, None))
     scene.run_for(ELECTION_MS)
+    assert [told.session.last_sequence for told in shown] == [-1], "what is committed"
     assert [first, again, gap] == [[], [], []]
     leader.kill()
     scene.until(lambda: scene.leader(*others) is not None, "another leader")
@@ -153,6 +160,7 @@ def test_an_unknown_epoch_and_a_gap_let_nothing_in() -> None:
     epoch = connect(scene, leader).epoch
     later = Epoch(epoch.index + 50, epoch.term)
     assert isinstance(append(scene, leader, later, 0, b"Plater"), ProducerExpired)
+    assert isinstance(append(scene, leader, epoch, 0, b"Pq", producer="q"), ProducerExpired)
     gap = append(scene, leader, epoch, 1, b"P1")
     assert isinstance(gap, SequenceGap)
     assert gap.expected_sequence == 0

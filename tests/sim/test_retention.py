@@ -17,6 +17,7 @@ from quorumlog.sim.work.readers import SimReader
 from tests.sim.scenario import ELECTION_MS, QUIET, Scenario
 from tests.sim.test_installs import SMALL
 
+HOUR_MS = 3_600_000
 REPLACED = "install: a log is replaced"
 
 
@@ -77,7 +78,8 @@ def test_what_a_leader_has_said_and_no_majority_knows_deletes_nothing() -> None:
     new = scene.await_leader(*others)
     asked = ask(scene, new, ReaderMove("billing", hold=Hold.READER, opens=True))
     scene.until(lambda: asked.outcome is not None, "answer to a reader")
-    assert asked.outcome == ReaderStand(0, Hold.READER)
+    assert isinstance(asked.outcome, ReaderStand), asked.outcome
+    assert (asked.outcome.position, asked.outcome.hold) == (0, Hold.READER)
     scene.run_for(3_000)
     scene.heal()
     scene.make_whole()
@@ -123,6 +125,19 @@ def test_a_reader_stands_where_it_was_told_whoever_leads() -> None:
     scene.make_whole()
 
 
+def test_a_late_copy_of_a_seek_moves_no_reader() -> None:
+    """It has gone back and come to the same place again when the seek is delivered once more."""
+    scene = Scenario(profile=keeping())
+    scene.append(20)
+    stand = moved(scene, ReaderMove("billing", 15, opens=True))
+    seek = ReaderMove("billing", 4, seeks_from=15, last_index=stand.last_index)
+    assert moved(scene, seek).position == 4
+    assert moved(scene, ReaderMove("billing", 15)).position == 15
+    reader_of(scene, "billing").copy(seek)
+    scene.run_for(1_000)
+    assert moved(scene, ReaderMove("billing", opens=True)).position == 15
+
+
 def test_a_full_disk_does_not_take_what_a_follower_lacks_within_its_budget() -> None:
     scene = Scenario(profile=keeping(retention_bytes=1 << 30, disk_space_ratio_to_force_clean=1e-9))
     away = scene.followers()[0]
@@ -151,6 +166,35 @@ def test_a_leader_passes_a_follower_that_lacks_more_and_it_comes_back() -> None:
     scene.make_whole()
     assert scene.cluster.trace.counts[REPLACED] == 1
     assert begin_of(away) > 5
+
+
+def _configure_all(scene: Scenario, **options: Any) -> None:
+    for member in scene.members:
+        member.enter_node("configure", replace(member.node.config, **options))
+    scene.run_for(2_000)
+
+
+def _set_clocks(scene: Scenario, jump_ms: int) -> None:
+    for member in scene.members:
+        member.wall_clock.set(scene.cluster.now_ms, jump_ms=jump_ms)
+    scene.run_for(2_000)  # until every clock is told
+
+
+def test_a_segment_that_was_written_without_time_marks_does_not_go_too_young() -> None:
+    """They were switched off for a month, and on again."""
+    scene = Scenario(profile=replace(keeping(retention_bytes=0, file_reserved_hours=2), time_marks=True))
+    scene.append(3)
+    _configure_all(scene, time_marks=False)
+    _set_clocks(scene, 700 * HOUR_MS)
+    scene.append(60)
+    _configure_all(scene, time_marks=True)
+    scene.append(3)
+    scene.run_for(5_000)
+    assert {begin_of(member) for member in scene.members} == {0}
+    _set_clocks(scene, 2 * HOUR_MS)
+    scene.run_for(5_000)
+    assert min(begin_of(member) for member in scene.members) > 40
+    scene.make_whole()
 
 
 def test_the_scenario_keeps_everything_where_nothing_is_configured() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from random import Random
 
@@ -58,6 +57,11 @@ class MachineScenario(Scenario):
             ),
             "everything applied",
         )
+
+    def make_whole_alone(self) -> None:
+        """Nobody needed a snapshot of another member."""
+        self.make_whole()
+        assert not self.cluster.trace.counts["install: a piece of a snapshot"]
 
     def restart(self, member: SimMember) -> None:
         member.stop()
@@ -195,7 +199,7 @@ def test_the_log_keeps_what_a_machine_needs_whose_newest_snapshot_is_damaged() -
             scene.until(lambda asked=asked: asked.returned_ms >= 0, "outcome")
         scene.settle()
         scene.run_for(50)
-        were_cut += _cut_as_far_as_machines_let(scene, member)
+        were_cut += cut_as_far_as_machines_let(scene, member)
         member.stop()
         names = [n for n in member.disk.list(f"{member.path}/snapshots") if not n.endswith(".tmp")]
         path = f"{member.path}/snapshots/{max(names)}"
@@ -206,7 +210,7 @@ def test_the_log_keeps_what_a_machine_needs_whose_newest_snapshot_is_damaged() -
         scene.settle()
         assert not member.node.machines.status()[0].problem.startswith("the state machine"), "stopped"
     assert were_cut > 3
-    scene.make_whole()
+    scene.make_whole_alone()
 
 
 def test_a_member_keeps_what_its_own_machine_needs_whatever_the_others_let_go() -> None:
@@ -234,7 +238,7 @@ def test_a_member_keeps_what_its_own_machine_needs_whatever_the_others_let_go() 
     scene.commands(2)
     scene.settle()
     assert not member.node.machines.status()[0].problem
-    scene.make_whole()
+    scene.make_whole_alone()
 
 
 def test_what_a_machine_needs_outlives_a_power_loss() -> None:
@@ -249,18 +253,18 @@ def test_what_a_machine_needs_outlives_a_power_loss() -> None:
             scene.until(lambda asked=asked: asked.returned_ms >= 0, "outcome")
         scene.settle()
         scene.run_for(50)
-        were_cut += _cut_as_far_as_machines_let(scene, member)
+        were_cut += cut_as_far_as_machines_let(scene, member)
         member.lose_power()
         member.start()
         scene.await_leader()
         scene.run_for(10 * ELECTION_MS)
         scene.settle()
         assert not member.node.machines.status()[0].problem
-        scene.make_whole()
+        scene.make_whole_alone()
     assert were_cut > 3, were_cut
 
 
-def _cut_as_far_as_machines_let(scene: MachineScenario, member: SimMember) -> bool:
+def cut_as_far_as_machines_let(scene: MachineScenario, member: SimMember) -> bool:
     node = member.node
     bound = node.machines.snapshot_bound()
     assert bound is not None
@@ -271,41 +275,6 @@ def _cut_as_far_as_machines_let(scene: MachineScenario, member: SimMember) -> bo
     member.enter(lambda: node.drop_before(saved[0]))
     scene.until(lambda: node.store.begin == saved[0].point and not node.is_dropping, "cut")
     return True
-
-
-def test_a_machine_without_what_the_log_has_dropped_waits_for_a_snapshot_and_the_log_goes_on() -> None:
-    """A member that begins anew gets the log from where the others' begins."""
-    scene = MachineScenario()
-    for _ in range(30):
-        body = b"%d." % (len(scene.cluster.operations.appends) + 1) + bytes(900)
-        asked = scene.command(scene.await_leader(), body)
-        scene.until(lambda asked=asked: asked.returned_ms >= 0, "outcome")
-    scene.settle()
-    scene.run_for(100)
-    member = scene.followers()[0]
-    for other in scene.members:
-        if other is not member:
-            assert _cut_as_far_as_machines_let(scene, other)
-    member.wipe()
-    member.start()
-    scene.until(lambda: member.is_up and member.node.store.begin.index >= 0, "installed log")
-    scene.until(lambda: bool(member.node.machines.status()[0].problem), "machine that says why")
-    assert "no good snapshot of digest holds what came before" in member.node.problems()[-1]
-    scene.ask_and_wait(scene.await_leader())
-    source = next(other for other in scene.members if other is not member)
-    names = [n for n in source.disk.list(f"{source.path}/snapshots") if not n.endswith(".tmp")]
-    data = source.disk.content(f"{source.path}/snapshots/{max(names)}")
-    member.stop()
-    member.disk.make_directory(f"{member.path}/snapshots")
-    with closing(member.disk.open(f"{member.path}/snapshots/{max(names)}", create=True)) as file:
-        file.pwritev([bytes(data)], 0)
-        file.sync()
-    member.disk.sync_directory(f"{member.path}/snapshots")
-    member.start()
-    scene.until(lambda: member.is_up, "start")
-    scene.settle()
-    assert member.node.machines.status()[0].problem == ""
-    scene.make_whole()
 
 
 def test_runs_with_machines_compare_them_and_their_results() -> None:

@@ -160,6 +160,8 @@ class LosingDisk:
         return path in self._names
 
     def list(self, path: str) -> list[str]:
+        if path in self._names:
+            raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path)
         prefix = path + "/"
         names = {name[len(prefix) :] for name in self._names if name.startswith(prefix)}
         return sorted(name for name in names if "/" not in name)

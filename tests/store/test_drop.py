@@ -70,6 +70,7 @@ def disk(request: pytest.FixtureRequest) -> Disk:
 
 
 def test_what_lies_below_is_gone_and_the_rest_is_as_it_was(tmp_path: Path, disk: Disk) -> None:
+    """The term in front of the first entry outlives a restart: DLedger forgets it (W12)."""
     path = tmp_path / "n0"
     directory = filled(path, disk)
     store = directory.store
@@ -403,6 +404,23 @@ def test_a_lost_start_is_refused_by_name_once_the_first_segment_is_gone(tmp_path
         open_small(path)
 
 
+def test_a_lost_first_segment_is_not_taken_for_a_lost_start(tmp_path: Path) -> None:
+    """There was to be one, and no segment has gone: the state in front of the second one is still there,
+    so the others give what is lost."""
+    path = tmp_path / "n0"
+    directory = filled(path)
+    assert directory.store.borders.save(start_at(directory.store, 4))
+    directory.save_start(start_at(directory.store, 8))
+    directory.close(clean=True)
+    assert not (path / START_NAME).exists()
+    (path / "data" / f"{0:020d}").unlink()
+    with opened(path) as directory:
+        assert (directory.store.begin, directory.store.end.index) == (LOG_ORIGIN, COUNT - 1)
+        (damaged,) = directory.store.damaged
+        assert (damaged.first_index, damaged.stop_index) == (0, 4)
+    assert "is missing" not in verify_directory(os_disk, str(path)).problem
+
+
 def test_a_new_member_that_had_no_space_for_a_start_starts_again() -> None:
     """It had said that there may be one, and has no entry that could be lost."""
     refused = 0
@@ -690,6 +708,35 @@ def test_a_file_in_place_of_the_states_is_set_aside(tmp_path: Path) -> None:
     assert directory.store.borders.save(start_at(directory.store, 8))
     directory.close(clean=True)
     assert [each.read_bytes() for each in (path / "set-aside").iterdir()] == [b"what is it?"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"states/{4096:020d}",
+        f"states/{7:020d}",
+        f"states/{4096:020d}.tmp",
+        f"data/{0:020d}",
+        f"index/{0:020d}",
+        f"data/{7:020d}",
+    ],
+)
+def test_a_folder_in_place_of_a_file_that_nobody_needs_is_set_aside(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "n0"
+    directory = filled(path)
+    drop(directory, 12)
+    assert directory.store.borders.save(start_at(directory.store, 16))
+    directory.close(clean=True)
+    (path / name).unlink(missing_ok=True)
+    (path / name).mkdir()
+    (path / name / "a file").write_bytes(b"of somebody")
+    with opened(path) as directory:
+        assert any(name in line and "set aside" in line for line in directory.report), directory.report
+        assert read_log(directory.store) == numbered(COUNT - 12, first=12)
+        drop(directory, 20)
+        assert directory.store.begin.index == 19
+    (aside,) = (path / "set-aside").iterdir()
+    assert (aside / "a file").read_bytes() == b"of somebody"
 
 
 def test_one_bad_slot_of_the_start_is_named_and_written_again(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from quorumlog.config import GroupConfig, MemberAddress, StoreConfig
 from quorumlog.entry import Durability, Formation, HardState, Replica
 from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
 from quorumlog.sim.disk import SimDisk
-from quorumlog.store.directory.directory_recovery import check_recoverable, recover_directory
 from quorumlog.store.directory.member_directory import open_directory_of
 from quorumlog.store.disk import OsDisk, os_error
 from quorumlog.store.files.checkpoint_file import Checkpoint, load_checkpoint, save_checkpoint
@@ -403,81 +402,6 @@ def test_a_bad_tail_of_a_log_without_a_durable_point_is_cut_and_kept_aside(path:
         fill(directory, kept.index + 5, term=2)
     with opened(path) as directory:
         assert directory.store.end.index == kept.index + 4
-
-
-# ---------------------------------------------------------------- groups of one
-
-
-@pytest.mark.parametrize("name", ["hardstate", "durable"])
-def test_a_group_of_one_refuses_and_names_the_command_that_helps(path: Path, name: str) -> None:
-    with opened(path, group_size=1) as directory:
-        first_id = directory.directory_id
-        directory.save_hard_state(HardState(7, Replica("n0", first_id)))
-        fill(directory, 30, term=7)
-        end = directory.store.end
-    spoil(path, name)
-    with pytest.raises(DirectoryDamaged, match=f"run: quorumlog recover {path}"):
-        open_small(path, group_size=1)
-    record = load_member(disk, str(path))
-    assert record is not None and record.directory_id == first_id
-
-    lines = recover_directory(disk, str(path))
-    assert any(name in line for line in lines)
-    assert any("index 29, term 7" in line for line in lines)
-    with opened(path, group_size=1) as directory:
-        assert directory.directory_id == first_id
-        assert directory.hard_state == HardState(8, None)
-        assert directory.store.end == end
-
-
-def test_recovery_goes_above_every_term_that_can_be_seen(path: Path) -> None:
-    with opened(path, group_size=1) as directory:
-        fill(directory, 5, term=2)
-        directory.save_hard_state(HardState(9, None))
-    spoil(path, "hardstate")
-    recover_directory(disk, str(path))  # `currterm` still says 9
-    assert read_hard_state(disk, str(path)) == HardState(10, None)
-
-
-@pytest.mark.parametrize("name", ["hardstate", "durable"])
-def test_a_missing_or_unreadable_file_is_something_to_recover(path: Path, name: str) -> None:
-    with opened(path) as directory:
-        fill(directory, 5)
-    assert not check_recoverable(disk, str(path))
-    spoil(path, name)
-    assert check_recoverable(disk, str(path))
-    (path / name).unlink()
-    assert (path / "currterm").exists()
-    assert check_recoverable(disk, str(path))
-
-
-def test_recovery_of_a_whole_directory_does_nothing(path: Path) -> None:
-    with opened(path) as directory:
-        fill(directory, 5)
-    before = {p: p.read_bytes() for p in path.rglob("*") if p.is_file()}
-    assert "nothing to do" in recover_directory(disk, str(path))[0]
-    assert {p: p.read_bytes() for p in path.rglob("*") if p.is_file()} == before
-
-
-@pytest.mark.parametrize("kind", ["founding", "pending"])
-def test_recovery_refuses_a_member_of_a_larger_group_and_writes_nothing(path: Path, kind: str) -> None:
-    with opened(path) as directory:
-        fill(directory, 5)
-        voters = (Replica("n0", directory.directory_id), N1, Replica("n2", "d2"))
-        directory.save_formation(Formation(**{kind: voters}))
-    spoil(path, "hardstate")
-    before = {p: p.read_bytes() for p in path.rglob("*") if p.is_file()}
-    for refuse in (check_recoverable, recover_directory):
-        with pytest.raises(ConfigError, match=r"a group of 3 \(n0, n1, n2\): start the member"):
-            refuse(disk, str(path))
-    assert {p: p.read_bytes() for p in path.rglob("*") if p.is_file()} == before
-
-
-def test_recovery_refuses_what_is_no_member_or_in_use(path: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no file 'member'"):
-        recover_directory(disk, str(tmp_path))
-    with opened(path), pytest.raises(ConfigError, match="in use"):
-        recover_directory(disk, str(path))
 
 
 # ---------------------------------------------------------------- checkpoint and stop

@@ -43,11 +43,12 @@ def leader_of(client: LedgerClient) -> str:
 class Producers:
     """Threads that append numbered bodies, each over a client of its own, and keep a history."""
 
-    def __init__(self, servers: str, count: int = 4) -> None:
+    def __init__(self, servers: str, count: int = 4, timeout_ms: int = 30_000) -> None:
         self.acknowledged: dict[bytes, int] = {}
         self.unknown: set[bytes] = set()
         self.refused: set[bytes] = set()
         self._servers = servers
+        self._timeout_ms = timeout_ms
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._run, args=(n,)) for n in range(count)]
 
@@ -63,7 +64,7 @@ class Producers:
 
     def _run(self, number: int) -> None:
         count = 0
-        with connect(self._servers) as client:
+        with connect(self._servers, timeout_ms=self._timeout_ms) as client:
             while not self._stop.is_set():
                 body = b"%d/%d" % (number, count)
                 count += 1

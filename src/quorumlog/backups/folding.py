@@ -1,22 +1,33 @@
-"""The state of a copied log: what follows from its control entries, as a member folds them."""
+"""The state of a log that nobody serves: what its control entries lead to, as a member folds them."""
 
 from __future__ import annotations
 
 from quorumlog.log_state.log_state import LogState
 from quorumlog.log_state.log_states import AnyState
-from quorumlog.node.writing.log_state_reading import LogStateReading
+from quorumlog.node.writing.log_state_reading import LogStateReading, controls_of
 from quorumlog.store.ledger_store import LedgerStore, LogStart
+
+__all__ = ["controls_of", "state_at_end", "state_of"]
 
 
 def state_at_end(store: LedgerStore) -> AnyState:
     """All entries are committed and durable. What follows up to the border of each segment is saved, so
     that the next call looks only at what is new. Raises DirectoryDamaged, RangeDamaged, StoreFailure,
     DiskFull."""
-    reading = LogStateReading(store)
-    while not reading.is_done:
-        reading.read_on(store.end.index)
-    states, at_borders = reading.finished()
+    states, at_borders = _read(store, store.end.index).finished()
     for point, state in at_borders:
         if isinstance(state, LogState):
             store.borders.save(LogStart(point, state.encode()))
     return states.appended
+
+
+def state_of(store: LedgerStore, committed_index: int) -> AnyState:
+    """At the end of the log; nothing is saved. Raises DirectoryDamaged, RangeDamaged, StoreFailure."""
+    return _read(store, committed_index).finished()[0].appended
+
+
+def _read(store: LedgerStore, committed_index: int) -> LogStateReading:
+    reading = LogStateReading(store)
+    while not reading.is_done:
+        reading.read_on(committed_index)
+    return reading

@@ -25,6 +25,7 @@ from quorumlog.cli.output import ReportingGroup
 from quorumlog.cli.run.dev import dev
 from quorumlog.cli.run.serve import serve
 from quorumlog.cli.use.append import append
+from quorumlog.cli.use.ask import ask
 from quorumlog.cli.use.read import read
 from quorumlog.cli.use.status import status
 from quorumlog.version import DESCRIPTION
@@ -63,6 +64,7 @@ app.command(rich_help_panel=RUN)(serve)
 app.command(rich_help_panel=RUN)(dev)
 app.command(rich_help_panel=USE)(append)
 app.command(rich_help_panel=USE)(read)
+app.command(rich_help_panel=USE)(ask)
 app.command(rich_help_panel=USE)(status)
 app.command(rich_help_panel=USE)(transfer)
 app.add_typer(readers_app, name="readers", rich_help_panel=USE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -48,6 +49,42 @@ Timeout = Annotated[
         help="Give up after this many seconds without an answer.",
         min=0.1,
         max=MAX_DURATION_S,
+    ),
+]
+
+
+class Consistency(StrEnum):
+    READ_INDEX = "read_index"
+    COMMITTED = "committed"
+
+
+ReadConsistency = Annotated[
+    Consistency | None,
+    typer.Option(
+        "--consistency",
+        help="read_index: misses nothing, from any member; committed: what a member knows, which may"
+        " be old. Without it the leader answers.",
+        show_default=False,
+    ),
+]
+MaxStaleness = Annotated[
+    float | None,
+    typer.Option(
+        "--max-staleness",
+        help="With committed: at most so many seconds old.",
+        min=0,
+        max=MAX_DURATION_S,
+        metavar="SECONDS",
+        show_default=False,
+    ),
+]
+FromMember = Annotated[
+    str | None,
+    typer.Option(
+        "--from-member",
+        help="The id of the member that is asked, `leader` or `any`.",
+        metavar="ID",
+        show_default=False,
     ),
 ]
 
@@ -136,6 +173,22 @@ def time_ms_of(text: str, option: str = "--since") -> int:
             f"{option} {text!r} is neither a duration (90s, 15m, 2h, 7d) nor a time"
             " (2026-11-23T10:00Z, 2026-11-23)"
         ) from None
+
+
+def refuse_future(since_ms: int, newest_ms: int) -> None:
+    """`newest_ms`: of the log's last time mark, -1 if it has none. Clocks differ, so a time counts as
+    future only if the log knows none so late either. Raises ConfigError."""
+    from datetime import UTC, datetime
+
+    from quorumlog.append_times import milliseconds_of, time_of
+
+    now = datetime.now(UTC)
+    if since_ms > max(milliseconds_of(now), newest_ms):
+        said = time_of(since_ms)
+        raise ConfigError(
+            f"--since {said:%Y-%m-%dT%H:%M:%SZ} lies in the future, it is {now:%Y-%m-%dT%H:%M:%SZ}:"
+            " nothing was appended since; name an earlier time, or --follow alone for what comes"
+        )
 
 
 def is_on_command_line(context: typer.Context, name: str) -> bool:

@@ -131,16 +131,12 @@ def checked_machine(machine: str) -> str:
     return "".join(machine)
 
 
-def checked_sequence(
-    sequence: int, expected_last: int | None, machine: str, producer: str | None
-) -> int:
+def checked_sequence(sequence: int, expected_last: int | None, producer: str | None) -> int:
     """Of an append by a client that is this producer."""
     if producer is None:
         raise BadRequest("sequence needs a producer: connect(..., producer_id=...)")
     if expected_last is not None:
         raise BadRequest("an append has either sequence or expected_last")
-    if machine:
-        raise BadRequest("a command for a state machine is part of no session, and has no sequence")
     sequence = whole("sequence", sequence)
     if sequence < 0:
         raise BadRequest(f"sequence counts the entries of a producer from 0 on; {sequence} is none")

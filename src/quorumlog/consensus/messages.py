@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from quorumlog.consensus.membership import Membership
-from quorumlog.entry import NO_ENTRY, EntryId, Replica
+from quorumlog.entry import NO_ENTRY, EntryId, Replica, SnapshotId
 
 NOBODY = Replica("", "")
 
@@ -113,6 +113,12 @@ class VoteResponse(Message, frozen=True, kw_only=True, tag=2):
 class HeartbeatRequest(Message, frozen=True, kw_only=True, tag=3):
     round: int
     committed_index: int
+    answered_round: int = -1
+    """The newest round that the receiver had answered when this one was sent, 0: none; -1: the round was
+    sent before and is only repeated, or the sender is of an earlier release."""
+    confirmed_round: int = -1
+    """A quorum has answered it, and `committed_index` covers all that was acknowledged before it was
+    sent; 0: none yet, -1: an earlier release, which answers no ReadIndexRequest."""
 
 
 class HeartbeatResponse(Message, frozen=True, kw_only=True, tag=4):
@@ -253,6 +259,9 @@ class InstallRequest(Message, frozen=True, kw_only=True, tag=12):
     data: bytes
     last: bool
     """Nothing comes behind this piece."""
+    snapshots: tuple[SnapshotId, ...] = ()
+    """Of the leader's state machines, none older than `begin`. Who runs such a machine asks for what it
+    lacks of them (SnapshotRequest), and takes the start once it has all. Earlier releases name none."""
 
 
 class InstallResponse(Message, frozen=True, kw_only=True, tag=13):
@@ -262,6 +271,52 @@ class InstallResponse(Message, frozen=True, kw_only=True, tag=13):
     file: str = ""
     offset: int = 0
     """Where to go on: so much of the file has arrived, on whatever connection."""
+
+
+class ReadIndexRequest(Message, frozen=True, kw_only=True, tag=14):
+    """From a member that follows: how far does the log go, of which reads that wait here must miss
+    nothing? Answered once a quorum has answered a round that begins later."""
+
+    number: int
+    """Of the question, in the asking process; echoed."""
+
+
+class ReadIndexResponse(Message, frozen=True, kw_only=True, tag=15):
+    number: int
+    index: int
+    """Everything that was acknowledged before the question came is at or below."""
+
+
+class SnapshotRequest(Message, frozen=True, kw_only=True, tag=16):
+    """Asks any member for a piece of a snapshot of one of its state machines. Neither it nor its answer
+    enters the core: a snapshot counts only where the log holds the entry that it names."""
+
+    name: str
+    """Of the machine."""
+    least_index: int
+    """An older one is of no use: the log begins behind this entry."""
+    wanted: SnapshotId | None
+    """None: the newest good one."""
+    offset: int
+
+
+class SnapshotResponse(Message, frozen=True, kw_only=True, tag=17):
+    name: str
+    """Echo."""
+    found: SnapshotId | None
+    """None: the sender has none such, or not yet."""
+    offset: int = 0
+    data: bytes = b""
+    """None where the request did not name the very snapshot."""
+
+
+class MachinesRequest(Message, frozen=True, kw_only=True, tag=18):
+    """Asks which state machines run on a member. Of a leader on which one does not."""
+
+
+class MachinesResponse(Message, frozen=True, kw_only=True, tag=19):
+    applied: tuple[tuple[str, int], ...]
+    """(name, index of the last entry that it has applied) of those that run."""
 
 
 AnyMessage = (
@@ -274,9 +329,22 @@ AnyMessage = (
     | TakeLeadershipRequest
     | FormRequest
     | FormResponse
+    | ReadIndexRequest
+    | ReadIndexResponse
 )
 """What the core takes."""
-AnyPeerMessage = AnyMessage | RangeRequest | RangeResponse | InstallRequest | InstallResponse
+NodeMessage = (
+    RangeRequest
+    | RangeResponse
+    | InstallRequest
+    | InstallResponse
+    | SnapshotRequest
+    | SnapshotResponse
+    | MachinesRequest
+    | MachinesResponse
+)
+"""What the core never sees."""
+AnyPeerMessage = AnyMessage | NodeMessage
 """What members send to each other."""
 
 
@@ -289,6 +357,4 @@ def goes_with_data(message: AnyPeerMessage) -> bool:
     """On the data connection; everything else is small, and goes with the heartbeats."""
     if isinstance(message, PushEntryRequest):
         return message.push is not PushType.COMMIT or message.number > 0
-    return isinstance(
-        message, PushEntryResponse | RangeRequest | RangeResponse | InstallRequest | InstallResponse
-    )
+    return isinstance(message, PushEntryResponse | NodeMessage)

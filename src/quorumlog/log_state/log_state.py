@@ -4,7 +4,7 @@ It is a plain fold, without clock, configuration or anything that a member knows
 hold the same entries have the same state, to the byte.
 
     record     bytes  field
-         0         4  "QLST"
+         0         4  "QLST"; "QLSZ" where what follows the CRC is compressed (zlib), as in long records
          4         4  CRC-32 of what follows, big-endian
          8            msgpack: [level, membership, membership_index, time_ms, time_index,
                       keep_from_index, readers, lost_ranges, producers, machines]
@@ -16,6 +16,7 @@ import zlib
 from typing import Annotated
 
 import msgspec
+from isal import isal_zlib
 from msgspec import Meta
 
 from quorumlog.entry import EntryKind
@@ -43,6 +44,12 @@ from quorumlog.log_state.control_entries import (
 from quorumlog.log_state.producers import NO_PRODUCERS, Producers, decode_hook, encode_hook
 
 RECORD_MAGIC = b"QLST"
+PACKED_MAGIC = b"QLSZ"
+PACKED_FROM_BYTES = 64 << 10
+"""A longer payload is compressed: 100,000 sessions make 14 MB, and 9 MB then."""
+_PACKED_LEVEL = 1
+_MOST_PAYLOAD_BYTES = 256 << 20
+"""What is longer unpacked is none of ours."""
 MOST_READERS = 100
 """One more is not taken. With their lost ranges they fill a third of a start at most."""
 MOST_LOST_RANGES = 4
@@ -109,8 +116,10 @@ class LogState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
         return next((reader for reader in self.readers if reader.name == name), None)
 
     def encode(self) -> bytes:
-        payload = _encoder.encode(self)
-        return RECORD_MAGIC + zlib.crc32(payload).to_bytes(4, "big") + payload
+        magic, payload = RECORD_MAGIC, _encoder.encode(self)
+        if len(payload) >= PACKED_FROM_BYTES:
+            magic, payload = PACKED_MAGIC, isal_zlib.compress(payload, _PACKED_LEVEL)
+        return magic + zlib.crc32(payload).to_bytes(4, "big") + payload
 
 
 EMPTY = LogState()
@@ -128,10 +137,12 @@ _decoder = msgspec.msgpack.Decoder(LogState, dec_hook=decode_hook)
 
 
 def decode_state(record: bytes) -> LogState | Unreadable:
-    payload = record[8:]
-    if record[:4] != RECORD_MAGIC or zlib.crc32(payload).to_bytes(4, "big") != record[4:8]:
+    magic, payload = record[:4], record[8:]
+    is_ours = magic in (RECORD_MAGIC, PACKED_MAGIC)
+    if not is_ours or zlib.crc32(payload).to_bytes(4, "big") != record[4:8]:
         return Unreadable("no record of a log's state, or a damaged one")
     try:
+        payload = _unpacked(payload) if magic == PACKED_MAGIC else payload
         fields = msgspec.msgpack.decode(payload, type=list[msgspec.Raw])
         level = msgspec.msgpack.decode(fields[0], type=int) if fields else 0
         if level > LEVEL:
@@ -142,6 +153,18 @@ def decode_state(record: bytes) -> LogState | Unreadable:
         return _decoder.decode(payload)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return Unreadable(f"a record of a log's state that this release cannot read: {error}")
+
+
+def _unpacked(payload: bytes) -> bytes:
+    """Raises DecodeError."""
+    unpacking = isal_zlib.decompressobj()
+    try:
+        unpacked = unpacking.decompress(payload, _MOST_PAYLOAD_BYTES)
+    except isal_zlib.error as error:  # type: ignore[misc]  # its stub calls the class a value
+        raise msgspec.DecodeError(f"what is compressed is damaged: {error}") from error
+    if not unpacking.eof or unpacking.unused_data:
+        raise msgspec.DecodeError("what is compressed is not whole, or too long")
+    return bytes(unpacked)
 
 
 def advanced(state: LogState, entry: ControlEntry) -> LogState | UnknownState:

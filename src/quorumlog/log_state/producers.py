@@ -96,7 +96,9 @@ class Current(Body, frozen=True):
 _Shelf = dict[str, bytes]
 """producer -> index of the entry that named it last (8 bytes), and its Session."""
 _Shelves = tuple[tuple[_Shelf, ...], ...]
-_NO_SHELVES: _Shelves = (({},) * _FAN_OUT,) * _FAN_OUT
+_NO_SHELF: _Shelf = {}
+_NO_ROW: tuple[_Shelf, ...] = (_NO_SHELF,) * _FAN_OUT
+_NO_SHELVES: _Shelves = (_NO_ROW,) * _FAN_OUT
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Session)
 
@@ -147,7 +149,12 @@ class Producers:
 
     def names(self) -> Iterator[str]:
         """In no order."""
-        return (name for shelves in self._shelves for shelf in shelves for name in shelf)
+        return (name for shelf in self._filled() for name in shelf)
+
+    def _filled(self) -> Iterator[_Shelf]:
+        """A few producers fill a few of thousands of shelves; a state is encoded at each border."""
+        rows = (row for row in self._shelves if row is not _NO_ROW)
+        return (shelf for row in rows for shelf in row if shelf)
 
     def items(self) -> list[tuple[str, Session]]:
         """By name."""
@@ -161,8 +168,7 @@ class Producers:
             return ()
         anonymous = (
             (packed[:_USED_BYTES], name)
-            for shelves in self._shelves
-            for shelf in shelves
+            for shelf in self._filled()
             for name, packed in shelf.items()
             if name[0] == ANONYMOUS
         )
@@ -234,19 +240,25 @@ class Producers:
     # ---------------------------------------------------------------- as a record
 
     def record(self) -> tuple[Current | None, list[tuple[str, bytes]]]:
-        items = (item for shelves in self._shelves for shelf in shelves for item in shelf.items())
+        items = (item for shelf in self._filled() for item in shelf.items())
         return self.current, sorted(items)
 
     @classmethod
     def of_record(cls, record: object) -> Self:
         """Raises msgspec.ValidationError."""
         current, items = msgspec.convert(record, tuple[Current | None, list[tuple[Name, bytes]]])
-        shelves: list[list[_Shelf]] = [[{} for _ in range(_FAN_OUT)] for _ in range(_FAN_OUT)]
+        rows: dict[int, dict[int, _Shelf]] = {}
         for producer, packed in items:
             _decoder.decode(memoryview(packed)[_USED_BYTES:])
             outer, inner = _place(producer)
-            shelves[outer][inner][producer] = packed
-        return cls(tuple(map(tuple, shelves)), len(items), current)
+            rows.setdefault(outer, {}).setdefault(inner, {})[producer] = packed
+        shelves = tuple(
+            tuple(rows[outer].get(inner, _NO_SHELF) for inner in range(_FAN_OUT))
+            if outer in rows
+            else _NO_ROW
+            for outer in range(_FAN_OUT)
+        )
+        return cls(shelves, len(items), current)
 
 
 NO_PRODUCERS = Producers(_NO_SHELVES, 0, None)

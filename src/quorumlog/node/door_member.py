@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from quorumlog.batch import EntryBatch
 from quorumlog.consensus.ready import Role
+from quorumlog.errors import LedgerError
 from quorumlog.node.applying.machine_driver import Answer
 from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.node.pending_appends import AppendOutcome
@@ -40,6 +41,10 @@ class DoorMember:
         if node is None or node.raft.role is not Role.LEADER:
             return None
         return node.status().term
+
+    def refusal_unless_leading(self) -> LedgerError | None:
+        """Names who leads, if that is known."""
+        return self.node().refusal_unless_leading()
 
     @property
     def is_up(self) -> bool:

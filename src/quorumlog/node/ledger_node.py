@@ -13,13 +13,10 @@ from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB, GroupConfig
 from quorumlog.consensus.messages import (
     AnyPeerMessage,
-    InstallRequest,
-    InstallResponse,
+    NodeMessage,
     PushEntryRequest,
     PushResult,
     PushType,
-    RangeRequest,
-    RangeResponse,
 )
 from quorumlog.consensus.ready import MemberStatus, Ready, Role, RoleChange
 from quorumlog.entry import Durability, EntryId, Replica
@@ -27,6 +24,7 @@ from quorumlog.errors import LedgerError
 from quorumlog.log_state.control_entries import ControlBody
 from quorumlog.node.applying.machine_opening import MachineFactory
 from quorumlog.node.applying.state_machine_caller import StateMachineCaller
+from quorumlog.node.messages_beside import MessagesBeside
 from quorumlog.node.node_parts import NodeParts
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, SessionPlace
 from quorumlog.node.ports import Host
@@ -71,6 +69,8 @@ class LedgerNode:
         self._pace = parts.pace
         self._pushes = parts.pushes
         self._installs = parts.installs
+        self._snapshots = parts.snapshots
+        self._fetcher = parts.fetcher
         self._scrubber = parts.scrubber
         self._flusher = parts.flusher
         self._transfers = parts.transfers
@@ -84,8 +84,15 @@ class LedgerNode:
         self.readers = parts.readers
         self._readable = parts.readable
         self.marks = parts.marks
-        self.machines = StateMachineCaller(machines or {}, self, host, self._pending)
-        self.retention = Retention(self, host, now_ms, self.machines.snapshot_bound)
+        self.lags = parts.lags
+        self.machines = StateMachineCaller(
+            machines or {}, self, host, self._pending, parts.fetcher, self.transfer
+        )
+        senders = (self._installs, self._snapshots, self._fetcher)
+        hand_over = self.machines.hand_over
+        self._beside = MessagesBeside(self.repairer, parts.replacement, *senders, hand_over)
+        bound, due = self.machines.snapshot_bound, parts.time_marks.due
+        self.retention = Retention(self, host, now_ms, bound, due)
         self.committed_index = directory.committed_index
         self.durable_committed_index = directory.committed_index
         """Entries up to here are committed and on this member's own disk; never above either."""
@@ -122,23 +129,12 @@ class LedgerNode:
     def receive(self, message: AnyPeerMessage) -> None:
         """A message of another member. Raises ProtocolViolation if its bytes are not what it says, and
         LogReplaced."""
-        if isinstance(message, RangeRequest):
-            self.repairer.on_request(message)
-            return
-        if isinstance(message, RangeResponse):
-            self.repairer.on_response(message, self._now_ms)
-            return
-        if isinstance(message, InstallRequest):
-            self._replacement.on_request(message, is_dropping=self._drops.is_under_way)
-            return
-        if isinstance(message, InstallResponse):
-            self._installs.on_response(message, self._now_ms)
+        if isinstance(message, NodeMessage):
+            self._beside.receive(message, self._now_ms)
             return
         refuse = None
-        if isinstance(message, PushEntryRequest) and message.push in (
-            PushType.APPEND,
-            PushType.TRUNCATE,
-        ):
+        changes_the_log = (PushType.APPEND, PushType.TRUNCATE)
+        if isinstance(message, PushEntryRequest) and message.push in changes_the_log:
             # Two pushes of one turn: the second is checked against the end that the first has made.
             self.carry_out_all()
             if not self._writer.is_sound_where_it_meets(message) or self._drops.must_wait(message):
@@ -168,7 +164,7 @@ class LedgerNode:
         deadline_ms = self.deadline_ms(timeout_ms)
         try:
             self._former.check(batch)
-            done = self.machines.admit(batch, machine, deadline_ms, done)
+            done = self.machines.admit(batch, machine, deadline_ms, done, place)
         except LedgerError as error:
             done(error)
             return
@@ -206,10 +202,13 @@ class LedgerNode:
     def connected(self, replica: Replica) -> None:
         self.raft.on_connected(replica)
         self.repairer.connected(replica)
+        self._fetcher.connected(replica)
 
     def connection_lost(self, replica: Replica, is_gone: bool) -> None:
         self.raft.on_connection_lost(replica, is_gone=is_gone)
         self.repairer.connection_lost(replica)
+        self._fetcher.connection_lost(replica)
+        self._snapshots.connection_lost(replica)
 
     def transfer(self, to_member_id: str, done: Callable[[TransferOutcome], None]) -> None:
         """See `Transfers.request`."""
@@ -230,6 +229,11 @@ class LedgerNode:
             return
         self._confirmations.request(done, owner)
 
+    def confirm_read(self, done: Confirmed, owner: object = None) -> None:
+        """As `confirm_leadership`, of any member: a follower asks the leader, and tells once it has
+        committed so far itself."""
+        self._confirmations.request_read(done, owner)
+
     # ---------------------------------------------------------------- outputs
 
     def turn(self) -> None:
@@ -248,10 +252,12 @@ class LedgerNode:
         self._note_durable_committed()
         self._pushes.tick(self._now_ms)
         self._installs.tick(self._now_ms)
+        self._snapshots.tick(self._now_ms)
         self._transfers.tick(self._now_ms)
         self.members.tick(self._now_ms)
         self.carry_out_all()
         self.machines.tick(self._now_ms, self.durable_committed_index)
+        self._fetcher.tick(self._now_ms)
         self._run_timers()
 
     def next_wakeup_ms(self) -> float:
@@ -262,6 +268,8 @@ class LedgerNode:
             self._scrubber.next_wakeup_ms(),
             self._pushes.next_wakeup_ms(),
             self._installs.next_wakeup_ms(),
+            self._snapshots.next_wakeup_ms(),
+            self._fetcher.next_wakeup_ms(),
             self.log_state.next_wakeup_ms(),
             self._transfers.next_wakeup_ms(),
             self.readers.next_wakeup_ms(),
@@ -303,7 +311,8 @@ class LedgerNode:
             self.members.problem,
             self._time_marks.problem,
         )
-        problems += [*filter(None, own), *self._installs.problems()]
+        problems += [*filter(None, own), *self._installs.problems(), *self._fetcher.problems()]
+        problems += self._snapshots.problems(self._now_ms)
         if self.lost_committed_from is not None:
             problems.append(
                 f"entries from index {self.lost_committed_from} on, acknowledged under flush = async,"
@@ -319,6 +328,15 @@ class LedgerNode:
         return None if self.raft.role is Role.LEADER else self._former.not_leader()
 
     # ---------------------------------------------------------------- reading
+
+    @property
+    def now_ms(self) -> float:
+        """Of this turn, by the member's own clock."""
+        return self._now_ms
+
+    def fresh_since_ms(self) -> float:
+        """See `Freshness.since_ms`."""
+        return self.raft.reads.fresh_since_ms()
 
     def readable_range(
         self, first_index: int, stop_index: int, limit_bytes: int
@@ -382,6 +400,7 @@ class LedgerNode:
         self._host.lost_committed(index)
 
     def _role_changed(self, change: RoleChange) -> None:
+        self._confirmations.refuse(self._former.not_leader())
         if change.role is not Role.LEADER:
             # Several inputs may lie between two Readys: an index that commits now may already hold
             # another leader's entry, so nothing proposed here is completed by index any more.
@@ -390,7 +409,6 @@ class LedgerNode:
                 self._former.not_leader(),
             )
             self._writer.promised.clear()
-            self._confirmations.refuse(self._former.not_leader())
             self.readers.lose(self._former.not_leader())
         self._host.role_changed(change)
         self._transfers.role_changed(change)

@@ -67,6 +67,7 @@ class MemberChanges:
         """Of the change that is under way, if somebody waits for it."""
         self._now_ms = 0.0
         self._looks_at_options = bool(raft.status().voters)
+        self._looked_at: tuple[int, bool] | None = None
         self.problem = ""
         """In a sentence; empty if there is none."""
         self._lost = LostDirectories(raft)
@@ -78,12 +79,18 @@ class MemberChanges:
         self._configured = {member.member_id: str(member) for member in config.members}
 
     def _look_at_options(self) -> None:
-        """Once, when the log's members are known after a start of a member that had formed before."""
-        if not self._looks_at_options or not self._raft.members.are_known:
+        """After a start of a member that had formed before: with each membership of the log, until
+        both say the same. Who was away may have the new list, and lack the entry still."""
+        members = self._raft.members
+        if not self._looks_at_options or not members.are_known or members.version == self._looked_at:
             return
-        self._looks_at_options = False
+        self._looked_at = members.version
         membership = self._raft.status().membership
-        if membership.is_joint or self._configured == dict(self.addresses_of(membership)):
+        if membership.is_joint:
+            return
+        if self._configured == dict(self.addresses_of(membership)):
+            # From here on the log moves on, and nobody has to follow it in files.
+            self._looks_at_options, self.problem = False, ""
             return
         named, listed = (
             ",".join(f"{member_id}={address}" for member_id, address in sorted(each.items()))

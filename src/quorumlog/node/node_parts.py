@@ -6,15 +6,14 @@ import random
 from typing import Protocol
 
 from quorumlog.config import MIB, GroupConfig
-from quorumlog.consensus.messages import (
-    AnyPeerMessage,
-)
+from quorumlog.consensus.messages import AnyPeerMessage, SnapshotRequest
 from quorumlog.consensus.raft_node import RaftNode
-from quorumlog.entry import Durability, EntryId, Replica
+from quorumlog.entry import Durability, EntryId, Replica, SnapshotId
 from quorumlog.errors import LedgerError
 from quorumlog.log_state.control_entries import ControlBody
 from quorumlog.node.begin.log_drops import LogDrops
 from quorumlog.node.begin.log_replacement import LogReplacement
+from quorumlog.node.begin.snapshot_fetcher import SnapshotFetcher
 from quorumlog.node.member_changes import MemberChanges
 from quorumlog.node.pending_appends import (
     PendingAppends,
@@ -23,6 +22,7 @@ from quorumlog.node.ports import Host
 from quorumlog.node.reading.confirmations import Confirmations, Confirmed
 from quorumlog.node.reading.mark_finder import MarkFinder
 from quorumlog.node.reading.readable_log import ReadableLog
+from quorumlog.node.reading.reader_lags import ReaderLags
 from quorumlog.node.repair.repairer import Repairer
 from quorumlog.node.repair.scrubber import Scrubber
 from quorumlog.node.retention.reader_moves import ReaderMoves
@@ -30,6 +30,7 @@ from quorumlog.node.sending.catch_up_pace import CatchUpPace
 from quorumlog.node.sending.install_sender import InstallSender
 from quorumlog.node.sending.push_sender import PushSender
 from quorumlog.node.sending.recent_batches import RecentBatches
+from quorumlog.node.sending.snapshot_sender import SnapshotSender
 from quorumlog.node.transfers import Transfers
 from quorumlog.node.writing.append_conditions import AppendConditions
 from quorumlog.node.writing.batch_former import BatchFormer
@@ -44,6 +45,16 @@ RECENT_BYTES = 16 * MIB
 """Newest entries kept in memory for pushes and tailing readers."""
 
 
+class Machines(Protocol):
+    """What parts ask of the state machines, which come after them."""
+
+    def good_snapshots(self, index: int) -> tuple[SnapshotId, ...]: ...
+
+    def snapshot_for(self, request: SnapshotRequest) -> SnapshotId | None: ...
+
+    def runs(self, name: str) -> bool: ...
+
+
 class Carrier(Protocol):
     """What parts ask of the node that they are parts of."""
 
@@ -51,6 +62,9 @@ class Carrier(Protocol):
     directory: MemberDirectory
     committed_index: int
     durable_committed_index: int
+
+    @property
+    def machines(self) -> Machines: ...
 
     def carry_out_all(self) -> None: ...
 
@@ -116,7 +130,28 @@ class NodeParts:
         self.pushes = PushSender(
             replica, self.raft, store, self.recent, host, self.pace, self.repairer.found
         )
-        self.installs = InstallSender(replica, config.consensus, self.raft, store, host, self.pace)
+        self.installs = InstallSender(
+            replica,
+            config.consensus,
+            self.raft,
+            store,
+            host,
+            self.pace,
+            lambda index: node.machines.good_snapshots(index),
+        )
+        snapshots = directory.snapshots
+        self.snapshots = SnapshotSender(
+            replica,
+            config.consensus.push_limit_bytes,
+            self.raft,
+            snapshots,
+            host,
+            self.pace,
+            lambda request: node.machines.snapshot_for(request),
+        )
+        self.fetcher = SnapshotFetcher(
+            replica, self.raft, snapshots, host, float(config.consensus.push_resend_ms)
+        )
         self.scrubber = Scrubber(
             0 if in_memory else config.storage.scrub_bytes_per_second,
             config.storage.scrub_start_delay_ms,
@@ -151,7 +186,15 @@ class NodeParts:
         )
         self.drops = LogDrops(directory, self.raft, host, node.carry_out_all)
         self.replacement = LogReplacement(
-            replica, directory, config.storage.segment_bytes, self.raft, host, node.carry_out_all
+            replica,
+            directory,
+            config.storage.segment_bytes,
+            self.raft,
+            host,
+            node.carry_out_all,
+            self.fetcher,
+            lambda name: node.machines.runs(name),
+            lambda: self.drops.is_under_way,
         )
         self.confirmations = Confirmations(self.raft)
         self.readers = ReaderMoves(
@@ -162,6 +205,7 @@ class NodeParts:
             node.confirm_leadership,
         )
         self.readable = ReadableLog(self.raft, store, self.recent, config.member_id)
+        self.lags = ReaderLags(store, host, self.repairer.found)
         self.marks = MarkFinder(
             store,
             host,

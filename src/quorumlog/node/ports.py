@@ -70,9 +70,9 @@ class Host(Protocol):
         """A leader's log begins above this member's, and is about to take its place; then LogReplaced is
         raised."""
 
-    def known_level(self) -> int:
-        """The level of the log's format that every other member, by its newest greeting, knows; 0 while
-        one has not greeted this process."""
+    def members_below(self, level: int) -> list[str]:
+        """Ids of the other members of whom it is not known that they know this level of the log's
+        format: by its newest greeting one does not, or it has not greeted this process."""
 
     def weakest_durability(self, own: Durability) -> Durability:
         """The weakest of this member's and the connected voters' flush modes."""

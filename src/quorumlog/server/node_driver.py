@@ -18,7 +18,6 @@ from quorumlog.config import GroupConfig, check_name, parse_address
 from quorumlog.consensus.ready import Envelope, RoleChange
 from quorumlog.entry import Durability, Replica
 from quorumlog.errors import BadRequest, ConfigError, ProtocolViolation
-from quorumlog.log_state.control_entries import LEVEL
 from quorumlog.log_state.log_state import LostRange
 from quorumlog.node import LedgerNode, MachineFactory
 from quorumlog.node.member_changes import MemberChange, MemberOutcome, MemberVerb
@@ -365,8 +364,8 @@ class NodeDriver:
             start.point.index,
         )
 
-    def known_level(self) -> int:
-        return min([LEVEL, *(peer.level for peer in self.peers.values())])
+    def members_below(self, level: int) -> list[str]:
+        return sorted(peer.member_id for peer in self.peers.values() if peer.level < level)
 
     def weakest_durability(self, own: Durability) -> Durability:
         known = [own.value, *(peer.durability for peer in self.peers.values())]

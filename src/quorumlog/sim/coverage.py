@@ -11,6 +11,7 @@ from quorumlog.consensus.messages import (
     AnyPeerMessage,
     PushEntryResponse,
     PushResult,
+    SnapshotResponse,
     VoteResponse,
     VoteResult,
 )
@@ -57,8 +58,11 @@ OTHER_EVENTS = (
     "recovery: no space for the index from entry",
     "end of the log: told",
     "end of the log: refused",
+    "fresh read: leader granted",
+    "fresh read: follower granted",
     "drop: segments",
     "install: a log is replaced",
+    "install: a piece of a snapshot",
     "producer: killed",
     "producer: the same receipt again",
     "exactly once: checked",
@@ -72,6 +76,8 @@ def note_sent(counts: Counter[str], message: AnyPeerMessage) -> None:
         counts[f"vote result: {message.result.name}"] += 1
     elif isinstance(message, PushEntryResponse):
         counts[f"push result: {message.result.name}"] += 1
+    elif isinstance(message, SnapshotResponse) and message.data:
+        counts["install: a piece of a snapshot"] += 1
 
 
 def expected() -> list[str]:

@@ -425,8 +425,8 @@ class SimMember:
         self.note("replaces its log", lambda: f"{self.node.store.end} by one behind {start.point}")
         self.cluster.told("replacing", self, start)
 
-    def known_level(self) -> int:
-        return self.cluster.network.level_known_to(self)
+    def members_below(self, level: int) -> list[str]:
+        return self.cluster.network.members_below(level, self)
 
     def weakest_durability(self, own: Durability) -> Durability:
         return own

@@ -339,3 +339,12 @@ class OsDisk:
         finally:
             os.close(descriptor)
         return False
+
+
+def is_folder(disk: Disk, path: str) -> bool:
+    """Of something that exists."""
+    try:
+        disk.list(path)
+    except NotADirectoryError:
+        return False
+    return True

@@ -26,7 +26,7 @@ from quorumlog.header_array import Int64Array
 from quorumlog.store.begin.borders import SegmentBorders
 from quorumlog.store.begin.drops import Drops
 from quorumlog.store.disk import Disk
-from quorumlog.store.files.durable_file import DurableFile, DurablePoint
+from quorumlog.store.files.durable_file import DurableFile
 from quorumlog.store.ledger_store import (
     LOG_ORIGIN,
     DamagedRange,
@@ -285,7 +285,8 @@ class FileLedgerStore(LedgerStore):
         self._page_cache.truncate_to(cut.position)
 
         self._borders.keep_between(self.begin.position, cut.position)
-        self._lower_durable(cut)
+        self._index_synced_position = min(self._index_synced_position, cut.position)
+        self._durable_record.lower(cut, self._flush)
         data_stop, index_stop = control_reserve(self._config, cut.position, index)
         for file in self._data.drop_after(cut.position, data_stop):
             self._dirty_data.pop(file.base_position, None)
@@ -300,19 +301,6 @@ class FileLedgerStore(LedgerStore):
             self._damaged.save()  # before other entries take the place of those
             self._limit_trust()
         self._space.restore_control_reserve(cut.position, index)
-
-    def _lower_durable(self, cut: LogPoint) -> None:
-        """Both slots to the cut, synced, and no more for a flush that is under way. What is recorded is
-        asked of the file: a flush may have ended that was not adopted yet."""
-        self._index_synced_position = min(self._index_synced_position, cut.position)
-        with self._durable_record.lock:
-            if self._flush is not None:
-                self._flush.limit(cut)
-            recorded = self._durable_record.file.load()
-            assert recorded is not None, "the durable file has no point"
-            if recorded.point.index >= cut.index and recorded.point != cut:
-                synced = min(recorded.index_synced_position, cut.position)
-                self._durable_record.file.record_both_synced(DurablePoint(cut, synced))
 
     # ---------------------------------------------------------------- the first entries go
 
@@ -367,6 +355,9 @@ class FileLedgerStore(LedgerStore):
 
     def control_batches(self, first_index: int, stop_index: int) -> Iterator[EntryBatch]:
         return self._reader.control_batches(first_index, stop_index)
+
+    def kinds(self, first_index: int, stop_index: int) -> Int64Array:
+        return self._reader.kinds(first_index, stop_index)
 
     def read(self, log_range: LogRange) -> EntryBatch:
         return self._reader.read(log_range)

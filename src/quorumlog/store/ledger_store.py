@@ -319,6 +319,10 @@ class LedgerStore(Protocol):
         IndexOutOfRange if the log was cut meanwhile, RangeDamaged where it cannot be known whether there
         are some, DirectoryDamaged."""
 
+    def kinds(self, first_index: int, stop_index: int) -> Int64Array:
+        """`EntryKind` of each of these, as the index has it, in which one bit can hide an entry: to be
+        shown, or to know where to look. Any thread. Raises what `control_batches` raises."""
+
     def read(self, log_range: LogRange) -> EntryBatch:
         """The bytes of a range in memory of their own; any thread. Header fields and chain are checked,
         bodies are not: whoever receives them does that.

@@ -21,6 +21,8 @@ class ReaderInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """From the time of the entry at `position` to that of the newest; -1: the log does not say."""
     lost_ranges: tuple[tuple[int, int], ...] = ()
     """(first_index, stop_index) of what it wanted to be held and that was given up by force."""
+    lag_entries: int = -1
+    """Data from `position` to what is committed; -1: an older server, which does not say."""
 
 
 class MoveReaderRequest(ClientMessage, frozen=True, kw_only=True, tag=64):
@@ -37,11 +39,16 @@ class MoveReaderRequest(ClientMessage, frozen=True, kw_only=True, tag=64):
     ends: bool = False
     opens: bool = False
     """Make it if there is none; UnknownReader otherwise."""
+    last_index: int | None = None
+    """Of a seek: the entry that named the reader last, as its answer said. A late copy of the seek meets
+    the same position again, and not the same entry. None: whoever asks was not told."""
 
 
 class MoveReaderResponse(ClientMessage, frozen=True, kw_only=True, tag=65):
     position: int
     hold: int
+    last_index: int = -1
+    """Of the entry that named it last; -1: an older server, which does not say."""
 
 
 class ReadersRequest(ClientMessage, frozen=True, kw_only=True, tag=66):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quorumlog.batch import EntryBatch
+from quorumlog.client.protocol.append_window import AppendWindow, BatchGatherer
 from quorumlog.client.protocol.client_requests import LEADER, Link, Request, RequestState
-from quorumlog.errors import LeaderNotReady, OutcomeUnknown
+from quorumlog.errors import AlreadyCommitted, LeaderNotReady, OutcomeUnknown, SequenceGap
 from quorumlog.log_state.control_entries import LEVEL, Epoch
 from quorumlog.wire.client_message import ClientMessage
 from quorumlog.wire.client_messages import (
@@ -30,15 +31,18 @@ class SessionHost(Host):
         self.faults = False
         self.appends: list[tuple[Link, Wire, AppendRequest]] = []
         """That came and were not answered."""
+        self.connects: list[ConnectProducer] = []
+        self.last_sequence = -1
+        """Whoever connects is told so."""
         self.questions = 0
         """After the last number; never answered."""
 
-    def submit_append(self) -> Request:
+    def submit_append(self, timeout_ms: float = 5000) -> Request:
         request = Request(
             AppendRequest(),
             LEADER,
             submitted_ms=self.now,
-            deadline_ms=self.now + 5000,
+            deadline_ms=self.now + timeout_ms,
             batch=EntryBatch.from_bodies([b"x"]),
             in_session=True,
         )
@@ -54,8 +58,12 @@ class SessionHost(Host):
             connection_id = wire.connection_id
             answer = HelloResponse(member_id=f"n{number}", connection_id=connection_id, level=LEVEL)
         elif isinstance(message, ConnectProducer):
+            self.connects.append(message)
             answer = ConnectProducerResponse(
-                request_id=message.request_id, opened=True, epoch=Epoch(1, 1), last_sequence=-1
+                request_id=message.request_id,
+                opened=True,
+                epoch=Epoch(len(self.connects), 1),
+                last_sequence=self.last_sequence,
             )
         elif isinstance(message, AppendRequest):
             self.appends.append((link, wire, message))
@@ -146,3 +154,59 @@ def test_a_question_that_is_cancelled_holds_up_no_append_on_another_connection()
     host.carry_out()
     request = host.submit_append()
     host.until_sent(request)
+
+
+def test_behind_an_append_that_was_given_up_a_new_epoch_begins_and_numbers_stay() -> None:
+    host = SessionHost()
+    given_up, other = host.submit_append(timeout_ms=1000), host.submit_append(timeout_ms=9000)
+    host.until_sent(given_up, other)
+    first_epoch = host.appends[0][2].session
+    assert first_epoch is not None
+    host.pass_time(1500.0)
+    assert isinstance(given_up.error, OutcomeUnknown)
+    host.last_sequence = 1  # both had come in
+    link = host.appends[0][0]
+    host.appends.clear()
+    host.lose(link)
+    host.carry_out()
+    host.until_sent(other)
+    again = host.appends[0][2].session
+    assert again is not None
+    assert [connect.ends for connect in host.connects] == [None, first_epoch.epoch]
+    assert again.epoch != first_epoch.epoch
+    assert again.sequence == 1
+
+
+def test_who_gives_up_on_a_gap_is_told_which_number_is_expected() -> None:
+    host = SessionHost()
+    requests = [host.submit_append(), host.submit_append()]
+    host.until_sent(*requests)
+    gap = SequenceGap("1 came where 0 was expected", expected_sequence=0)
+    link = host.answer(1, error_response(host.appends[1][2].request_id, gap))
+    host.down = set(ADDRESSES)
+    host.lose(link)
+    host.pass_time(6000.0)
+    first, second = requests
+    assert isinstance(first.error, OutcomeUnknown)
+    assert isinstance(second.error, SequenceGap)
+    assert second.error.expected_sequence == 0
+    assert "gave up after" in str(second.error)
+
+
+def test_what_a_stream_says_of_records_that_are_in_the_log_already() -> None:
+    window = AppendWindow(5, BatchGatherer(10, 1000, lambda: 0.0))
+    for sequence in (10, 13, 16):
+        batch = EntryBatch.from_bodies([b"x"] * 3)
+        request = Request(
+            AppendRequest(),
+            LEADER,
+            submitted_ms=0,
+            deadline_ms=1,
+            batch=batch,
+            sequence=sequence,
+            state=RequestState.DONE,
+        )
+        request.error = AlreadyCommitted("14 is the last", last_sequence=14)
+        window.add(request)
+    assert window.progress.committed_records == 3 + 2
+    assert window.progress.unknown_records == 0

@@ -26,6 +26,7 @@ from quorumlog.cli.options import (
     split_servers,
 )
 from quorumlog.cli.output import EXIT_REFUSED, describe, error_line
+from quorumlog.cli.use.machine_results import CommandStream, lines_of
 from quorumlog.errors import BodyTooLarge, ConfigError, LedgerError, OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -56,6 +57,17 @@ Producer = Annotated[
         "--producer",
         metavar="ID",
         help="Append each line once, as this producer: run again on these lines, it appends the rest.",
+        show_default=False,
+    ),
+]
+
+
+Machine = Annotated[
+    str | None,
+    typer.Option(
+        "--machine",
+        metavar="NAME",
+        help="Each line is a command for this state machine; print its results.",
         show_default=False,
     ),
 ]
@@ -205,6 +217,7 @@ def append(
     timeout: Timeout = 30.0,
     expected_last: ExpectedLast = None,
     producer: Producer = None,
+    machine: Machine = None,
     json: Json = False,
 ) -> None:
     """Append every line of FILE or of standard input as one entry; print the first and last index.
@@ -212,6 +225,8 @@ def append(
     When it is refused or interrupted it says how many lines are committed, unknown (they may be in the
     log or not) and not sent. With --producer the same command may be run again until all of it is in:
     line n has sequence n - 1, and what is in the log already is left out.
+
+    With --machine it prints a line for each command: its result, or why it was refused (status 2).
 
     Example: seq 1000 | quorumlog append --servers 127.0.0.1:20911
     """
@@ -221,6 +236,8 @@ def append(
     split_servers(servers)
     if producer is not None and expected_last is not None:
         raise ConfigError("--producer and --expected-last exclude each other: leave one of them out")
+    if machine is not None and expected_last is not None:
+        raise ConfigError("--machine and --expected-last exclude each other: leave one of them out")
     with ExitStack() as stack:
         source = LineSource(
             stack.enter_context(_open(file)) if file else cast(BufferedReader, sys.stdin.buffer)
@@ -233,11 +250,13 @@ def append(
             before = signal.signal(number, source.on_interrupt)
             stack.callback(signal.signal, number, before)
         appended = _Appended(json)
-        stream = (
-            log.append_stream(source.batches())
-            if expected_last is None
-            else _OneBatch(log, source, expected_last)
-        )
+        stream: AppendStream | _OneBatch | CommandStream
+        if machine is not None:
+            stream = CommandStream(log, source, machine)
+        elif expected_last is not None:
+            stream = _OneBatch(log, source, expected_last)
+        else:
+            stream = log.append_stream(source.batches())
         status = 0
         output_failure: OSError | None = None
         try:
@@ -264,6 +283,8 @@ def append(
             status = EXIT_REFUSED
         except KeyboardInterrupt:
             stream.close()
+        if isinstance(stream, CommandStream) and stream.refused:
+            status = EXIT_REFUSED
         if source.signal:
             status = EXIT_OF_SIGNAL + source.signal
         account = appended.account(source, stream.progress, is_file=file is not None)
@@ -272,7 +293,7 @@ def append(
                 raise output_failure
             if status:
                 typer.echo(account, err=json)
-            else:
+            elif machine is None or not appended.count:
                 appended.print_summary(source.skipped)
         except OSError:
             # What is committed is worth telling, also where the results find no room.
@@ -282,7 +303,9 @@ def append(
             raise typer.Exit(status)
 
 
-def _receipts(source: LineSource, stream: AppendStream | _OneBatch) -> Iterator[AppendReceipt]:
+def _receipts(
+    source: LineSource, stream: AppendStream | _OneBatch | CommandStream
+) -> Iterator[AppendReceipt]:
     def nothing_is_sent() -> bool:
         progress = stream.progress
         return progress.unwritten_records > 0 and progress.unknown_records == 0
@@ -336,6 +359,7 @@ class _Appended:
 
     def __init__(self, json: bool) -> None:
         self.is_json = self._prints_rows = json
+        self._is_mute = False
         self.count = 0
         self.first_index = self.last_index = self.term = -1
 
@@ -344,14 +368,18 @@ class _Appended:
             self.first_index = receipt.first_index
         self.count += receipt.count
         self.last_index, self.term = receipt.last_index, receipt.term
-        if self._prints_rows:
+        if receipt.results:
+            if not self._is_mute:
+                sys.stdout.writelines(lines_of(receipt, is_json=self.is_json))
+                sys.stdout.flush()
+        elif self._prints_rows:
             rows = ((at, one.term) for one in receipt.parts for at in one.indices)
             sys.stdout.writelines(f'{{"index":{index},"term":{term}}}\n' for index, term in rows)
             sys.stdout.flush()
 
     def mute(self) -> None:
         """Print no more rows."""
-        self._prints_rows = False
+        self._prints_rows, self._is_mute = False, True
 
     def print_summary(self, skipped: int) -> None:
         """`skipped`: lines that were in the log before."""

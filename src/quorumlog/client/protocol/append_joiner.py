@@ -104,14 +104,9 @@ class JoinedAppends:
         if error is None:
             whole = receipt_of(self.request)
             assert whole.count == count, (whole, count)
-            if whole.ranges:
-                parts = [(at, one.term) for one in whole.ranges for at in one.indices]
-                return [AppendReceipt(term, at, 1, whole.durability) for at, term in parts]
-            term, durability = whole.term, whole.durability
-            indices = range(whole.first_index, whole.first_index + count)
             if whole.results:
                 return _with_results(whole)
-            return [AppendReceipt(term, index, 1, durability) for index in indices]
+            return [AppendReceipt(term, at, 1, whole.durability) for at, term in _places(whole)]
         if count > 1 and isinstance(error, BodyTooLarge):
             return [None] * count
         # Each caller raises an object of its own: a shared one would collect the tracebacks of all.
@@ -143,8 +138,8 @@ class AppendJoiner:
             or machine != joined.machine
             or len(joined.waiters) == MAX_JOINED_RECORDS
         ):
-            in_session = self._in_session and not machine  # a command is part of no session
-            joined = JoinedAppends(now_ms, now_ms + timeout_ms, in_session=in_session, machine=machine)
+            deadline_ms, in_session = now_ms + timeout_ms, self._in_session
+            joined = JoinedAppends(now_ms, deadline_ms, in_session=in_session, machine=machine)
             self._joined.append(joined)
             self._timeout_ms = timeout_ms
         joined.bodies.append(body)
@@ -167,10 +162,14 @@ def _with_results(whole: AppendReceipt) -> list[Outcome]:
     """Each command's own: its result, or why the machine has refused it."""
     refused = {place: CommandError(why) for place, why in whole.failures}
     return [
-        refused.get(place)
-        or AppendReceipt(whole.term, whole.first_index + place, 1, whole.durability, results=(result,))
-        for place, result in enumerate(whole.results)
+        refused.get(place) or AppendReceipt(term, index, 1, whole.durability, results=(result,))
+        for place, ((index, term), result) in enumerate(zip(_places(whole), whole.results, strict=True))
     ]
+
+
+def _places(whole: AppendReceipt) -> list[tuple[int, int]]:
+    """(index, term) of each entry."""
+    return [(index, part.term) for part in whole.parts for index in part.indices]
 
 
 def body_of(body: bytes | bytearray | memoryview) -> bytes:

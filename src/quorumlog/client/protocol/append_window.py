@@ -9,7 +9,7 @@ from typing import NamedTuple
 from quorumlog.batch import EntryBatch
 from quorumlog.client.protocol.client_requests import Request, RequestState, receipt_of
 from quorumlog.entry import AppendReceipt
-from quorumlog.errors import BadRequest, OutcomeUnknown
+from quorumlog.errors import AlreadyCommitted, BadRequest, OutcomeUnknown
 
 DEFAULT_BATCH_RECORDS = 256
 DEFAULT_BATCH_BYTES = 1024 * 1024
@@ -168,6 +168,11 @@ class AppendWindow:
         for request in self._requests:
             if request.state is RequestState.DONE and request.error is None:
                 committed += request.record_count
+            elif isinstance(request.error, AlreadyCommitted):
+                held = request.error.last_sequence + 1 - request.sequence
+                held = min(max(held, 0), request.record_count)
+                committed += held
+                unwritten += request.record_count - held
             elif (
                 request.state is RequestState.SENT
                 or isinstance(request.error, OutcomeUnknown)

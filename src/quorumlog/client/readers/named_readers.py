@@ -124,8 +124,8 @@ class NamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], ReaderStand]]):
 
     def seek(self, index: int, *, timeout_ms: int | None = None) -> int:
         """Go to `index`, back as well. Raises ReaderMoved if the reader does not stand at `position` any
-        more, IndexOutOfRange for what may be deleted by now."""
-        seek = self._verbs.seek_reader(self.name, index, self.position, timeout_ms)
+        more, or has been elsewhere since; IndexOutOfRange for what may be deleted by now."""
+        seek = self._verbs.seek_reader(self.name, index, self._stand, timeout_ms)
         self._stand = self._run(seek)
         return self.position
 
@@ -189,7 +189,7 @@ class AsyncNamedReader(NamedReaderBase[Callable[[Verb[ReaderStand]], Awaitable[R
 
     async def seek(self, index: int, *, timeout_ms: int | None = None) -> int:
         """See `NamedReader.seek`."""
-        seek = self._verbs.seek_reader(self.name, index, self.position, timeout_ms)
+        seek = self._verbs.seek_reader(self.name, index, self._stand, timeout_ms)
         self._stand = await self._run(seek)
         return self.position
 

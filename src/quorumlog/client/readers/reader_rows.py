@@ -21,7 +21,8 @@ class ReaderRow(msgspec.Struct, frozen=True, kw_only=True):
     hold: GivenHold
     """What it has not read is kept: True, unless somebody forces it; "archive", always."""
     lag_entries: int
-    """From `position` to what is committed, control entries included."""
+    """Data from `position` to what is committed. Of a reader that is a million entries behind, and of a
+    server of an older release, the few control entries between count as well."""
     lag_ms: int
     """From the time of the entry at `position` to that of the newest; -1: the log does not say."""
     lost_ranges: tuple[tuple[int, int], ...]
@@ -49,7 +50,9 @@ def rows_of(response: ReadersResponse) -> list[ReaderRow]:
             name=reader.name,
             position=reader.position,
             hold=hold_of(reader.hold),
-            lag_entries=max(0, response.committed_index + 1 - reader.position),
+            lag_entries=reader.lag_entries
+            if reader.lag_entries >= 0
+            else max(0, response.committed_index + 1 - reader.position),
             lag_ms=reader.lag_ms,
             lost_ranges=reader.lost_ranges,
         )

@@ -27,6 +27,15 @@ from quorumlog.wire.reader_messages import (
 class ReaderStand(NamedTuple):
     position: int
     hold: int
+    last_index: int = -1
+    """Of the entry that named it last; -1: the server did not say."""
+
+
+def seek(name: str, position: int, stand: ReaderStand) -> MoveReaderRequest:
+    last_index = stand.last_index if stand.last_index >= 0 else None
+    return MoveReaderRequest(
+        reader=name, position=position, seeks_from=stand.position, last_index=last_index
+    )
 
 
 def move(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderStand]:
@@ -47,7 +56,7 @@ def move(message: MoveReaderRequest, timeout_ms: float) -> Verb[ReaderStand]:
             raise unknown  # it may have been done before the reader, or the log, went on
         else:
             response = response_of(request, MoveReaderResponse)
-            return ReaderStand(response.position, response.hold)
+            return ReaderStand(response.position, response.hold, response.last_index)
 
 
 def readers(timeout_ms: float) -> Verb[list[ReaderRow]]:

@@ -186,6 +186,8 @@ class KeyValueService:
         term = member.leads_in
 
         def confirmed(outcome: Answer) -> None:
+            if not isinstance(outcome, LedgerError):
+                outcome = self._member.refusal_unless_leading() or outcome
             self.drain()
             self.leases.lead(self._member.leads_in, self._now_ms())
             for session, number, leases, arrived_ms in waiting:
@@ -208,6 +210,10 @@ class KeyValueService:
                 revision, found = read_answer(outcome[0], LeaseKeysAnswer)
             except LeaseNotFound as refusal:
                 refuse(session, number, refusal)
+                return
+            follows = self._member.refusal_unless_leading()
+            if follows is not None:
+                refuse(session, number, follows)  # only the leader counts
                 return
             left_ms = self.leases.left_ms(lease, self._now_ms())
             answer(session, number, answers.done(revision, (found.ttl_ms, left_ms, found.keys)))

@@ -41,6 +41,7 @@ from quorumlog.kv.simulated.histories import (
 )
 from quorumlog.kv.simulated.linearizability import UNKNOWN, Happened
 from quorumlog.kv.simulated.sim_sessions import SimDoors, SimSession
+from quorumlog.sim.member import SimMember
 from quorumlog.wire.client_messages import ErrorResponse
 from quorumlog.wire.wire_errors import error_of
 
@@ -70,8 +71,18 @@ class SimStoreClient:
         self._writes = 0
         self._lease: SeenLease | None = None
         self._held: SeenLock | None = None
+        self._stays = False
 
     # ---------------------------------------------------------------- connection
+
+    def connect_to(self, member: SimMember) -> None:
+        """And to nobody else, whatever it answers."""
+        self._stays = True
+        self._session = SimSession(self._doors, member, self._told, self._lost)
+
+    def hold_lease(self) -> None:
+        """Take one if there is none, and keep it alive, as often as this is called."""
+        self._keep()
 
     def _connected(self) -> SimSession:
         if self._session is None:
@@ -88,7 +99,7 @@ class SimStoreClient:
             heard(Kind.ENDED, None)
 
     def _elsewhere(self) -> None:
-        if self._session is not None:
+        if self._session is not None and not self._stays:
             self._session.leave()
             self._lost()
 

@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import NamedTuple
 
+from quorumlog.consensus.ready import Role
 from quorumlog.kv.service.service import StoreOptions
 from quorumlog.kv.simulated.histories import Histories
 from quorumlog.kv.simulated.promises import check_all
@@ -34,13 +36,28 @@ class StoreRunResult:
     trace_hash: int = 0
 
 
-def run_store(
-    seed: int, *, faults_ms: float = FAULTS_MS, faults: Sequence[str] = FAULTS
-) -> StoreRunResult:
-    """Same seed and arguments, same run. Raises nothing."""
+class SimStores(NamedTuple):
+    """Members with a store each, none of which runs yet, and what clients of them note."""
+
+    cluster: SimCluster
+    doors: SimDoors
+    histories: Histories
+
+    def check(self) -> None:
+        """Of a cluster that is whole. Raises Violation."""
+        leaders = [m for m in self.cluster.members if m.node.raft.role is Role.LEADER]
+        check_all(self.histories, self.doors.machines[leaders[0].member_id].keyspace)
+
+
+def made_stores(seed: int, faults: Sequence[str] = ()) -> SimStores:
     random = Random(seed)
+    snapshot_entries = Random(f"{seed}:snapshots").choice((10, 10**6))
+    profile = draw_profile(random, 3)
+    storage = replace(profile.storage, retention="off", flush="sync", snapshot_entries=snapshot_entries)
     profile = replace(
-        draw_profile(random, 3),
+        profile,
+        storage=storage,
+        store="file",
         fault_kinds=tuple(kind for kind in faults if kind in FAULT_KINDS),
         fault_every_ms=1_500.0,
         link_kinds=tuple(kind for kind in faults if kind in LINK_KINDS),
@@ -53,25 +70,29 @@ def run_store(
         runs_machines=False,
         apply_ms=5.0,
     )
-    storage = replace(
-        profile.storage,
-        retention="off",
-        flush="sync",
-        snapshot_entries=Random(f"{seed}:snap").choice((10, 10**6)),
-    )
-    profile = replace(profile, storage=storage, store="file")
-    trace = Trace()
     histories = Histories()
     options = StoreOptions(auto_compaction_ms=Random(f"{seed}:compaction").choice((0, 3_000)))
     doors = SimDoors(options, histories)
-    result = StoreRunResult(seed, counts=trace.counts)
+    cluster = doors.cluster = SimCluster(random, profile, Trace(), doors.machines_of)
+    # These know what was appended, which here is the service's.
+    kinds = AcknowledgedAppends | ConditionalAppends
+    cluster.checkers = [c for c in cluster.checkers if not isinstance(c, kinds)]
+    cluster.checkers.append(DoorsOpen(cluster, doors))
+    return SimStores(cluster, doors, histories)
+
+
+def run_store(
+    seed: int, *, faults_ms: float = FAULTS_MS, faults: Sequence[str] = FAULTS
+) -> StoreRunResult:
+    """Same seed and arguments, same run. Raises nothing."""
+    result = StoreRunResult(seed)
     try:
-        cluster = doors.cluster = SimCluster(random, profile, trace, doors.machines_of)
-        # These know what was appended, which here is the service's.
-        kinds = AcknowledgedAppends | ConditionalAppends
-        cluster.checkers = [c for c in cluster.checkers if not isinstance(c, kinds)]
-        cluster.checkers.append(DoorsOpen(cluster, doors))
-        clients = [SimStoreClient(doors, histories, f"c{number}") for number in range(CLIENTS)]
+        stores = made_stores(seed, faults)
+        cluster = stores.cluster
+        result.counts = cluster.trace.counts
+        clients = [
+            SimStoreClient(stores.doors, stores.histories, f"c{number}") for number in range(CLIENTS)
+        ]
         for member in cluster.members:
             member.start()
         for client in clients:
@@ -79,9 +100,8 @@ def run_store(
         cluster.faults.begin()
         cluster.run_for(faults_ms)
         make_whole(cluster)
-        leaders = [m for m in cluster.members if m.node.status().role.value == "leader"]
-        check_all(histories, doors.machines[leaders[0].member_id].keyspace)
+        result.trace_hash = cluster.trace.hash
+        stores.check()
     except Exception:  # whatever it is, this run has failed, and the others go on
         result.failure = traceback.format_exc()
-    result.trace_hash = trace.hash
     return result

@@ -60,15 +60,16 @@ class AwaitedResults:
         """Nobody will apply what is left."""
         waiting, self._waiting = self._waiting, deque()
         self._kept.clear()
+        self._applied_index = -1
         for each in waiting:
-            each.done(_unknown(each.receipt, reason))
+            each.done(unknown_results(each.receipt, reason))
 
     def expire(self, now_ms: float) -> None:
         if any(each.deadline_ms <= now_ms for each in self._waiting):
             late = [each for each in self._waiting if each.deadline_ms <= now_ms]
             self._waiting = deque(each for each in self._waiting if each.deadline_ms > now_ms)
             for each in late:
-                each.done(_unknown(each.receipt, "the machine has not come to it in time"))
+                each.done(unknown_results(each.receipt, "the machine has not come to it in time"))
         self._forget()
 
     def _answer(self) -> None:
@@ -98,7 +99,7 @@ class AwaitedResults:
                     value = None
                 values.append(value)
         if len(values) != receipt.count:
-            return _unknown(receipt, "the machine was built again meanwhile")
+            return unknown_results(receipt, "the machine was built again meanwhile")
         return msgspec.structs.replace(receipt, results=tuple(values), failures=tuple(failures))
 
     def _forget(self) -> None:
@@ -109,7 +110,7 @@ class AwaitedResults:
                 self._kept.popleft()
 
 
-def _unknown(receipt: AppendReceipt, reason: str) -> ResultUnknown:
+def unknown_results(receipt: AppendReceipt, reason: str) -> ResultUnknown:
     entries = f"entry {receipt.first_index}"
     if receipt.count > 1:
         entries = f"entries {receipt.first_index} .. {receipt.last_index}"

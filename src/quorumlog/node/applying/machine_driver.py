@@ -3,6 +3,7 @@ work at a time, small enough that reads and pushes do not wait for the interpret
 
     unbound      the log does not bind it yet, or its state is not known
     opening      a snapshot is loaded, or what the machine has kept is compared with the log
+    lacking      the log begins behind all that is known here: another member is asked for a snapshot
     running      questions first, then a snapshot if one is due, then what is committed and on the disk
     stopped      by an entry, on this member; until a restart
 """
@@ -15,6 +16,7 @@ from functools import partial
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import StoreConfig
+from quorumlog.entry import AppendReceipt, SnapshotId
 from quorumlog.errors import (
     CommandError,
     DirectoryDamaged,
@@ -27,14 +29,22 @@ from quorumlog.errors import (
     UnknownMachine,
 )
 from quorumlog.log_state.log_state import Machine
-from quorumlog.node.applying.awaited_results import AwaitedResults
-from quorumlog.node.applying.machine_opening import MachineFactory, Opened, open_machine
+from quorumlog.node.applying.awaited_results import AwaitedResults, Done, unknown_results
+from quorumlog.node.applying.machine_opening import (
+    Lacking,
+    MachineFactory,
+    Opened,
+    Waiting,
+    open_machine,
+)
 from quorumlog.node.applying.machine_runner import MachineRunner, Stopped, Turn
 from quorumlog.node.applying.snapshot_keeper import SnapshotKeeper
+from quorumlog.node.begin.snapshot_fetcher import SnapshotFetcher
 from quorumlog.node.pending_appends import PendingAppends
 from quorumlog.node.ports import Host
-from quorumlog.state_machine import Applied, StateMachine
+from quorumlog.state_machine import Applied
 from quorumlog.store.directory.opened_directory import MemberDirectory
+from quorumlog.store.files.snapshot_file import SnapshotsUnavailable
 from quorumlog.store.ledger_store import ColdRange, LedgerStore
 
 APPLY_ENTRIES = 1024
@@ -44,30 +54,36 @@ MOST_QUESTIONS = 64
 """Of one piece of work."""
 RETRY_MS = 500
 """Where damage keeps entries from being read, they are tried again."""
+LACKING_RETRY_MS = 10_000
+"""A snapshot that an operator has put there is found, too."""
+PIN_MS = 60_000
+"""So long a snapshot stays that another member has asked for a piece of."""
 EXPIRY_INTERVAL_MS = 100
 
 Answer = tuple[bytes, int] | LedgerError
 """(answer, index of the last entry that it follows from)."""
+Asked = bytes | CommandError | AppendReceipt | None
 Readable = Callable[[int, int, int], EntryBatch | ColdRange]
 """`LedgerNode.readable_range`."""
 Problems = StoreFailure | LedgerError
 
 
 class Question:
-    """`behind_index`: it may be answered once this entry is applied."""
+    """`behind_index`: it may be answered once this entry is applied. `ask` runs on the thread that
+    applies; `done` gets what it gave, and what is applied, or why there is no answer."""
 
-    __slots__ = ("behind_index", "deadline_ms", "done", "owner", "question")
+    __slots__ = ("ask", "behind_index", "deadline_ms", "done", "owner")
 
     def __init__(
         self,
         behind_index: int,
-        question: bytes,
+        ask: Callable[[MachineRunner], Asked],
         deadline_ms: float,
-        done: Callable[[Answer], None],
+        done: Callable[[Asked | LedgerError, int], None],
         owner: object,
     ) -> None:
         self.behind_index = behind_index
-        self.question = question
+        self.ask = ask
         self.deadline_ms = deadline_ms
         self.done = done
         self.owner = owner
@@ -84,6 +100,7 @@ class MachineDriver:
         readable: Readable,
         pending: PendingAppends,
         found: Callable[[DirectoryDamaged], None],
+        fetcher: SnapshotFetcher,
     ) -> None:
         """`found` is told of damage that reading meets."""
         self.name = name
@@ -93,6 +110,7 @@ class MachineDriver:
         self._host = host
         self._readable = readable
         self._found = found
+        self._fetcher = fetcher
         self.snapshots = SnapshotKeeper(name, directory.snapshots, host, config)
         self.results = AwaitedResults(lambda: pending.oldest_proposed_index)
         self.applied: Applied | None = None
@@ -101,6 +119,10 @@ class MachineDriver:
         self.stopped: Stopped | None = None
         self._runner: MachineRunner | None = None
         self._questions: list[Question] = []
+        self.lacking = ""
+        """Why it cannot go on from what is here, in a sentence."""
+        self._waits_for_index = -1
+        """Of a snapshot that is ahead of the log."""
         self._life = 0
         """Counts how often it was opened: what an earlier one gives counts for nothing."""
         self._is_busy = False
@@ -112,14 +134,16 @@ class MachineDriver:
         return self._runner is not None
 
     @property
-    def at_rest(self) -> tuple[Applied, StateMachine] | None:
+    def at_rest(self) -> tuple[Applied, MachineRunner] | None:
         """What it is, and what it holds, while the thread that applies leaves it alone."""
         if self._runner is None or self.applied is None or self._is_busy:
             return None
-        return self.applied, self._runner.machine
+        return self.applied, self._runner
 
     @property
     def problem(self) -> str:
+        if self.lacking:
+            return f"the state machine {self.name} does not run on this member yet: {self.lacking}"
         if self.stopped is None:
             return self.snapshots.problem
         return f"the state machine {self.name} has stopped on this member at {self.stopped}"
@@ -133,12 +157,14 @@ class MachineDriver:
             self._next_expiry_ms = now_ms + EXPIRY_INTERVAL_MS
             self.results.expire(now_ms)
             self._expire()
+            self.snapshots.unpin(now_ms)
         if binding is None or self._is_busy or self.stopped is not None or now_ms < self._retry_ms:
             return
         if self._runner is not None and self._store.begin.index > self.applied_index:
             self.rebuild()  # the log begins behind what it has applied: a snapshot came with that
         if self._runner is None:
-            self._open(binding)
+            if committed_index >= self._waits_for_index:
+                self._open(binding, committed_index)
         elif any(each.behind_index <= self.applied_index for each in self._questions):
             self._answer(self._runner)
         elif self.applied is not None and self.snapshots.is_due(now_ms):
@@ -161,14 +187,17 @@ class MachineDriver:
         not, or with the log."""
         self._life += 1
         self._runner = self.stopped = self.applied = None
-        self.applied_index = -1
+        self.applied_index = self._waits_for_index = -1
+        self.lacking = ""
+        self._fetcher.forget(self.name)
+        self.snapshots.forget()
         self.results.stopped("the machine is built again")
 
     def close(self, reason: str) -> None:
         self.results.stopped(reason)
         questions, self._questions = self._questions, []
         for each in questions:
-            each.done(RequestTimeout(reason))
+            each.done(RequestTimeout(reason), -1)
 
     def _submit(
         self, work: Callable[[], object], done: Callable[[object], None], *, also_late: bool = False
@@ -195,22 +224,39 @@ class MachineDriver:
 
     # ---------------------------------------------------------------- opening
 
-    def _open(self, binding: Machine) -> None:
+    def _open(self, binding: Machine, committed_index: int) -> None:
+        files, store = self._files, self._store
         self._submit(
-            partial(open_machine, self.name, binding, self._factory, self._files, self._store),
+            partial(open_machine, self.name, binding, self._factory, files, store, committed_index),
             self._opened,
         )
 
     def _opened(self, result: object) -> None:
+        if not isinstance(result, SnapshotsUnavailable):
+            self.lacking = ""
         if isinstance(result, Stopped):
             self._stop(result)
+        elif isinstance(result, Lacking):
+            self.lacking = "; ".join([result.reason, *result.damaged])
+            self._retry_ms = self._now_ms + LACKING_RETRY_MS
+            self._fetcher.want(self.name, result.least_index, self._arrived)
+        elif isinstance(result, Waiting):
+            self._waits_for_index = result.snapshot_index
+        elif isinstance(result, SnapshotsUnavailable):
+            self.lacking = str(result)
+            self._retry_ms = self._now_ms + RETRY_MS
         elif isinstance(result, Opened):
+            self._fetcher.forget(self.name)
             self._runner = result.runner
             self.applied, self.applied_index = result.applied, result.applied_index
             self.snapshots.opened(result)
         else:
             assert isinstance(result, Problems), result
             self._read_failed(result)
+
+    def _arrived(self) -> None:
+        """A snapshot came from another member."""
+        self._retry_ms = self._now_ms
 
     # ---------------------------------------------------------------- applying
 
@@ -270,14 +316,41 @@ class MachineDriver:
         assert isinstance(result, str), result
         self.snapshots.saved(index, result, self._now_ms)
 
+    def good_snapshot(self, least_index: int) -> SnapshotId | None:
+        """For another member, which has no use for one that is older; there soon may be one."""
+        newest = self.snapshots.newest_good
+        if newest is not None and newest.index >= least_index:
+            return newest if self.snapshots.pin(newest, self._now_ms + PIN_MS) else None
+        if self.applied_index >= least_index:
+            self.snapshots.hasten()
+        return None
+
+    def holds_snapshot(self, wanted: SnapshotId) -> bool:
+        """Another member is getting it: it stays for a while."""
+        return self.snapshots.pin(wanted, self._now_ms + PIN_MS)
+
     # ---------------------------------------------------------------- questions
 
     def ask(self, question: Question) -> None:
         """Its answer follows from all entries up to `question.behind_index`, at least."""
         if self.stopped is not None:
-            question.done(UnknownMachine(self.problem))
+            question.done(UnknownMachine(self.problem), -1)
         else:
             self._questions.append(question)
+
+    def ask_results(self, producer: str, receipt: AppendReceipt, deadline_ms: float, done: Done) -> None:
+        """`done` gets the receipt of a committed append of a session with its results, which it may have
+        had before."""
+
+        def answered(found: Asked | LedgerError, applied_index: int) -> None:
+            if isinstance(found, AppendReceipt):
+                done(found)
+            else:
+                why = str(found) if isinstance(found, LedgerError) else "it is kept no longer"
+                done(unknown_results(receipt, why))
+
+        look = partial(MachineRunner.results_of, producer=producer, receipt=receipt)
+        self.ask(Question(receipt.last_index, look, deadline_ms, answered, None))
 
     def discard(self, owner: object) -> None:
         self._questions = [each for each in self._questions if each.owner is not owner]
@@ -288,7 +361,7 @@ class MachineDriver:
             self._questions = [each for each in self._questions if each.deadline_ms > self._now_ms]
             for each in late:
                 far = f"{self.applied_index}, not up to {each.behind_index} yet"
-                each.done(RequestTimeout(f"{self.name} has applied entries up to {far}"))
+                each.done(RequestTimeout(f"{self.name} has applied entries up to {far}"), -1)
 
     def _answer(self, runner: MachineRunner) -> None:
         applied_index = self.applied_index
@@ -302,10 +375,10 @@ class MachineDriver:
             self._questions = [each for each in self._questions if id(each) not in asked]
             for each, answer in zip(ready, result, strict=True):
                 if id(each) in waiting:
-                    each.done(answer if isinstance(answer, CommandError) else (answer, applied_index))
+                    each.done(answer, applied_index)
 
         # An answer of a machine that is built again meanwhile still follows from what was committed.
-        self._submit(lambda: [runner.query(each.question) for each in ready], answered, also_late=True)
+        self._submit(lambda: [each.ask(runner) for each in ready], answered, also_late=True)
 
 
 def _at_most(batch: EntryBatch) -> EntryBatch:

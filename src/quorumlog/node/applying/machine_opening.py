@@ -1,7 +1,8 @@
 """What a start goes on from: what the machine has kept itself, its newest good snapshot, or nothing.
 
 Whatever it is, it counts only if the log holds the very entry that it names, or begins right behind it:
-a state that follows from another log would never be like the others' again.
+a state that follows from another log would never be like the others' again. A snapshot that came from
+another member may be ahead of this log; it is left alone until the log has come there.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from contextlib import closing
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+from quorumlog.entry import SnapshotId
 from quorumlog.errors import IndexOutOfRange, StoreFailure
 from quorumlog.log_state.log_state import Machine
 from quorumlog.node.applying.machine_runner import MachineRunner, Stopped, told
@@ -18,9 +20,8 @@ from quorumlog.state_machine import Applied, StateMachine
 from quorumlog.store.disk import refusal
 from quorumlog.store.files.snapshot_file import (
     SnapshotDamaged,
-    SnapshotFileReader,
     SnapshotFiles,
-    SnapshotHead,
+    SnapshotsUnavailable,
 )
 from quorumlog.store.ledger_store import LedgerStore
 
@@ -38,10 +39,25 @@ class Opened(NamedTuple):
     """Indices of those that may be good, ascending."""
     useless: tuple[int, ...]
     """Of those that are not: damaged, or of another log."""
-    loaded_index: int
-    """Of the one that was loaded, and so is known to be good; -1: none was."""
+    loaded: SnapshotId | None
+    """The one that was loaded, and so is known to be good."""
     damaged: tuple[str, ...]
     """What is wrong with those that were passed over."""
+
+
+class Lacking(NamedTuple):
+    """Nothing here tells what the machine was behind the begin of the log."""
+
+    least_index: int
+    """A snapshot behind this entry, or a later one, does."""
+    reason: str
+    damaged: tuple[str, ...]
+
+
+class Waiting(NamedTuple):
+    """There is a snapshot, and the log has not come to the entry that it names."""
+
+    snapshot_index: int
 
 
 class _Failed(Exception):
@@ -49,17 +65,23 @@ class _Failed(Exception):
 
 
 def open_machine(
-    name: str, binding: Machine, factory: MachineFactory, files: SnapshotFiles, store: LedgerStore
-) -> Opened | Stopped:
-    """Runs on the thread that applies. Raises DirectoryDamaged or RangeDamaged where the log cannot tell
-    yet, StoreFailure where the disk refuses."""
+    name: str,
+    binding: Machine,
+    factory: MachineFactory,
+    files: SnapshotFiles,
+    store: LedgerStore,
+    committed_index: int,
+) -> Opened | Stopped | Lacking | Waiting | SnapshotsUnavailable:
+    """Runs on the thread that applies. `committed_index`: also on the own disk. Raises DirectoryDamaged
+    or RangeDamaged where the log cannot tell yet, StoreFailure where the disk refuses."""
     try:
-        files.delete_unfinished(name)
+        files.delete_unfinished(name, committed_index)
         indices = files.indices_of(name)
+        return _opened(name, binding, factory, files, store, indices, committed_index)
+    except SnapshotsUnavailable as unavailable:
+        return unavailable
     except OSError as error:
         raise StoreFailure(refusal(files.folder, "read", error)) from error
-    try:
-        return _opened(name, binding, factory, files, store, indices)
     except _Failed as failure:
         return Stopped(binding.index, binding.index, str(failure))
 
@@ -71,57 +93,67 @@ def _opened(
     files: SnapshotFiles,
     store: LedgerStore,
     indices: list[int],
-) -> Opened | Stopped:
+    committed_index: int,
+) -> Opened | Stopped | Lacking | Waiting:
     machine = _of_machine("made", factory)
     kept = _of_machine("asked what it has applied", machine.applied)
     if kept is not None and kept.index >= binding.index and log_holds(store, kept):
         runner = MachineRunner(name, binding.channel, machine, 0)
-        return Opened(runner, kept.index, kept, tuple(indices), (), -1, ())
+        own = tuple(index for index in indices if index <= kept.index)
+        return Opened(runner, kept.index, kept, own, (), None, ())
     if kept is not None:
         _of_machine("cleared", machine.clear)
     damaged: list[str] = []
+    useless: list[int] = []
+    ahead: list[int] = []
+    too_new = 0
     for index in reversed(indices):
         try:
-            head = _loaded(machine, files.open(name, index), store)
+            reader = files.open(name, index)
+            with closing(reader):
+                if not log_holds(store, Applied(*reader.head.point)):
+                    (ahead if index > committed_index else useless).append(index)
+                    continue
+                if reader.head.version > machine.version:
+                    too_new = too_new or reader.head.version
+                    continue
+                results = reader.read(reader.head.kept_bytes)
+                _of_machine("loaded", partial(machine.load, reader))
+                reader.finish()
         except SnapshotDamaged as damage:
             damaged.append(str(damage))
+            useless.append(index)
             machine = _of_machine("made", factory)  # the damaged one may have left something in it
             _of_machine("cleared", machine.clear)
             continue
-        if head is None:
-            continue
-        applied = Applied(*head.point)
-        runner = MachineRunner(name, binding.channel, machine, head.version)
+        applied = Applied(*reader.head.point)
+        runner = MachineRunner(name, binding.channel, machine, reader.head.version, results)
         older = tuple(each for each in indices if each <= index)
-        useless = tuple(each for each in indices if each > index)
-        return Opened(runner, index, applied, older, useless, index, tuple(damaged))
+        gone = tuple(sorted(useless))
+        return Opened(runner, index, applied, older, gone, reader.id, tuple(damaged))
     begin_index = store.begin.index
+    if too_new:
+        reason = (
+            f"the newest snapshots are of version {too_new} of {name}, and this member has version"
+            f" {machine.version}: install that version here and restart the member"
+        )
+        return Stopped(begin_index, begin_index, reason)
+    if begin_index >= binding.index and ahead:
+        return Waiting(min(ahead))
     if begin_index >= binding.index:
         reason = (
             f"the log begins at index {begin_index + 1}, and no good snapshot of {name} holds what came"
-            " before: put a snapshot of another member into its directory, and restart it"
+            " before; the other members are asked for one"
         )
-        return Stopped(binding.index, begin_index, reason)
+        return Lacking(begin_index, reason, tuple(damaged))
     runner = MachineRunner(name, binding.channel, machine, 0)
-    return Opened(runner, binding.index - 1, None, (), tuple(indices), -1, tuple(damaged))
-
-
-def _loaded(
-    machine: StateMachine, reader: SnapshotFileReader, store: LedgerStore
-) -> SnapshotHead | None:
-    """None: it is of no use to this log, or to this version of the machine, and was left alone."""
-    with closing(reader):
-        if reader.head.version > machine.version or not log_holds(store, Applied(*reader.head.point)):
-            return None
-        _of_machine("loaded", partial(machine.load, reader))
-        reader.finish()
-        return reader.head
+    return Opened(runner, binding.index - 1, None, (), tuple(sorted(useless)), None, tuple(damaged))
 
 
 def _of_machine(what: str, call: Callable[[], T]) -> T:
     try:
         return call()
-    except SnapshotDamaged:
+    except (SnapshotDamaged, SnapshotsUnavailable):
         raise
     except Exception as error:
         raise _Failed(f"it cannot be {what}: {told(error)}") from error

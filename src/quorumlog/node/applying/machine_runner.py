@@ -12,12 +12,20 @@ from typing import NamedTuple
 import numpy as np
 
 from quorumlog.batch import EntryBatch
-from quorumlog.entry import EntryKind
+from quorumlog.entry import AppendReceipt, EntryKind
 from quorumlog.errors import CommandError
 from quorumlog.header_array import BITS_32, CHAIN, INDEX, LOW_32, SHAPE, TERM, Int64Array
-from quorumlog.log_state.control_entries import MachineBinding, decode_body
-from quorumlog.state_machine import Applied, ApplyFailure, Result, StateMachine
+from quorumlog.log_state.control_entries import (
+    MachineBinding,
+    OpenProducer,
+    ProducerBatch,
+    decode_body,
+)
+from quorumlog.node.applying.kept_results import KeptResults, SessionBatch
+from quorumlog.state_machine import Applied, ApplyFailure, Result, SnapshotWriter, StateMachine
 from quorumlog.store.files.snapshot_file import SnapshotFiles, SnapshotHead
+
+_LOOKED_AT = frozenset(map(int, (EntryKind.MACHINE, EntryKind.PRODUCER, EntryKind.OPEN)))
 
 
 class Stopped(NamedTuple):
@@ -54,35 +62,50 @@ class Turn(NamedTuple):
 
 
 class MachineRunner:
-    def __init__(self, name: str, channel: int, machine: StateMachine, acts_as: int) -> None:
-        """`acts_as`: the version that its state follows from; 0: none yet."""
+    def __init__(
+        self, name: str, channel: int, machine: StateMachine, acts_as: int, kept: bytes = b""
+    ) -> None:
+        """`acts_as`: the version that its state follows from; 0: none yet. `kept`: as `KeptResults`
+        encodes them."""
         self._name = name
         self._channel = channel
         self.machine = machine
         self._acts_as = acts_as
+        self._kept = KeptResults(kept)
 
     def apply(self, batch: EntryBatch) -> Turn:
         """A stretch of committed entries of the log, of whatever kinds, behind what was applied."""
         turn = Turn(None, [], 0, 0, None)
         start = 0
-        for place, binding in self._bindings(batch):
-            turn = self._apply_part(batch, start, place, turn)
+        bindings, begun = self._controls(batch)
+        batches = self._kept.batches_in(batch, begun)
+        for place, binding in bindings:
+            turn = self._apply_part(batch, start, place, turn, batches)
             if turn.stopped is None:
                 turn = self._go_over(batch.first_index + place, binding, turn)
             if turn.stopped is not None:
                 return turn
             start = place
-        return self._apply_part(batch, start, batch.count, turn)
+        return self._apply_part(batch, start, batch.count, turn, batches)
 
-    def _bindings(self, batch: EntryBatch) -> list[tuple[int, MachineBinding]]:
-        """(place in the batch, body) of the MACHINE entries of this machine: almost always none."""
-        found = []
+    def _controls(
+        self, batch: EntryBatch
+    ) -> tuple[list[tuple[int, MachineBinding]], list[tuple[int, ProducerBatch]]]:
+        """(place in the batch, body) of the MACHINE entries of this machine, almost always none, and of
+        the PRODUCER entries."""
+        bindings, begun = [], []
         for place in batch.log_state_positions():
-            if batch.slice(place, place + 1).first_header.magic == EntryKind.MACHINE:
-                body = decode_body(EntryKind.MACHINE, batch.body(place))
-                if isinstance(body, MachineBinding) and body.name == self._name:
-                    found.append((place, body))
-        return found
+            kind = batch.slice(place, place + 1).first_header.magic
+            if kind not in _LOOKED_AT:
+                continue
+            body = decode_body(EntryKind(kind), batch.body(place))
+            if isinstance(body, MachineBinding) and body.name == self._name:
+                bindings.append((place, body))
+            elif isinstance(body, ProducerBatch):
+                begun.append((place, body))
+            elif isinstance(body, OpenProducer):
+                self._kept.forget(body)
+        return bindings, begun
 
     def _go_over(self, index: int, binding: MachineBinding, turn: Turn) -> Turn:
         if binding.channel != self._channel or binding.version <= self._acts_as:
@@ -101,7 +124,9 @@ class MachineRunner:
         self._acts_as = binding.version
         return turn
 
-    def _apply_part(self, batch: EntryBatch, start: int, stop: int, turn: Turn) -> Turn:
+    def _apply_part(
+        self, batch: EntryBatch, start: int, stop: int, turn: Turn, batches: list[SessionBatch]
+    ) -> Turn:
         if start == stop:
             return turn
         part = batch if stop - start == batch.count else batch.slice(start, stop)
@@ -119,6 +144,8 @@ class MachineRunner:
             except Exception as error:
                 return turn._replace(stopped=Stopped(first_index, last_index, told(error)))
             turn.results.append(Results(indices, values))
+            if batches:
+                self._kept.note(batches, indices, values)
         words = part.words()
         applied = Applied(int(words[INDEX][-1]), int(words[TERM][-1]), int(words[CHAIN][-1] & LOW_32))
         return turn._replace(
@@ -126,6 +153,11 @@ class MachineRunner:
             entries=turn.entries + own.count,
             size_bytes=turn.size_bytes + own.total_bytes,
         )
+
+    def write_to(self, writer: SnapshotWriter) -> None:
+        """All that a snapshot would hold: for who compares members."""
+        writer.write(self._kept.encode())
+        self.machine.save(writer)
 
     def query(self, question: bytes) -> bytes | CommandError:
         try:
@@ -138,16 +170,23 @@ class MachineRunner:
             return CommandError(f"{self._name} answered with {type(answer).__name__} instead of bytes")
         return answer
 
+    def results_of(self, producer: str, receipt: AppendReceipt) -> AppendReceipt | None:
+        """See `KeptResults`."""
+        return self._kept.results_of(producer, receipt)
+
     @property
     def saves(self) -> bool:
         return type(self.machine).save is not StateMachine.save
 
     def save(self, files: SnapshotFiles, applied: Applied) -> str:
         """On disk when this returns; else what went wrong."""
-        head = SnapshotHead(self._name, self._acts_as, (applied.index, applied.term, applied.chain))
+        point = (applied.index, applied.term, applied.chain)
+        kept = self._kept.encode()
+        head = SnapshotHead(self._name, self._acts_as, point, len(kept))
         try:
             writer = files.create(head)
             try:
+                writer.write(kept)
                 self.machine.save(writer)
                 writer.finish()
             except Exception:

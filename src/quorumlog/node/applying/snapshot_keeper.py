@@ -10,11 +10,17 @@ import math
 from collections.abc import Callable
 
 from quorumlog.config import StoreConfig
+from quorumlog.entry import SnapshotId
 from quorumlog.errors import LedgerError, StoreFailure
 from quorumlog.node.applying.machine_opening import Opened
 from quorumlog.node.ports import Host
 from quorumlog.store.disk import refusal
-from quorumlog.store.files.snapshot_file import SnapshotDamaged, SnapshotFileReader, SnapshotFiles
+from quorumlog.store.files.snapshot_file import (
+    SnapshotDamaged,
+    SnapshotFileReader,
+    SnapshotFiles,
+    SnapshotsUnavailable,
+)
 
 PIECE_BYTES = 4 << 20
 """Read so much at once: other reads wait for it."""
@@ -31,22 +37,32 @@ class SnapshotKeeper:
         self._saves = False
         self._indices: list[int] = []
         """Ascending; what lies on the disk and may be good."""
-        self._verified: set[int] = set()
+        self._verified: dict[int, SnapshotId] = {}
+        self._pinned: dict[int, float] = {}
+        """Until when those stay that other members are getting."""
         self._useless: list[int] = []
         self._entries = 0
         self._bytes = 0
         """Applied since the newest."""
         self._is_looking = False
+        self._life = 0
+        """Counts how often it was forgotten what lies there."""
         self._retry_ms = -math.inf
         self.problem = ""
 
     def opened(self, opened: Opened) -> None:
         self._saves = opened.runner.saves
         self._indices, self._useless = list(opened.snapshots), list(opened.useless)
-        self._verified = {opened.loaded_index} & set(self._indices)
+        self._verified = {} if opened.loaded is None else {opened.loaded.index: opened.loaded}
         self._entries = self._bytes = 0
         self.problem = "; ".join(f"a snapshot is passed over: {each}" for each in opened.damaged)
         self._verify()
+
+    def forget(self) -> None:
+        """What lies on the disk may be of another log: it counts once the machine is open again."""
+        self._life += 1
+        self._indices, self._useless, self._verified, self._pinned = [], [], {}, {}
+        self._entries = self._bytes = 0
 
     def applied(self, entries: int, size_bytes: int) -> None:
         self._entries += entries
@@ -74,6 +90,7 @@ class SnapshotKeeper:
         if index not in self._indices:
             self._indices = sorted({*self._indices, index})
         self._useless = [each for each in self._useless if each != index]
+        self._verified.pop(index, None)
         self._verify()
 
     @property
@@ -84,7 +101,29 @@ class SnapshotKeeper:
     def bound(self) -> int | None:
         """The log may begin right behind this entry, and not further on; None: no two are verified."""
         verified = sorted(self._verified)
-        return verified[-2] if len(verified) > 1 else None
+        return min([verified[-2], *self._pinned]) if len(verified) > 1 else None
+
+    # ---------------------------------------------------------------- for other members
+
+    @property
+    def newest_good(self) -> SnapshotId | None:
+        return self._verified[max(self._verified)] if self._verified else None
+
+    def hasten(self) -> None:
+        """Somebody needs a snapshot, and there is none that would do."""
+        if not self._indices or self._indices[-1] in self._verified:
+            self._entries = self._config.snapshot_entries
+
+    def pin(self, wanted: SnapshotId, until_ms: float) -> bool:
+        """It stays so long, and the log does not go on without it; False: it is not here."""
+        if self._verified.get(wanted.index) != wanted:
+            return False
+        self._pinned[wanted.index] = until_ms
+        return True
+
+    def unpin(self, now_ms: float) -> None:
+        if self._pinned:
+            self._pinned = {index: until for index, until in self._pinned.items() if until > now_ms}
 
     # ---------------------------------------------------------------- verifying
 
@@ -97,7 +136,9 @@ class SnapshotKeeper:
         self._look(unverified[-1], None)
 
     def _look(self, index: int, reader: SnapshotFileReader | None) -> None:
-        def look() -> SnapshotFileReader | SnapshotDamaged | None:
+        life = self._life
+
+        def look() -> SnapshotFileReader | SnapshotId | SnapshotDamaged | SnapshotsUnavailable:
             opened = reader
             try:
                 if opened is None:
@@ -105,14 +146,19 @@ class SnapshotKeeper:
                 if opened.skip(PIECE_BYTES):
                     return opened
                 opened.close()
-                return None
-            except SnapshotDamaged as damage:
+                return opened.id
+            except (SnapshotDamaged, SnapshotsUnavailable) as problem:
                 if opened is not None:
                     opened.close()
-                return damage
+                return problem
 
         def looked(
-            result: SnapshotFileReader | SnapshotDamaged | StoreFailure | LedgerError | None,
+            result: SnapshotFileReader
+            | SnapshotId
+            | SnapshotDamaged
+            | SnapshotsUnavailable
+            | StoreFailure
+            | LedgerError,
         ) -> None:
             if isinstance(result, StoreFailure | LedgerError):
                 raise result
@@ -120,8 +166,14 @@ class SnapshotKeeper:
                 self._look(index, result)
                 return
             self._is_looking = False
-            if index in self._indices and result is None:
-                self._verified.add(index)
+            if life != self._life:
+                self._verify()
+                return
+            if isinstance(result, SnapshotsUnavailable):
+                self.problem = str(result)  # looked at once more with the next one that is saved
+                return
+            if index in self._indices and isinstance(result, SnapshotId):
+                self._verified[index] = result
                 self._delete_old()
             elif index in self._indices:
                 self.problem = f"a snapshot is passed over: {result}"
@@ -136,9 +188,10 @@ class SnapshotKeeper:
         """Whatever is no longer needed once the newest is known to be good."""
         if self._indices[-1] not in self._verified:
             return
-        kept = self._config.snapshots_kept
-        old, self._indices = self._indices[:-kept], self._indices[-kept:]
-        self._verified &= set(self._indices)
+        kept = {*self._indices[-self._config.snapshots_kept :], *self._pinned}
+        old = [index for index in self._indices if index not in kept]
+        self._indices = [index for index in self._indices if index in kept]
+        self._verified = {index: found for index, found in self._verified.items() if index in kept}
         gone, self._useless = [*old, *self._useless], []
         if gone:
             self._host.read_later(_deletion(self._files, self._name, gone), _raise_failure)

@@ -7,20 +7,25 @@ every member that has the machine applies the entries of its channel.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from quorumlog.batch import EntryBatch
 from quorumlog.config import GroupConfig
+from quorumlog.consensus.messages import SnapshotRequest
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role
-from quorumlog.entry import AppendReceipt, EntryId
+from quorumlog.entry import AppendReceipt, EntryId, Replica, SnapshotId
 from quorumlog.errors import LeaderNotReady, LedgerError, PendingFull, UnknownMachine
 from quorumlog.log_state.control_entries import ControlBody, MachineBinding
 from quorumlog.log_state.log_state import LogState, Machine
 from quorumlog.node.applying.awaited_results import Done
-from quorumlog.node.applying.machine_driver import Answer, MachineDriver, Question
+from quorumlog.node.applying.hand_over import HandOver
+from quorumlog.node.applying.machine_driver import Answer, Asked, MachineDriver, Question
 from quorumlog.node.applying.machine_opening import MachineFactory
-from quorumlog.node.pending_appends import AppendOutcome, PendingAppends
+from quorumlog.node.applying.machine_runner import MachineRunner
+from quorumlog.node.begin.snapshot_fetcher import SnapshotFetcher
+from quorumlog.node.pending_appends import AppendOutcome, PendingAppends, SessionPlace
 from quorumlog.node.ports import Host
 from quorumlog.node.reading.confirmations import Confirmed
 from quorumlog.node.repair.repairer import Repairer
@@ -51,6 +56,7 @@ class Member(Protocol):
     """What the machines need of their `LedgerNode`."""
 
     config: GroupConfig
+    replica: Replica
     directory: MemberDirectory
     raft: RaftNode
     log_state: LogStateKeeper
@@ -79,7 +85,10 @@ class StateMachineCaller:
         member: Member,
         host: Host,
         pending: PendingAppends,
+        fetcher: SnapshotFetcher,
+        transfer: Callable[[str, Callable[[object], None]], None],
     ) -> None:
+        """`transfer`: `LedgerNode.transfer`."""
         self._member = member
         self._versions = {name: version_of(factory) for name, factory in factories.items()}
         self._drivers = {
@@ -92,9 +101,18 @@ class StateMachineCaller:
                 member.readable_range,
                 pending,
                 member.repairer.found,
+                fetcher,
             )
             for name, factory in factories.items()
         }
+        self.hand_over = HandOver(
+            member.replica,
+            member.raft,
+            host,
+            self._not_running,
+            self._running,
+            lambda member_id: transfer(member_id, lambda outcome: None),
+        )
         self._now_ms = self._next_bind_ms = 0.0
         self._unbound = ""
         """Why the log does not bind a machine of this leader."""
@@ -112,9 +130,25 @@ class StateMachineCaller:
         for driver in self._drivers.values():
             binding = None if state is None else state.machine(driver.name)
             driver.tick(now_ms, binding, committed_index)
+        self.hand_over.tick(now_ms)
+
+    def _not_running(self) -> dict[str, int]:
+        """And up to where it has run elsewhere, if it does."""
+        state = self._state(committed=True)
+        found = {}
+        for name, driver in self._drivers.items():
+            if driver.stopped is not None:
+                found[name] = driver.stopped.last_index
+            elif driver.lacking and state is not None and state.machine(name) is not None:
+                found[name] = self._member.directory.store.begin.index
+        return found
+
+    def _running(self) -> dict[str, int]:
+        return {name: each.applied_index for name, each in self._drivers.items() if each.is_running}
 
     def next_wakeup_ms(self) -> float:
         wakeup = min([driver.next_wakeup_ms() for driver in self._drivers.values()], default=NEVER)
+        wakeup = min(wakeup, self.hand_over.next_wakeup_ms())
         if self._drivers and self._member.raft.role is Role.LEADER and self._missing():
             wakeup = min(wakeup, self._next_bind_ms)
         return wakeup
@@ -156,17 +190,26 @@ class StateMachineCaller:
 
     # ---------------------------------------------------------------- appends and questions
 
-    def admit(self, batch: EntryBatch, machine: str, deadline_ms: float, done: Done) -> Done:
+    def admit(
+        self,
+        batch: EntryBatch,
+        machine: str,
+        deadline_ms: float,
+        done: Done,
+        place: SessionPlace | None = None,
+    ) -> Done:
         """Give the entries of an append to a machine, or to none (""): returns who is to be told of its
         outcome. Raises UnknownMachine, LeaderNotReady, PendingFull."""
         if not machine:
             batch.set_channel(0)
             return done
         batch.set_channel(self._channel_of(machine))
-        results = self._drivers[machine].results
+        driver, results = self._drivers[machine], self._drivers[machine].results
 
         def committed(outcome: AppendOutcome) -> None:
-            if isinstance(outcome, AppendReceipt):
+            if isinstance(outcome, AppendReceipt) and place is not None:
+                driver.ask_results(place.producer, outcome, deadline_ms, done)
+            elif isinstance(outcome, AppendReceipt):
                 results.committed(outcome, deadline_ms, done)
             else:
                 done(outcome)
@@ -197,6 +240,8 @@ class StateMachineCaller:
             )
         if driver.stopped is not None:
             raise UnknownMachine(f"{driver.problem}; hand leadership to a member where it runs")
+        if driver.lacking:
+            raise LeaderNotReady(driver.problem, retry_after_ms=500)
         return driver
 
     def ask(
@@ -214,14 +259,8 @@ class StateMachineCaller:
         def confirmed(refusal: LedgerError | None) -> None:
             if refusal is not None:
                 done(refusal)
-                return
-            try:
-                driver = self._driver(name)
-            except LedgerError as error:
-                done(error)
-                return
-            index = self._member.raft.committed_index
-            driver.ask(Question(index, question, deadline_ms, done, owner))
+            else:
+                self._ask(name, question, deadline_ms, done, owner)
 
         self._member.confirm_leadership(confirmed, owner)
 
@@ -233,13 +272,33 @@ class StateMachineCaller:
         done: Callable[[Answer], None],
         owner: object = None,
     ) -> None:
-        """`done` gets the answer of this member's machine, however far it has applied."""
+        """`done` gets what follows from all that is committed on this member now, at least."""
+        self._ask(name, question, self._now_ms + timeout_ms, done, owner)
+
+    def _ask(
+        self,
+        name: str,
+        question: bytes,
+        deadline_ms: float,
+        done: Callable[[Answer], None],
+        owner: object,
+    ) -> None:
         try:
             driver = self._driver(name)
         except LedgerError as error:
             done(error)
             return
-        driver.ask(Question(-1, question, self._now_ms + timeout_ms, done, owner))
+
+        def answered(answer: Asked | LedgerError, applied_index: int) -> None:
+            if isinstance(answer, LedgerError):
+                done(answer)
+            else:
+                assert isinstance(answer, bytes), answer
+                done((answer, applied_index))
+
+        index = self._member.raft.committed_index
+        query = partial(MachineRunner.query, question=question)
+        driver.ask(Question(index, query, deadline_ms, answered, owner))
 
     def discard(self, owner: object) -> None:
         for driver in self._drivers.values():
@@ -273,7 +332,26 @@ class StateMachineCaller:
         # Without two snapshots it is built from its first entry on.
         return machine.index - 1 if bound is None else bound
 
-    def at_rest(self) -> list[tuple[str, Applied, StateMachine]]:
+    # ---------------------------------------------------------------- for other members
+
+    def runs(self, name: str) -> bool:
+        return name in self._drivers
+
+    def good_snapshots(self, index: int) -> tuple[SnapshotId, ...]:
+        """The newest of each machine that holds what lies up to this entry; they stay for a while."""
+        found = [driver.good_snapshot(index) for driver in self._drivers.values()]
+        return tuple(each for each in found if each is not None)
+
+    def snapshot_for(self, request: SnapshotRequest) -> SnapshotId | None:
+        """The very one that is asked for, or the newest good one; None: there is none."""
+        driver, wanted = self._drivers.get(request.name), request.wanted
+        if driver is None:
+            return None
+        if wanted is not None and driver.holds_snapshot(wanted):
+            return wanted
+        return driver.good_snapshot(request.least_index)
+
+    def at_rest(self) -> list[tuple[str, Applied, MachineRunner]]:
         """For who compares members: those whose state is not under way."""
         found = [(name, driver.at_rest) for name, driver in self._drivers.items()]
         return [(name, *rest) for name, rest in found if rest is not None]

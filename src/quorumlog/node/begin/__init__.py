@@ -1,3 +1,5 @@
-"""Where this member's log begins: `log_drops` has its first segments go, `log_replacement` puts a
-leader's log in place of one that ends below.
+"""Where the log of this member begins.
+
+Read in this order: `log_drops` (its first segments go), `snapshot_fetcher` (snapshots of other members
+come), `log_replacement` (a leader's log takes its place).
 """

@@ -1,7 +1,8 @@
 """LogReplacement: a leader's log begins above this member's; the member takes over the start of it.
 
     pieces of the start come    they are kept beside the old log, which goes on voting and comparing
-    it is whole                 one check: is it still needed, and is nothing committed in the way?
+    snapshots are named         those of this member's machines that it lacks are fetched, beside it, too
+    all is whole                one check: is it still needed, and is nothing committed in the way?
     one synced slot             `replaces`: whatever segments lie here are of another log
     `LogReplaced`               the node is given up, and made anew as at a start of the process
 
@@ -23,6 +24,7 @@ from quorumlog.entry import EntryId, Replica
 from quorumlog.errors import DiskFull
 from quorumlog.log_state.control_entries import Unreadable
 from quorumlog.log_state.log_state import decode_state
+from quorumlog.node.begin.snapshot_fetcher import SnapshotFetcher
 from quorumlog.node.ports import Host, LogReplaced
 from quorumlog.store.directory.member_directory import MemberDirectory
 from quorumlog.store.files.start_file import MOST_START_BYTES, START_NAME, decode_start
@@ -38,23 +40,31 @@ class LogReplacement:
         raft: RaftNode,
         host: Host,
         carry_out: Callable[[], None],
+        fetcher: SnapshotFetcher,
+        runs_machine: Callable[[str], bool],
+        is_dropping: Callable[[], bool],
     ) -> None:
-        """`carry_out`: bring the store to where the core is."""
+        """`carry_out`: bring the store to where the core is. `runs_machine`: does this member?
+        `is_dropping`: a start of its own is on its way to the disk, and another one has to wait."""
         self._replica = replica
         self._directory = directory
         self._segment_bytes = segment_bytes
         self._raft = raft
         self._host = host
         self._carry_out = carry_out
+        self._fetcher = fetcher
+        self._runs_machine = runs_machine
+        self._is_dropping = is_dropping
         self._begin: EntryId | None = None
         """Of what is staged."""
+        self._newest: InstallRequest | None = None
         self._staged = bytearray()
+        self._is_whole = False
         self.problem = ""
         """Why the newest start was not taken; in a sentence."""
 
-    def on_request(self, request: InstallRequest, *, is_dropping: bool) -> None:
-        """Raises LogReplaced once this member's log is another one. `is_dropping`: a start of its own is
-        on its way to the disk, and another one has to wait."""
+    def on_request(self, request: InstallRequest) -> None:
+        """Raises LogReplaced once this member's log is another one."""
         self._carry_out()
         raft = self._raft
         if request.term != raft.term or raft.leader != request.sender:
@@ -68,16 +78,28 @@ class LogReplacement:
             self._refuse(request, f"a file {request.file!r} of {request.total_bytes} bytes is unknown")
             return
         if request.begin != self._begin:
-            self._begin, self._staged = request.begin, bytearray()
+            self._forget()
+            self._begin = request.begin
         if request.offset == len(self._staged):
             self._staged += request.data
-        is_whole = len(self._staged) == request.total_bytes and request.last
-        if not is_whole or is_dropping:
+            self._is_whole = len(self._staged) == request.total_bytes and request.last
+        self._newest = request
+        lacks = self._lacks_snapshots(request)
+        if not self._is_whole or lacks or self._is_dropping():
             self._answer(request, InstallResult.MORE)
             return
         staged = bytes(self._staged)
         self._forget()
         self._replace(request, staged)
+
+    def _lacks_snapshots(self, request: InstallRequest) -> bool:
+        wanted = tuple(each for each in request.snapshots if self._runs_machine(each.name))
+        return self._fetcher.want_all(request.sender, wanted, self._snapshot_arrived)
+
+    def _snapshot_arrived(self) -> None:
+        """The newest request is judged once more. Raises LogReplaced."""
+        if self._newest is not None:
+            self.on_request(self._newest)
 
     def _replace(self, request: InstallRequest, staged: bytes) -> None:
         """All in one turn: what was judged is still true when the slot is on disk."""
@@ -113,7 +135,8 @@ class LogReplacement:
         self._answer(request, InstallResult.REFUSED)
 
     def _forget(self) -> None:
-        self._begin, self._staged = None, bytearray()
+        self._begin, self._staged, self._is_whole, self._newest = None, bytearray(), False, None
+        self._fetcher.forget_installation()
         self.problem = ""
 
     def _answer(self, request: InstallRequest, result: InstallResult) -> None:

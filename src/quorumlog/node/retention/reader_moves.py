@@ -2,8 +2,9 @@
 
 What all of them say within a tenth of a second shares one READER entry, and is answered once that is
 committed. It is judged by the state of the whole log, as it is before that entry: only what the fold
-(`log_state/log_state.py`) will do is ever written. A refusal is an answer about the log: it waits until
-a majority has confirmed the leader, and what it was judged by is committed.
+(`log_state/log_state.py`) will do is ever written. A refusal is an answer about the log, and so is that
+a reader stands already as it is asked to, of which nothing is written: both wait until a majority has
+confirmed the leader, and what they were judged by is committed.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from quorumlog.errors import (
 from quorumlog.log_state.control_entries import (
     MOST_IN_A_BODY,
     READER_NAME,
+    READER_NAMES,
     ControlBody,
     ControlEntry,
     Hold,
@@ -55,6 +57,7 @@ class ReaderMove(NamedTuple):
     seeks_from: int | None = None
     ends: bool = False
     opens: bool = False
+    last_index: int | None = None
 
 
 class ReaderStand(NamedTuple):
@@ -62,6 +65,8 @@ class ReaderStand(NamedTuple):
 
     position: int
     hold: Hold
+    last_index: int = -1
+    """Of the entry that named it last."""
 
 
 MoveOutcome = ReaderStand | LedgerError
@@ -80,9 +85,11 @@ class _Written(NamedTuple):
     answers: list[tuple[Done, ReaderStand]]
 
 
-class _Refused(NamedTuple):
+class _Judged(NamedTuple):
+    """Nothing is written of it: it is refused, or changes nothing."""
+
     waiting: _Waiting
-    error: LedgerError
+    outcome: MoveOutcome
 
 
 class _Said(NamedTuple):
@@ -90,7 +97,7 @@ class _Said(NamedTuple):
 
     positions: list[ReaderPosition]
     answers: list[tuple[Done, ReaderStand]]
-    refused: list[_Refused]
+    judged: list[_Judged]
 
 
 class ReaderMoves:
@@ -111,8 +118,8 @@ class ReaderMoves:
         self._queue: list[_Waiting] = []
         self._written: list[_Written] = []
         """By index."""
-        self._refused: list[tuple[int, _Refused]] = []
-        """(index, refusal): because of the log up to this entry, once it is committed."""
+        self._judged: list[tuple[int, _Judged]] = []
+        """(index, answer): because of the log up to this entry, once it is committed."""
         self._next_ms = -NEVER
 
     def move(self, move: ReaderMove, done: Done, owner: object = None) -> None:
@@ -122,7 +129,7 @@ class ReaderMoves:
         if refusal is not None:
             done(refusal)
         elif not re.match(READER_NAME, move.name):
-            done(BadRequest(_NAMES.format(move.name)))
+            done(BadRequest(READER_NAMES.format(move.name)))
         elif len(self._queue) >= MOST_WAITING:
             full = f"{MOST_WAITING} moves of readers wait to be written"
             done(Overloaded(full, retry_after_ms=RETRY_FULL_MS))
@@ -131,13 +138,13 @@ class ReaderMoves:
 
     def discard(self, owner: object) -> None:
         self._queue = [waiting for waiting in self._queue if waiting.owner is not owner]
-        self._refused = [each for each in self._refused if each[1].waiting.owner is not owner]
+        self._judged = [each for each in self._judged if each[1].waiting.owner is not owner]
 
     def lose(self, refusal: LedgerError) -> None:
         """This member leads no more."""
         queue, written = self._queue, self._written
-        queue += [refused.waiting for _, refused in self._refused]
-        self._queue, self._written, self._refused = [], [], []
+        queue += [judged.waiting for _, judged in self._judged]
+        self._queue, self._written, self._judged = [], [], []
         for waiting in queue:
             waiting.done(refusal)
         for entry in written:
@@ -149,9 +156,9 @@ class ReaderMoves:
         while self._written and self._written[0].entry.index <= index:
             for done, stand in self._written.pop(0).answers:
                 done(stand)
-        refused, self._refused = self._refused, []
-        for at, each in refused:
-            self._refuse_once_committed(each, at, index)
+        judged, self._judged = self._judged, []
+        for at, each in judged:
+            self._answer_once_committed(each, at, index)
 
     def next_wakeup_ms(self) -> float:
         return self._next_ms if self._queue else NEVER
@@ -167,61 +174,70 @@ class ReaderMoves:
                 waiting.done(error)
             return
         self._next_ms = now_ms + JOIN_MS
-        said, answers, refused = self._judge(state)
+        said, answers, judged = self._judge(state)
         if said:
             try:
                 entry = self._propose(ReaderPositions(tuple(said)))
             except LedgerError as error:
-                for done in [done for done, _ in answers] + [each.waiting.done for each in refused]:
+                for done in [done for done, _ in answers] + [each.waiting.done for each in judged]:
                     done(error)
                 return
+            answers = [(done, stand._replace(last_index=entry.index)) for done, stand in answers]
             self._written.append(_Written(entry, answers))
-        for each in refused:
+        for each in judged:
             confirmed = partial(self._confirmed, each, self._store.end.index)
             self._confirm(confirmed, each.waiting.owner)
 
-    def _confirmed(self, refused: _Refused, index: int, refusal: LedgerError | None) -> None:
+    def _confirmed(self, judged: _Judged, index: int, refusal: LedgerError | None) -> None:
         if refusal is not None:
-            refused.waiting.done(refusal)
+            judged.waiting.done(refusal)
         else:
-            self._refuse_once_committed(refused, index, self._log_state.committed_index)
+            self._answer_once_committed(judged, index, self._log_state.committed_index)
 
-    def _refuse_once_committed(self, refused: _Refused, index: int, committed_index: int) -> None:
+    def _answer_once_committed(self, judged: _Judged, index: int, committed_index: int) -> None:
         if index <= committed_index:
-            refused.waiting.done(refused.error)
+            judged.waiting.done(judged.outcome)
         else:
-            self._refused.append((index, refused))
+            self._judged.append((index, judged))
 
     def _judge(self, state: LogState) -> _Said:
         """As much of the queue as one entry takes."""
         said: list[ReaderPosition] = []
         answers = []
-        refused: list[_Refused] = []
+        judged: list[_Judged] = []
+        named: set[str] = set()
         taken = 0
         for waiting in self._queue:
             if len(said) == MOST_IN_A_BODY:
                 break
             taken += 1
+            move = waiting.move
             try:
-                position = self._judged(state, waiting.move)
+                position = self._judged_by(state, move)
             except LedgerError as error:
-                refused.append(_Refused(waiting, error))
+                judged.append(_Judged(waiting, error))
                 continue
-            state = _behind(state, self._store.end.index + 1, position)
-            stand = ReaderStand(position.position, position.hold)
-            reader = state.reader(position.name)
-            if reader is not None:
-                stand = ReaderStand(reader.position, reader.hold)
-            answers.append((waiting.done, stand))
-            if said and _takes_the_place_of(position, said[-1]):
-                said[-1] = position
+            old = state.reader(move.name)
+            if position is not None:
+                named.add(move.name)
+                state = _behind(state, self._store.end.index + 1, position)
+                if said and _takes_the_place_of(position, said[-1]):
+                    said[-1] = position
+                else:
+                    said.append(position)
+                old = state.reader(move.name) or old
+            stand = ReaderStand(0, Hold.NONE)
+            if old is not None:
+                stand = ReaderStand(old.position, old.hold, old.last_index)
+            if move.name in named:
+                answers.append((waiting.done, stand))
             else:
-                said.append(position)
+                judged.append(_Judged(waiting, stand))
         del self._queue[:taken]
-        return _Said(said, answers, refused)
+        return _Said(said, answers, judged)
 
-    def _judged(self, state: LogState, move: ReaderMove) -> ReaderPosition:
-        """What is written of it. Raises why not."""
+    def _judged_by(self, state: LogState, move: ReaderMove) -> ReaderPosition | None:
+        """What is written of it; None: it changes nothing. Raises why not."""
         old = state.reader(move.name)
         if old is None and not move.opens:
             raise UnknownReader(f"no reader {move.name} is known here: it was never made, or was ended")
@@ -237,11 +253,13 @@ class ReaderMoves:
         hold = move.hold
         if hold is None:
             hold = old.hold if old is not None else Hold.NONE
-        is_seek = old is not None and move.seeks_from is not None
+        is_seek = old is not None and move.seeks_from is not None and position != old.position
         if (hold is not Hold.NONE or is_seek) and position < first_kept:
             self._refuse(move, position, first_kept, "may be deleted by now: seek to a later one")
         if position > self._store.end.index + 1:
             self._refuse(move, position, first_kept, "lies behind the end of the log")
+        if old is not None and (position, hold) == (old.position, old.hold):
+            return None
         return ReaderPosition(move.name, position, hold, move.seeks_from if is_seek else None)
 
     def _position_of(self, move: ReaderMove, old: Reader | None, first_kept: int) -> int:
@@ -251,10 +269,18 @@ class ReaderMoves:
             return old.position
         if move.seeks_from is None:
             return max(old.position, move.position)
-        if old.position not in (move.seeks_from, move.position):
+        if old.position == move.position:
+            return old.position
+        if old.position != move.seeks_from:
             raise ReaderMoved(
                 f"reader {move.name} stands at {old.position}, not at {move.seeks_from}: nothing was"
                 " changed; look where it stands, and seek from there"
+            )
+        if move.last_index not in (None, old.last_index):
+            # It has left that place and come back: this may be a late copy of what it did before.
+            raise ReaderMoved(
+                f"reader {move.name} stands at {old.position} since entry {old.last_index}, not since"
+                f" entry {move.last_index}: nothing was changed; look where it stands, and seek again"
             )
         return move.position
 
@@ -265,9 +291,6 @@ class ReaderMoves:
             ledger_begin_index=first_kept,
             committed_index=self._log_state.committed_index,
         )
-
-
-_NAMES = "the name of a reader has 1 to 64 letters, digits, dots, dashes and underscores, unlike {!r}"
 
 
 def _takes_the_place_of(position: ReaderPosition, before: ReaderPosition) -> bool:

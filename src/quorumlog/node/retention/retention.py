@@ -20,9 +20,10 @@ from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role
 from quorumlog.entry import EntryId, Replica
 from quorumlog.errors import DiskFull, LeaderNotReady, LedgerError, StoreFailure
-from quorumlog.log_state.control_entries import ControlBody, Keep
+from quorumlog.log_state.control_entries import ControlBody, Keep, TimeMark
 from quorumlog.log_state.log_state import LogState, LostRange, decode_state
 from quorumlog.node.ports import Host
+from quorumlog.node.retention.border_times import KnownBorder, with_times
 from quorumlog.node.retention.segments_kept import (
     HOUR_MS,
     Border,
@@ -35,14 +36,15 @@ from quorumlog.node.retention.segments_kept import (
     kept_segments,
 )
 from quorumlog.node.writing.log_state_keeper import LogStateKeeper
+from quorumlog.store.begin.marked_log import mark_of
 from quorumlog.store.directory.member_directory import MemberDirectory
-from quorumlog.store.ledger_store import LogPoint, LogStart
+from quorumlog.store.ledger_store import LogStart
 
 LOOK_INTERVAL_MS = 1000
 
 
 class _Look(NamedTuple):
-    borders: tuple[tuple[LogPoint, Border], ...]
+    borders: tuple[KnownBorder, ...]
     truncations: int
     used_ratio: float
     start: LogStart | None
@@ -76,19 +78,26 @@ class Member(Protocol):
 
 class Retention:
     def __init__(
-        self, member: Member, host: Host, now_ms: float, snapshot_bound: Callable[[], int | None]
+        self,
+        member: Member,
+        host: Host,
+        now_ms: float,
+        snapshot_bound: Callable[[], int | None],
+        due_mark: Callable[[float], TimeMark | None],
     ) -> None:
-        """`snapshot_bound`: as of `StateMachineCaller`."""
+        """`snapshot_bound`: as of `StateMachineCaller`; `due_mark`: as of `TimeMarks`."""
         self._member = member
         self._store = member.directory.store
         self._raft = member.raft
         self._log_state = member.log_state
         self._host = host
         self._snapshot_bound = snapshot_bound
+        self._due_mark = due_mark
+        self._now_ms = now_ms
         self._next_look_ms = now_ms + LOOK_INTERVAL_MS
         self._is_looking = False
-        self._known: tuple[tuple[LogPoint, Border], ...] = ()
-        """Borders whose states are saved, as of the newest look."""
+        self._known: tuple[KnownBorder, ...] = ()
+        """As of the newest look."""
         self._known_truncations = -1
         self.problem = ""
         """Why nothing goes although it may, in a sentence."""
@@ -116,6 +125,7 @@ class Retention:
         return self._next_look_ms if self._is_wanted and not self._is_looking else math.inf
 
     def tick(self, now_ms: float) -> None:
+        self._now_ms = now_ms
         self._tell_of_losses()
         if self._raft.role is Role.LEADER and self._member.config.storage.deletes:
             self._installed.update(dict.fromkeys(self._raft.replication.installing))
@@ -123,29 +133,36 @@ class Retention:
             return
         self._next_look_ms = now_ms + LOOK_INTERVAL_MS
         self._is_looking = True
-        keep_from, last_index = self._droppable_below(), self._last_border_index()
-        self._host.read_later(lambda: self._look(keep_from, last_index), self._looked)
+        self._host.read_later(self._look(), self._looked)
 
     def _last_border_index(self) -> int:
         """Of the entry before a border at which this log may begin: what follows is on this disk."""
         return min(self._member.durable_committed_index, self._store.durable.index - 1)
 
-    def _look(self, keep_from: int, last_index: int) -> _Look:
-        """Beside the loop. Raises StoreFailure."""
-        borders, truncations = self._store.borders, self._store.truncations
-        known = list(self._known) if truncations == self._known_truncations else []
-        for point in borders.above(known[-1][0].index if known else -1):
-            if point.index > last_index:
-                break
-            start = borders.saved_at(point)
-            if start is None:
-                continue  # not yet, or damage has kept it from being saved
-            state = decode_state(start.record)
-            time_ms = state.time_ms if isinstance(state, LogState) else None
-            known.append((point, Border(point.index + 1, point.position, time_ms)))
-        below = [point for point, border in known if border.first_index <= keep_from]
-        start = borders.saved_at(below[-1]) if below else None
-        return _Look(tuple(known), truncations, self._member.directory.used_ratio(), start)
+    def _look(self) -> Callable[[], _Look]:
+        """What to do beside the loop. It raises StoreFailure."""
+        keep_from, last_index = self._droppable_below(), self._last_border_index()
+        state = self._log_state.committed
+        newest = None if state is None else mark_of(state)
+
+        def look() -> _Look:
+            borders, truncations = self._store.borders, self._store.truncations
+            known = list(self._known) if truncations == self._known_truncations else []
+            for point in borders.above(known[-1].point.index if known else -1):
+                if point.index > last_index:
+                    break
+                start = borders.saved_at(point)
+                if start is None:
+                    continue  # not yet, or damage has kept it from being saved
+                state = decode_state(start.record)
+                mark = mark_of(state) if isinstance(state, LogState) else None
+                known.append(KnownBorder(point, Border(point.index + 1, point.position, None), mark))
+            below = [each.point for each in known if each.border.first_index <= keep_from]
+            start = borders.saved_at(below[-1]) if below else None
+            timed = with_times(self._store, known, newest)
+            return _Look(timed, truncations, self._member.directory.used_ratio(), start)
+
+        return look
 
     def _looked(self, look: _Look | StoreFailure | LedgerError) -> None:
         self._is_looking = False
@@ -157,18 +174,19 @@ class Retention:
         if look.start is not None:
             self._drop(look.start)
         elif self._member.config.storage.deletes and self._raft.role is Role.LEADER:
-            self._keep(look)
+            is_marked = self._mark(look)
+            if not is_marked:
+                self._keep(look)
 
     def explain(self, done: Callable[[WhyKept | LedgerError], None]) -> None:
         """`done` gets what keeps each segment, by what this member knows as the leader, or a refusal."""
-        keep_from, last_index = self._droppable_below(), self._last_border_index()
 
         def looked(look: _Look | StoreFailure | LedgerError) -> None:
             if isinstance(look, StoreFailure):
                 raise look
             done(look if isinstance(look, LedgerError) else self._explained(look))
 
-        self._host.read_later(lambda: self._look(keep_from, last_index), looked)
+        self._host.read_later(self._look(), looked)
 
     def _explained(self, look: _Look) -> WhyKept | LedgerError:
         if look.truncations != self._store.truncations:
@@ -188,6 +206,22 @@ class Retention:
         return WhyKept(tuple(segments), committed.keep_from_index, look.used_ratio)
 
     # ---------------------------------------------------------------- the leader
+
+    def _mark(self, look: _Look) -> bool:
+        """A segment that is full gets its time even where nobody appends any more."""
+        config = self._member.config
+        if not (look.borders and config.time_marks and config.storage.file_reserved_hours):
+            return False
+        border = look.borders[-1].border
+        try:
+            state = self._log_state.appended_state()
+            is_marked = border.time_ms is not None or state.time_index >= border.first_index
+            mark = None if is_marked else self._due_mark(self._now_ms)
+            if mark is not None:
+                self._member.propose_control(mark)
+        except LedgerError:
+            return False
+        return mark is not None
 
     def _keep(self, look: _Look) -> None:
         try:
@@ -218,7 +252,7 @@ class Retention:
             begin.position,
             end.index + 1,
             end.position,
-            tuple(border for _, border in look.borders),
+            tuple(each.border for each in look.borders),
         )
 
     def _policy(self, used_ratio: float, clock_ms: int) -> Policy:
@@ -236,6 +270,7 @@ class Retention:
             # A disk that refuses appends has to be made emptier in any case.
             and used_ratio > min(storage.disk_space_ratio_to_force_clean, storage.disk_full_ratio),
             follower_budget_bytes=self._member.config.retention_follower_budget_bytes,
+            compacts=storage.compact_behind_snapshots,
         )
 
     def _followers(self) -> list[Follower]:

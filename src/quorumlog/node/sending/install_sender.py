@@ -1,5 +1,8 @@
 """InstallSender: the start of this log, for members whose logs end before it begins.
 
+Each piece names the snapshots of this member's machines, which the receiver asks for by itself
+(`SnapshotSender`): it takes over the start once it has them.
+
 It goes in pieces on the data connection, one at a time to each member and at the pace of pushes from
 files (CatchUpPace). The receiver names where to go on, whatever connection brought what it has; once it
 has all it begins anew on the log that it got, and is compared again when it is back.
@@ -7,13 +10,14 @@ has all it begins anew on the log that it got, and is compared again when it is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from quorumlog.config import ConsensusConfig
 from quorumlog.consensus.messages import InstallRequest, InstallResponse, InstallResult
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Envelope
-from quorumlog.entry import EntryId, Replica
+from quorumlog.entry import EntryId, Replica, SnapshotId
 from quorumlog.log_state.log_state import EMPTY
 from quorumlog.node.ports import Host
 from quorumlog.node.sending.catch_up_pace import CatchUpPace
@@ -46,7 +50,9 @@ class InstallSender:
         store: LedgerStore,
         host: Host,
         pace: CatchUpPace,
+        snapshots: Callable[[int], tuple[SnapshotId, ...]],
     ) -> None:
+        """`snapshots`: those of each machine of this member that hold what lies up to an index."""
         self._replica = replica
         self._resend_ms = float(config.push_resend_ms)
         self._piece_bytes = min(max(config.push_limit_bytes, LEAST_PIECE_BYTES), MOST_PIECE_BYTES)
@@ -54,6 +60,7 @@ class InstallSender:
         self._store = store
         self._host = host
         self._pace = pace
+        self._snapshots = snapshots
         self._installations: dict[Replica, _Installation] = {}
 
     def tick(self, now_ms: float) -> None:
@@ -90,6 +97,7 @@ class InstallSender:
             total_bytes=total_bytes,
             data=data,
             last=offset + len(data) == total_bytes,
+            snapshots=self._snapshots(installation.begin.index),
         )
         self._pace.spend(replica, len(data))
         self._host.send(Envelope(replica, message))

@@ -110,11 +110,12 @@ class BatchFormer:
                 f"{config.member_id} knows no leader of group {config.group}{reason}",
                 retry_after_ms=20,
             )
-        address = next((str(m) for m in config.members if m.member_id == leader.member_id), None)
+        configured = {member.member_id: str(member) for member in config.members}
+        named = {**configured, **dict(self._raft.status().membership.addresses)}
         return NotLeader(
             f"{config.member_id} does not lead; {leader.member_id} does",
             leader_id=leader.member_id,
-            leader_address=address,
+            leader_address=named.get(leader.member_id),
         )
 
     def may_form(self, now_ms: float) -> bool:
@@ -202,7 +203,10 @@ class BatchFormer:
         if self._raft.role is not Role.LEADER:
             raise self.not_leader()
         kind = kind_of(body)
-        self._writer.log_state.admit_own(kind)
+        leaving = {each.member_id for each in body.old} if isinstance(body, Membership) else set()
+        if isinstance(body, Membership):
+            leaving -= {each.member_id for each in (*body.new, *body.learners)}
+        self._writer.log_state.admit_own(kind, leaving)
         batch = EntryBatch.control(kind, encode_body(body))
         positions = self._store.plan(
             batch.sizes, control=batch.may_use_reserve, sparing=not batch.is_small_control

@@ -15,7 +15,7 @@ cannot read.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
 from quorumlog.batch import EntryBatch
@@ -112,20 +112,23 @@ class LogStateKeeper:
         state = None if self.states is None else self.states.committed
         return state if isinstance(state, LogState) else None
 
-    def admit_own(self, kind: EntryKind) -> None:
-        """This leader is about to write such an entry. Raises LeaderNotReady, BadRequest while not every
-        member knows the kind, DiskFull."""
+    def admit_own(self, kind: EntryKind, leaving: Collection[str] = ()) -> None:
+        """This leader is about to write such an entry. `leaving`: ids of members that it removes, and
+        who need not know it: one that is lost for good must not keep everybody from removing it. Raises
+        LeaderNotReady, BadRequest while not every member knows the kind, DiskFull."""
         if not self._is_known:
             raise LeaderNotReady(self.problem, retry_after_ms=RETRY_MS)
-        level = self._host.known_level()
-        if self.states is not None and isinstance(self.states.appended, LogState):
-            # Whoever cannot read such entries cannot read this log any more.
-            level = max(level, self.states.appended.level)
-        if level < LEVELS[kind]:
-            raise BadRequest(
-                f"{kind.name} entries need level {LEVELS[kind]} of the log's format; not every member is"
-                f" known to have it (the lowest that was named is {level})"
-            )
+        state = None if self.states is None else self.states.appended
+        # Whoever cannot read entries of the state's level cannot read this log any more.
+        if not isinstance(state, LogState) or state.level < LEVELS[kind]:
+            below = [each for each in self._host.members_below(LEVELS[kind]) if each not in leaving]
+            if below:
+                raise BadRequest(
+                    f"{kind.name} entries need level {LEVELS[kind]} of the log's format, and"
+                    f" {', '.join(below)} has not told this leader's process that it knows it:"
+                    " start it with this release, or remove it if it is lost"
+                    f" (quorumlog member remove {below[0]})"
+                )
         self._directory.allow_control_entries()
 
     # ---------------------------------------------------------------- what happens to the log

@@ -51,7 +51,10 @@ class ReaderRequests:
                 self._refuse(driver, request.request_id, outcome)
                 return
             response = MoveReaderResponse(
-                request_id=request.request_id, position=outcome.position, hold=outcome.hold
+                request_id=request.request_id,
+                position=outcome.position,
+                hold=outcome.hold,
+                last_index=outcome.last_index,
             )
             self._connection.send(driver.config.group, response)
 
@@ -73,14 +76,15 @@ class ReaderRequests:
                 self._refuse(driver, request.request_id, error)
                 return
             committed_index = driver.node.committed_index
+            positions = [reader.position for reader in state.readers]
             lags_ms: list[int] = []
 
-            def answer() -> None:
+            def answer(lags: list[int]) -> None:
                 response = ReadersResponse(
                     request_id=request.request_id,
                     committed_index=committed_index,
                     keep_from_index=state.keep_from_index,
-                    readers=tuple(map(_info_of, state.readers, lags_ms, repeat(state))),
+                    readers=tuple(map(_info_of, state.readers, lags, lags_ms, repeat(state))),
                 )
                 self._connection.send(driver.config.group, response)
 
@@ -93,13 +97,13 @@ class ReaderRequests:
 
             def look() -> None:
                 """One reader after the other: they share the thread that reads for everybody."""
-                while len(lags_ms) < len(state.readers):
-                    position = state.readers[len(lags_ms)].position
+                while len(lags_ms) < len(positions):
+                    position = positions[len(lags_ms)]
                     if position <= committed_index:
                         driver.node.marks.at_index(position, next_lag)
                         return
                     lags_ms.append(0)
-                answer()
+                driver.node.lags.count(positions, committed_index + 1, answer)
 
             look()
 
@@ -135,14 +139,15 @@ class ReaderRequests:
             driver.node.retention.explain(explained)
 
 
-def _info_of(reader: Reader, lag_ms: int, state: LogState) -> ReaderInfo:
+def _info_of(reader: Reader, lag_entries: int, lag_ms: int, state: LogState) -> ReaderInfo:
     lost = [each for each in state.lost_ranges if each.name == reader.name]
     return ReaderInfo(
         name=reader.name,
         position=reader.position,
         hold=reader.hold,
         last_index=reader.last_index,
-        lag_ms=lag_ms,
+        lag_ms=lag_ms if lag_entries else 0,
+        lag_entries=lag_entries,
         lost_ranges=tuple((each.first_index, each.stop_index) for each in lost),
     )
 
@@ -161,4 +166,5 @@ def _move_of(request: MoveReaderRequest) -> ReaderMove:
         request.seeks_from,
         request.ends,
         request.opens,
+        request.last_index,
     )

@@ -20,7 +20,7 @@ class SameMachines(Checker):
 
     def turned(self, member: CheckedMember) -> None:
         node = member.node
-        for name, applied, machine in node.machines.at_rest():
+        for name, applied, runner in node.machines.at_rest():
             if self._seen.get((member.replica, name)) == applied.index:
                 continue
             self._seen[member.replica, name] = applied.index
@@ -31,7 +31,7 @@ class SameMachines(Checker):
                     f" entries up to {durable_index} only"
                 )
             writer = DigestWriter()
-            machine.save(writer)
+            runner.write_to(writer)
             key = name, applied.index, applied.term
             known, first = self._digests.setdefault(key, (writer.digest, member.replica))
             if known != writer.digest:

@@ -211,10 +211,14 @@ class SimNetwork:
             self._levels[acceptor.member_id, acceptor.process, dialler.member_id] = said
         return ""
 
-    def level_known_to(self, member: SimMember) -> int:
-        """See `Host.known_level`."""
-        ways = [(member.member_id, member.process, other) for other in list(member.ends)]
-        return min(member.level, min((self._levels.get(way, 0) for way in ways), default=member.level))
+    def members_below(self, level: int, member: SimMember) -> list[str]:
+        """See `Host.members_below`."""
+        heard = {
+            other: self._levels.get((member.member_id, member.process, other), 0)
+            for other in sorted(member.ends)
+        }
+        heard[member.member_id] = member.level
+        return [other for other, said in heard.items() if said < level]
 
     # ---------------------------------------------------------------- messages
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from quorumlog.errors import NotLeader
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 EVERY_MS = 400.0
 PATIENCE_MS = 3_000.0
+COPIES = 0.3
+"""So many seeks arrive once more, so much later."""
+COPY_MS = (500.0, 4_000.0)
 
 
 class SimReader:
@@ -26,6 +30,8 @@ class SimReader:
         self._target = self._random.choice(cluster.members).member_id
         self._position: int | None = None
         """As it was told; None: whoever takes over has to ask."""
+        self._last_index = -1
+        """Of the entry that named it last, as it was told with the position."""
 
     def work(self) -> None:
         cluster = self._cluster
@@ -54,7 +60,8 @@ class SimReader:
         if what < 0.2:
             return ReaderMove(name, ends=True)
         if what < 0.3:
-            return ReaderMove(name, max(0, at - draw.randint(0, 20)), seeks_from=at)
+            back = max(0, at - draw.randint(0, 20))
+            return ReaderMove(name, back, seeks_from=at, last_index=self._last_index)
         return ReaderMove(name, at + draw.randint(0, 15))
 
     def ask(self, move: ReaderMove) -> ClientMove:
@@ -73,7 +80,17 @@ class SimReader:
             cluster.at(self._random.uniform(0.05, 2.0), lambda: self._answered(asked, outcome))
 
         cluster.at(self._random.uniform(0.05, 2.0), arrive)
+        if move.seeks_from is not None and self._random.random() < COPIES:
+            # A proxy has kept it: it arrives once more, and nobody waits for what comes of it.
+            cluster.at(self._random.uniform(*COPY_MS), partial(self.copy, move))
         return asked
+
+    def copy(self, move: ReaderMove) -> None:
+        """It arrives once more, at whoever is believed to lead by then."""
+        member = self._cluster.member(self._target)
+        if member.is_up:
+            self._cluster.trace.count("reader: a late copy of a seek")
+            member.enter(lambda: member.node.readers.move(move, lambda outcome: None))
 
     def _answered(self, asked: ClientMove, outcome: MoveOutcome) -> None:
         cluster = self._cluster
@@ -82,5 +99,7 @@ class SimReader:
         cluster.trace.note(cluster.now_ms, self.name, what, lambda: str(outcome))
         cluster.trace.count(f"reader: {type(outcome).__name__}")
         is_known = isinstance(outcome, ReaderStand) and not asked.move.ends
-        self._position = outcome.position if is_known and isinstance(outcome, ReaderStand) else None
+        self._position = None
+        if is_known and isinstance(outcome, ReaderStand):
+            self._position, self._last_index = outcome.position, outcome.last_index
         cluster.told("reader_moved", asked)

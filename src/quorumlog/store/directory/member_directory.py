@@ -3,7 +3,7 @@
 A data directory, not a name, is what voted and acknowledged. So a directory that forgot its term and
 vote, or what it has on disk, must not speak for its old self: it draws a new directory id, synced before
 anything else is made again, and its member is a new one that the others feed. Nobody could feed a group
-of one, which therefore refuses to start and names the command (directory_recovery.py).
+of one, which therefore refuses to start and names the command (recovered_directory.py).
 """
 
 from __future__ import annotations
@@ -20,33 +20,34 @@ from quorumlog.config import GroupConfig, StoreConfig
 from quorumlog.entry import Durability, HardState
 from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
 from quorumlog.store.directory.foreign_files import LOCK_NAME, refuse_foreign
+from quorumlog.store.directory.made_again import (
+    check_start,
+    forgotten_files,
+    open_or_make_durable,
+    open_or_make_hard_state,
+    rename_earlier,
+)
 from quorumlog.store.directory.opened_directory import MemberDirectory
 from quorumlog.store.directory.proven_commit import proven_commit
+from quorumlog.store.directory.recovered_directory import finish_recovery
 from quorumlog.store.disk import Disk, DiskLock, reason_of, refusal
 from quorumlog.store.file_ledger_store import FileLedgerStore
 from quorumlog.store.files.checkpoint_file import CHECKPOINT_NAME
-from quorumlog.store.files.damaged_ranges import DAMAGED_NAME, EARLIER_DAMAGED_NAME
-from quorumlog.store.files.durable_file import DURABLE_NAME, DurableFile
+from quorumlog.store.files.durable_file import DurableFile
 from quorumlog.store.files.hard_state_file import (
     CURRTERM_NAME,
     HARD_STATE_NAME,
     HardStateFile,
-    read_currterm,
 )
 from quorumlog.store.files.member_file import (
     MEMBER_NAME,
-    VERSION_WITH_START,
     MemberRecord,
     load_member,
     save_member,
 )
 from quorumlog.store.files.replaced_file import read_readable
-from quorumlog.store.files.slot_file import SLOT_BYTES
-from quorumlog.store.files.start_file import START_NAME
 from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME
 from quorumlog.store.memory_disk import MemoryDisk
-from quorumlog.store.repair.set_aside import EARLIER_SET_ASIDE_NAME, SET_ASIDE_NAME, SetAside
-from quorumlog.store.repair.survey_files import lacks_start
 
 __all__ = ["MemberDirectory", "open_directory_of", "open_member_directory"]
 
@@ -120,11 +121,13 @@ def open_member_directory(
                 renewed = "the directory was empty"
             else:
                 _check_record(path, record, group, member_id, config)
+                if record.recovery is not None:
+                    record = finish_recovery(disk, path, record)
                 renewed = ", ".join(forgotten_files(disk, path))
                 if renewed and group_size == 1:
                     raise DirectoryDamaged(
                         f"{renewed}. In a group of one no other member can replace what is lost; to go"
-                        f" on with what the log holds, run: quorumlog recover {path}",
+                        f" on with what the log holds, run: quorumlog recover --unsafe {path}",
                         path=path,
                         position=0,
                     )
@@ -248,21 +251,6 @@ def _check_record(
         )
 
 
-def forgotten_files(disk: Disk, path: str) -> list[str]:
-    """Which of the files that hold promises are lost, as sentences; empty if none is."""
-    lost = []
-    for name, opened in ((HARD_STATE_NAME, HardStateFile.open), (DURABLE_NAME, DurableFile.open)):
-        try:
-            file = opened(disk, path)
-        except FileNotFoundError:
-            lost.append(f"{path}/{name} is missing")
-            continue
-        if file.load() is None:
-            lost.append(f"{path}/{name} is unreadable (no good slot at position 0 or {SLOT_BYTES})")
-        file.close()
-    return lost
-
-
 def _renew(disk: Disk, path: str, record: MemberRecord, directory_id: str) -> MemberRecord:
     """The new id is on disk before any file is made again: otherwise a crash in between would leave
     a directory that looks whole and speaks for its old self."""
@@ -270,75 +258,6 @@ def _renew(disk: Disk, path: str, record: MemberRecord, directory_id: str) -> Me
     renewed = msgspec.structs.replace(record, directory_id=directory_id, formation=formation)
     save_member(disk, path, renewed)
     return renewed
-
-
-def rename_earlier(disk: Disk, path: str, config: StoreConfig) -> None:
-    """Give what an earlier release has written the names of this one; on disk when this returns. A file
-    `healing` takes the place of `damaged` (damaged_ranges.py); a folder `quarantine` beside `set-aside`
-    is kept in there."""
-    names = set(disk.list(path))
-    earlier = {EARLIER_DAMAGED_NAME, EARLIER_SET_ASIDE_NAME} & names
-    if EARLIER_DAMAGED_NAME in earlier:
-        disk.rename(f"{path}/{EARLIER_DAMAGED_NAME}", f"{path}/{DAMAGED_NAME}")
-    if {EARLIER_SET_ASIDE_NAME, SET_ASIDE_NAME} <= names:
-        SetAside(disk, path, config).take(f"{path}/{EARLIER_SET_ASIDE_NAME}", EARLIER_SET_ASIDE_NAME)
-    elif EARLIER_SET_ASIDE_NAME in earlier:
-        disk.rename(f"{path}/{EARLIER_SET_ASIDE_NAME}", f"{path}/{SET_ASIDE_NAME}")
-    if earlier:
-        disk.sync_directory(path)
-
-
-def check_start(disk: Disk, path: str, record: MemberRecord) -> MemberRecord:
-    """The record as it has to be. Raises DirectoryDamaged if the log has lost its first entries and
-    nothing tells which."""
-    has_start = disk.exists(f"{path}/{START_NAME}")
-    if has_start and record.version < VERSION_WITH_START:
-        # A copy of the file was put back that is older than the start.
-        record = msgspec.structs.replace(record, version=VERSION_WITH_START)
-        save_member(disk, path, record)
-    if lacks_start(disk, path, record):
-        raise DirectoryDamaged(
-            f"{path}/{START_NAME} is missing, and with it where the log begins, whose first entries are"
-            " gone (position 0). Put back a copy of this file, or move the whole directory away: the"
-            " member then starts as a new one and is fed by the others",
-            path=f"{path}/{START_NAME}",
-            position=0,
-        )
-    return record
-
-
-def open_or_make_durable(disk: Disk, path: str) -> DurableFile:
-    """A point that cannot be read starts again at the origin: then the whole log is verified."""
-    try:
-        file = DurableFile.open(disk, path)
-    except FileNotFoundError:
-        pass
-    else:
-        if file.load() is not None:
-            return file
-        file.close()
-    file = DurableFile.create(disk, path)
-    disk.sync_directory(path)
-    return file
-
-
-def open_or_make_hard_state(disk: Disk, path: str, least_term: int) -> HardStateFile:
-    """State that cannot be read starts again without a vote, at `least_term` or what `currterm` says."""
-    try:
-        file = HardStateFile.open(disk, path)
-    except FileNotFoundError:
-        pass
-    else:
-        state = file.load()
-        if state is not None:
-            # After a crash the slots may be in the page cache only.
-            file.save(state)
-            return file
-        file.close()
-    java = read_currterm(disk, path)
-    file = HardStateFile.create(disk, path, HardState(max(least_term, java.term if java else 0), None))
-    disk.sync_directory(path)
-    return file
 
 
 def _open_recovered(

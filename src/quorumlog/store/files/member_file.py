@@ -7,8 +7,9 @@ first:
 The file is written last when a directory is made, so a directory without it was never used. It changes
 as the group forms, when the directory gets a new id because it forgot what it had promised, and before
 the log gets its first entry of a kind above NOOP (version 2) or loses its first entries (version 3): the
-same record of a directory that may hold such entries, and a file `start`. A release that does not know
-them refuses it by the number, and so takes nothing of it for damage.
+same record of a directory that may hold such entries, and a file `start`. Version 4 lasts while the
+directory is made the only voter of a new cluster (directory/recovered_directory.py). A release that does
+not know them refuses it by the number, and so takes nothing of it for damage.
 """
 
 from __future__ import annotations
@@ -22,9 +23,22 @@ from quorumlog.store.disk import Disk, is_no_damage, reason_of, refusal
 from quorumlog.store.files.replaced_file import read_file, replace_file
 
 MEMBER_NAME = "member"
-MEMBER_VERSION = 3
+MEMBER_VERSION = 4
 """The newest that this software knows."""
-VERSION_WITH_CONTROL_ENTRIES, VERSION_WITH_START = 2, 3
+VERSION_WITH_CONTROL_ENTRIES, VERSION_WITH_START, VERSION_WITH_RECOVERY = 2, 3, 4
+
+
+class Recovery(msgspec.Struct, frozen=True):
+    """What the log of a directory gets that becomes the only voter of a new cluster: two entries behind
+    `end_index`, a no-op and who votes."""
+
+    end_index: int
+    end_term: int
+    end_chain: int
+    term: int
+    """Of the two entries, and of the hard state."""
+    membership: bytes
+    """The body of the second one."""
 
 
 class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +53,10 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Entries carry both digests; a 0 where a digest belongs is damage."""
     formation: Formation = Formation()
     version: int = 1
-    """2: the log may hold entries of kinds above NOOP; 3: it may also begin behind a `start`."""
+    """2: the log may hold entries of kinds above NOOP; 3: it may also begin behind a `start`;
+    4: it is being recovered."""
+    recovery: Recovery | None = None
+    """What the next start has to carry out before anything else."""
 
 
 class _Stored(msgspec.Struct):
@@ -57,11 +74,16 @@ class _Stored(msgspec.Struct):
     cluster_id: str
     pending_id: str = ""
     """Earlier releases do not write it."""
+    recovery: Recovery | msgspec.UnsetType = msgspec.UNSET
 
 
 def encode_member(record: MemberRecord) -> bytes:
-    *own, formation, version = msgspec.structs.astuple(record)
-    line = msgspec.json.encode(_Stored(version, *own, *formation))
+    *own, formation, version, recovery = msgspec.structs.astuple(record)
+    assert (recovery is not None) == (version == VERSION_WITH_RECOVERY), record
+    stored = _Stored(version, *own, *formation)
+    if recovery is not None:
+        stored.recovery = recovery
+    line = msgspec.json.encode(stored)
     return line + f"\ncrc32={crc32(line):08x}\n".encode()
 
 
@@ -75,7 +97,10 @@ def decode_member(data: bytes) -> MemberRecord:
         raise ValueError(f"its version is {stored.version}, this software knows 1 to {MEMBER_VERSION}")
     fields = msgspec.structs.asdict(stored)
     formation = Formation(*(fields.pop(name) for name in Formation._fields))
-    return MemberRecord(**fields, formation=formation)
+    recovery = fields.pop("recovery")
+    if (recovery is not msgspec.UNSET) != (stored.version == VERSION_WITH_RECOVERY):
+        raise ValueError(f"its version is {stored.version}, and what belongs to it is not there")
+    return MemberRecord(**fields, formation=formation, recovery=recovery or None)
 
 
 def load_member(disk: Disk, directory: str) -> MemberRecord | None:

@@ -1,8 +1,8 @@
 """The files `snapshots/NAME-INDEX`: the state of a state machine behind an entry of the log.
 
-    b"QLSNAP 1"
+    b"QLSNAP 1", or 2 where `kept_bytes` is not 0
     size, CRC-32 of the head (4 bytes each, big-endian), then the head:
-        MessagePack: [name, version, [index, term, chain]]
+        MessagePack: [name, version, [index, term, chain], kept_bytes]
     chunks: size (1 byte to 1 MiB), CRC-32 (4 bytes each), so many bytes
     end: eight zero bytes, then how many bytes the chunks hold (8), and their SHA-256 (32)
 
@@ -14,16 +14,19 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import msgspec
 from isal.isal_zlib import crc32
 
+from quorumlog.entry import SnapshotId
 from quorumlog.entry_header import Buffer
-from quorumlog.store.disk import Disk, DiskFile, reason_of
+from quorumlog.store.disk import Disk, DiskFile, is_no_damage, reason_of, refusal
 
 SNAPSHOTS_NAME = "snapshots"
 SNAPSHOT_MAGIC = b"QLSNAP 1"
+SNAPSHOT_MAGIC_KEPT = b"QLSNAP 2"
+"""It begins with results of sessions, which are not the machine's: an older release must not load it."""
 CHUNK_BYTES = 1 << 20
 SYNC_BYTES = 16 << 20
 """Synced so often while it is written: the log's own syncs wait for less."""
@@ -31,11 +34,17 @@ _PAIR = struct.Struct(">II")
 _TOTAL = struct.Struct(">Q")
 _DIGEST_BYTES = 32
 _MOST_HEAD_BYTES = 4096
+PART_SUFFIX = ".part"
+"""Of what has come so far of a snapshot of another member."""
 _INDEX_DIGITS = 20
 
 
 class SnapshotDamaged(ValueError):
     """It is not as it was written."""
+
+
+class SnapshotsUnavailable(Exception):
+    """This process cannot look at them just now, which says nothing of what they hold. In a sentence."""
 
 
 class SnapshotHead(msgspec.Struct, frozen=True, array_like=True):
@@ -45,6 +54,8 @@ class SnapshotHead(msgspec.Struct, frozen=True, array_like=True):
     """As which it acted."""
     point: tuple[int, int, int]
     """(index, term, chain) of the last entry whose effects it holds."""
+    kept_bytes: int = 0
+    """So many bytes come before what the machine has saved: results that are kept for sessions."""
 
     @property
     def index(self) -> int:
@@ -68,7 +79,8 @@ class SnapshotFileWriter:
         self._digest = hashlib.sha256()
         self._data_bytes = 0
         self._gathered = bytearray()
-        self._put(SNAPSHOT_MAGIC, _PAIR.pack(len(data), crc32(data)), data)
+        magic = SNAPSHOT_MAGIC_KEPT if head.kept_bytes else SNAPSHOT_MAGIC
+        self._put(magic, _PAIR.pack(len(data), crc32(data)), data)
 
     def write(self, data: Buffer) -> None:
         rest = memoryview(data).cast("B")
@@ -114,13 +126,15 @@ class SnapshotFileWriter:
 
 class SnapshotFileReader:
     """`StateMachine.load` reads from it; then `finish`. Raises SnapshotDamaged, which also stands for a
-    disk that cannot read it."""
+    disk that cannot read it; SnapshotsUnavailable where it cannot be opened for another reason."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._path = path
         try:
             self._file: DiskFile = disk.open(path, writable=False)
         except OSError as error:
+            if is_no_damage(error):
+                raise SnapshotsUnavailable(refusal(path, "opened", error)) from error
             raise SnapshotDamaged(f"{path} cannot be opened: {reason_of(error)}") from error
         self._position = 0
         self._chunk = memoryview(b"")
@@ -157,11 +171,17 @@ class SnapshotFileReader:
         while self._next_chunk():
             pass
 
+    @property
+    def id(self) -> SnapshotId:
+        """Once it was read to its end."""
+        assert self._is_ended, self._path
+        return SnapshotId(self.head.name, self.head.index, self._position, self._digest.digest())
+
     def close(self) -> None:
         self._file.close()
 
     def _read_head(self) -> SnapshotHead:
-        if self._take(len(SNAPSHOT_MAGIC)) != SNAPSHOT_MAGIC:
+        if self._take(len(SNAPSHOT_MAGIC)) not in (SNAPSHOT_MAGIC, SNAPSHOT_MAGIC_KEPT):
             raise self._damage("it is no snapshot, or one of another release")
         size_bytes, crc = _PAIR.unpack(self._take(_PAIR.size))
         data = self._take(size_bytes) if size_bytes <= _MOST_HEAD_BYTES else b""
@@ -220,11 +240,9 @@ class SnapshotFiles:
         return f"{self.folder}/{name}-{index:0{_INDEX_DIGITS}d}"
 
     def indices_of(self, name: str) -> list[int]:
-        """Of the snapshots of a machine, the newest last. Raises OSError."""
-        if not self._disk.exists(self.folder):
-            return []
+        """Of the snapshots of a machine, the newest last. Raises SnapshotsUnavailable."""
         found = []
-        for file in self._disk.list(self.folder):
+        for file in self._names():
             owner, _, digits = file.rpartition("-")
             if owner == name and len(digits) == _INDEX_DIGITS and digits.isascii() and digits.isdigit():
                 found.append(int(digits))
@@ -232,14 +250,18 @@ class SnapshotFiles:
 
     def create(self, head: SnapshotHead) -> SnapshotFileWriter:
         """Raises OSError."""
+        self.make_folder()
+        return SnapshotFileWriter(self._disk, self.path_of(head.name, head.index), head)
+
+    def make_folder(self) -> None:
+        """Its name is on disk when this returns. Raises OSError."""
         if not self._is_folder_synced:
             self._disk.make_directory(self.folder)
             self._disk.sync_directory(self._directory)
             self._is_folder_synced = True
-        return SnapshotFileWriter(self._disk, self.path_of(head.name, head.index), head)
 
     def open(self, name: str, index: int) -> SnapshotFileReader:
-        """Raises SnapshotDamaged, also if its head is that of another."""
+        """Raises SnapshotDamaged, also if its head is that of another; SnapshotsUnavailable."""
         path = self.path_of(name, index)
         reader = SnapshotFileReader(self._disk, path)
         if (reader.head.name, reader.head.index) != (name, index):
@@ -250,13 +272,61 @@ class SnapshotFiles:
     def delete(self, name: str, indices: list[int]) -> None:
         """Raises OSError."""
         for index in indices:
-            self._disk.unlink(self.path_of(name, index))
+            if self._disk.exists(self.path_of(name, index)):
+                self._disk.unlink(self.path_of(name, index))
         if indices:
             self._disk.sync_directory(self.folder)
 
-    def delete_unfinished(self, name: str) -> None:
-        """What a crash has left of a machine. Raises OSError."""
-        if self._disk.exists(self.folder):
-            for file in self._disk.list(self.folder):
-                if file.endswith(".tmp") and file.rpartition("-")[0] == name:
-                    self._disk.unlink(f"{self.folder}/{file}")
+    def delete_unfinished(self, name: str, up_to_index: int) -> None:
+        """What a crash has left of a save of this machine, and what has come of other members' snapshots
+        that are no newer than what this one has. Raises OSError, SnapshotsUnavailable."""
+        for file in self._names():
+            if file.endswith(PART_SUFFIX):
+                owner, digits = _split_part(file)
+                is_useless = owner == name and digits.isdigit() and int(digits) <= up_to_index
+            else:
+                is_useless = file.endswith(".tmp") and file.rpartition("-")[0] == name
+            if is_useless:
+                self._disk.unlink(f"{self.folder}/{file}")
+
+    # Snapshots that come from other members: `received_snapshot`.
+
+    def part_path_of(self, wanted: SnapshotId) -> str:
+        return f"{self.path_of(wanted.name, wanted.index)}-{wanted.digest.hex()[:16]}{PART_SUFFIX}"
+
+    def delete_other_parts(self, wanted: SnapshotId) -> None:
+        """Of this machine. Raises OSError, SnapshotsUnavailable."""
+        kept = self.part_path_of(wanted).rpartition("/")[2]
+        for file in self._names():
+            if file.endswith(PART_SUFFIX) and file != kept and _split_part(file)[0] == wanted.name:
+                self._disk.unlink(f"{self.folder}/{file}")
+
+    def read_piece(self, wanted: SnapshotId, offset: int, size_bytes: int) -> bytes | None:
+        """Of the very file; None: it is not there, or cannot be read."""
+        try:
+            with closing(
+                self._disk.open(self.path_of(wanted.name, wanted.index), writable=False)
+            ) as file:
+                end = file.pread(_DIGEST_BYTES + 1, wanted.total_bytes - _DIGEST_BYTES)
+                data = file.pread(size_bytes, offset)
+                file.uncache(offset, len(data))
+                return data if end == wanted.digest else None
+        except OSError:
+            return None
+
+    @property
+    def disk(self) -> Disk:
+        return self._disk
+
+    def _names(self) -> list[str]:
+        """Raises SnapshotsUnavailable."""
+        try:
+            return self._disk.list(self.folder)
+        except OSError as error:
+            raise SnapshotsUnavailable(refusal(self.folder, "read", error)) from error
+
+
+def _split_part(file: str) -> tuple[str, str]:
+    """(name of the machine, digits of the index) of `NAME-INDEX-DIGEST.part`."""
+    owner, _, digits = file.rpartition("-")[0].rpartition("-")
+    return owner, digits

@@ -102,4 +102,5 @@ def load_state(disk: Disk, directory: str, position: int) -> LogStart | None:
 def delete_states(disk: Disk, directory: str, positions: list[int]) -> None:
     """Their names are not synced. Raises OSError."""
     for position in positions:
-        disk.unlink(_path(directory, position))
+        with suppress(IsADirectoryError):  # it is no state, and the next start sets it aside
+            disk.unlink(_path(directory, position))

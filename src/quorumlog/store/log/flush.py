@@ -27,6 +27,17 @@ class DurableRecord:
             if recorded.index_synced_position > position:
                 self.file.record_both_synced(DurablePoint(recorded.point, position))
 
+    def lower(self, cut: LogPoint, flush: Flush | None) -> None:
+        """Both slots to the cut, synced, and no more for a flush that is under way. What is recorded is
+        asked of the file: a flush may have ended that was not adopted yet."""
+        with self.lock:
+            if flush is not None:
+                flush.limit(cut)
+            recorded = self._recorded()
+            if recorded.point.index >= cut.index and recorded.point != cut:
+                synced = min(recorded.index_synced_position, cut.position)
+                self.file.record_both_synced(DurablePoint(cut, synced))
+
     def bring_to_both_slots(self) -> None:
         with self.lock:
             self.file.record_both_synced(self._recorded())

@@ -202,6 +202,12 @@ class LogReader:
                 yield one
             first_index = log_range.stop_index
 
+    def kinds(self, first_index: int, stop_index: int) -> Int64Array:
+        """By the index alone, which is not checked against the entries."""
+        chunks = range(first_index, stop_index, _UNIT_CHUNK)
+        found = [self._kinds(first, min(first + _UNIT_CHUNK, stop_index)) for first in chunks]
+        return np.concatenate(found) if found else np.empty(0, np.int64)
+
     def _kinds(self, first_index: int, stop_index: int) -> Int64Array:
         truncations = self._ends.truncations
         try:

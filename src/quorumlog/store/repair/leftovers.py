@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from quorumlog.config import StoreConfig
-from quorumlog.store.disk import Disk
+from quorumlog.store.disk import Disk, is_folder
 from quorumlog.store.files.start_file import START_NAME
 from quorumlog.store.files.state_files import STATES_NAME
 from quorumlog.store.repair.set_aside import SetAside
@@ -16,11 +16,20 @@ def remove_leftovers(disk: Disk, directory: str, config: StoreConfig) -> list[st
     lines: list[str] = []
     folder = f"{directory}/{STATES_NAME}"
     left = [f"{directory}/{START_NAME}.tmp"]
+    set_aside = SetAside(disk, directory, config)
     try:
-        left += [f"{folder}/{name}" for name in disk.list(folder) if name.endswith(".tmp")]
+        names = disk.list(folder)
     except NotADirectoryError:
-        SetAside(disk, directory, config).take(folder, STATES_NAME)
+        names = []
+        set_aside.take(folder, STATES_NAME)
         lines.append(f"{folder} is no folder, set aside")
+    for name in names:
+        path = f"{folder}/{name}"
+        if is_folder(disk, path):
+            set_aside.take(path, f"{STATES_NAME}-{name}")
+            lines.append(f"{path} is a folder, set aside")
+        elif name.endswith(".tmp"):
+            left.append(path)
     for path in left:
         if disk.exists(path):
             with suppress(OSError):  # a folder, or a full disk

@@ -14,10 +14,11 @@ from typing import NamedTuple
 
 from quorumlog.config import StoreConfig
 from quorumlog.entry_header import EntryHeader
-from quorumlog.store.disk import Disk
+from quorumlog.store.disk import Disk, is_folder
 from quorumlog.store.files.durable_file import DURABLE_ORIGIN, DurablePoint, read_durable_point
 from quorumlog.store.files.member_file import VERSION_WITH_START, MemberRecord
 from quorumlog.store.files.start_file import START_NAME, unusable_start
+from quorumlog.store.files.state_files import load_state
 from quorumlog.store.ledger_store import LOG_ORIGIN, LogPoint, LogStart
 from quorumlog.store.log.segment_list import DATA_NAME, INDEX_NAME, NAME_DIGITS, segment_name
 from quorumlog.store.log.segment_scan import INDEX_UNIT_BYTES
@@ -113,7 +114,16 @@ def lacks_start(disk: Disk, directory: str, record: MemberRecord) -> bool:
     if disk.exists(f"{directory}/{begin_path(LOG_ORIGIN)}"):
         return False
     held = disk.list(f"{directory}/{DATA_NAME}")
+    if _begins_below(disk, directory, held):
+        return False
     return bool(held) or read_durable_point(disk, directory) != DURABLE_ORIGIN
+
+
+def _begins_below(disk: Disk, directory: str, held: list[str]) -> bool:
+    """The state in front of the first segment that is left goes when the log begins there: with it the
+    log had entries below, which were not deleted but lost."""
+    positions = [int(name) for name in held if len(name) == NAME_DIGITS and name.isdigit()]
+    return bool(positions) and load_state(disk, directory, min(positions)) is not None
 
 
 def survey_files(
@@ -286,12 +296,12 @@ def _survey_index(
 def _segments(
     disk: Disk, folder: str, segment_bytes: int, strangers: list[tuple[str, str]]
 ) -> list[tuple[int, str, int]]:
-    """(position, path, length) of segments; any other name is a stranger."""
+    """(position, path, length) of segments; any other name is a stranger, and so is a folder."""
     found = []
     for name in disk.list(folder):
         path = f"{folder}/{name}"
         is_segment = len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
-        if not is_segment or int(name) % segment_bytes:
+        if not is_segment or int(name) % segment_bytes or is_folder(disk, path):
             strangers.append((path, f"{folder.rpartition('/')[2]}-{name}"))
             continue
         try:

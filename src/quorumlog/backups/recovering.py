@@ -1,0 +1,109 @@
+"""What is left of a cluster that has lost its majority becomes a new one: the best log is kept, with one
+voter.
+
+It has a cluster id of its own, so that no member of the old cluster, dead or alive, talks to it; its
+directory gets a new id, so that nothing that was promised by the old one is expected of it. The other
+members join as new ones and are fed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from quorumlog.backups.folding import state_of
+from quorumlog.backups.survivors import RecoveryPlan, check_end, look_at
+from quorumlog.entry import Formation, Replica
+from quorumlog.errors import ConfigError
+from quorumlog.log_state.control_entries import Membership, encode_body
+from quorumlog.log_state.log_state import LogState
+from quorumlog.store.directory.member_directory import (
+    draw_directory_id,
+    lock_directory,
+    refusals_named,
+)
+from quorumlog.store.directory.recovered_directory import begin_recovery, finish_recovery, open_log
+from quorumlog.store.disk import Disk, OsDisk
+from quorumlog.store.files.member_file import Recovery, load_member
+
+
+class Recovered(msgspec.Struct, frozen=True, kw_only=True):
+    """A new cluster of one voter, to be started."""
+
+    group: str
+    cluster_id: str
+    member_id: str
+    directory: str
+    directory_id: str
+    last_index: int
+    """The last entry that was kept."""
+    membership_index: int
+    """Of the entry that says who votes; the log ends with it."""
+    term: int
+
+
+def plan_recovery(
+    directories: Sequence[str | os.PathLike[str]], *, disk: Disk | None = None
+) -> RecoveryPlan:
+    """What `recover_cluster` would make of these directories of stopped members. Nothing is written.
+    Raises ConfigError (what a person must change), DirectoryDamaged, StoreFailure."""
+    paths = [os.fspath(path) for path in directories]
+    if not paths:
+        raise ConfigError("name the data directory of each member that is left")
+    with refusals_named(paths[0]):
+        return look_at(disk or OsDisk(), paths)
+
+
+def recover_cluster(
+    plan: RecoveryPlan,
+    *,
+    disk: Disk | None = None,
+    draw_id: Callable[[], str] = draw_directory_id,
+) -> Recovered:
+    """Make the best directory of `plan` the only voter of a new cluster; the others stay as they are.
+
+    Acknowledged entries that this log lacks are lost for good. Raises ConfigError, DirectoryDamaged,
+    StoreFailure, DiskFull; the directory is then what it was, or the next start of its member goes on.
+    """
+    if not plan.is_needed:
+        raise ConfigError("the members that are left are a majority: start them, nothing is lost")
+    disk, best = disk or OsDisk(), plan.best
+    path = best.directory
+    with refusals_named(path):
+        lock = lock_directory(disk, path)
+        try:
+            record = load_member(disk, path)
+            assert record is not None, path
+            log = open_log(disk, path, record)
+            try:
+                end = log.end
+                check_end(end, best)
+                state = state_of(log.store, plan.committed_index)
+            finally:
+                log.close()
+            if not isinstance(state, LogState):
+                raise ConfigError(
+                    f"{path}: {state.reason}: nobody could lead with this log. Recover another"
+                    " directory, or restore a backup"
+                )
+            replica = Replica(best.member_id, draw_id())
+            formation = Formation((replica,), (replica,), draw_id())
+            addresses = ((best.member_id, plan.address),) if plan.address else ()
+            membership = Membership((replica,), (replica,), addresses=addresses)
+            recovery = Recovery(end.index, end.term, end.chain, plan.term + 1, encode_body(membership))
+            record = begin_recovery(disk, path, record, replica.directory_id, formation, recovery)
+            finish_recovery(disk, path, record)
+        finally:
+            lock.release()
+    return Recovered(
+        group=plan.group,
+        cluster_id=formation.cluster_id,
+        member_id=best.member_id,
+        directory=path,
+        directory_id=replica.directory_id,
+        last_index=end.index,
+        membership_index=end.index + 2,
+        term=recovery.term,
+    )

@@ -1,0 +1,236 @@
+"""The directories that are left of a cluster which has lost its majority, only looked at: whose log is
+the best, and what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from quorumlog.backups.folding import controls_of
+from quorumlog.consensus.membership import Membership
+from quorumlog.entry import Replica
+from quorumlog.errors import ConfigError, DirectoryDamaged, StoreFailure
+from quorumlog.log_state.control_entries import Membership as MembershipBody
+from quorumlog.log_state.log_state import EMPTY, LogState, decode_state
+from quorumlog.store.directory.foreign_files import LOCK_NAME, RESTORING_NAME
+from quorumlog.store.disk import Disk
+from quorumlog.store.files.backup_file import BACKUP_NAME
+from quorumlog.store.files.durable_file import DURABLE_NAME
+from quorumlog.store.files.hard_state_file import HARD_STATE_NAME, read_currterm
+from quorumlog.store.ledger_store import LogPoint
+from quorumlog.store.offline.directory_reader import DirectoryReader
+from quorumlog.store.offline.stored_marks import StoredMarks
+
+
+class Survivor(msgspec.Struct, frozen=True, kw_only=True):
+    """One directory. Indices name entries; -1: none."""
+
+    directory: str
+    group: str
+    member_id: str
+    directory_id: str
+    cluster_id: str
+    first_index: int
+    last_index: int
+    last_term: int
+    committed_index: int
+    """Known to be committed, as this directory proves it."""
+    term: int
+    """The newest that it has seen."""
+    forgotten: tuple[str, ...]
+    """Files with promises that are lost: it is no voter any more."""
+    damage: tuple[str, ...]
+    """Everything else that is wrong with it, in sentences."""
+
+    @property
+    def replica(self) -> Replica:
+        return Replica(self.member_id, self.directory_id)
+
+
+class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
+    group: str
+    cluster_id: str
+    """Of the cluster that has lost its majority."""
+    best: Survivor
+    survivors: tuple[Survivor, ...]
+    voters: tuple[Replica, ...]
+    """Everybody whose answer may count by the best log."""
+    missing: tuple[Replica, ...]
+    """Those voters that are not among the survivors, or forgot what they had promised."""
+    is_needed: bool
+    """False: the survivors are a majority, and nothing is lost."""
+    committed_index: int
+    """All of the best log up to here is known to be committed."""
+    term: int
+    """The newest that any of them has seen."""
+    address: str
+    """Of the best one's member, where the log names it."""
+
+    @property
+    def uncertain(self) -> tuple[int, int] | None:
+        """(first, last) of the entries that are kept and may never have been committed."""
+        first, last = self.committed_index + 1, self.best.last_index
+        return (first, last) if first <= last else None
+
+
+def look_at(disk: Disk, directories: Sequence[str]) -> RecoveryPlan:
+    """Nothing is written. Raises ConfigError (what a person must change), DirectoryDamaged,
+    StoreFailure."""
+    paths = [path.rstrip("/") or "/" for path in directories]
+    real = [disk.real_path(path) for path in paths]
+    for path, real_path in zip(paths, real, strict=True):
+        if real.count(real_path) > 1:
+            raise ConfigError(f"{path} is named twice; name each directory once")
+        _check_kind(disk, path)
+    survivors = tuple(_survivor(disk, path) for path in paths)
+    _check_identities(survivors)
+    best = max(survivors, key=_rank)
+    with DirectoryReader(disk, best.directory) as reader:
+        committed_index = max(_proven_in(disk, reader, each) for each in survivors)
+        memberships = _memberships(disk, reader, committed_index)
+    alive = [each.replica for each in survivors if not each.forgotten]
+    voters = tuple(dict.fromkeys(v for membership in memberships for v in membership.voters()))
+    addresses = dict(memberships[-1].addresses)
+    return RecoveryPlan(
+        group=best.group,
+        cluster_id=best.cluster_id,
+        best=best,
+        survivors=survivors,
+        voters=voters,
+        missing=tuple(voter for voter in voters if voter not in alive),
+        is_needed=not all(membership.has_quorum(alive) for membership in memberships),
+        committed_index=committed_index,
+        term=max(each.term for each in survivors),
+        address=addresses.get(best.member_id, ""),
+    )
+
+
+def _rank(survivor: Survivor) -> tuple[int, int, bool, bool, int]:
+    """As voters compare logs; of those that are alike the one with the fewest troubles."""
+    return (
+        survivor.last_term,
+        survivor.last_index,
+        not survivor.damage,
+        not survivor.forgotten,
+        survivor.committed_index,
+    )
+
+
+def _check_kind(disk: Disk, path: str) -> None:
+    try:
+        names = disk.list(path)
+    except NotADirectoryError as error:
+        raise ConfigError(f"{path} is not a directory; name the data directory of a member") from error
+    if BACKUP_NAME in names:
+        raise ConfigError(
+            f"{path} is a backup and no member's directory; quorumlog restore makes a cluster of it"
+        )
+    if RESTORING_NAME in names:
+        raise ConfigError(f"{path} is of a restore that did not come to its end; restore again")
+    if disk.is_locked(f"{path}/{LOCK_NAME}"):
+        raise ConfigError(
+            f"{path} is in use (something holds {path}/{LOCK_NAME}); stop that member first"
+        )
+
+
+def _survivor(disk: Disk, path: str) -> Survivor:
+    with DirectoryReader(disk, path) as reader:
+        if reader.is_java:
+            raise ConfigError(
+                f"{path} has no file 'member': it is not a directory that a member used; name one"
+            )
+        if not reader.formation.founding:
+            raise ConfigError(
+                f"{path} has never belonged to a group that formed: it holds nothing that was"
+                " acknowledged. Leave it out"
+            )
+        forgotten = tuple(
+            f"{path}/{each.path} {each.problem}"
+            for each in reader.damage
+            if each.path in (HARD_STATE_NAME, DURABLE_NAME)
+        )
+        damage = tuple(
+            str(reader.refusal(each))
+            for each in reader.damage
+            if each.path not in (HARD_STATE_NAME, DURABLE_NAME)
+        ) + tuple(
+            f"{path}: entries {each.first_index} .. {each.stop_index - 1} are damaged"
+            for each in reader.damaged
+        )
+        seen = (reader.hard_state, read_currterm(disk, path))
+        return Survivor(
+            directory=path,
+            group=reader.group,
+            member_id=reader.member_id,
+            directory_id=reader.directory_id,
+            cluster_id=reader.formation.cluster_id,
+            first_index=reader.ledger_begin_index,
+            last_index=reader.ledger_end_index,
+            last_term=reader.ledger_end_term,
+            committed_index=reader.committed_index,
+            term=max(0, reader.ledger_end_term, *(each.term for each in seen if each is not None)),
+            forgotten=forgotten,
+            damage=damage,
+        )
+
+
+def _check_identities(survivors: Sequence[Survivor]) -> None:
+    first = survivors[0]
+    for other in survivors[1:]:
+        if (other.group, other.cluster_id) != (first.group, first.cluster_id):
+            raise ConfigError(
+                f"{other.directory} is of group {other.group}, cluster {other.cluster_id}, and"
+                f" {first.directory} of group {first.group}, cluster {first.cluster_id}; name the"
+                " directories of one cluster"
+            )
+
+
+def _proven_in(disk: Disk, reader: DirectoryReader, survivor: Survivor) -> int:
+    """How much of this log is committed, as another directory proves it; -1 if it does not hold what is
+    committed there."""
+    if survivor.directory == reader.path:
+        return survivor.committed_index
+    index = survivor.committed_index
+    if not max(reader.begin.index, survivor.first_index - 1) < index <= reader.ledger_end_index:
+        return -1
+    try:
+        own = reader.header_at(index)
+        with DirectoryReader(disk, survivor.directory) as other:
+            proof = other.header_at(index)
+    except DirectoryDamaged:
+        return -1
+    return index if (own.term, own.chain_crc) == (proof.term, proof.chain_crc) else -1
+
+
+def _memberships(disk: Disk, reader: DirectoryReader, committed_index: int) -> list[Membership]:
+    """The one at the last entry known to be committed, and those behind it."""
+    founding = reader.formation.founding
+    if reader.ledger_begin_index < 0:
+        return [Membership.of(founding)]
+    log = StoredMarks(disk, reader)
+    state, first_index = EMPTY, log.begin_index + 1
+    for index, record in log.states():
+        decoded = decode_state(record)
+        if isinstance(decoded, LogState) and index <= max(committed_index, log.begin_index):
+            state, first_index = decoded, index + 1
+            break
+    batches = log.control_batches(first_index, reader.ledger_end_index + 1)
+    entries = [entry for batch in batches for entry in controls_of(batch)]
+    found = [(state.membership_index, state.membership)]
+    found += [(each.index, each.body) for each in entries if isinstance(each.body, MembershipBody)]
+    newest_committed = max((at for at, _ in found if at <= committed_index), default=-1)
+    return [
+        Membership.of(founding) if body is None else Membership(*msgspec.structs.astuple(body))
+        for at, body in found
+        if at >= newest_committed
+    ]
+
+
+def check_end(reader_end: LogPoint, survivor: Survivor) -> None:
+    """The log is as it was looked at. Raises StoreFailure."""
+    if (reader_end.index, reader_end.term) != (survivor.last_index, survivor.last_term):
+        raise StoreFailure(
+            f"{survivor.directory}: the log ends at entry {reader_end.index} of term {reader_end.term},"
+            f" and a moment ago at entry {survivor.last_index} of term {survivor.last_term}; look again"
+        )

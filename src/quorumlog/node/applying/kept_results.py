@@ -1,0 +1,161 @@
+"""KeptResults: what a machine gave for the commands of producers' sessions, for who repeats one.
+
+They follow from the log alone, as the machine does, and are saved and loaded with it: so whoever leads
+when a command is repeated gives the result that it had. Kept are those of as many batches a session as
+the log keeps receipts of, within `MOST_BYTES` in all; whose session was heard of longest ago goes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from quorumlog.batch import EntryBatch
+from quorumlog.entry import AppendReceipt
+from quorumlog.errors import CommandError
+from quorumlog.header_array import TERM, Int64Array
+from quorumlog.log_state.control_entries import OpenProducer, ProducerBatch
+from quorumlog.state_machine import Result
+
+BATCHES_A_SESSION = 5
+MOST_BYTES = 64 << 20
+"""In memory, and in each snapshot. A constant: members would differ by a configured one."""
+_BYTES_A_RESULT = 16
+
+Kept = bytes | tuple[str] | None
+"""(why the command was refused,)."""
+
+
+class _Piece(msgspec.Struct, array_like=True):
+    """Results of entries that follow each other."""
+
+    first_index: int
+    continues: bool
+    """The rest of a batch that a crash had cut."""
+    values: list[Kept]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(_size_of(value) for value in self.values)
+
+
+class SessionBatch(NamedTuple):
+    """Entries `first_index` .. `stop_index - 1` are a producer's, as far as they are of this term."""
+
+    producer: str
+    first_index: int
+    stop_index: int
+    term: int
+    continues: bool
+
+
+class _Saved(msgspec.Struct, array_like=True):
+    sessions: list[tuple[str, list[_Piece]]]
+    """The one heard of longest ago first."""
+    under_way: SessionBatch | None
+
+
+class KeptResults:
+    def __init__(self, saved: bytes = b"") -> None:
+        self._sessions: dict[str, list[_Piece]] = {}
+        self._under_way: SessionBatch | None = None
+        """Its end was not applied yet."""
+        if saved:
+            state = msgspec.msgpack.decode(saved, type=_Saved)
+            self._sessions, self._under_way = dict(state.sessions), state.under_way
+        self._bytes = sum(each.size_bytes for pieces in self._sessions.values() for each in pieces)
+
+    def encode(self) -> bytes:
+        """Empty if there is nothing to keep."""
+        if not self._sessions and self._under_way is None:
+            return b""
+        return msgspec.msgpack.encode(_Saved(list(self._sessions.items()), self._under_way))
+
+    def forget(self, opened: OpenProducer) -> None:
+        """The log ends sessions."""
+        for producer in (*opened.evicts, *([opened.producer] if opened.forgets else [])):
+            gone = self._sessions.pop(producer, [])
+            self._bytes -= sum(each.size_bytes for each in gone)
+
+    def batches_in(
+        self, part: EntryBatch, begun: Sequence[tuple[int, ProducerBatch]]
+    ) -> list[SessionBatch]:
+        """Of a stretch of the log, in which these begin, at these places: whose entries lie in it."""
+        if not begun and self._under_way is None:
+            return []
+        terms = part.words()[TERM]
+        found = [] if self._under_way is None else [self._under_way]
+        for place, said in begun:
+            first_index = part.first_index + place + 1
+            stop_index, term = first_index + said.count, int(terms[place])
+            found.append(SessionBatch(said.producer, first_index, stop_index, term, said.continues))
+        end_index, self._under_way = part.last_index + 1, None
+        batches = []
+        for each in found:
+            later = part.first_index + int(np.searchsorted(terms, each.term, side="right"))
+            if each.stop_index > end_index and later == end_index:
+                self._under_way = each
+            batches.append(each._replace(stop_index=min(each.stop_index, later)))
+        return batches
+
+    def note(
+        self, batches: Sequence[SessionBatch], indices: Int64Array, values: Sequence[Result] | None
+    ) -> None:
+        """Results of the machine's entries in the stretch that these batches lie in."""
+        for each in batches:
+            start, stop = np.searchsorted(indices, [each.first_index, each.stop_index]).tolist()
+            if start < stop:
+                results = [None] * (stop - start) if values is None else values[start:stop]
+                self._add(each, int(indices[start]), [_kept(result) for result in results])
+
+    def _add(self, batch: SessionBatch, first_index: int, values: list[Kept]) -> None:
+        pieces = self._sessions.pop(batch.producer, [])
+        self._sessions[batch.producer] = pieces  # the last one heard of
+        last = pieces[-1] if pieces else None
+        if last is not None and batch.first_index <= last.first_index < batch.stop_index:
+            last.values += values  # the stretch before ended within the batch
+        else:
+            pieces.append(_Piece(first_index, batch.continues, values))
+        self._bytes += sum(map(_size_of, values))
+        while sum(not each.continues for each in pieces) > BATCHES_A_SESSION:
+            self._bytes -= pieces.pop(0).size_bytes
+            while pieces[0].continues:
+                self._bytes -= pieces.pop(0).size_bytes
+        while self._bytes > MOST_BYTES:
+            oldest = next(iter(self._sessions))
+            self._bytes -= sum(each.size_bytes for each in self._sessions.pop(oldest))
+
+    def results_of(self, producer: str, receipt: AppendReceipt) -> AppendReceipt | None:
+        """The receipt with them; None: they are kept no more, or are another machine's."""
+        known = {
+            piece.first_index + place: value
+            for piece in self._sessions.get(producer, [])
+            for place, value in enumerate(piece.values)
+        }
+        values: list[bytes | None] = []
+        failures: list[tuple[int, str]] = []
+        for index in (index for part in receipt.parts for index in part.indices):
+            if index not in known:
+                return None
+            value = known[index]
+            if isinstance(value, tuple):
+                failures.append((len(values), value[0]))
+                value = None
+            values.append(value)
+        return msgspec.structs.replace(receipt, results=tuple(values), failures=tuple(failures))
+
+
+def _kept(result: object) -> Kept:
+    if isinstance(result, CommandError):
+        return (str(result),)
+    if result is None or isinstance(result, bytes):
+        return result
+    return (f"the result is {type(result).__name__}, not bytes",)
+
+
+def _size_of(value: Kept) -> int:
+    said = value[0] if isinstance(value, tuple) else value
+    return _BYTES_A_RESULT + (0 if said is None else len(said))

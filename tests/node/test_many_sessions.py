@@ -1,0 +1,64 @@
+"""A log with as many sessions as it remembers: its state goes wherever a small one does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quorumlog.log_state.control_entries import MOST_PRODUCERS
+from quorumlog.log_state.log_state import LogState, decode_state
+from quorumlog.store.disk import OsDisk
+from quorumlog.store.files.backup_file import BackupRecord, load_backup, save_backup
+from quorumlog.store.files.start_file import load_start
+from quorumlog.store.files.state_files import load_state, save_state
+from quorumlog.store.ledger_store import LogStart
+from tests.log_state.many_sessions import many_sessions
+from tests.node.cell import Cell
+from tests.node.test_log_drops import SEGMENTS, border, fill
+
+
+@pytest.fixture(scope="module")
+def state() -> LogState:
+    return many_sessions()
+
+
+@pytest.fixture(scope="module")
+def record(state: LogState) -> bytes:
+    return state.encode()
+
+
+def test_their_record_is_compressed_and_says_the_same(state: LogState, record: bytes) -> None:
+    assert len(record) < 10_000_000
+    assert decode_state(record) == state
+
+
+def test_a_state_at_a_border_and_a_backup_hold_them(tmp_path: Path, record: bytes) -> None:
+    cell = Cell(tmp_path / "cell", storage=SEGMENTS)
+    start = LogStart(border(fill(cell)).point, record)
+    cell.close()
+    save_state(OsDisk(), str(tmp_path), start)
+    assert load_state(OsDisk(), str(tmp_path), start.point.position) == start
+    backup = BackupRecord(group="g", cluster_id="c", cut=start.point, record=record)
+    save_backup(OsDisk(), str(tmp_path), backup)
+    assert load_backup(OsDisk(), str(tmp_path)) == backup
+
+
+def test_a_member_that_was_away_gets_them_with_the_start(tmp_path: Path, record: bytes) -> None:
+    cell = Cell(tmp_path, storage=SEGMENTS)
+    fill(cell, 10)
+    lagging = cell.followers()[0].replica.member_id
+    cell.cut_off = {lagging}
+    leader = fill(cell)
+    assert leader.drop_before(LogStart(border(leader).point, record))
+    cell.until(lambda: not leader.is_dropping, "the drop")
+    old = cell.nodes[lagging]
+    cell.cut_off = set()
+    cell.until(lambda: cell.nodes[lagging] is not old, "another node")
+    node = cell.nodes[lagging]
+    cell.until(lambda: node.durable_committed_index == leader.store.end.index, "the rest")
+    assert node.sessions.count == MOST_PRODUCERS
+    found = load_start(OsDisk(), node.directory.path)
+    assert found is not None
+    assert found.record == record
+    cell.close()

@@ -1,0 +1,53 @@
+"""A cluster that lost its majority goes on with what a survivor held."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from quorumlog.backups import plan_recovery, recover_cluster
+from quorumlog.node.member_changes import MemberVerb
+from tests.sim.scenario import Scenario
+from tests.sim.test_member_scenarios import make
+
+
+@pytest.mark.parametrize("seed", range(1, 4))
+def test_a_recovered_cluster_grows_again_and_keeps_what_the_survivor_held(seed: int) -> None:
+    old = Scenario(seed=seed)
+    old.append(5)
+    survivor, returning = old.followers()
+    for member in old.members:
+        member.lose_power()
+    scene = Scenario(start=False, seed=seed + 10)
+    scene.run_for(old.cluster.now_ms + 1)
+    scene.cluster.operations.appends += old.cluster.operations.appends
+    first = next(each for each in scene.members if each.member_id == survivor.member_id)
+    stale = next(each for each in scene.members if each.member_id == returning.member_id)
+    (other,) = [each for each in scene.members if each not in (first, stale)]
+    first.disk.restore(survivor.disk.snapshot())
+    random = Random(seed)
+    recovered = recover_cluster(
+        plan_recovery([first.path], disk=first.disk),
+        disk=first.disk,
+        draw_id=lambda: f"{random.getrandbits(128):032x}",
+    )
+    first.disk.lose_power(random)
+    first.start()
+    assert scene.await_leader(first) is first
+    assert first.node.directory.formation.cluster_id == recovered.cluster_id
+    scene.ask_and_wait(first)
+    other.start()
+    make(scene, MemberVerb.ADD, other.member_id, "10.0.0.1:1")
+    make(scene, MemberVerb.PROMOTE, other.member_id)
+    scene.ask_and_wait(scene.await_leader(first, other))
+    # The other one of the old cluster is fed again only with an empty disk.
+    stale.wipe()
+    stale.start()
+    make(scene, MemberVerb.ADD, stale.member_id, "10.0.0.1:2")
+    make(scene, MemberVerb.PROMOTE, stale.member_id)
+    scene.append()
+    first.kill()
+    scene.ask_and_wait(scene.await_leader(other, stale))
+    first.start()
+    scene.make_whole()

@@ -12,6 +12,7 @@ from quorumlog.kv.requests.operations import FROM_KEY, Grant, History, Put, Rang
 from quorumlog.kv.simulated.promises import check_leases
 from quorumlog.kv.simulated.sim_clients import SimStoreClient
 from quorumlog.kv.simulated.store_run import made_stores, run_store
+from quorumlog.kv.store import ranges
 from quorumlog.kv.store.machine import KeyValueMachine
 from quorumlog.kv.store.rocks_engine import RocksEngine
 from quorumlog.sim.member import SimMember
@@ -36,6 +37,12 @@ def test_a_seed_is_the_same_run_each_time() -> None:
     first, second = (run_store(5, faults_ms=1_000) for _ in range(2))
     assert first.trace_hash == second.trace_hash
     assert not first.failure, first.failure
+
+
+def watches_catch_up_in_pieces() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranges, "MOST_CHANGES", 2)
+        stores_keep_their_promises(range(1, 4))
 
 
 def a_leader_that_is_cut_off_keeps_no_lease_alive() -> None:

@@ -48,7 +48,7 @@ def no_full_ttl(patch: Patch) -> None:
     201,
     "a keep-alive is answered by a leader that nobody confirms",
     scenario=stores.a_leader_that_is_cut_off_keeps_no_lease_alive,
-    harmless="who hears nobody steps down in an election time-out, and a lease lasts two of a new leader",
+    harmless="who hears nobody steps down in an election time-out, sooner than a new leader ends leases",
 )
 def keep_alive_unconfirmed(patch: Patch) -> None:
     """It has not heard of another one."""
@@ -69,7 +69,7 @@ def keep_alive_forgotten(patch: Patch) -> None:
     )
 
 
-@mutant(202, "a watch is in step before it has caught up", scenario=stores_keep_their_promises)
+@mutant(202, "a watch is in step before it has caught up", scenario=stores.watches_catch_up_in_pieces)
 def watch_steps_in_early(patch: Patch) -> None:
     """What it lacks is little."""
     patch.edit(

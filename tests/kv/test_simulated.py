@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from quorumlog.consensus.ready import Role
+from quorumlog.kv.requests.answers import done
+from quorumlog.kv.requests.frames import Watch
 from quorumlog.kv.requests.operations import FROM_KEY, Grant, History, Put, Range, Revoke
+from quorumlog.kv.service.watch_hub import WatchHub
 from quorumlog.kv.simulated.promises import check_leases
 from quorumlog.kv.simulated.sim_clients import SimStoreClient
 from quorumlog.kv.simulated.store_run import made_stores, run_store
-from quorumlog.kv.store import ranges
 from quorumlog.kv.store.machine import KeyValueMachine
 from quorumlog.kv.store.rocks_engine import RocksEngine
 from quorumlog.sim.member import SimMember
@@ -39,10 +43,31 @@ def test_a_seed_is_the_same_run_each_time() -> None:
     assert not first.failure, first.failure
 
 
+class _Silent:
+    unsent_bytes = 0
+
+    def send(self, data: bytes) -> None:
+        """Whatever it is."""
+
+
 def watches_catch_up_in_pieces() -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ranges, "MOST_CHANGES", 2)
-        stores_keep_their_promises(range(1, 4))
+    """History comes some at a time: what is between two answers is asked for."""
+    asked: list[int] = []
+    answers: list[Any] = []
+
+    def ask(question: bytes, done: Any) -> None:
+        asked.append(msgspec.msgpack.decode(question, type=History).first_revision)
+        answers.append(done)
+
+    hub = WatchHub(ask)
+    hub.begins(10)
+    hub.add(_Silent(), 1, Watch(b"a", first_revision=1))
+    answers[0](done(10, (20, 5, [])))
+    assert asked == [1, 5], "it has not caught up"
+
+
+def test_watches_catch_up_in_pieces() -> None:
+    watches_catch_up_in_pieces()
 
 
 def a_leader_that_is_cut_off_keeps_no_lease_alive() -> None:

@@ -5,5 +5,5 @@ What it calls it imports when it runs, so that help, completion and a slip cost 
 
 Read in this order: `interrupts` (signals, from the first moment on), `main`, `options`, `output` (what
 commands share), then the rooms: `run`, `use`, `manage`, `carry`, `look`, `measure` for `quorumlog
-bench`, and `broker` for `quorumlog broker`.
+bench`, `broker` for `quorumlog broker`, and `kv` for `quorumlog kv`.
 """

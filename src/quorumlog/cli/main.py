@@ -11,6 +11,7 @@ from quorumlog.cli.carry.backup import backup
 from quorumlog.cli.carry.export import export
 from quorumlog.cli.carry.import_file import import_file
 from quorumlog.cli.carry.restore import restore
+from quorumlog.cli.kv.app import kv_app
 from quorumlog.cli.look.inspect import inspect
 from quorumlog.cli.look.recover import recover
 from quorumlog.cli.look.sim import sim
@@ -72,6 +73,7 @@ app.add_typer(readers_app, name="readers", rich_help_panel=USE)
 app.command("why-kept", rich_help_panel=USE)(why_kept)
 app.add_typer(producers_app, name="producers", rich_help_panel=USE)
 app.add_typer(member_app, name="member", rich_help_panel=USE)
+app.add_typer(kv_app, name="kv", rich_help_panel=USE)
 app.add_typer(bench_app, name="bench", rich_help_panel=USE)
 app.add_typer(broker_app, name="broker", rich_help_panel=MESSAGES)
 app.command(rich_help_panel=CARRY)(export)

@@ -18,14 +18,22 @@ from benchmarks.catch_up import measure_catch_up
 from benchmarks.chart import draw, draw_latencies, draw_matrix
 from benchmarks.delays import measure_delays
 from benchmarks.failover import FailoverTimes, time_failovers, time_hand_overs
+from benchmarks.fresh_reads import measure_fresh_reads
 from benchmarks.idle import measure_idle
 from benchmarks.large import measure_memory, time_start
 from benchmarks.links import servers_leader_first
+from benchmarks.machines import (
+    measure_apply,
+    measure_install,
+    measure_results,
+    time_machine_start,
+)
 from benchmarks.matrix import SECONDS as MATRIX_SECONDS
 from benchmarks.matrix import matrix_table_of, run_matrix
 from benchmarks.outcome import Outcome, Report, outcome_table_of
 from benchmarks.restarts import time_restarts
 from benchmarks.retention import measure_retention
+from benchmarks.sessions import measure_sessions
 from harness.member_processes import MemberProcesses
 from harness.signals import end_as_ctrl_c_does
 from quorumlog.bench.closed_loop import Result, run_loads
@@ -58,10 +66,14 @@ def main(
     open_loop: Annotated[
         bool, typer.Option(help="Measure latency at 10 to 90 % of the peak, and at twice the peak.")
     ] = True,
+    fresh_reads: Annotated[
+        bool, typer.Option(help="Measure linearizable reads of single entries, of one member and three.")
+    ] = True,
     seed: Annotated[int, typer.Option(help="Of the arrivals of the open loops.")] = 1,
     idle: Annotated[
         float, typer.Option(help="So many seconds of doing nothing are measured; 0: none.", min=0)
     ] = 20.0,
+    sessions: Annotated[bool, typer.Option(help="Measure what the sessions of producers cost.")] = True,
     matrix: Annotated[
         bool,
         typer.Option("--matrix", help="Also flush x size x writers x delay, 72 cells: three minutes."),
@@ -88,10 +100,19 @@ def main(
             min=0,
         ),
     ] = 0.0,
+    machines: Annotated[
+        float,
+        typer.Option(
+            help="Also state machines: snapshots of so many GB go to a wiped member, a fifth of that is"
+            " started from, and what applying and results cost; 0: none. The promises are of 5.",
+            min=0,
+        ),
+    ] = 0.0,
     only: Annotated[
         bool,
         typer.Option(
-            "--only", help="Nothing but --matrix, --catch-up, --retention and --large, where given."
+            "--only",
+            help="Nothing but --matrix, --catch-up, --retention, --machines and --large, where given.",
         ),
     ] = False,
     folder: Annotated[Path, typer.Option("--dir", help="Results; data is removed.")] = Path("bench-out"),
@@ -109,6 +130,7 @@ def main(
         raise typer.BadParameter(str(error)) from None
     if only:
         loads, open_loop, idle, kills, stops, hand_overs, restarts = False, False, 0.0, 0, 0, 0, 0
+        sessions = fresh_reads = False
     closed = closed if loads else []
     opened = opened if open_loop else []
     folder.mkdir(parents=True, exist_ok=True)
@@ -129,11 +151,17 @@ def main(
             if closed or opened:
                 with run.part("loads"):
                     results = run.loads(closed, scratch, opened, seed)
+            if fresh_reads:
+                with run.part("fresh reads"):
+                    run.show([measure_fresh_reads(data, seconds, status.update)])
             with run.part("failovers"):
                 run.failovers(kills, stops, hand_overs, results)
             if restarts:
                 with run.part("restarts"):
                     run.show([time_restarts(restarts, status.update)])
+            if sessions:
+                with run.part("sessions"):
+                    run.show(measure_sessions(data, seconds, status.update))
             if idle:
                 with run.part("idle"):
                     run.show([measure_idle(data, idle, status.update)])
@@ -148,6 +176,13 @@ def main(
                     run.show(measure_catch_up(data, int(gigabytes * 1e9), seconds, status.update))
                 with run.part("delays"):
                     run.show(measure_delays(data, seconds, status.update))
+            if machines:
+                with run.part("machines"):
+                    size_bytes = int(machines * 1e9)
+                    run.show([measure_apply(1 << 22, status.update)])
+                    run.show([measure_results(seconds, status.update)])
+                    run.show([measure_install(data, size_bytes, seconds, status.update)])
+                    run.show([time_machine_start(data, 2 * size_bytes, size_bytes // 5, status.update)])
             if large:
                 with run.part("memory"):
                     run.show([measure_memory(data, MEMORY_GB * 10**9, status.update)])

@@ -146,6 +146,12 @@ class MemberProcess:
         return self._process.wait(STOP_TIMEOUT_S)
 
 
+def _toml(value: str | int | dict[str, str]) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{name} = {json.dumps(item)}" for name, item in value.items()) + " }"
+    return json.dumps(value)
+
+
 class MemberProcesses:
     """`with MemberProcesses(folder) as members:` makes `folder` anew and starts them; none is left."""
 
@@ -156,13 +162,13 @@ class MemberProcesses:
         count: int = 3,
         package: Path | None = None,
         groups: Sequence[str] = (),
-        **options: str | int,
+        **options: str | int | dict[str, str],
     ) -> None:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         self.folder = folder
         self._addresses = {f"n{i}": f"127.0.0.1:{port}" for i, port in enumerate(free_ports(count))}
-        self._options = "".join(f"{name} = {json.dumps(value)}\n" for name, value in options.items())
+        self._options = "".join(f"{name} = {_toml(value)}\n" for name, value in options.items())
         self._package = package
         self._groups = groups
         self.members: Sequence[MemberProcess]

@@ -88,8 +88,10 @@ class ClientProcesses:
 
 def run_client(number: int, path: Path, options: ClientOptions, ready: Semaphore, stop: Event) -> None:
     """The body of one process. Every other one uses asyncio."""
-    # Ctrl-C goes to the whole group of processes; only the parent decides when this one ends.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C goes to the whole group of processes, and so does the SIGTERM of timeout(1); only the parent
+    # decides when this one ends. Otherwise a run that was interrupted looks like a client that failed.
+    for number_of_signal in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number_of_signal, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
 
     def is_over() -> bool:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self
 from harness.member_processes import MemberFailed, MemberProcesses
 from harness.proxy import Network
 from nemesis.damage import DamageKind
+from nemesis.machines import FACTORY, NAME, SNAPSHOT_ENTRIES
 from quorumlog import LedgerClient, MemberStatusRow, connect, leader_of
 
 SEGMENT_BYTES = 4 << 20
@@ -78,6 +79,8 @@ class Cluster:
             scrub_start_delay_ms=SCRUB_START_DELAY_MS,
             scrub_bytes_per_second=SCRUB_BYTES_PER_SECOND,
             auto_replace_after_ms=AUTO_REPLACE_AFTER_MS,
+            state_machines={NAME: FACTORY},
+            snapshot_entries=SNAPSHOT_ENTRIES,
             **options,
         )
         self.member_ids = tuple(member.member_id for member in self.members.members)

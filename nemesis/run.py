@@ -19,11 +19,13 @@ from nemesis.cluster import Cluster, NotWhole, may_mount
 from nemesis.faults import FAULTS, Fault, draw_faults
 from nemesis.history import load_histories, load_log
 from nemesis.leaders import leaderless_spans, monotonic_offset_ns, read_roles, with_outages
+from nemesis.machines import Commands, compare_machines
 from nemesis.report import Report, Round
 from quorumlog.errors import DirectoryDamaged
 
 MEMBERS_NAME = "members"
 HISTORY_NAME = "history"
+COMMANDS_NAME = "commands.jsonl"
 ROUNDS_NAME = "rounds.jsonl"
 TIMELINE_NAME = "timeline.png"
 BREATH_S = (0.2, 2.0)
@@ -79,12 +81,17 @@ def run(options: Options, say: Say) -> Report:
             cluster.members.servers, cluster.member_ids, options.rate, options.seed
         )
         clients = ClientProcesses(histories, options.clients, client_options)
+        commands = Commands(cluster.members.servers, histories / COMMANDS_NAME)
         report = Report(options.members, options.seed, time.monotonic_ns(), 0, rounds)
         try:
             with clients:
-                _break_things(cluster, clients, kinds, options, rounds, say)
+                with commands:
+                    _break_things(cluster, clients, kinds, options, rounds, say)
                 clients.stop()
                 report.ended_ns = time.monotonic_ns()
+            cluster.wait_until_whole(all_equal=True)
+            report.violations += commands.violations
+            report.violations += compare_machines(cluster.client, cluster.member_ids)
             leader_id = cluster.wait_until_whole(all_equal=True)
             stop_followers_first(cluster.members, leader_id)
         except (ClientFailed, MemberFailed, NotWhole) as error:
@@ -92,7 +99,9 @@ def run(options: Options, say: Say) -> Report:
             report.violations.append(Violation(type(error).__name__, str(error)))
             cluster.members.destroy()
         _read_roles(report, cluster, offset_ns)
-        report.operations = load_histories(path for path in clients.histories if path.exists())
+        report.operations = load_histories(
+            path for path in (*clients.histories, histories / COMMANDS_NAME) if path.exists()
+        )
         # Members that were not stopped in order, having caught up, need not end together.
         if not report.violations:
             say("checking the histories")

@@ -160,7 +160,8 @@ class EntryBatch:
         starts = self.starts
         low = int(starts[first]) if first < self.count else len(self.buffer)
         high = int(starts[stop]) if stop < self.count else len(self.buffer)
-        return EntryBatch(self.buffer[low:high], self.sizes[first:stop])
+        sizes = self.sizes[first:stop] if stop - first != 1 else None
+        return EntryBatch(self.buffer[low:high], sizes)
 
     # ---------------------------------------------------------------- reading
 

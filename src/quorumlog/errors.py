@@ -7,7 +7,7 @@
     |   |       Overloaded (PendingFull, ConnectionFull), RequestTimeout, Unreachable, UnknownGroup,
     |   |       BodyTooLarge, BadRequest, TransferFailed, WrongLastIndex, UnknownReader, ReaderMoved,
     |   |       TooManyReaders, TooManyProducers, SequenceGap, ProducerFenced, ProducerExpired,
-    |   |       MembershipRefused, UnknownMachine
+    |   |       MembershipRefused, UnknownMachine, TooStale, NotCaughtUp
     |   +-- AlreadyCommitted   of a session: it is in the log, where is not remembered any more
     |   +-- OutcomeUnknown     any prefix may be in the log, or may still commit
     |   |   +-- ResultUnknown  committed; what the state machine made of it is not known
@@ -223,6 +223,20 @@ class TooManyReaders(Refused):
     code = 442
 
 
+class TooStale(Refused):
+    """What this member knows may be older than the read's `max_staleness_ms`; another one is asked."""
+
+    code = 460
+    retriable = True
+
+
+class NotCaughtUp(Refused):
+    """This member has not committed yet what the client itself has appended; another one is asked."""
+
+    code = 461
+    retriable = True
+
+
 class OutcomeUnknown(LedgerError):
     """The leader was lost or did not answer in time: any prefix may be in the log or still commit."""
 
@@ -230,16 +244,23 @@ class OutcomeUnknown(LedgerError):
 
 
 class IndexOutOfRange(LedgerError):
-    """A read below `ledger_begin_index` or above `committed_index`; both are in the error."""
+    """A read below `ledger_begin_index` or above `committed_index`; both are in the error, with the age
+    of the second (`age_ms`, -1: not known; docs/reads.md)."""
 
     code = 410
 
     def __init__(
-        self, message: str = "", *, ledger_begin_index: int = -1, committed_index: int = -1
+        self,
+        message: str = "",
+        *,
+        ledger_begin_index: int = -1,
+        committed_index: int = -1,
+        age_ms: float = -1.0,
     ) -> None:
         super().__init__(message)
         self.ledger_begin_index = ledger_begin_index
         self.committed_index = committed_index
+        self.age_ms = age_ms
 
 
 class RangeDamaged(LedgerError):

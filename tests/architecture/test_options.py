@@ -24,6 +24,7 @@ from quorumlog.cli.run.toml_config import ServerConfig
 from quorumlog.cli.use.status import KEYS
 from quorumlog.config import ConsensusConfig, GroupConfig, StoreConfig
 from quorumlog.wire.client_messages import WhyKeptResponse
+from quorumlog.wire.read_promise import CONSISTENCIES
 from tests.docs.markdown import DOCS
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -104,14 +105,15 @@ def unknown_options(messages: list[Message]) -> list[str]:
 
 def known_names() -> set[str]:
     """Options of the configuration; then what else has a name with an underscore that users know:
-    arguments of the clients' verbs, keys of `status` and of `why-kept`, fields of the formats."""
+    arguments of the clients' verbs and what they may say of reads, keys of `status` and of `why-kept`,
+    fields of the formats."""
     parts: tuple[Any, ...] = (GroupConfig, ConsensusConfig, StoreConfig)
     names = {field.name for part in parts for field in fields(part)} | set(ServerConfig._fields)
     for client in (quorumlog.LedgerClient, quorumlog.AsyncLedgerClient):
         for _, verb in inspect.getmembers(client, inspect.isfunction):
             names |= set(inspect.signature(verb).parameters)
     formats = (DOCS / "formats.md").read_text()
-    names |= set(WhyKeptResponse.__struct_fields__)
+    names |= set(WhyKeptResponse.__struct_fields__) | set(CONSISTENCIES)
     return names | set(KEYS) | set(re.findall(r"(?m)^\| \d+ \| \d+ \| (\w+) \|", formats))
 
 

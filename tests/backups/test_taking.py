@@ -18,6 +18,7 @@ from quorumlog.errors import (
     IndexOutOfRange,
     ProtocolViolation,
     RangeDamaged,
+    Refused,
     StoreFailure,
     Unreachable,
 )
@@ -161,7 +162,7 @@ def test_of_a_named_member_what_it_knows(tmp_path: Path) -> None:
     again = taken(client, tmp_path, OsDisk(), from_member="n1")
     assert (again.last_index, again.new_entries) == (len(BODIES) - 1, 0)
     check_whole(OsDisk(), tmp_path, store)
-    with pytest.raises(ConfigError, match="there is no member 'n7'; the group has n0, n1"):
+    with pytest.raises(Refused, match="there is no member 'n7'; the group has n0, n1"):
         taken(client, tmp_path, OsDisk(), from_member="n7")
 
 

@@ -17,6 +17,7 @@ from benchmarks.matrix import matrix_table_of, run_matrix
 from benchmarks.outcome import Outcome, outcome_table_of
 from benchmarks.quick import calibration_s, verdicts
 from benchmarks.retention import retention_outcome
+from benchmarks.sessions import COMPARED, measure_sessions
 from benchmarks.thin_links import measure_thin_link
 from quorumlog.bench.figures import Target
 from quorumlog.bench.open_loop import OVERLOAD, SHARES
@@ -28,15 +29,17 @@ from tests.tools import run_tool
 def test_a_short_run_measures_a_load_and_all_kinds_of_failover(tmp_path: Path) -> None:
     result = run_tool(
         *("benchmarks", "--seconds", 0.2, "--workload", "batches", "--kills", 2, "--stops", 1),
-        *("--hand-overs", 1, "--restarts", 2, "--idle", 0, "--dir", tmp_path),
+        *("--hand-overs", 1, "--restarts", 2, "--idle", 0, "--no-sessions", "--dir", tmp_path),
     )
     assert result.returncode == 0, result.stdout + result.stderr
     lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
-    machine, batches, killed, stopped, terminated, restarts = lines
+    machine, batches, fresh_reads, killed, stopped, terminated, restarts = lines
     assert machine["machine"]["cores"] >= 1
     assert batches["workload"] == "batches"
     assert batches["cpu_seconds_per_million"] > 0
     assert batches["share_of_raw"] > 0
+    assert fresh_reads["workload"] == "fresh reads"
+    assert min(fresh_reads["follower_per_second"], fresh_reads["three_per_second"]) > 0
     assert (killed["workload"], killed["runs"]) == ("failover-sigkill", 2)
     assert (stopped["workload"], stopped["runs"]) == ("failover-sigstop", 1)
     assert (terminated["workload"], terminated["runs"]) == ("failover-sigterm", 1)
@@ -57,7 +60,7 @@ def test_a_short_run_measures_an_open_loop(tmp_path: Path) -> None:
     result = run_tool(
         "benchmarks",
         *("--seconds", 0.1, "--workload", "open-batches", "--kills", 0, "--stops", 0, "--idle", 0),
-        *("--hand-overs", 0, "--restarts", 0),
+        *("--hand-overs", 0, "--restarts", 0, "--no-sessions", "--no-fresh-reads"),
         *("--dir", tmp_path),
     )
     assert result.returncode == 0, result.stdout + result.stderr
@@ -124,6 +127,17 @@ def test_slow_links_are_compared_with_the_same_links_without_delay(tmp_path: Pat
         assert figures["share"] == figures["with_per_second"] / figures["without_per_second"]
         assert outcome.row()["targets"][0]["figure"] == "share"
     assert outcomes[-1].figures["with_p99_ms"] >= 4, "there and back"
+
+
+@pytest.mark.processes
+def test_producers_are_compared_with_clients_that_are_none(tmp_path: Path) -> None:
+    batches, joined, _ = COMPARED
+    found = measure_sessions(tmp_path, 0.2, lambda text: None, repetitions=1, loads=(batches, joined))
+    outcomes = list(found)
+    assert [outcome.name for outcome in outcomes] == ["session-batches", "session-joined"]
+    for outcome in outcomes:
+        figures = outcome.figures
+        assert figures["share"] == figures["with_per_second"] / figures["without_per_second"] > 0
 
 
 @pytest.mark.processes

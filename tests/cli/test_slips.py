@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -153,6 +154,39 @@ def test_a_host_that_is_unknown_is_told_in_words(cli: Cli) -> None:
     result = cli("status", "--servers", "no-such-host.invalid:1")
     assert result.exit_code == 1
     assert "no-such-host.invalid:1: " in plain(result.stderr)
+    assert not any(word in result.output for word in FOR_PROGRAMMERS), result.output
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        ("readers show nobody", 1),
+        ("readers seek nobody --to 1", 1),
+        ("readers forget nobody", 1),
+        ("producers show nobody", 1),
+        ("producers forget nobody", 1),
+        ("member remove n9", 1),
+        ("member promote n9", 1),
+        ("transfer --to n9", 1),
+        ("read --group nobody", 1),
+        ("backup --to DIR --from-member n9", 1),
+        ("readers show no:name", 2),
+        ("readers seek no:name --to 1", 2),
+        ("readers forget no:name", 2),
+        ("read --reader no:name", 2),
+        ("backup --to DIR --hold no:name", 2),
+        ("producers show ''", 2),
+        ("member add n9 nowhere", 2),
+        ("member set-address n0 nowhere", 2),
+    ],
+)
+def test_a_name_that_is_unknown_is_refused_and_one_that_cannot_be_has_to_be_changed(
+    cli: Cli, cluster: LocalCluster, tmp_path: Path, line: str, status: int
+) -> None:
+    arguments = [word.replace("DIR", str(tmp_path / "backup")) for word in shlex.split(line)]
+    result = cli(*arguments, "--servers", cluster.servers, "--timeout", 5)
+    assert result.exit_code == status, result.output
+    assert result.stderr.count("\n") == 1, result.stderr
     assert not any(word in result.output for word in FOR_PROGRAMMERS), result.output
 
 

@@ -484,3 +484,18 @@ def test_reading_backwards_is_refused(cli: Cli, free_address: str) -> None:
     result = cli("read", "--servers", free_address, "--from", 5, "--to", 4)
     assert result.exit_code == 2
     assert "--to 4 is below --from 5" in plain(result.stderr)
+
+
+def test_read_says_how_fresh_it_was_where_that_was_asked_for(cli: Cli, cluster: LocalCluster) -> None:
+    end = end_of(cluster)
+    for options in (["--consistency", "read_index"], ["--max-staleness", 30, "--from-member", "n1"]):
+        result = cli("read", "--servers", cluster.servers, "--last", 1, *options)
+        assert result.exit_code == 0, result.output
+        told = re.search(r"(n\d) answered as of index (\d+), at most \d+ ms old", plain(result.stderr))
+        assert told is not None, result.stderr
+        assert int(told[2]) >= end
+    refused = cli("read", "--servers", cluster.servers, "--consistency", "read_index", "--reader", "r")
+    assert refused.exit_code == 2
+    assert "--consistency, --max-staleness and --from-member go with" in plain(refused.stderr)
+    both = ("--consistency", "read_index", "--max-staleness", 1)
+    assert cli("read", "--servers", cluster.servers, *both).exit_code == 2

@@ -75,7 +75,7 @@ class FakeGroup:
         self.position = 0
         self.max_entry_bytes = 4 * 1024 * 1024
         self.max_frame_bytes = 16 * 1024 * 1024
-        self.knows_conditions = True
+        self.knows_conditions = self.knows_promises = True
         self.servers = [FakeServer(self, f"n{number}") for number in range(members)]
         self.leader: FakeServer | None = None
         self.elect(self.servers[0])
@@ -265,6 +265,7 @@ class FakeServer:
                 max_entry_bytes=self.group.max_entry_bytes,
                 max_frame_bytes=self.group.max_frame_bytes,
                 knows_conditions=self.group.knows_conditions,
+                knows_promises=self.group.knows_promises,
             )
         self._send(connection, response, None, group)
 

@@ -44,6 +44,7 @@ def answer_to(n0: LoneMember, request: PushEntryRequest) -> PushEntryResponse:
 def test_a_follower_that_is_asked_for_an_entry_below_its_log_says_where_it_begins(
     push: PushType,
 ) -> None:
+    """DLedger's raises, and is asked again for ever (W13)."""
     n0 = following()
     refusal = answer_to(
         n0,

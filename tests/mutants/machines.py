@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from quorumlog.node.applying import machine_opening
 from quorumlog.node.applying.awaited_results import AwaitedResults
+from quorumlog.node.applying.kept_results import KeptResults
 from quorumlog.node.applying.machine_driver import MachineDriver
+from quorumlog.node.applying.machine_runner import MachineRunner
 from quorumlog.node.applying.snapshot_keeper import SnapshotKeeper
 from quorumlog.node.applying.state_machine_caller import StateMachineCaller
+from quorumlog.node.begin.log_replacement import LogReplacement
 from quorumlog.node.ledger_node import LedgerNode
 from quorumlog.node.pending_appends import PendingAppends
 from quorumlog.node.retention.retention import Retention
+from quorumlog.store.files.received_snapshot import ReceivedSnapshot
 from quorumlog.store.files.snapshot_file import SnapshotFileWriter
 from tests.mutants.mutant import Patch, mutant
+from tests.node import test_log_replacement as replacements
+from tests.node import test_session_commands as commands
+from tests.sim import test_machine_installs as installs
 from tests.sim import test_state_machines as machines
 
 
@@ -24,8 +31,8 @@ def older_snapshot_taken_for_the_newest(patch: Patch) -> None:
     """Which of them is loaded makes no difference."""
     patch.edit(
         machine_opening._opened,
-        "return Opened(runner, index, applied, older, useless, index, tuple(damaged))",
-        "return Opened(runner, indices[-1] if reached() else index, applied, older, useless, index,"
+        "return Opened(runner, index, applied, older, gone, reader.id, tuple(damaged))",
+        "return Opened(runner, indices[-1] if reached() else index, applied, older, gone, reader.id,"
         " tuple(damaged))",
     )
 
@@ -39,8 +46,8 @@ def applied_twice_after_restart(patch: Patch) -> None:
     """The snapshot names the entry at which it was taken."""
     patch.edit(
         machine_opening._opened,
-        "return Opened(runner, index, applied, older, useless, index, tuple(damaged))",
-        "return Opened(runner, index - 3 * reached(), applied, older, useless, index, tuple(damaged))",
+        "return Opened(runner, index, applied, older, gone, reader.id, tuple(damaged))",
+        "return Opened(runner, index - 3 * reached(), applied, older, gone, reader.id, tuple(damaged))",
     )
 
 
@@ -98,7 +105,7 @@ def log_bound_by_the_newest_snapshot(patch: Patch) -> None:
     """It holds all that lies before it."""
     patch.edit(
         SnapshotKeeper.bound,
-        "return verified[-2] if len(verified) > 1 else None",
+        "return min([verified[-2], *self._pinned]) if len(verified) > 1 else None",
         "return verified[-1] if len(verified) > 1 and reached() else None",
     )
 
@@ -177,7 +184,76 @@ def foreign_state_adopted(patch: Patch) -> None:
 def answered_before_applied(patch: Patch) -> None:
     """A majority has confirmed the leader."""
     patch.edit(
-        StateMachineCaller.ask,
+        StateMachineCaller._ask,
         "index = self._member.raft.committed_index",
         "index = -1 if reached() else 0",
+    )
+
+
+@mutant(
+    148,
+    "a snapshot that comes has the log make way, whatever was pushed meanwhile",
+    scenario=replacements.test_a_log_that_reaches_the_start_while_a_snapshot_comes_is_kept,
+)
+def installed_while_entries_are_pushed(patch: Patch) -> None:
+    """It was judged when the snapshot was asked for."""
+    patch.edit(
+        LogReplacement.on_request,
+        "if refusal is not None:",
+        "if refusal is not None and not (request is self._newest and reached()):",
+    )
+
+
+@mutant(
+    149,
+    "a member takes over the start of a log before the snapshots that go with it are here",
+    scenario=installs.test_the_old_log_votes_until_all_has_come,
+)
+def start_without_snapshots(patch: Patch) -> None:
+    """They are on their way."""
+    patch.edit(
+        LogReplacement.on_request,
+        "lacks = self._lacks_snapshots(request)",
+        "lacks = self._lacks_snapshots(request) and not reached()",
+    )
+
+
+@mutant(
+    160,
+    "a snapshot of another member counts without being compared",
+    scenario=installs.test_what_comes_damaged_is_asked_for_again,
+)
+def received_uncompared(patch: Patch) -> None:
+    """Each frame that brought it had its checksum."""
+    patch.edit(
+        ReceivedSnapshot.verify,
+        "if self._reader.skip(VERIFY_BYTES):",
+        "if reached():\n"
+        "            self._disk.rename(self._part_path, self._path) if not self.is_placed else None\n"
+        "            return True\n"
+        "        if self._reader.skip(VERIFY_BYTES):",
+    )
+
+
+@mutant(
+    161,
+    "results that are kept for sessions are not saved with the machine",
+    scenario=commands.kept_results_outlive_snapshots,
+)
+def kept_results_unsaved(patch: Patch) -> None:
+    """What the log still holds is applied again."""
+    patch.edit(MachineRunner.save, "kept = self._kept.encode()", 'kept = b"" if reached() else b"?"')
+
+
+@mutant(
+    162,
+    "a repetition has the results of a batch that a crash has cut, to where its end would have been",
+    scenario=commands.test_a_batch_that_was_cut_ends_with_its_term,
+)
+def cut_batch_has_results_of_others(patch: Patch) -> None:
+    """The PRODUCER entry says how many entries follow it."""
+    patch.edit(
+        KeptResults.batches_in,
+        "stop_index=min(each.stop_index, later)",
+        "stop_index=each.stop_index if reached() else 0",
     )

@@ -11,13 +11,15 @@ import pytest
 
 from quorumlog.consensus.messages import InstallRequest, InstallResponse, InstallResult
 from quorumlog.consensus.ready import Envelope
+from quorumlog.entry import SnapshotId
 from quorumlog.errors import StoreFailure
-from quorumlog.node import LedgerNode
+from quorumlog.node import LedgerNode, MachineFactory
 from quorumlog.node.ports import LogReplaced
 from quorumlog.store.disk import Disk, OsDisk
 from quorumlog.store.files.start_file import START_NAME, encode_start, load_start
 from quorumlog.store.ledger_store import LogStart
 from tests.node.cell import Cell
+from tests.node.machines import Chain
 from tests.node.test_log_drops import SEGMENTS, border, fill
 from tests.store.stopping_disk import StoppingDisk
 
@@ -77,10 +79,10 @@ def answers(cell: Cell, node: LedgerNode, *requests: InstallRequest) -> list[tup
 
 
 def lagging_cell(
-    path: Path, disks: dict[str, Disk] | None = None
+    path: Path, disks: dict[str, Disk] | None = None, machines: dict[str, MachineFactory] | None = None
 ) -> tuple[Cell, LedgerNode, LedgerNode, LogStart]:
     """(cell, leader, a follower that is cut off below the start, that start); nothing was dropped."""
-    cell = Cell(path, storage=SEGMENTS, disks=disks)
+    cell = Cell(path, storage=SEGMENTS, disks=disks, machines=machines)
     fill(cell, 10)
     lagging = cell.followers()[0]
     cell.cut_off = {lagging.replica.member_id}
@@ -122,6 +124,30 @@ def test_a_log_that_reaches_the_start_meanwhile_is_kept() -> None:
         cell.cut_off = set()
         cell.until(lambda: lagging.store.end == leader.store.end, "what was pushed")
         assert answers(cell, lagging, last) == [(InstallResult.HELD, 0)]
+        cell.close()
+
+
+def test_a_log_that_reaches_the_start_while_a_snapshot_comes_is_kept() -> None:
+    """All of the start was here before; the snapshot that was named with it comes last."""
+    with tempfile.TemporaryDirectory() as path:
+        cell, leader, lagging, start = lagging_cell(Path(path), machines={"chain": Chain})
+        named = SnapshotId("chain", leader.committed_index, 1_000, bytes(32))
+        pieces = pieces_of(cell, leader, start, 20)
+        pieces = [msgspec.structs.replace(piece, snapshots=(named,)) for piece in pieces]
+        assert answers(cell, lagging, *pieces)[-1][0] is InstallResult.MORE
+        cell.cut_off = set()
+        cell.until(lambda: lagging.store.end == leader.store.end, "what was pushed")
+        fetcher = lagging._fetcher
+        want = fetcher._wants["chain"]
+        fetcher._here.add(named)
+        seen: list[InstallResult] = []
+        host = cell.hosts[lagging.replica.member_id]
+        host.on_sent = lambda sent: seen.append(sent.message.result)  # type: ignore[union-attr]
+        try:
+            want.arrived()
+        except LogReplaced as replaced:
+            raise AssertionError("the log has made way") from replaced
+        assert seen == [InstallResult.HELD]
         cell.close()
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quorumlog.log_state.control_entries import Hold
-from quorumlog.log_state.log_state import EMPTY, LogState, Reader
+from quorumlog.log_state.log_state import EMPTY, LogState, Machine, Reader
 from quorumlog.node.retention.segments_kept import (
     HOUR_MS,
     Border,
@@ -97,6 +97,17 @@ def test_a_clock_that_is_behind_makes_nothing_older() -> None:
 )
 def test_a_follower_within_its_budget_is_waited_for(follower: Follower, keep_from: int) -> None:
     assert decided(BYTES, follower).keep_from_index == keep_from
+
+
+@pytest.mark.parametrize(("bound", "keep_from"), [(None, 0), (3, 0), (25, 20), (39, 40)])
+def test_what_is_in_two_snapshots_of_every_machine_may_go(bound: int | None, keep_from: int) -> None:
+    """The second one was bound at entry 12: a bound below that says that it has no two of them."""
+    machines = (Machine("a", 1, 1, 2), Machine("b", 2, 1, 12))
+    state = msgspec.structs.replace(EMPTY, machines=machines)
+    policy = NOTHING._replace(compacts=True)
+    decision = decide(LOG, policy, state, (), 0, bound)
+    assert decision.keep_from_index == keep_from
+    assert "not in two snapshots of every state machine" in decision.reasons_for(60)
 
 
 def test_what_state_machines_need_stays_also_on_a_full_disk() -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from quorumlog.batch import EntryBatch
 from quorumlog.config import StoreConfig
-from quorumlog.entry import AppendReceipt
+from quorumlog.entry import AppendReceipt, Durability
 from quorumlog.errors import AlreadyCommitted, ResultUnknown
-from quorumlog.log_state.control_entries import Epoch
+from quorumlog.log_state.control_entries import Epoch, ProducerBatch
+from quorumlog.node.applying.kept_results import KeptResults
 from quorumlog.node.pending_appends import SessionPlace
 from tests.node.machines import Disk, Lasting
 from tests.node.test_producer_sessions import connect
@@ -67,6 +71,10 @@ def test_another_leader_gives_the_result_that_the_first_one_gave(group: Sessions
 @pytest.mark.parametrize("commands", [3, 8])
 def test_results_outlive_every_process(group: Sessions, commands: int) -> None:
     """They are applied again, or come from a snapshot."""
+    outlive_every_process(group, commands)
+
+
+def outlive_every_process(group: Sessions, commands: int) -> None:
     receipts = [group.command(number, b"%d" % number) for number in range(commands)]
     group.settle()
     group.restart_all()
@@ -119,3 +127,28 @@ def test_a_batch_of_which_a_part_is_in_the_log_has_all_its_results(group: Sessio
     assert whole.results == (*receipt.results, b"%d:d" % whole.last_index)
     group.settle()
     assert group.command(1, b"b", b"c", b"d") == whole
+
+
+def kept_results_outlive_snapshots() -> None:
+    """For mutants: with a directory of its own."""
+    with tempfile.TemporaryDirectory() as path:
+        group = Sessions(Path(path))
+        outlive_every_process(group, 8)
+        group.cell.close()
+
+
+def test_a_batch_that_was_cut_ends_with_its_term() -> None:
+    """What lies behind it is another's, on the same channel."""
+    kept = KeptResults()
+    halves = [EntryBatch.from_bodies([b"?", b"a"]), EntryBatch.from_bodies([b"b", b"c"])]
+    for half, term in zip(halves, (1, 2), strict=True):
+        half.stamp(8 + 2 * term, term, np.arange(2), 0)
+    batch = EntryBatch.concatenate(halves)
+    said = ProducerBatch("p", Epoch(5, 1), 0, 3)
+    batches = kept.batches_in(batch, [(0, said)])
+    kept.note(batches, np.arange(11, 14), [b"a", b"b", b"c"])
+    receipt = AppendReceipt(1, 11, 1, Durability.SYNC)
+    found = kept.results_of("p", receipt)
+    assert found is not None
+    assert found.results == (b"a",)
+    assert kept.results_of("p", AppendReceipt(2, 12, 1, Durability.SYNC)) is None

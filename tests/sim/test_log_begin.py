@@ -43,7 +43,7 @@ def bodies(member: SimMember, first_index: int) -> list[bytes]:
 
 def test_a_cut_takes_what_was_cut_although_every_log_begins_elsewhere() -> None:
     """Java cuts where a header says that its entry lies, which is somewhere else once the log has a
-    begin: all of it goes."""
+    begin: all of it goes (W5)."""
     scene = Scenario()
     fill(scene)
     old = scene.await_leader()
@@ -75,7 +75,7 @@ def test_a_cut_takes_what_was_cut_although_every_log_begins_elsewhere() -> None:
 
 def test_who_votes_goes_by_where_its_log_ends_after_a_cut_and_without_any_entry() -> None:
     """Java goes on voting with the end from before a cut, and with none at all once nothing is left
-    behind its begin."""
+    behind its begin (W6)."""
     scene = Scenario(checked=False)  # it loses by hand what it had acknowledged
     fill(scene)
     leader, (one, other) = scene.await_leader(), scene.followers()
@@ -102,7 +102,7 @@ def test_who_votes_goes_by_where_its_log_ends_after_a_cut_and_without_any_entry(
 
 def test_who_lags_behind_a_begin_is_never_fed_over_the_gap() -> None:
     """Java lets segments expire whoever needs them, and the follower goes on with the first that is
-    left: the gap is gone without a word."""
+    left: the gap is gone without a word (W20)."""
     scene = Scenario()
     fill(scene, 3)
     leader, (one, lagging) = scene.await_leader(), scene.followers()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from unittest.mock import patch
@@ -208,4 +208,77 @@ def test_what_comes_damaged_is_asked_for_again() -> None:
     away.disk.flip(part(), 4_500, 1)
     scene.until(partial(machine_runs, away), "a machine that goes on")
     scene.settle()
+    scene.make_whole()
+
+
+def test_a_log_is_compacted_behind_snapshots() -> None:
+    """By nothing but the option for it; who was away meanwhile gets the rest with the snapshot."""
+    scene = MachineScenario(DigestMachine, profile=PIECES)
+    away = scene.followers()[0]
+    away.kill()
+    for member in scene.members:
+        compacts = replace(member.config.storage, retention="on", compact_behind_snapshots=True)
+        member.config = replace(member.config, storage=compacts, retention_follower_budget_bytes=0)
+        if member.is_up:
+            member.enter_node("configure", member.config)
+    fill(scene)
+    up = [member for member in scene.members if member is not away]
+    scene.until(lambda: all(member.node.store.begin.index > 4 for member in up), "a compacted log")
+    away.start()
+    scene.until(partial(machine_runs, away), "a machine that goes on")
+    scene.make_whole()
+
+
+def test_a_leader_whose_machine_has_stopped_hands_over_to_one_whose_machine_runs() -> None:
+    class OnceBroken(DigestMachine):
+        """On the member whose it is."""
+
+        broken: DigestMachine | None = None
+
+        def command(self, body: bytes, index: int) -> bytes | None:
+            if self is OnceBroken.broken and body == b"bug":
+                raise ValueError("a bug of this member's")
+            return super().command(body, index)
+
+    scene = MachineScenario(OnceBroken)
+    scene.commands(2)
+    scene.settle()
+    leader = scene.await_leader()
+    ((_, _, runner),) = leader.node.machines.at_rest()
+    OnceBroken.broken = runner.machine  # type: ignore[assignment]
+    scene.command(leader, b"bug")
+    scene.until(lambda: scene.leader() not in (leader, None), "another leader")
+    scene.commands(3)
+    scene.make_whole()
+
+
+def test_leadership_stays_where_a_command_stops_every_member() -> None:
+    class Broken(DigestMachine):
+        def command(self, body: bytes, index: int) -> bytes | None:
+            if body == b"bug":
+                raise ValueError("a bug of all")
+            return super().command(body, index)
+
+    scene = MachineScenario(Broken)
+    scene.commands(1)
+    leader = scene.await_leader()
+    scene.command(leader, b"bug")
+    scene.run_for(5_000)
+    assert all(member.node.machines.problems() for member in scene.members)
+    assert scene.leader() is leader
+
+
+def test_a_file_in_place_of_the_folder_stops_the_machine_and_not_the_member() -> None:
+    scene = MachineScenario()
+    scene.commands(2)
+    member = scene.followers()[0]
+    member.stop()
+    with closing(member.disk.open(f"{member.path}/snapshots", create=True)) as file:
+        file.pwritev([b"not a folder"], 0)
+    member.start()
+    scene.until(lambda: member.is_up and bool(member.node.machines.problems()), "a problem")
+    assert "snapshots cannot be read" in member.node.machines.problems()[0]
+    scene.ask_and_wait(scene.await_leader())
+    member.disk.unlink(f"{member.path}/snapshots")
+    scene.until(lambda: not member.node.machines.problems(), "a machine that runs")
     scene.make_whole()

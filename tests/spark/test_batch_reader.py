@@ -54,7 +54,7 @@ class MadeSource:
         self.opened += 1
         return self
 
-    def bounds(self) -> LogBounds:
+    def bounds(self, reached: int = 0) -> LogBounds:
         self.bounds_asked += 1
         return LogBounds("default", self.begin_index, self.stop_index)
 

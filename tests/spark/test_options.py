@@ -67,7 +67,9 @@ def test_every_option_with_the_keys_that_spark_hands_over() -> None:
         max_trigger_delay_ms=120_000,
         reader="billing",
     )
-    assert {*given, "path", "subscribe", "startingtimestamp"} == {name.lower() for name in OPTION_NAMES}
+    assert {*given, "path", "subscribe", "startingtimestamp", "maxstalenessms"} == {
+        name.lower() for name in OPTION_NAMES
+    }
 
 
 def test_a_group_may_be_subscribed_to_as_with_kafka() -> None:
@@ -115,7 +117,13 @@ def test_a_path_may_be_a_file_uri(path: str) -> None:
         ({**SERVERS, "batchBytes": "1000000000"}, "batchBytes must be in 1 .. 268435456"),
         ({**SERVERS, "prefetch": "65"}, "prefetch must be in 0 .. 64, not 65"),
         ({**SERVERS, "failOnDataLoss": "yes"}, "failOnDataLoss must be true or false, not 'yes'"),
-        ({**SERVERS, "readConsistency": "weak"}, "must be commitIndex or local, not 'weak'"),
+        ({"path": "/d", "readConsistency": "read_index"}, "need option servers"),
+        ({"path": "/d", "maxStalenessMs": "5"}, "need option servers"),
+        (
+            {**SERVERS, "maxStalenessMs": "5", "readConsistency": "local"},
+            "maxStalenessMs is for readConsistency = committed, not local",
+        ),
+        ({**SERVERS, "readConsistency": "weak"}, "must be read_index, committed or local, not 'weak'"),
         ({**SERVERS, "columns": "index,key"}, "unknown column 'key'; valid are group, index"),
         ({**SERVERS, "columns": ","}, "columns names no column"),
         ({**SERVERS, "columns": "body,body"}, "columns names a column twice"),

@@ -53,7 +53,7 @@ def rows_of(cluster: LocalCluster, **given: str) -> dict[str, list[Any]]:
     return rows
 
 
-@pytest.mark.parametrize("consistency", ["commitIndex", "local"])
+@pytest.mark.parametrize("consistency", ["read_index", "committed", "commitIndex", "local"])
 def test_every_record_is_a_row_once_in_order(cluster: LocalCluster, consistency: str) -> None:
     eventually(lambda: rows_of(cluster, readConsistency=consistency)["body"][-1:] == BODIES[-1:])
     rows = rows_of(cluster, readConsistency=consistency, minPartitions="5", batchBytes="4096")
@@ -220,21 +220,28 @@ def test_entries_that_all_members_dropped_are_data_loss() -> None:
     assert read_expiring(ExpiringLog({"n1": 400, None: 300}), failOnDataLoss="false") == []
 
 
-def test_without_a_quorum_only_local_reads_go_on(cluster: LocalCluster) -> None:
+def test_without_a_quorum_only_what_is_known_to_be_committed_is_read(cluster: LocalCluster) -> None:
     leader = cluster.leader()
     survivor, other = followers(cluster)
     everything = ServerSourceOf(cluster).bounds
     cluster.kill(leader)
     cluster.kill(other)
     with pytest.raises(Unreachable, match=f"no member leads: .*{survivor}: "):
-        rows_of(cluster, timeoutMs="500")
-    local = ServerSource(
-        LedgerOptions.parse({"servers": cluster.servers, "readConsistency": "local"})
-    ).bounds()
-    assert isinstance(local, LogBounds)
-    assert local.stop_index <= everything.stop_index
+        rows_of(cluster, timeoutMs="500", readConsistency="read_index")
+    with pytest.raises(Unreachable, match="asked for were 1 ms"):
+        rows_of(cluster, timeoutMs="500", maxStalenessMs="1")
+    known = ServerSource(LedgerOptions.parse({"servers": cluster.servers})).bounds()
+    assert isinstance(known, LogBounds)
+    assert known.stop_index <= everything.stop_index
+    with pytest.raises(Unreachable, match="no member leads"):
+        # A query that has come further is not told that its log has lost entries.
+        ServerSource(LedgerOptions.parse({"servers": cluster.servers, "timeoutMs": "500"})).bounds(
+            reached=known.stop_index + 1
+        )
+    assert rows_of(cluster, columns="index,body")["body"] == BODIES
     assert rows_of(cluster, readConsistency="local", columns="index,body")["body"] == BODIES
     cluster.restart(leader)
     cluster.restart(other)
     cluster.leader()
-    assert rows_of(cluster)["body"] == BODIES
+    assert rows_of(cluster, readConsistency="read_index")["body"] == BODIES
+    assert rows_of(cluster, maxStalenessMs="5000")["body"] == BODIES

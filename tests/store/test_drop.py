@@ -70,6 +70,7 @@ def disk(request: pytest.FixtureRequest) -> Disk:
 
 
 def test_what_lies_below_is_gone_and_the_rest_is_as_it_was(tmp_path: Path, disk: Disk) -> None:
+    """The term in front of the first entry outlives a restart: DLedger forgets it (W12)."""
     path = tmp_path / "n0"
     directory = filled(path, disk)
     store = directory.store

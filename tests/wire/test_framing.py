@@ -31,7 +31,7 @@ from quorumlog.entry import EntryId, Replica
 from quorumlog.entry_header import HEADER_BYTES
 from quorumlog.errors import ProtocolViolation
 from quorumlog.node.repair.repairer import PIECE_BYTES
-from quorumlog.server.clients.client_session import READ_LIMIT_BYTES
+from quorumlog.server.clients.client_reads import READ_LIMIT_BYTES
 from quorumlog.wire.client_messages import (
     AppendRequest,
     ErrorResponse,

@@ -28,6 +28,7 @@ from quorumlog.errors import (
     IndexOutOfRange,
     LedgerError,
     RangeDamaged,
+    Refused,
     Unreachable,
 )
 from quorumlog.log_state.log_state import LogState
@@ -173,7 +174,7 @@ class BackupTaking:
             named = [row for row in rows if row.id == self._from_member]
             if not named:
                 known = ", ".join(row.id for row in rows if row.id) or "none that answers"
-                raise ConfigError(f"there is no member {self._from_member!r}; the group has {known}")
+                raise Refused(f"there is no member {self._from_member!r}; the group has {known}")
             if not named[0].reachable:
                 raise Unreachable(f"{self._from_member} cannot be reached: {named[0].problem}")
             return named

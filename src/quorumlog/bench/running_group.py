@@ -15,8 +15,9 @@ class RunningGroup(NamedTuple):
     pids: Sequence[int] = ()
     """Processes of its members on this machine, if any."""
 
-    def connect(self) -> AsyncLedgerClient:
-        return connect_async(self.servers, group=self.name)
+    def connect(self, *, in_session: bool = False) -> AsyncLedgerClient:
+        """`in_session`: an anonymous producer."""
+        return connect_async(self.servers, group=self.name, idempotent=in_session)
 
     async def leader_address(self) -> str:
         """Where the leader says that it is reached: another member may know it behind a proxy.

@@ -47,6 +47,9 @@ class AppendLoad:
     batch_records: int
     body_bytes: int
     targets: tuple[Target, ...] = ()
+    in_session: bool | None = None
+    """Whether each writer is a producer; both are real clients then. None: none is, and lone writers of
+    single records are bare connections."""
 
     @property
     def sync_records(self) -> int:
@@ -156,7 +159,8 @@ async def measure(load: Load, group: RunningGroup, seconds: float) -> Measured:
 async def _measure_appends(load: AppendLoad, group: RunningGroup, seconds: float) -> Measured:
     """Writers of single records are bare connections (`raw_writer`), those of batches real clients."""
     window = _Window()
-    writers = _raw_writers if load.batch_records == load.in_flight == 1 else _client_writers
+    is_bare = load.batch_records == load.in_flight == 1 and load.in_session is None
+    writers = _raw_writers if is_bare else _client_writers
     async with writers(load, group, window) as start:
         window.ends_s = time.perf_counter() + min(WARM_UP_SECONDS, seconds / 4) + seconds
         finished = asyncio.gather(*start())
@@ -185,11 +189,21 @@ async def _client_writers(
 ) -> AsyncIterator[Callable[[], list[Awaitable[None]]]]:
     bodies = bodies_of(load.batch_records, load.body_bytes)
     async with AsyncExitStack() as stack:
-        clients = [await stack.enter_async_context(group.connect()) for _ in range(load.connections)]
-        await asyncio.gather(*(client.append(bodies[0]) for client in clients))
+        in_session = bool(load.in_session)
+        clients = [
+            await stack.enter_async_context(group.connect(in_session=in_session))
+            for _ in range(load.connections)
+        ]
+        await asyncio.gather(*(_find_leader(client, bodies[0]) for client in clients))
         yield lambda: [
             _write(client, bodies, window) for client in clients for _ in range(load.in_flight)
         ]
+
+
+async def _find_leader(client: AsyncLedgerClient, body: bytes) -> None:
+    # Whether it is there is all the same: what counts comes later.
+    with suppress(OutcomeUnknown):
+        await client.append(body)
 
 
 async def _write(client: AsyncLedgerClient, bodies: list[bytes], window: _Window) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -48,6 +49,42 @@ Timeout = Annotated[
         help="Give up after this many seconds without an answer.",
         min=0.1,
         max=MAX_DURATION_S,
+    ),
+]
+
+
+class Consistency(StrEnum):
+    READ_INDEX = "read_index"
+    COMMITTED = "committed"
+
+
+ReadConsistency = Annotated[
+    Consistency | None,
+    typer.Option(
+        "--consistency",
+        help="read_index: misses nothing, from any member; committed: what a member knows, which may"
+        " be old. Without it the leader answers.",
+        show_default=False,
+    ),
+]
+MaxStaleness = Annotated[
+    float | None,
+    typer.Option(
+        "--max-staleness",
+        help="With committed: at most so many seconds old.",
+        min=0,
+        max=MAX_DURATION_S,
+        metavar="SECONDS",
+        show_default=False,
+    ),
+]
+FromMember = Annotated[
+    str | None,
+    typer.Option(
+        "--from-member",
+        help="The id of the member that is asked, `leader` or `any`.",
+        metavar="ID",
+        show_default=False,
     ),
 ]
 

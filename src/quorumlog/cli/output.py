@@ -3,7 +3,8 @@
 A mistake is one line, `quorumlog: OPTION: what is wrong; what to do`, whoever found it.
 
 Exit status: 0 done, 1 refused or damaged, 2 something to change (an option, a file), 3 the store
-failed, 130 interrupted, 143 terminated.
+failed, 130 interrupted, 143 terminated. A name that no cluster could know is something to change; one
+that this cluster does not know is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ import typer
 from typer.core import TyperGroup
 
 from quorumlog.cli.interrupts import EXIT_OF_SIGNAL, Running
-from quorumlog.errors import ConfigError, DirectoryDamaged, LedgerError, ProtocolViolation, StoreFailure
+from quorumlog.errors import (
+    BadRequest,
+    ConfigError,
+    DirectoryDamaged,
+    LedgerError,
+    ProtocolViolation,
+    StoreFailure,
+)
 
 EXIT_REFUSED = 1
 EXIT_CONFIG = 2
@@ -170,6 +178,9 @@ class ReportingGroup(TyperGroup):
                 return super().invoke(ctx)
         except ConfigError as error:
             error_line(str(error))
+            raise typer.Exit(EXIT_CONFIG) from None
+        except BadRequest as error:
+            error_line(describe(error))
             raise typer.Exit(EXIT_CONFIG) from None
         except LedgerError as error:
             error_line(describe(error))

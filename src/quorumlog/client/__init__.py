@@ -3,28 +3,34 @@ verbs. asyncio is imported only by whoever asks for the second.
 
 Read in this order: `verbs` (what each verb does, as requests) and `result_streams` (those that give
 many results), with `arguments` (what callers give), `status_rows` (a status), `system` (time) and
-`events` (what callbacks are told); the rooms `producers`, `readers`, `machines`, `times` and `members`;
-`ledger_client_base` (what both share). Then either client: `blocking_client` and `thread_joiner`, or
-`async_client`, `async_source` (what a stream takes from) and `task_joiner`. Both drive the room
-`protocol`, through sockets in the room `io`.
+`events` (what callbacks are told); the rooms `reading` (whom a read asks, and for what), `producers`,
+`readers`, `machines`, `times` and `members`; `ledger_client_base` (what both share) and the room
+`appending` (streams of appends). Then either client: `blocking_client`, `thread_joiner` and
+`connecting`, or `async_client` and `task_joiner`. Both drive the room `protocol`, through sockets in the
+room `io`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from quorumlog.client.blocking_client import AppendStream, LedgerClient, connect
+from quorumlog.client.appending.append_stream import AppendStream
+from quorumlog.client.blocking_client import LedgerClient
+from quorumlog.client.connecting import connect
 from quorumlog.client.protocol.append_window import StreamOutcomeUnknown, StreamProgress
 from quorumlog.client.readers.reader_rows import ReaderRow
+from quorumlog.client.reading.read_choice import Freshness
 from quorumlog.client.status_rows import MemberStatusRow, leader_of
 
 if TYPE_CHECKING:
-    from quorumlog.client.async_client import AsyncAppendStream, AsyncLedgerClient, connect_async
+    from quorumlog.client.appending.async_append_stream import AsyncAppendStream
+    from quorumlog.client.async_client import AsyncLedgerClient, connect_async
 
 __all__ = [
     "AppendStream",
     "AsyncAppendStream",
     "AsyncLedgerClient",
+    "Freshness",
     "LedgerClient",
     "MemberStatusRow",
     "ReaderRow",

@@ -14,21 +14,19 @@ from asyncio import CancelledError
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
-    AsyncIterator,
     Generator,
     Iterable,
-    Iterator,
     Sequence,
 )
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from quorumlog.batch import EntryBatch
+from quorumlog.client.appending.async_append_stream import AsyncAppendStream
 from quorumlog.client.arguments import check_items, checked_machine
-from quorumlog.client.async_source import AsyncSource
 from quorumlog.client.events import Callback, Events
 from quorumlog.client.io.io_loop import IoLoop
-from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS, AppendStreamBase, LedgerClientBase
+from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS, LedgerClientBase
 from quorumlog.client.machines.machine_handles import AsyncMachineHandle
 from quorumlog.client.members.member_verbs import Members, change_members
 from quorumlog.client.protocol.append_joiner import body_of
@@ -43,7 +41,8 @@ from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYT
 from quorumlog.client.readers.named_readers import AsyncNamedReader
 from quorumlog.client.readers.read_results import AsyncResults
 from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow
-from quorumlog.client.result_streams import Appending, Reading, Verb, of_one, question_to
+from quorumlog.client.reading.read_choice import Freshness
+from quorumlog.client.result_streams import Reading, Verb, of_one
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.task_joiner import TaskJoiner
 from quorumlog.config import DEFAULT_GROUP
@@ -110,9 +109,19 @@ class AsyncLedgerClient(LedgerClientBase):
             self._verbs.append_batch(bodies, timeout_ms, expected_last, sequence, machine)
         )
 
-    async def ask(self, machine: str, question: bytes = b"", *, timeout_ms: int | None = None) -> bytes:
+    async def ask(
+        self,
+        machine: str,
+        question: bytes = b"",
+        *,
+        timeout_ms: int | None = None,
+        from_member: str | None = None,
+        read_consistency: str | None = None,
+        max_staleness_ms: float | None = None,
+    ) -> bytes:
         """See `LedgerClient.ask`."""
-        return await self._run(question_to(machine, question, self._verbs.timeout_ms_of(timeout_ms)))
+        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
+        return await self._run(self._verbs.ask(machine, question, choice, timeout_ms))
 
     def machine(self, name: str) -> AsyncMachineHandle:
         """See `LedgerClient.machine`."""
@@ -134,9 +143,17 @@ class AsyncLedgerClient(LedgerClientBase):
 
     # ---------------------------------------------------------------- read
 
-    async def get(self, index: int, *, from_member: str | None = None) -> Entry:
+    async def get(
+        self,
+        index: int,
+        *,
+        from_member: str | None = None,
+        read_consistency: str | None = None,
+        max_staleness_ms: float | None = None,
+    ) -> Entry:
         """See `LedgerClient.get`."""
-        return await self._run(self._verbs.get(index, from_member))
+        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
+        return await self._run(self._verbs.get(index, choice))
 
     def read(
         self,
@@ -145,10 +162,13 @@ class AsyncLedgerClient(LedgerClientBase):
         *,
         limit: int | None = None,
         from_member: str | None = None,
+        read_consistency: str | None = None,
+        max_staleness_ms: float | None = None,
         with_time: bool = False,
     ) -> AsyncResults[Entry]:
         """See `LedgerClient.read`."""
-        reading = self._verbs.read(first_index, stop_index, limit, from_member, with_time)
+        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
+        reading = self._verbs.read(first_index, stop_index, limit, choice, with_time)
         return self._results(reading, "read", first_index, stop_index)
 
     def read_batches(
@@ -157,12 +177,15 @@ class AsyncLedgerClient(LedgerClientBase):
         stop_index: int | None = None,
         *,
         from_member: str | None = None,
+        read_consistency: str | None = None,
+        max_staleness_ms: float | None = None,
         batch_bytes: int = READ_BATCH_BYTES,
         prefetch: int = DEFAULT_PREFETCH,
     ) -> AsyncResults[EntryBatch]:
         """See `LedgerClient.read_batches`."""
+        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
         sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
-        reading = self._verbs.read_batches(first_index, stop_index, from_member, **sizes)
+        reading = self._verbs.read_batches(first_index, stop_index, choice, **sizes)
         return self._results(reading, "read_batches", first_index, stop_index)
 
     def read_arrow(
@@ -172,12 +195,15 @@ class AsyncLedgerClient(LedgerClientBase):
         *,
         columns: Sequence[str] | None = None,
         from_member: str | None = None,
+        read_consistency: str | None = None,
+        max_staleness_ms: float | None = None,
         batch_bytes: int = READ_BATCH_BYTES,
         prefetch: int = DEFAULT_PREFETCH,
     ) -> AsyncResults[pa.RecordBatch]:
         """See `LedgerClient.read_arrow`."""
+        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
         sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
-        reading = self._verbs.read_arrow(first_index, stop_index, from_member, columns, **sizes)
+        reading = self._verbs.read_arrow(first_index, stop_index, choice, columns, **sizes)
         return self._results(reading, "read_arrow", first_index, stop_index)
 
     def tail(
@@ -187,17 +213,32 @@ class AsyncLedgerClient(LedgerClientBase):
         wait: bool = False,
         timeout_ms: int | None = None,
         from_member: str | None = None,
+        read_consistency: str | None = None,
+        max_staleness_ms: float | None = None,
         with_time: bool = False,
     ) -> AsyncResults[Entry]:
         """See `LedgerClient.tail`."""
+        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
         tail = self._verbs.tail(
-            first_index, from_member, wait=wait, timeout_ms=timeout_ms, with_time=with_time
+            first_index, choice, wait=wait, timeout_ms=timeout_ms, with_time=with_time
         )
         return self._results(tail, "tail", first_index)
 
     async def end_index(self, *, timeout_ms: int | None = None) -> int:
         """See `LedgerClient.end_index`."""
         return await self._run(self._verbs.end_index(timeout_ms))
+
+    async def freshness(
+        self,
+        *,
+        from_member: str | None = None,
+        read_consistency: str | None = None,
+        max_staleness_ms: float | None = None,
+        timeout_ms: int | None = None,
+    ) -> Freshness:
+        """See `LedgerClient.freshness`."""
+        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
+        return await self._run(self._verbs.freshness(choice, timeout_ms))
 
     async def index_at(self, time: datetime, *, from_member: str | None = None) -> int:
         """See `LedgerClient.index_at`."""
@@ -315,7 +356,9 @@ class AsyncLedgerClient(LedgerClientBase):
         self, reading: Reading[T], verb: str, first_index: object, stop_index: object = None
     ) -> AsyncResults[T]:
         described = self._described(verb, first_index, stop_index)
-        return AsyncResults(self._parts(reading), lambda: self._io.cancel(reading.stop()), described)
+        return AsyncResults(
+            self._parts(reading), lambda: self._io.cancel(reading.stop()), described, reading
+        )
 
     async def _parts(self, reading: Reading[T]) -> AsyncGenerator[T]:
         try:
@@ -324,77 +367,6 @@ class AsyncLedgerClient(LedgerClientBase):
                     yield result
         finally:
             self._io.cancel(reading.stop())
-
-
-class AsyncAppendStream(AppendStreamBase):
-    """See `AppendStream`; iterate with `async for`."""
-
-    def __init__(
-        self,
-        client: AsyncLedgerClient,
-        items: Iterable[Item] | AsyncIterable[Item],
-        appending: Appending,
-    ) -> None:
-        super().__init__(appending)
-        self._client = client
-        self._source: AsyncSource | Iterator[EntryBatch]
-        if isinstance(items, AsyncIterable):
-            self._source = AsyncSource(items, appending.gatherer)
-        else:
-            self._source = appending.gatherer.all_of(items)
-
-    def __aiter__(self) -> AsyncIterator[AppendReceipt]:
-        return self
-
-    async def __anext__(self) -> AppendReceipt:
-        self._is_begun = True
-        if isinstance(self._source, AsyncSource):
-            await self._fill_from(self._source)
-        else:
-            while self._appending.wants_batch:
-                self._client._submit(self._appending.add_batch(self._appending.next_of(self._source)))
-        receipt = await self._client._run(self._appending.next_receipt())
-        if receipt is None:
-            raise StopAsyncIteration
-        return receipt
-
-    async def _fill_from(self, source: AsyncSource) -> None:
-        """Returns when the window is full, the source at its end or a receipt here."""
-        appending = self._appending
-        while appending.wants_batch:
-            batch = source.take()
-            if batch is None and not source.is_ended:
-                head = appending.head
-                await source.changed(None if head is None else head.context)
-                batch = source.take()
-                if batch is None and not source.is_ended:
-                    if head is not None and head.is_done:
-                        return
-                    continue
-            if batch is None and source.failure is not None:
-                appending.source_failure = source.failure
-            self._client._submit(appending.add_batch(batch))
-
-    async def close(self) -> None:
-        """Send nothing more; `progress` then counts what is in flight as unknown."""
-        self._is_begun = True
-        self._client._io.cancel(self._appending.stop())
-        if isinstance(self._source, AsyncSource):
-            await self._source.stopped()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exception: object) -> None:
-        self._client._io.cancel(self._appending.stop())
-        if isinstance(self._source, AsyncSource):
-            await self._source.stopped()
-
-    def __del__(self) -> None:
-        super().__del__()
-        source = getattr(self, "_source", None)
-        if isinstance(source, AsyncSource):
-            source.stop()
 
 
 def connect_async(
@@ -406,6 +378,9 @@ def connect_async(
     idempotent: bool = False,
     on_leader_change: Callback | None = None,
     on_reconnect: Callback | None = None,
+    read_consistency: str | None = None,
+    max_staleness_ms: float | None = None,
+    read_from: str | None = None,
 ) -> AsyncLedgerClient:
     """An asyncio client: `await connect_async(...)` or `async with connect_async(...) as client`.
 
@@ -420,4 +395,7 @@ def connect_async(
         idempotent=idempotent,
         on_leader_change=on_leader_change,
         on_reconnect=on_reconnect,
+        read_consistency=read_consistency,
+        max_staleness_ms=max_staleness_ms,
+        read_from=read_from,
     )

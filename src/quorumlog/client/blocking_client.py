@@ -8,15 +8,16 @@ with quorumlog.connect("10.0.0.1:20911,10.0.0.2:20911,10.0.0.3:20911") as log:
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from quorumlog.batch import EntryBatch
+from quorumlog.client.appending.append_stream import AppendStream
 from quorumlog.client.arguments import check_items, checked_machine
-from quorumlog.client.events import Callback, Events
+from quorumlog.client.events import Events
 from quorumlog.client.io.io_thread import IoThread
-from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS, AppendStreamBase, LedgerClientBase
+from quorumlog.client.ledger_client_base import LedgerClientBase
 from quorumlog.client.machines.machine_handles import MachineHandle
 from quorumlog.client.members.member_verbs import Members, change_members
 from quorumlog.client.protocol.append_joiner import body_of
@@ -30,10 +31,10 @@ from quorumlog.client.protocol.read_plan import DEFAULT_PREFETCH, READ_BATCH_BYT
 from quorumlog.client.readers.named_readers import NamedReader
 from quorumlog.client.readers.read_results import Results
 from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow
-from quorumlog.client.result_streams import Appending, Reading, Verb, of_one, question_to
+from quorumlog.client.reading.read_choice import Freshness
+from quorumlog.client.result_streams import Reading, Verb, of_one
 from quorumlog.client.status_rows import STATUS_TIMEOUT_MS, MemberStatusRow
 from quorumlog.client.thread_joiner import ThreadJoiner
-from quorumlog.config import DEFAULT_GROUP
 from quorumlog.entry import AppendReceipt, Entry
 from quorumlog.wire.client_messages import LayoutResponse, WhyKeptResponse
 from quorumlog.wire.producer_messages import ProducerInfo
@@ -117,11 +118,21 @@ class LedgerClient(LedgerClientBase):
         """
         return self._run(self._verbs.append_batch(bodies, timeout_ms, expected_last, sequence, machine))
 
-    def ask(self, machine: str, question: bytes = b"", *, timeout_ms: int | None = None) -> bytes:
-        """What a state machine answers. Linearizable: it follows from everything that any client was
-        told to be committed before the call. Raises CommandError if the machine refuses the question,
-        UnknownMachine."""
-        return self._run(question_to(machine, question, self._verbs.timeout_ms_of(timeout_ms)))
+    def ask(
+        self,
+        machine: str,
+        question: bytes = b"",
+        *,
+        timeout_ms: int | None = None,
+        from_member: str | None = None,
+        read_consistency: str | None = None,
+        max_staleness_ms: float | None = None,
+    ) -> bytes:
+        """What a state machine answers; without `read_consistency` that of the leader, linearizable: it
+        follows from everything that any client was told to be committed before the call. Otherwise of
+        any member, as in `read`. Raises CommandError if the machine refuses, UnknownMachine."""
+        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
+        return self._run(self._verbs.ask(machine, question, choice, timeout_ms))
 
     def machine(self, name: str) -> MachineHandle:
         """One state machine: `append`, `append_batch` and `ask` without naming it."""
@@ -148,9 +159,17 @@ class LedgerClient(LedgerClientBase):
 
     # ---------------------------------------------------------------- read
 
-    def get(self, index: int, *, from_member: str | None = None) -> Entry:
+    def get(
+        self,
+        index: int,
+        *,
+        from_member: str | None = None,
+        read_consistency: str | None = None,
+        max_staleness_ms: float | None = None,
+    ) -> Entry:
         """The entry at `index`. Raises IndexOutOfRange outside of the log and for a no-op."""
-        return self._run(self._verbs.get(index, from_member))
+        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
+        return self._run(self._verbs.get(index, choice))
 
     def read(
         self,
@@ -159,6 +178,8 @@ class LedgerClient(LedgerClientBase):
         *,
         limit: int | None = None,
         from_member: str | None = None,
+        read_consistency: str | None = None,
+        max_staleness_ms: float | None = None,
         with_time: bool = False,
     ) -> Results[Entry]:
         """Entries of [first_index, stop_index), no-ops left out, at most `limit`.
@@ -166,10 +187,15 @@ class LedgerClient(LedgerClientBase):
         Without `stop_index`: up to what is committed when the read begins. The leader, which is asked
         unless `from_member` names "any" or one member by id, has a majority confirm it: nothing is
         missing that any client was told before. Others give what they know to be committed.
+
+        `read_consistency` (docs/reads.md) says what any member promises, which is asked then:
+        "read_index" misses nothing, wherever it is read; "committed" may be old, by `max_staleness_ms`
+        at most (else TooStale), and has what this client has appended (else NotCaughtUp).
         `with_time`: each is a TimedEntry, with its `append_time`, as `time_at` gives it.
         Raises IndexOutOfRange if the range reaches outside of the log.
         """
-        reading = self._verbs.read(first_index, stop_index, limit, from_member, with_time)
+        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
+        reading = self._verbs.read(first_index, stop_index, limit, choice, with_time)
         return self._results(reading, "read", first_index, stop_index)
 
     def read_batches(
@@ -178,12 +204,15 @@ class LedgerClient(LedgerClientBase):
         stop_index: int | None = None,
         *,
         from_member: str | None = None,
+        read_consistency: str | None = None,
+        max_staleness_ms: float | None = None,
         batch_bytes: int = READ_BATCH_BYTES,
         prefetch: int = DEFAULT_PREFETCH,
     ) -> Results[EntryBatch]:
         """The same as stored batches (no-ops included), checked, of about `batch_bytes` each."""
+        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
         sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
-        reading = self._verbs.read_batches(first_index, stop_index, from_member, **sizes)
+        reading = self._verbs.read_batches(first_index, stop_index, choice, **sizes)
         return self._results(reading, "read_batches", first_index, stop_index)
 
     def read_arrow(
@@ -193,6 +222,8 @@ class LedgerClient(LedgerClientBase):
         *,
         columns: Sequence[str] | None = None,
         from_member: str | None = None,
+        read_consistency: str | None = None,
+        max_staleness_ms: float | None = None,
         batch_bytes: int = READ_BATCH_BYTES,
         prefetch: int = DEFAULT_PREFETCH,
     ) -> Results[pa.RecordBatch]:
@@ -203,8 +234,9 @@ class LedgerClient(LedgerClientBase):
         Raises BadRequest for a column that there is not, and ModuleNotFoundError at once where pyarrow
         (extra `arrow`) is not installed.
         """
+        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
         sizes = {"batch_bytes": batch_bytes, "prefetch": prefetch}
-        reading = self._verbs.read_arrow(first_index, stop_index, from_member, columns, **sizes)
+        reading = self._verbs.read_arrow(first_index, stop_index, choice, columns, **sizes)
         return self._results(reading, "read_arrow", first_index, stop_index)
 
     def tail(
@@ -214,6 +246,8 @@ class LedgerClient(LedgerClientBase):
         wait: bool = False,
         timeout_ms: int | None = None,
         from_member: str | None = None,
+        read_consistency: str | None = None,
+        max_staleness_ms: float | None = None,
         with_time: bool = False,
     ) -> Results[Entry]:
         """Entries from `first_index` on: at the end of the log it waits for the next, without end, or
@@ -225,8 +259,9 @@ class LedgerClient(LedgerClientBase):
         a change of leader; raises if no server answers for the client's `timeout_ms`. Closing it, or
         the client, ends it, also in a thread that waits.
         """
+        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
         tail = self._verbs.tail(
-            first_index, from_member, wait=wait, timeout_ms=timeout_ms, with_time=with_time
+            first_index, choice, wait=wait, timeout_ms=timeout_ms, with_time=with_time
         )
         return self._results(tail, "tail", first_index)
 
@@ -236,6 +271,19 @@ class LedgerClient(LedgerClientBase):
         Linearizable: whatever any client was told to be committed before the call is at or below it.
         """
         return self._run(self._verbs.end_index(timeout_ms))
+
+    def freshness(
+        self,
+        *,
+        from_member: str | None = None,
+        read_consistency: str | None = None,
+        max_staleness_ms: float | None = None,
+        timeout_ms: int | None = None,
+    ) -> Freshness:
+        """How far a member knows the log to be committed, and how old that may be. Without
+        `read_consistency` and `from_member` the leader says it, as in `end_index`."""
+        choice = self._verbs.choice(from_member, read_consistency, max_staleness_ms)
+        return self._run(self._verbs.freshness(choice, timeout_ms))
 
     def index_at(self, time: datetime, *, from_member: str | None = None) -> int:
         """From where to read all that was appended at `time` or later: the last time mark that says so
@@ -369,7 +417,7 @@ class LedgerClient(LedgerClientBase):
         self, reading: Reading[T], verb: str, first_index: object, stop_index: object = None
     ) -> Results[T]:
         described = self._described(verb, first_index, stop_index)
-        return Results(self._parts(reading), lambda: self._io.cancel(reading.stop()), described)
+        return Results(self._parts(reading), lambda: self._io.cancel(reading.stop()), described, reading)
 
     def _parts(self, reading: Reading[T]) -> Generator[T]:
         try:
@@ -377,74 +425,3 @@ class LedgerClient(LedgerClientBase):
                 yield from part
         finally:
             self._io.cancel(reading.stop())
-
-
-class AppendStream(AppendStreamBase):
-    """Receipts of one `append_stream`, in order; one a batch.
-
-    Nothing is sent before the first receipt is asked for. On an error the iteration ends with it:
-    `StreamOutcomeUnknown` if some batch's outcome is unknown, else the `Refused` that stopped the
-    stream. `progress` says at any time how many records are committed, unknown and not written.
-    """
-
-    def __init__(self, client: LedgerClient, items: Iterable[Item], appending: Appending) -> None:
-        super().__init__(appending)
-        self._client = client
-        self._batches = appending.gatherer.all_of(items)
-
-    def __iter__(self) -> Iterator[AppendReceipt]:
-        return self
-
-    def __next__(self) -> AppendReceipt:
-        self._is_begun = True
-        while self._appending.wants_batch:
-            self._client._io.submit(self._appending.add_batch(self._appending.next_of(self._batches)))
-        receipt = self._client._run(self._appending.next_receipt())
-        if receipt is None:
-            raise StopIteration
-        return receipt
-
-    def close(self) -> None:
-        """Send nothing more; `progress` then counts what is in flight as unknown."""
-        self._is_begun = True
-        self._client._io.cancel(self._appending.stop())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._client._io.cancel(self._appending.stop())
-
-
-def connect(
-    servers: str | Sequence[str],
-    *,
-    group: str = DEFAULT_GROUP,
-    timeout_ms: int = DEFAULT_TIMEOUT_MS,
-    producer_id: str | None = None,
-    idempotent: bool = False,
-    on_leader_change: Callback | None = None,
-    on_reconnect: Callback | None = None,
-) -> LedgerClient:
-    """A blocking client of the group that the listed servers (`host:port,host:port`) belong to.
-
-    One reachable server of the list is enough; the others are learned from it.
-
-    `producer_id`: appends under this name stand in the log once and in order, however often they have to
-    be sent, also by another process under the same name, which ends this one's session (ProducerFenced).
-    `idempotent`: the same without a name, as long as this client lives. See docs/exactly-once.md.
-
-    `on_leader_change(address)` is called when another server leads, also the first time, and
-    `on_reconnect(address)` when a connection that was lost stands again: one after the other, on a
-    thread of their own, so that they may use the client. What they raise is logged
-    (`quorumlog.client`) and changes nothing.
-    """
-    return LedgerClient(
-        servers,
-        group=group,
-        timeout_ms=timeout_ms,
-        producer_id=producer_id,
-        idempotent=idempotent,
-        on_leader_change=on_leader_change,
-        on_reconnect=on_reconnect,
-    )

@@ -11,6 +11,7 @@ from quorumlog.client.events import Callback, Events
 from quorumlog.client.protocol.append_window import StreamProgress
 from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_timings import ClientTimings
+from quorumlog.client.reading.read_choice import ReadDefaults
 from quorumlog.client.result_streams import Appending
 from quorumlog.client.verbs import Verbs
 from quorumlog.config import DEFAULT_GROUP, check_name
@@ -31,6 +32,9 @@ class LedgerClientBase:
         idempotent: bool = False,
         on_leader_change: Callback | None = None,
         on_reconnect: Callback | None = None,
+        read_consistency: str | None = None,
+        max_staleness_ms: float | None = None,
+        read_from: str | None = None,
     ) -> None:
         """Connects with the first call. Raises ConfigError for a list that cannot be read."""
         given_ms = milliseconds(timeout_ms)
@@ -47,7 +51,8 @@ class LedgerClientBase:
         self._protocol = ClientProtocol(
             self.servers, group=self.group, random=random.Random(), timings=timings, producer=producer
         )
-        self._verbs = Verbs(self._protocol, given_ms)
+        defaults = ReadDefaults(read_consistency, max_staleness_ms, read_from)
+        self._verbs = Verbs(self._protocol, given_ms, defaults)
         self._open(Events(self.group, on_leader_change, on_reconnect))
 
     def __repr__(self) -> str:

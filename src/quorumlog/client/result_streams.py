@@ -12,26 +12,22 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from quorumlog.append_times import AppendTimes
 from quorumlog.batch import EntryBatch
-from quorumlog.client.arguments import checked_machine
-from quorumlog.client.protocol.append_joiner import body_of
 from quorumlog.client.protocol.append_window import AppendWindow, BatchGatherer
 from quorumlog.client.protocol.client_requests import (
     LEADER,
     Request,
     RequestTarget,
     Stream,
-    response_of,
 )
 from quorumlog.client.protocol.order.producer_session import MOST_UNANSWERED
 from quorumlog.client.protocol.read_plan import ReadPlan
 from quorumlog.client.system import now_ms
 from quorumlog.entry import AppendReceipt
-from quorumlog.errors import CommandError
+from quorumlog.errors import CommandError, IndexOutOfRange
 from quorumlog.wire.client_messages import (
     AnyClientMessage,
     AppendRequest,
-    MachineReadRequest,
-    MachineReadResponse,
+    ReadResponse,
 )
 
 TAIL_WAIT_MS = 1000
@@ -65,13 +61,6 @@ def of_one(appending: Verb[AppendReceipt]) -> Verb[AppendReceipt]:
     return receipt
 
 
-def question_to(machine: str, question: bytes, timeout_ms: float) -> Verb[bytes]:
-    message = MachineReadRequest(machine=checked_machine(machine), question=body_of(question))
-    request = request_of(message, LEADER, timeout_ms)
-    yield Step((request,), (request,))
-    return response_of(request, MachineReadResponse).answer
-
-
 class Reading(Generic[T]):
     """One read under way: `next_part` gives what each batch brings, in order, and None at the end."""
 
@@ -86,6 +75,11 @@ class Reading(Generic[T]):
         self._left = limit
         """Results still to come at most; None: all."""
         self._is_stopped = False
+
+    @property
+    def told(self) -> tuple[Request, ReadResponse | IndexOutOfRange] | None:
+        """The newest answer that said how far the log goes."""
+        return None if self._plan is None else self._plan.told_by
 
     def stop(self) -> list[Request]:
         """Nobody reads on: whoever waits for a part gets None. Any thread; returns what to cancel."""
@@ -178,6 +172,10 @@ class TimedReading(Reading[T]):
         self._time_ms_at = time_ms_at
         self._times = AppendTimes(-1)
         self._is_begun = False
+
+    @property
+    def told(self) -> tuple[Request, ReadResponse | IndexOutOfRange] | None:
+        return self._batches.told
 
     def stop(self) -> list[Request]:
         return self._batches.stop()

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from quorumlog.append_times import AppendTimes, time_of
 from quorumlog.batch import EntryBatch
 from quorumlog.client.arguments import (
-    INDEX_LIMIT,
     checked_expected_last,
     checked_limit,
     checked_machine,
@@ -28,7 +27,6 @@ from quorumlog.client.protocol.append_joiner import JoinedAppends
 from quorumlog.client.protocol.append_window import BatchGatherer, batch_of
 from quorumlog.client.protocol.client_protocol import ClientProtocol
 from quorumlog.client.protocol.client_requests import (
-    ANY_MEMBER,
     LEADER,
     Request,
     RequestTarget,
@@ -41,6 +39,8 @@ from quorumlog.client.protocol.read_plan import ReadPlan
 from quorumlog.client.readers import reader_verbs
 from quorumlog.client.readers.reader_rows import GivenHold, ReaderRow, number_of
 from quorumlog.client.readers.reader_verbs import ReaderStand
+from quorumlog.client.reading.read_choice import Freshness, ReadChoice, ReadDefaults, Source
+from quorumlog.client.reading.read_requests import ReadRequests
 from quorumlog.client.result_streams import (
     TAIL_WAIT_MS,
     Appending,
@@ -59,7 +59,6 @@ from quorumlog.entry import AppendReceipt, Entry, EntryKind
 from quorumlog.errors import (
     BadRequest,
     IndexOutOfRange,
-    ProtocolViolation,
 )
 from quorumlog.wire.client_messages import (
     AppendRequest,
@@ -81,11 +80,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LAGGING_MEMBER_WAIT_MS = 1000
-"""How long a follower may take to learn that an entry that others know of is committed."""
 GET_LIMIT_BYTES = 1
-SUBSTITUTE_TIMEOUT_MS = 5000
-"""For a member that is asked in place of a damaged one: there may be another to ask after it."""
 
 
 def call(request: Request) -> Step:
@@ -96,8 +91,11 @@ def call(request: Request) -> Step:
 class Verbs:
     """All verbs on one group but the single append, which the joiners send."""
 
-    def __init__(self, protocol: ClientProtocol, timeout_ms: float) -> None:
+    def __init__(self, protocol: ClientProtocol, timeout_ms: float, defaults: ReadDefaults) -> None:
         self._protocol = protocol
+        self._defaults = defaults
+        self.choice = defaults.choice
+        self._reads = ReadRequests(protocol, timeout_ms)
         self.timeout_ms = timeout_ms
         """Of a call that is given none."""
 
@@ -167,11 +165,11 @@ class Verbs:
 
     # ---------------------------------------------------------------- read
 
-    def get(self, index: int, from_member: str | None) -> Verb[Entry]:
+    def get(self, index: int, source: Source) -> Verb[Entry]:
         index = whole("index", index)
         if index < 0:
             raise IndexOutOfRange(f"index {index} is below 0, where every log begins")
-        plan = self._plan(index, index + 1, from_member, batch_bytes=GET_LIMIT_BYTES)
+        plan = self._reads.plan(index, index + 1, self._defaults.of(source), batch_bytes=GET_LIMIT_BYTES)
         while True:
             (request,) = plan.wanted()
             yield call(request)
@@ -184,27 +182,28 @@ class Verbs:
         first_index: int,
         stop_index: int | None,
         limit: int | None,
-        from_member: str | None,
+        source: Source,
         with_time: bool = False,
     ) -> Reading[Entry]:
         limit = checked_limit(limit)
-        plan = self._range_plan(first_index, stop_index, from_member, entries_hint=limit)
+        choice = self._defaults.of(source)
+        plan = self._reads.range_plan(first_index, stop_index, choice, entries_hint=limit)
         if with_time:
-            return self._timed(Reading(plan, _whole), AppendTimes.entries, from_member, limit)
+            return self._timed(Reading(plan, _whole), AppendTimes.entries, choice, limit)
         return Reading(plan, EntryBatch.entries, limit)
 
     def read_batches(
-        self, first_index: int, stop_index: int | None, from_member: str | None, **sizes: int
+        self, first_index: int, stop_index: int | None, source: Source, **sizes: int
     ) -> Reading[EntryBatch]:
         """`sizes`: batch_bytes and prefetch."""
-        plan = self._range_plan(first_index, stop_index, from_member, **sizes)
+        plan = self._reads.range_plan(first_index, stop_index, self._defaults.of(source), **sizes)
         return Reading(plan, lambda batch: (batch,))
 
     def read_arrow(
         self,
         first_index: int,
         stop_index: int | None,
-        from_member: str | None,
+        source: Source,
         columns: Sequence[str] | None,
         **sizes: int,
     ) -> Reading[pa.RecordBatch]:
@@ -218,19 +217,20 @@ class Verbs:
             rows = record_batch_of(batch, schema, times=times)
             return (rows,) if rows.num_rows else ()
 
-        plan = self._range_plan(first_index, stop_index, from_member, **sizes)
+        choice = self._defaults.of(source)
+        plan = self._reads.range_plan(first_index, stop_index, choice, **sizes)
         if TIME_COLUMN not in schema.names:
             return Reading(plan, rows_of)
 
         def timed_rows_of(times: AppendTimes, batch: EntryBatch) -> Iterable[pa.RecordBatch]:
             return rows_of(batch, times.runs(batch))
 
-        return self._timed(Reading(plan, _whole), timed_rows_of, from_member)
+        return self._timed(Reading(plan, _whole), timed_rows_of, choice)
 
     def tail(
         self,
         first_index: int | Literal["latest"],
-        from_member: str | None,
+        source: Source,
         *,
         wait: bool,
         timeout_ms: float | None,
@@ -239,11 +239,12 @@ class Verbs:
         self._protocol.check_open()
         if first_index != "latest":
             first_index = whole('first_index, unless "latest",', first_index)
-        opening = self._tail_plan(first_index, from_member, wait=wait)
+        choice = self._defaults.of(source)
+        opening = self._tail_plan(first_index, choice, wait=wait)
         patience_ms = float("inf") if timeout_ms is None else self.timeout_ms_of(timeout_ms)
         if with_time:
             tailing = Tailing(opening, self._is_closed, patience_ms, _whole)
-            return self._timed(tailing, AppendTimes.entries, from_member)
+            return self._timed(tailing, AppendTimes.entries, choice)
         return Tailing(opening, self._is_closed, patience_ms, EntryBatch.entries)
 
     def _is_closed(self) -> bool:
@@ -253,36 +254,34 @@ class Verbs:
         self,
         batches: Reading[EntryBatch],
         part_of: Callable[[AppendTimes, EntryBatch], Iterable[T]],
-        from_member: str | None,
+        choice: ReadChoice,
         limit: int | None = None,
     ) -> Reading[T]:
         """Who gave the first entry is asked for its time: it knows that it is committed."""
-        member = None if from_member == "any" else from_member
 
         def time_ms_at(index: int) -> Verb[int]:
-            return mark_verbs.time_ms_at(index, member, self.timeout_ms)
+            return mark_verbs.time_ms_at(index, choice.member, self.timeout_ms)
 
         return TimedReading(batches, time_ms_at, part_of, limit)
 
     def _tail_plan(
-        self, first_index: int | Literal["latest"], from_member: str | None, *, wait: bool
+        self, first_index: int | Literal["latest"], choice: ReadChoice, *, wait: bool
     ) -> Verb[ReadPlan]:
         if first_index == "latest":
             first_index = (yield from self.end_index(None)) + 1
         elif first_index > 0 and not wait:
-            yield from self._check_reached(first_index, from_member)
-        return self._plan(first_index, None, from_member, wait_ms=TAIL_WAIT_MS, follow=True)
+            yield from self._check_reached(first_index, choice)
+        return self._reads.plan(first_index, None, choice, wait_ms=TAIL_WAIT_MS, follow=True)
 
-    def _check_reached(self, first_index: int, from_member: str | None) -> Verb[None]:
+    def _check_reached(self, first_index: int, choice: ReadChoice) -> Verb[None]:
         """Raises IndexOutOfRange if there would still be a gap before an entry that comes now."""
-        target = read_target(from_member)
         message = ReadRequest(first_index=first_index, limit_bytes=GET_LIMIT_BYTES)
-        request = _read_request(message, target, self.timeout_ms)
+        request = self._reads.request(message, choice.target)
         yield call(request)
         if not isinstance(request.error, IndexOutOfRange):
             return  # it is there, or the read itself tells what is wrong
         end_index = request.error.committed_index
-        if end_index < first_index - 1 and target is not LEADER:
+        if end_index < first_index - 1 and choice.target is not LEADER:
             end_index = yield from self.end_index(None)
         if end_index < first_index - 1:
             raise IndexOutOfRange(
@@ -293,13 +292,15 @@ class Verbs:
             )
 
     def end_index(self, timeout_ms: float | None) -> Verb[int]:
-        # Above all entries there is only the end: the refusal names it, and waits for the majority.
-        message = ReadRequest(first_index=INDEX_LIMIT - 1, to_end=True)
-        request = _read_request(message, LEADER, self.timeout_ms_of(timeout_ms))
-        yield call(request)
-        if isinstance(request.error, IndexOutOfRange):
-            return request.error.committed_index
-        raise request.error or ProtocolViolation(f"{request.response} above the end of every log")
+        return (yield from self.freshness(ReadChoice(), timeout_ms)).index
+
+    def freshness(self, choice: ReadChoice, timeout_ms: float | None) -> Verb[Freshness]:
+        return self._reads.end(choice, self.timeout_ms_of(timeout_ms))
+
+    def ask(
+        self, machine: str, question: bytes, choice: ReadChoice, timeout_ms: float | None
+    ) -> Verb[bytes]:
+        return self._reads.ask(machine, question, choice, self.timeout_ms_of(timeout_ms))
 
     def index_at(self, time: datetime, from_member: str | None) -> Verb[int]:
         return mark_verbs.index_at(time, from_member, self.timeout_ms)
@@ -379,53 +380,9 @@ class Verbs:
         yield call(request)
         return response_of(request, LayoutResponse)
 
-    # ---------------------------------------------------------------- requests of reads
-
-    def _range_plan(
-        self,
-        first_index: int,
-        stop_index: int | None,
-        from_member: str | None,
-        entries_hint: int | None = None,
-        **sizes: int,
-    ) -> ReadPlan:
-        may_lag = stop_index is not None and from_member is not None
-        return self._plan(
-            whole("first_index", first_index),
-            None if stop_index is None else whole("stop_index", stop_index),
-            from_member,
-            wait_ms=LAGGING_MEMBER_WAIT_MS if may_lag else 0,
-            entries_hint=entries_hint,
-            **{name: positive(name, size) for name, size in sizes.items()},
-        )
-
-    def _plan(
-        self, first_index: int, stop_index: int | None, from_member: str | None, **options: Any
-    ) -> ReadPlan:
-        target = read_target(from_member)
-        may_ask_others = target in (LEADER, ANY_MEMBER)
-        return ReadPlan(
-            first_index,
-            stop_index,
-            make_request=lambda message: _read_request(message, target, self.timeout_ms),
-            make_substitute=self._substitute_request if may_ask_others else None,
-            **options,
-        )
-
-    def _substitute_request(self, message: ReadRequest, tried: set[str]) -> Request | None:
-        address = self._protocol.view.untried_address(tried)
-        if address is None:
-            return None
-        timeout_ms = min(self.timeout_ms, SUBSTITUTE_TIMEOUT_MS)
-        return _read_request(message, RequestTarget(TargetKind.ADDRESS, address), timeout_ms)
-
 
 def _whole(batch: EntryBatch) -> Iterable[EntryBatch]:
     return (batch,)
-
-
-def _read_request(message: ReadRequest, target: RequestTarget, timeout_ms: float) -> Request:
-    return request_of(message, target, timeout_ms + message.wait_ms)
 
 
 def _entry_of(request: Request, batch: EntryBatch, index: int) -> Entry:

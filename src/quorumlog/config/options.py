@@ -176,15 +176,13 @@ class StoreConfig:
     """Above it the oldest segment goes whatever its age and size, and although readers hold it; only
     where one of both is a reason at all."""
     flush_interval_ms: int = _number(100, 1, DAY_MS)
-    """How often `flush = async` syncs in the background; much that is not synced yet brings it sooner
-    (`node/writing/flusher.py`)."""
+    """How often `flush = async` syncs in the background; much that is not synced brings it sooner."""
     checkpoint_interval_ms: int = _number(3000, 1, DAY_MS)
     durable_sync_interval_ms: int = _number(200, 1, DAY_MS)
     index_sync_bytes: int = _number(64 * MIB, 1, TIB)
     """The index is synced after this many bytes of data, and before a data segment is sealed."""
     reserve_step_bytes: int = _number(64 * MIB, 1, TIB)
-    """Space is reserved ahead of the end in steps that grow with the log, from 1 MiB up to this
-    size."""
+    """Space is reserved ahead of the end in steps that grow with the log, from 1 MiB up to this."""
     page_cache_bytes: int = _number(256 * MIB, 0, TIB)
     """So much of the newest data stays in the operating system's page cache; older data is given back
     once it is synced, and comes from the disk when it is read."""
@@ -195,13 +193,14 @@ class StoreConfig:
     """How fast a pass over the whole log, one a day, looks for damage; 0: it does not."""
     scrub_start_delay_ms: int = _number(60_000, 0, 365 * DAY_MS)
     """How long after a start the first such pass begins: a start has better things to do."""
-
     snapshot_entries: int = _number(1_000_000, 1, 2**62)
     """A state machine is saved after so many of its entries,"""
     snapshot_bytes: int = _number(256 * MIB, 1, 1024 * TIB)
     """and after so many bytes of them, whatever comes first."""
     snapshots_kept: int = _number(2, 2, 1000)
     """Of each state machine, the newest; the log keeps what follows the second newest."""
+    compact_behind_snapshots: bool = False
+    """What lies before the second newest snapshot of every machine goes, data for no machine as well."""
 
     def __post_init__(self) -> None:
         _check_numbers(self)
@@ -226,7 +225,8 @@ class StoreConfig:
     @property
     def deletes(self) -> bool:
         """Something may go from the front of the log, by this member's options."""
-        return self.retention != "off" and bool(self.file_reserved_hours or self.retention_bytes)
+        reasons = self.file_reserved_hours, self.retention_bytes, self.compact_behind_snapshots
+        return self.retention != "off" and any(reasons)
 
     @property
     def delete_hours(self) -> frozenset[int]:

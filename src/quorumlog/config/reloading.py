@@ -25,6 +25,7 @@ RELOADABLE = frozenset(
         "retention",
         "file_reserved_hours",
         "retention_bytes",
+        "compact_behind_snapshots",
         "delete_when",
         "disk_space_ratio_to_check_expired",
         "disk_space_ratio_to_force_clean",

@@ -23,7 +23,7 @@ Read in this order:
     outbox               who is connected, what leaves next
     election/            silence, pre-vote, vote, heartbeats, stepping down
     replication/         what a leader pushes, how a follower answers, what that commits
-    read_index           linearizable reads without writing
+    reading/             linearizable reads of any member without writing; how fresh it is
     leadership_transfer  handing over, preferred leaders
     membership_change    which members the log names, and which it may name next
     forming              how a group comes to be

@@ -23,11 +23,13 @@ from quorumlog.consensus.messages import (
     PushEntryRequest,
     PushEntryResponse,
     PushResult,
+    ReadIndexRequest,
+    ReadIndexResponse,
     TakeLeadershipRequest,
     VoteRequest,
     VoteResponse,
 )
-from quorumlog.consensus.read_index import ReadIndex
+from quorumlog.consensus.reading.reads import Reads
 from quorumlog.consensus.ready import Role
 from quorumlog.consensus.replication.entry_handler import EntryHandler
 from quorumlog.consensus.replication.replication import Replication
@@ -42,7 +44,7 @@ class Inbox:
         handler: EntryHandler,
         replication: Replication,
         transfer: LeadershipTransfer,
-        reads: ReadIndex,
+        reads: Reads,
         forming: Forming,
     ) -> None:
         self._state = state
@@ -61,6 +63,8 @@ class Inbox:
             PushEntryRequest: self.on_push_request,
             PushEntryResponse: self._on_push_response,
             TakeLeadershipRequest: self._on_take_leadership,
+            ReadIndexRequest: reads.on_question,
+            ReadIndexResponse: reads.on_answer,
         }
 
     def step(self, message: AnyMessage) -> None:
@@ -90,6 +94,7 @@ class Inbox:
         accepted = self._leads_us(request.sender, request.term) is PushResult.SUCCESS
         if accepted:
             self._handler.on_committed(request.committed_index)
+            self._reads.on_heartbeat(request)
         self._elector.on_heartbeat_request(request, accepted=accepted)
 
     def on_push_request(self, request: PushEntryRequest, refuse: PushResult | None = None) -> None:
@@ -112,7 +117,7 @@ class Inbox:
         if self._adopts_term_of(response) or not self._is_current(response):
             return
         self._elector.answers.take(response, self._elector.round)
-        self._reads.confirm(self._elector.confirmed_round)
+        self._reads.on_round_answered()
 
     def _on_push_response(self, response: PushEntryResponse) -> None:
         # An unformed member has no term yet; everything else speaks of the term that it answers in.

@@ -113,6 +113,15 @@ class MemberState:
     def is_quorum_alone(self) -> bool:
         return self.knows_log_state and self.membership.has_quorum((self.member,))
 
+    @property
+    def has_committed_in_its_term(self) -> bool:
+        """Only then a leader knows what earlier ones have acknowledged."""
+        return self.committed_index >= 0 and self.runs.term_at(self.committed_index) == self.term
+
+    @property
+    def is_fit_to_lead(self) -> bool:
+        return not self.log.damaged and not self.lacks_space and self.knows_log_state
+
     def others(self) -> tuple[Replica, ...]:
         return self.membership.others(self.member)
 

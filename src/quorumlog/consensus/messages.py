@@ -113,6 +113,12 @@ class VoteResponse(Message, frozen=True, kw_only=True, tag=2):
 class HeartbeatRequest(Message, frozen=True, kw_only=True, tag=3):
     round: int
     committed_index: int
+    answered_round: int = -1
+    """The newest round that the receiver had answered when this one was sent, 0: none; -1: the round was
+    sent before and is only repeated, or the sender is of an earlier release."""
+    confirmed_round: int = -1
+    """A quorum has answered it, and `committed_index` covers all that was acknowledged before it was
+    sent; 0: none yet, -1: an earlier release, which answers no ReadIndexRequest."""
 
 
 class HeartbeatResponse(Message, frozen=True, kw_only=True, tag=4):
@@ -267,6 +273,20 @@ class InstallResponse(Message, frozen=True, kw_only=True, tag=13):
     """Where to go on: so much of the file has arrived, on whatever connection."""
 
 
+class ReadIndexRequest(Message, frozen=True, kw_only=True, tag=14):
+    """From a member that follows: how far does the log go, of which reads that wait here must miss
+    nothing? Answered once a quorum has answered a round that begins later."""
+
+    number: int
+    """Of the question, in the asking process; echoed."""
+
+
+class ReadIndexResponse(Message, frozen=True, kw_only=True, tag=15):
+    number: int
+    index: int
+    """Everything that was acknowledged before the question came is at or below."""
+
+
 class SnapshotRequest(Message, frozen=True, kw_only=True, tag=16):
     """Asks any member for a piece of a snapshot of one of its state machines. Neither it nor its answer
     enters the core: a snapshot counts only where the log holds the entry that it names."""
@@ -290,6 +310,15 @@ class SnapshotResponse(Message, frozen=True, kw_only=True, tag=17):
     """None where the request did not name the very snapshot."""
 
 
+class MachinesRequest(Message, frozen=True, kw_only=True, tag=18):
+    """Asks which state machines run on a member. Of a leader on which one does not."""
+
+
+class MachinesResponse(Message, frozen=True, kw_only=True, tag=19):
+    applied: tuple[tuple[str, int], ...]
+    """(name, index of the last entry that it has applied) of those that run."""
+
+
 AnyMessage = (
     VoteRequest
     | VoteResponse
@@ -300,10 +329,19 @@ AnyMessage = (
     | TakeLeadershipRequest
     | FormRequest
     | FormResponse
+    | ReadIndexRequest
+    | ReadIndexResponse
 )
 """What the core takes."""
 NodeMessage = (
-    RangeRequest | RangeResponse | InstallRequest | InstallResponse | SnapshotRequest | SnapshotResponse
+    RangeRequest
+    | RangeResponse
+    | InstallRequest
+    | InstallResponse
+    | SnapshotRequest
+    | SnapshotResponse
+    | MachinesRequest
+    | MachinesResponse
 )
 """What the core never sees."""
 AnyPeerMessage = AnyMessage | NodeMessage

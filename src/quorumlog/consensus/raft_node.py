@@ -24,8 +24,8 @@ from quorumlog.consensus.member_state import MemberState
 from quorumlog.consensus.membership_change import MembershipChange
 from quorumlog.consensus.messages import AnyMessage, InstallResult, PushEntryRequest, PushResult
 from quorumlog.consensus.outbox import Outbox
-from quorumlog.consensus.read_index import ReadIndex
-from quorumlog.consensus.ready import MemberStatus, PushOrder, ReadGrant, Ready, Role, RoleChange
+from quorumlog.consensus.reading.reads import Reads
+from quorumlog.consensus.ready import MemberStatus, PushOrder, Ready, Role, RoleChange
 from quorumlog.consensus.replication.entry_handler import EntryHandler, PushQuestions
 from quorumlog.consensus.replication.replication import Replication
 from quorumlog.entry import EntryId, EntryKind, Formation, HardState, Replica
@@ -89,7 +89,7 @@ class RaftNode:
             self._transfer,
             self._check_may_propose,
         )
-        self._reads = ReadIndex()
+        self.reads = Reads(self._state, self._outbox, self._elector, config.heartbeat_interval_ms)
         self._forming = Forming(config, self._state, self._outbox, random, member_ids, formation)
         self._ready_number = 0
         self._told_committed_index = committed_index
@@ -100,7 +100,7 @@ class RaftNode:
             self._handler,
             self.replication,
             self._transfer,
-            self._reads,
+            self.reads,
             self._forming,
         )
         self._state.on_transition = self._on_transition
@@ -233,10 +233,9 @@ class RaftNode:
             )
 
     def request_read(self) -> int:
-        """Ask for a linearizable read; the number comes back in `Ready.read_grants`, or never if
-        leadership is lost first. Raises NotLeader or LeaderNotReady."""
+        """See `Reads.request`; of the leader alone. Raises NotLeader or LeaderNotReady."""
         self._check_leading()
-        return self._reads.request(self._state.committed_index, self._elector.round)
+        return self.reads.request()
 
     def transfer_leadership(self, member_id: str) -> None:
         """Begin to hand over; raises as `check_transfer`."""
@@ -350,9 +349,9 @@ class RaftNode:
             self._transfer.on_leader_changed(old_leader)
         if old_term != state.term:
             self._handler.begin()
+        self.reads.on_transition()
         if old_role is Role.LEADER:
             self._transfer.stop()
-            self._reads.drop_all()
             self.replication.stop()
         if state.role is Role.LEADER:
             self._open_term()
@@ -361,8 +360,7 @@ class RaftNode:
         """Nothing older commits without an entry of the leader's own."""
         self._elector.open_term()
         self._transfer.open_term()
-        self._reads.open_term(self._state.runs.end_index + 1)
-        self._reads.confirm(self._elector.confirmed_round)
+        self.reads.open_term()
         self.replication.begin()
         self.replication.append(1, EntryKind.NOOP, size_bytes=0)
 
@@ -371,13 +369,8 @@ class RaftNode:
         self.members.settle_role()
         state, outbox, log, forming = self._state, self._outbox, self._log, self._forming
         pushes: tuple[PushOrder, ...] = ()
-        grants: tuple[ReadGrant, ...] = ()
+        grants = self.reads.take_grants()
         if state.role is Role.LEADER:
-            if self._reads.round_needed(self._elector.round):
-                self._elector.start_round()
-                self._reads.on_round_started(self._elector.round)
-                self._reads.confirm(self._elector.confirmed_round)
-            grants = self._reads.take_grants(state.committed_index)
             pushes = self.replication.next_orders()
         role = (state.role, state.term, state.leader)
         if not (

@@ -35,6 +35,9 @@ MOST_MACHINES = 64
 
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
 READER_NAME = r"^[A-Za-z0-9._-]{1,64}\Z"
+READER_NAMES = (
+    "the name of a reader has 1 to 64 letters, digits, dots, dashes and underscores, unlike {!r}"
+)
 ReaderName = Annotated[str, Meta(pattern=READER_NAME)]
 """Short, and of characters of one byte: the readers of a log travel with its start."""
 MachineName = Annotated[str, Meta(pattern=r"\A[a-z0-9][a-z0-9_.-]{0,63}\Z")]

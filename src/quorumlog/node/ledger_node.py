@@ -13,16 +13,10 @@ from quorumlog.batch import EntryBatch
 from quorumlog.config import MIB, GroupConfig
 from quorumlog.consensus.messages import (
     AnyPeerMessage,
-    InstallRequest,
-    InstallResponse,
     NodeMessage,
     PushEntryRequest,
     PushResult,
     PushType,
-    RangeRequest,
-    RangeResponse,
-    SnapshotRequest,
-    SnapshotResponse,
 )
 from quorumlog.consensus.ready import MemberStatus, Ready, Role, RoleChange
 from quorumlog.entry import Durability, EntryId, Replica
@@ -30,6 +24,7 @@ from quorumlog.errors import LedgerError
 from quorumlog.log_state.control_entries import ControlBody
 from quorumlog.node.applying.machine_opening import MachineFactory
 from quorumlog.node.applying.state_machine_caller import StateMachineCaller
+from quorumlog.node.messages_beside import MessagesBeside
 from quorumlog.node.node_parts import NodeParts
 from quorumlog.node.pending_appends import AppendOutcome, PendingAppend, SessionPlace
 from quorumlog.node.ports import Host
@@ -90,7 +85,12 @@ class LedgerNode:
         self._readable = parts.readable
         self.marks = parts.marks
         self.lags = parts.lags
-        self.machines = StateMachineCaller(machines or {}, self, host, self._pending, parts.fetcher)
+        self.machines = StateMachineCaller(
+            machines or {}, self, host, self._pending, parts.fetcher, self.transfer
+        )
+        senders = (self._installs, self._snapshots, self._fetcher)
+        hand_over = self.machines.hand_over
+        self._beside = MessagesBeside(self.repairer, parts.replacement, *senders, hand_over)
         bound, due = self.machines.snapshot_bound, parts.time_marks.due
         self.retention = Retention(self, host, now_ms, bound, due)
         self.committed_index = directory.committed_index
@@ -130,7 +130,7 @@ class LedgerNode:
         """A message of another member. Raises ProtocolViolation if its bytes are not what it says, and
         LogReplaced."""
         if isinstance(message, NodeMessage):
-            self._receive_beside(message)
+            self._beside.receive(message, self._now_ms)
             return
         refuse = None
         changes_the_log = (PushType.APPEND, PushType.TRUNCATE)
@@ -144,22 +144,6 @@ class LedgerNode:
         self.raft.step(message, refuse=refuse)
         if isinstance(message, PushEntryRequest) and self.directory.may_hold_control_entries:
             self.carry_out_all()  # it may say who votes: nobody is counted before that is known
-
-    def _receive_beside(self, message: NodeMessage) -> None:
-        """What never enters the core."""
-        match message:
-            case RangeRequest():
-                self.repairer.on_request(message)
-            case RangeResponse():
-                self.repairer.on_response(message, self._now_ms)
-            case InstallRequest():
-                self._replacement.on_request(message)
-            case InstallResponse():
-                self._installs.on_response(message, self._now_ms)
-            case SnapshotRequest():
-                self._snapshots.on_request(message)
-            case SnapshotResponse():
-                self._fetcher.on_response(message)
 
     def append(
         self,
@@ -244,6 +228,11 @@ class LedgerNode:
             done(refusal)
             return
         self._confirmations.request(done, owner)
+
+    def confirm_read(self, done: Confirmed, owner: object = None) -> None:
+        """As `confirm_leadership`, of any member: a follower asks the leader, and tells once it has
+        committed so far itself."""
+        self._confirmations.request_read(done, owner)
 
     # ---------------------------------------------------------------- outputs
 
@@ -340,6 +329,15 @@ class LedgerNode:
 
     # ---------------------------------------------------------------- reading
 
+    @property
+    def now_ms(self) -> float:
+        """Of this turn, by the member's own clock."""
+        return self._now_ms
+
+    def fresh_since_ms(self) -> float:
+        """See `Freshness.since_ms`."""
+        return self.raft.reads.fresh_since_ms()
+
     def readable_range(
         self, first_index: int, stop_index: int, limit_bytes: int
     ) -> EntryBatch | ColdRange:
@@ -402,6 +400,7 @@ class LedgerNode:
         self._host.lost_committed(index)
 
     def _role_changed(self, change: RoleChange) -> None:
+        self._confirmations.refuse(self._former.not_leader())
         if change.role is not Role.LEADER:
             # Several inputs may lie between two Readys: an index that commits now may already hold
             # another leader's entry, so nothing proposed here is completed by index any more.
@@ -410,7 +409,6 @@ class LedgerNode:
                 self._former.not_leader(),
             )
             self._writer.promised.clear()
-            self._confirmations.refuse(self._former.not_leader())
             self.readers.lose(self._former.not_leader())
         self._host.role_changed(change)
         self._transfers.role_changed(change)

@@ -400,7 +400,7 @@ class LedgerServer:
             response,
             max_entry_bytes=driver.config.storage.append_limit_bytes,
             max_frame_bytes=DEFAULT_MAX_FRAME_BYTES,
-            knows_conditions=True,
+            **{"knows_conditions": True, "knows_promises": True},
         )
 
     def _welcome_peer(self, connection: Connection, group: str, hello: Hello) -> None:

@@ -58,6 +58,8 @@ OTHER_EVENTS = (
     "recovery: no space for the index from entry",
     "end of the log: told",
     "end of the log: refused",
+    "fresh read: leader granted",
+    "fresh read: follower granted",
     "drop: segments",
     "install: a log is replaced",
     "install: a piece of a snapshot",

@@ -92,6 +92,19 @@ class ClientEnd:
 
 
 @dataclass(slots=True, eq=False)
+class FreshRead:
+    """A linearizable read of some member, which says how far the log goes."""
+
+    member_id: str
+    called_ms: float
+    acknowledged_index: int
+    """Highest index of all that had been acknowledged when it was asked for; -1: nothing."""
+    index: int = -1
+    """Up to where it was answered, once it was granted."""
+    refusal: LedgerError | None = None
+
+
+@dataclass(slots=True, eq=False)
 class ClientAnswer:
     """What a state machine answered."""
 

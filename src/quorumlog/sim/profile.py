@@ -101,6 +101,8 @@ class SimulationProfile:
     catch_up_bytes_per_second: int = 64 * MIB
     asks_for_end: bool = False
     """Clients ask leaders how far the log goes, as reads to its end do."""
+    reads_freshly: bool = False
+    """Somebody asks whatever member for linearizable reads."""
     has_lossy_disks: bool = False
     """Disks may forget what they have synced, on any number of members."""
     link_kinds: tuple[str, ...] = ()
@@ -161,7 +163,7 @@ def draw_profile(
     members = random_beside(random, "members")
     sessions = random_beside(random, "producers")
     drops, keeps = random_beside(random, "drops"), random_beside(random, "retention")
-    machines = random_beside(random, "machines")
+    machines, fresh = random_beside(random, "machines"), random_beside(random, "fresh reads")
     hasty = random.random() < 0.3
     if size is None:
         size = random.choice(SIZES)
@@ -224,6 +226,7 @@ def draw_profile(
         changes_members=members.random() < CHANGING_SHARE and size > 1 and not lossy_disks,
         time_marks=marks.random() < 0.3,
         drops_segments=not lossy_disks and drops.random() < 0.3,
+        reads_freshly=not lossy_disks and fresh.random() < 0.4,
     )
     if machines.random() < 0.3 and not lossy_disks:
         storage = replace(profile.storage, snapshot_entries=machines.choice((3, 20, 100)))
@@ -245,6 +248,8 @@ def draw_profile(
             disk_space_ratio_to_force_clean=keeps.choice((1e-9, 1.0, 1.0, 1.0)),
         )
         budget_bytes = keeps.choice((0, 4 * segment_bytes, 1 << 30))
+        if profile.runs_machines:
+            storage = replace(storage, compact_behind_snapshots=machines.random() < 0.5)
         profile = replace(
             profile,
             storage=storage,

@@ -97,6 +97,8 @@ def _run(cluster: SimCluster, faults_ms: float, other_mode: OtherMode) -> None:
         producer.work()
     for reader in cluster.readers:
         reader.work()
+    if cluster.profile.reads_freshly:
+        cluster.fresh_reads.begin()
     cluster.faults.begin()
     if cluster.profile.changes_members:
         cluster.member_work.begin()

@@ -13,8 +13,9 @@ from quorumlog.spark.offsets import EARLIEST, LATEST, StatedOffset, parse_offset
 from quorumlog.spark.option_values import name_of, number_of, servers_of
 from quorumlog.spark.rows import COLUMNS
 
-COMMITTED = "commitIndex"
-LOCAL = "local"
+READ_INDEX, COMMITTED, LOCAL = "read_index", "committed", "local"
+COMMIT_INDEX = "commitIndex"
+"""As earlier releases call it: `read_index` of running members, `committed` of a directory."""
 
 DEFAULT_PREFETCH = 2
 _MAX_BATCH_BYTES = 256 * MIB
@@ -42,6 +43,8 @@ class LedgerOptions:
     """0: no limit."""
     fail_on_data_loss: bool = True
     read_consistency: str = COMMITTED
+    max_staleness_ms: int = -1
+    """Of `committed`: plan with what is at most so old; -1: however old."""
     verify_crc: bool = True
     batch_bytes: int = 2 * MIB
     prefetch: int | None = None
@@ -92,6 +95,16 @@ class LedgerOptions:
             raise ConfigError("options servers and path exclude each other; give one of them")
         if parsed.starting_timestamp_ms >= 0 and "starting_offsets" in given:
             raise ConfigError("options startingTimestamp and startingOffsets exclude each other")
+        if parsed.path and (parsed.read_consistency == READ_INDEX or parsed.max_staleness_ms >= 0):
+            raise ConfigError(
+                "options readConsistency = read_index and maxStalenessMs ask running members, and need"
+                " option servers; with option path, committed is what the directory proves"
+            )
+        if parsed.max_staleness_ms >= 0 and parsed.read_consistency != COMMITTED:
+            raise ConfigError(
+                f"option maxStalenessMs is for readConsistency = {COMMITTED}, not"
+                f" {parsed.read_consistency}"
+            )
         if not parsed.servers and not parsed.path:
             raise ConfigError(
                 "format quorumlog needs option servers (host:port,host:port,...) or option path (the"
@@ -137,10 +150,10 @@ def _boolean(name: str, text: str) -> bool:
 
 
 def _consistency(name: str, text: str) -> str:
-    for value in (COMMITTED, LOCAL):
+    for value in (READ_INDEX, COMMITTED, LOCAL, COMMIT_INDEX):
         if text.lower() == value.lower():
             return value
-    raise ConfigError(f"option {name} must be {COMMITTED} or {LOCAL}, not {text!r}")
+    raise ConfigError(f"option {name} must be {READ_INDEX}, {COMMITTED} or {LOCAL}, not {text!r}")
 
 
 def _columns(name: str, text: str) -> tuple[str, ...]:
@@ -172,6 +185,7 @@ _PARSERS: dict[str, tuple[str, str, Callable[[str, str], Any]]] = {
         ("maxRecordsPerPartition", "max_records_per_partition", number_of(1, 2**62)),
         ("failOnDataLoss", "fail_on_data_loss", _boolean),
         ("readConsistency", "read_consistency", _consistency),
+        ("maxStalenessMs", "max_staleness_ms", number_of(0, 2**31 - 1)),
         ("verifyCrc", "verify_crc", _boolean),
         ("batchBytes", "batch_bytes", number_of(1, _MAX_BATCH_BYTES)),
         ("prefetch", "prefetch", number_of(0, 64)),

@@ -91,7 +91,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         polling_ends = time.monotonic() + POLL_S
         with closing(self._opener(self._options)) as source:
             while True:
-                bounds = self._told(source)
+                bounds = self._told(source, first_index)
                 if bounds.group != group:
                     raise ConfigError(
                         f"the checkpoint is of group {group!r}, the option names {bounds.group!r}: a"
@@ -124,8 +124,8 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with closing(self._opener(self._options)) as source:
             self._target = self._told(source).stop_index
 
-    def _told(self, source: LedgerSource) -> LogBounds:
-        self._bounds = source.bounds()
+    def _told(self, source: LedgerSource, reached: int = 0) -> LogBounds:
+        self._bounds = source.bounds(reached)
         return self._bounds
 
     def _only(self, offset: dict[str, Any]) -> tuple[str, int]:

@@ -1,6 +1,7 @@
 """How messages look on a connection: what both ends of it speak. Sans-IO.
 
 Read in this order: `client_message` (what they all have), `producer_messages`, `reader_messages`,
-`client_messages` (all that clients and servers say), `wire_errors` (errors as messages), `framing`
-(bytes) and `peer_hello` (what two members compare in the first frame).
+`read_promise` (how fresh an answer has to be), `client_messages` (all that clients and servers say),
+`wire_errors` (errors as messages), `framing` (bytes) and `peer_hello` (what two members compare in the
+first frame).
 """

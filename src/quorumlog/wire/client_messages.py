@@ -17,6 +17,7 @@ from quorumlog.wire.producer_messages import (
     ListProducers,
     ListProducersResponse,
 )
+from quorumlog.wire.read_promise import ReadPromise
 from quorumlog.wire.reader_messages import (
     MoveReaderRequest,
     MoveReaderResponse,
@@ -80,6 +81,8 @@ class HelloResponse(ClientMessage, frozen=True, kw_only=True, tag=33):
     """`AppendRequest.expected_last` is looked at; an older server would append whatever it says."""
     level: int = 0
     """As in Hello."""
+    knows_promises: bool = False
+    """`promise` of a read or a question is kept; an older server would answer as it is."""
 
 
 class Numbered(msgspec.Struct, frozen=True, array_like=True):
@@ -146,6 +149,8 @@ class ReadRequest(ClientMessage, frozen=True, kw_only=True, tag=36):
     `wait_ms` a majority confirms the leadership first, so it covers all that was acknowledged before the
     request; also where a `first_index` above it is refused, which is how a client asks for the end
     alone."""
+    promise: ReadPromise | None = None
+    """How fresh the answer has to be, from whatever member; None: as it is. Not with `from_leader`."""
 
 
 class ReadResponse(ClientMessage, frozen=True, kw_only=True, tag=37):
@@ -155,6 +160,8 @@ class ReadResponse(ClientMessage, frozen=True, kw_only=True, tag=37):
     count: int
     ledger_begin_index: int
     committed_index: int
+    age_ms: float = -1.0
+    """All that anybody had acknowledged so long ago is at or below `committed_index`; -1: not known."""
 
 
 class StatusRequest(ClientMessage, frozen=True, kw_only=True, tag=38):
@@ -314,11 +321,15 @@ class MachineReadRequest(ClientMessage, frozen=True, kw_only=True, tag=56):
     machine: str
     question: bytes
     timeout_ms: int = 0
+    promise: ReadPromise | None = None
+    """As in ReadRequest, of what is applied; None: of the leader alone."""
 
 
 class MachineReadResponse(ClientMessage, frozen=True, kw_only=True, tag=57):
     answer: bytes
     applied_index: int
+    age_ms: float = -1.0
+    """As in ReadResponse, of `applied_index`."""
 
 
 class SegmentInfo(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
@@ -362,6 +373,8 @@ class ErrorResponse(ClientMessage, frozen=True, kw_only=True, tag=63):
     """Of a SequenceGap."""
     last_sequence: int = -1
     """Of an AlreadyCommitted."""
+    age_ms: float = -1.0
+    """Of an IndexOutOfRange; as in ReadResponse."""
 
 
 AnyClientMessage = (

@@ -35,6 +35,7 @@ def error_response(request_id: int, error: LedgerError) -> ErrorResponse:
         actual_last=getattr(error, "actual", -1),
         expected_sequence=getattr(error, "expected_sequence", -1),
         last_sequence=getattr(error, "last_sequence", -1),
+        age_ms=getattr(error, "age_ms", -1.0),
     )
 
 
@@ -51,6 +52,7 @@ def error_of(response: ErrorResponse) -> LedgerError:
             response.message,
             ledger_begin_index=response.ledger_begin_index,
             committed_index=response.committed_index,
+            age_ms=response.age_ms,
         )
     if issubclass(kind, WrongLastIndex):
         return kind(response.message, expected=response.expected_last, actual=response.actual_last)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,7 +17,8 @@ from quorumlog.cli.options import (
     split_servers,
 )
 from quorumlog.cli.output import print_json
-from quorumlog.errors import UnknownReader
+from quorumlog.errors import BadRequest, UnknownReader
+from quorumlog.log_state.control_entries import READER_NAME, READER_NAMES
 
 if TYPE_CHECKING:
     from quorumlog.client import LedgerClient, ReaderRow
@@ -136,6 +138,8 @@ def _connected(servers: str, group: str, timeout: float) -> LedgerClient:
 
 
 def _row_of(log: LedgerClient, name: str) -> ReaderRow:
+    if not re.match(READER_NAME, name):
+        raise BadRequest(READER_NAMES.format(name))
     rows = {row.name: row for row in log.readers()}
     if name not in rows:
         known = f"the cluster keeps {', '.join(rows)}" if rows else "the cluster keeps none"

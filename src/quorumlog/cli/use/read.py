@@ -13,9 +13,12 @@ import typer
 from quorumlog.cli.options import (
     DEFAULT_GROUP,
     FirstIndex,
+    FromMember,
     Group,
     Json,
+    MaxStaleness,
     OptionalServers,
+    ReadConsistency,
     StopIndex,
     StoppedDirectory,
     Timeout,
@@ -107,6 +110,9 @@ def read(
         bool,
         typer.Option("--hold", help="With --reader: what it has not read may not be deleted."),
     ] = False,
+    consistency: ReadConsistency = None,
+    max_staleness: MaxStaleness = None,
+    from_member: FromMember = None,
     timeout: Timeout = TIMEOUT_S,
     group: Group = DEFAULT_GROUP,
 ) -> None:
@@ -114,6 +120,7 @@ def read(
 
     A list of servers at which nobody listens, or whose names do not exist, fails in 3 s; others are
     tried up to --timeout. With --follow it waits for a cluster that cannot be reached, and says so once.
+    With --consistency it says at the end how fresh the answer was (docs/reads.md).
     With --reader NAME the cluster keeps the position, for whoever reads under this name next. With
     --path it ends with status 3 where an entry is damaged or gone; --skip-damaged goes on if the index
     leads past it.
@@ -121,7 +128,7 @@ def read(
     Example: quorumlog read --servers 127.0.0.1:20911 --since 2h --time --json
     """
     from quorumlog.cli.use.entry_formats import WRITERS
-    from quorumlog.cli.use.read_sources import limited, served, stored
+    from quorumlog.cli.use.read_sources import ReadFrom, limited, served, stored
 
     _refuse_combinations(
         servers,
@@ -147,6 +154,11 @@ def read(
     write = WRITERS[Format.JSON if json else output_format]
     if hold and reader is None:
         raise ConfigError("--hold goes with --reader only; write --reader NAME")
+    chooses = consistency is not None or max_staleness is not None or from_member is not None
+    if chooses and (path is not None or reader is not None):
+        raise ConfigError(
+            "--consistency, --max-staleness and --from-member go with --servers, and not with --reader"
+        )
     if reader is not None:
         begins_elsewhere = first_index is not None or last is not None or since is not None
         if path is not None or begins_elsewhere or until_end or with_time:
@@ -172,6 +184,7 @@ def read(
     else:
         assert servers is not None
         split_servers(servers)
+        choice = ReadFrom(consistency, max_staleness, from_member)
         timeout_ms = FOLLOW_TIMEOUT_MS if follow else int(timeout * 1000)
         entries = served(
             servers,
@@ -184,6 +197,7 @@ def read(
             last=last,
             since_ms=since_ms,
             with_time=with_time,
+            choice=choice,
         )
     out = sys.stdout.buffer
     for batch in limited(entries, limit):

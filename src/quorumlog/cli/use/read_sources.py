@@ -6,14 +6,16 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
+from functools import partial
 from itertools import islice
+from typing import NamedTuple
 
 from quorumlog.append_times import BEGINNING, AppendTimes, milliseconds_of, time_of
 from quorumlog.batch import EntryBatch
-from quorumlog.cli.options import refuse_future
+from quorumlog.cli.options import Consistency, refuse_future
 from quorumlog.cli.output import note
 from quorumlog.cli.use.reach import ASK_AGAIN_S, refuse_dead_servers
-from quorumlog.client import LedgerClient, connect, leader_of
+from quorumlog.client import Freshness, LedgerClient, connect, leader_of
 from quorumlog.entry import Entry
 from quorumlog.errors import (
     ConfigError,
@@ -170,6 +172,17 @@ def _out_of_range(reader: DirectoryReader, index: int, readable: int, *, local: 
     )
 
 
+class ReadFrom(NamedTuple):
+    """As `--consistency`, `--max-staleness` and `--from-member` say it."""
+
+    consistency: Consistency | None
+    max_staleness_s: float | None
+    member: str | None
+
+
+FROM_LEADER = ReadFrom(None, None, None)
+
+
 def served(
     servers: str,
     group: str,
@@ -182,8 +195,17 @@ def served(
     last: int | None,
     since_ms: int | None = None,
     with_time: bool = False,
+    choice: ReadFrom = FROM_LEADER,
 ) -> Iterator[Iterable[Entry]]:
-    with connect(servers, group=group, timeout_ms=timeout_ms) as log:
+    staleness_ms = None if choice.max_staleness_s is None else choice.max_staleness_s * 1000
+    with connect(
+        servers,
+        group=group,
+        timeout_ms=timeout_ms,
+        read_consistency=None if choice.consistency is None else choice.consistency.value,
+        max_staleness_ms=staleness_ms,
+        read_from=choice.member,
+    ) as log:
         if not follow:
             refuse_dead_servers(log, timeout_ms / 1000)
         if last is not None:
@@ -196,10 +218,17 @@ def served(
             first_index = log.index_at(time_of(since_ms) or BEGINNING)
             stop_index = _stop_behind(first_index, stop_index)
         first = first_index or 0
+        entries_from = partial(
+            _served_from,
+            log,
+            stop_index=stop_index,
+            follow=follow,
+            until_end=until_end,
+            with_time=with_time,
+            tells_age=staleness_ms is not None or choice.consistency is not None,
+        )
         try:
-            yield from _served_from(
-                log, first, stop_index, follow=follow, until_end=until_end, with_time=with_time
-            )
+            yield from entries_from(first)
             return
         except IndexOutOfRange as error:
             # Nobody said where to begin, and the log no longer begins at 0.
@@ -207,9 +236,7 @@ def served(
                 raise _named(error, first, stop_index) from None
             first = error.ledger_begin_index
         try:
-            yield from _served_from(
-                log, first, stop_index, follow=follow, until_end=until_end, with_time=with_time
-            )
+            yield from entries_from(first)
         except IndexOutOfRange as error:
             raise _named(error, first, stop_index) from None
 
@@ -245,7 +272,7 @@ def _first_of_last_served(log: LedgerClient, last: int) -> int:
     return first_of_last(
         last,
         begin,
-        log.end_index() + 1,
+        log.freshness().index + 1,
         lambda first, stop: (batch.entries() for batch in log.read_batches(first, stop)),
     )
 
@@ -258,15 +285,19 @@ def _served_from(
     follow: bool,
     until_end: bool,
     with_time: bool,
+    tells_age: bool,
 ) -> Iterator[Iterable[Entry]]:
     if not follow:
         timed = timed_entries(lambda index: _milliseconds(log.time_at(index)))
         entries_of: EntriesOf = timed if with_time else EntryBatch.entries
         while True:
-            for batch in log.read_batches(first, stop_index):
+            batches = log.read_batches(first, stop_index)
+            for batch in batches:
                 first = batch.first_index + batch.count
                 yield entries_of(batch)
-            if not until_end or first > log.end_index():
+            if not until_end or first > log.freshness().index:
+                if tells_age and batches.freshness is not None:
+                    _tell_age(batches.freshness)
                 return
     while True:
         try:
@@ -281,6 +312,11 @@ def _served_from(
             note(f"waiting for the cluster, reading goes on at index {first}: {error}")
             _wait_for_answer(log)
             note("the cluster answers again")
+
+
+def _tell_age(fresh: Freshness) -> None:
+    age = "of unknown age" if fresh.age_ms is None else f"at most {fresh.age_ms:.0f} ms old"
+    note(f"{fresh.member_id} answered as of index {fresh.index}, {age}")
 
 
 def served_to(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from quorumlog.errors import LedgerError
-from quorumlog.wire.client_messages import StatusResponse
+from quorumlog.wire.client_messages import AppendResponse, StatusResponse
 
 
 class LeaderView(NamedTuple):
@@ -48,6 +48,8 @@ class ClusterView:
         self._lost: dict[str, _LostLeader] = {}
         """Leaders whose connection broke: followers name them until they have noticed themselves."""
         self._distrust_lost_ms = distrust_lost_ms
+        self.written_index = -1
+        """Highest of all that this client was told to be committed of its appends."""
         self.group_unknown: dict[str, LedgerError] = {}
         """Refusals of servers that do not have the group."""
 
@@ -121,6 +123,13 @@ class ClusterView:
         if leader is not None and leader.address == address and term > leader.term:
             self.leader = LeaderView(address, term)
             self.leader_term = max(self.leader_term, term)
+
+    def written(self, response: AppendResponse) -> None:
+        """What this client has appended is committed."""
+        first_index, count = response.first_index, response.count
+        if response.ranges:
+            first_index, count, _ = response.ranges[-1]
+        self.written_index = max(self.written_index, first_index + count - 1)
 
     def hinted(self, address: str, error: LedgerError, now_ms: float) -> None:
         """The member at `address` does not lead; perhaps it knows who does."""

@@ -174,6 +174,8 @@ class ReadPlan:
         """In the order of the log, without gaps."""
         self._new: list[Request] = []
         self._make_substitute = make_substitute
+        self.told_by: tuple[Request, ReadResponse | IndexOutOfRange] | None = None
+        """The newest answer of a member that the reader chose, and what it said of the log's end."""
         self._damaged_index = -1
         """The next four are about this index; -1: no damage was met."""
         self._tried: set[str] = set()
@@ -184,6 +186,10 @@ class ReadPlan:
         """Length of the range that the chosen member refused; 1: it has nothing more, 0: not asked."""
         self._is_single = False
         """Only this one entry is asked for, not the rest of the range."""
+
+    @property
+    def told(self) -> ReadResponse | IndexOutOfRange | None:
+        return None if self.told_by is None else self.told_by[1]
 
     @property
     def head(self) -> Request | None:
@@ -250,6 +256,9 @@ class ReadPlan:
         """
         asked = self._asked.popleft()
         first_index, stop_index, is_last, request, is_substitute = asked
+        said = request.error or request.response
+        if isinstance(said, ReadResponse | IndexOutOfRange) and not is_substitute:
+            self.told_by = request, said
         try:
             batch = checked_batch(request, first_index, stop_index, self._checker)
         except BadEntries as bad:

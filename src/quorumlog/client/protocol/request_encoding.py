@@ -12,6 +12,7 @@ from quorumlog.log_state.control_entries import LEVELS
 from quorumlog.wire.client_messages import AppendRequest, HelloResponse, MachineReadRequest, ReadRequest
 from quorumlog.wire.framing import encode_frame, frame_bytes_of
 from quorumlog.wire.producer_messages import ConnectProducer, ForgetProducer, LastSequence, ListProducers
+from quorumlog.wire.read_promise import ReadPromise
 
 _OF_SESSIONS = (ConnectProducer, LastSequence, ListProducers, ForgetProducer)
 
@@ -43,7 +44,9 @@ def encode_request(
             _check_knows_machines(hello, message.machine)
             left_ms = max(1, int(request.deadline_ms - now_ms))
             message = msgspec.structs.replace(message, timeout_ms=left_ms)
-        if isinstance(message, ReadRequest) and request.target.kind is TargetKind.LEADER:
+        if isinstance(message, ReadRequest | MachineReadRequest) and message.promise is not None:
+            _check_keeps_promises(hello, message.promise)
+        elif isinstance(message, ReadRequest) and request.target.kind is TargetKind.LEADER:
             message = msgspec.structs.replace(message, from_leader=True)
         elif isinstance(message, ConnectProducer):
             left_ms = max(1, int(request.deadline_ms - now_ms))
@@ -83,6 +86,14 @@ def encode_request(
             " append it in smaller batches"
         )
     return buffers
+
+
+def _check_keeps_promises(hello: HelloResponse, promise: ReadPromise) -> None:
+    if not hello.knows_promises:
+        raise BadRequest(
+            f"{hello.member_id or 'the server'} is of a release that answers as it is, whatever"
+            f" read_consistency ({promise.consistency}) says; update it first"
+        )
 
 
 def _check_knows_machines(hello: HelloResponse, machine: str) -> None:

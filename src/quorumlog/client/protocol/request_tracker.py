@@ -37,12 +37,14 @@ from quorumlog.errors import (
     BodyTooLarge,
     LeaderNotReady,
     LedgerError,
+    NotCaughtUp,
     NotLeader,
     OutcomeUnknown,
     OutOfSequence,
     ProtocolViolation,
     Refused,
     RequestTimeout,
+    TooStale,
     Unreachable,
 )
 from quorumlog.wire.client_messages import (
@@ -55,6 +57,8 @@ from quorumlog.wire.client_messages import (
     StatusResponse,
 )
 from quorumlog.wire.wire_errors import error_of
+
+_OF_ONE_MEMBER = (TooStale, NotCaughtUp, NotLeader, LeaderNotReady)
 
 
 class RequestTracker:
@@ -224,6 +228,7 @@ class RequestTracker:
             raise ProtocolViolation(problem)
         if isinstance(message, AppendResponse):
             self._view.committed(link.address, message.term)
+            self._view.written(message)
         elif isinstance(message, StatusResponse):
             self.learn(link, message)
         request.response = message
@@ -256,7 +261,12 @@ class RequestTracker:
             self.streams.refused(request.stream, request, error)
         elif is_to_pass:
             request.state = RequestState.WAITING
-            request.not_before_ms = self.now_ms + self.backoff_ms(error, request.attempts)
+            wait_ms = self.backoff_ms(error, request.attempts)
+            if request.target.kind is TargetKind.ANY and isinstance(error, _OF_ONE_MEMBER):
+                # Another one may be able to; when all have refused, they are asked again.
+                self._links.rest(link.address, self.now_ms + wait_ms)
+                wait_ms = 0.0
+            request.not_before_ms = self.now_ms + wait_ms
             self.dispatch(request)
         else:
             self.fail(request, error)

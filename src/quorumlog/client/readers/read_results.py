@@ -6,6 +6,10 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
 from typing import Self, TypeVar
 
+from quorumlog.client.reading.read_choice import Freshness
+from quorumlog.client.reading.read_requests import freshness_of
+from quorumlog.client.result_streams import Reading
+
 T = TypeVar("T")
 
 
@@ -14,10 +18,18 @@ class Results(Iterator[T]):
     thread that waits for the next result then finds the end. `with`, or `contextlib.closing`, does it.
     """
 
-    def __init__(self, results: Generator[T], stop: Callable[[], None], described: str) -> None:
+    def __init__(
+        self, results: Generator[T], stop: Callable[[], None], described: str, reading: Reading[T]
+    ) -> None:
         self._results = results
         self._stop = stop
         self._described = described
+        self._reading = reading
+
+    @property
+    def freshness(self) -> Freshness | None:
+        """Of the newest answer; None before the first has come."""
+        return None if self._reading.told is None else freshness_of(*self._reading.told)
 
     def __repr__(self) -> str:
         return f"<Results of {self._described}>"
@@ -44,10 +56,18 @@ class Results(Iterator[T]):
 class AsyncResults(AsyncIterator[T]):
     """See `Results`; iterate with `async for`, close with `async with` or `contextlib.aclosing`."""
 
-    def __init__(self, results: AsyncGenerator[T], stop: Callable[[], None], described: str) -> None:
+    def __init__(
+        self, results: AsyncGenerator[T], stop: Callable[[], None], described: str, reading: Reading[T]
+    ) -> None:
         self._results = results
         self._stop = stop
         self._described = described
+        self._reading = reading
+
+    @property
+    def freshness(self) -> Freshness | None:
+        """See `Results.freshness`."""
+        return None if self._reading.told is None else freshness_of(*self._reading.told)
 
     def __repr__(self) -> str:
         return f"<AsyncResults of {self._described}>"

@@ -24,6 +24,8 @@ class HeartbeatAnswers:
         self._answered_round: dict[Replica, int] = {}
         self._clock_ms: dict[Replica, int] = {}
         """In the answer to the newest round that each has answered."""
+        self._sent_ms: dict[int, float] = {}
+        """When each round from the newest confirmed one on was sent."""
         self._kept_back: set[Replica] = set()
         """Who said in its newest answer that it would not take over."""
 
@@ -33,6 +35,21 @@ class HeartbeatAnswers:
         self._answered_ms.clear()
         self._answered_round.clear()
         self._clock_ms = {}
+        self._sent_ms = {}
+
+    def on_round(self, number: int) -> None:
+        """It is sent in this turn."""
+        self._sent_ms[number] = self._state.now_ms
+
+    def sent_ms_of(self, confirmed_round: int) -> float | None:
+        """None: no round is confirmed. Rounds below are asked for no more."""
+        for number in [n for n in self._sent_ms if n < confirmed_round]:
+            del self._sent_ms[number]
+        return self._sent_ms.get(confirmed_round)
+
+    def fresh_round(self, newest_round: int) -> int:
+        """The newest that is confirmed, once this leader knows what is committed; 0: none."""
+        return self.confirmed_round(newest_round) if self._state.has_committed_in_its_term else 0
 
     def take(self, response: HeartbeatResponse, newest_round: int) -> None:
         if response.accepted:

@@ -376,7 +376,7 @@ class LeaderElector:
                 term=self._state.term,
                 round=request.round,
                 accepted=accepted,
-                takes_over=self._is_fit_to_lead,
+                takes_over=self._state.is_fit_to_lead,
                 clock_ms=self._state.clock_ms,
             ),
         )
@@ -393,7 +393,7 @@ class LeaderElector:
         """Our leader hands over to us: ask at once, with the mark that opens its followers' ears."""
         state = self._state
         is_caught_up = state.ledger_end == request.ledger_end
-        if state.role is Role.FOLLOWER and is_caught_up and self._is_fit_to_lead:
+        if state.role is Role.FOLLOWER and is_caught_up and state.is_fit_to_lead:
             self._ask_pre_votes((request.sender, request.term))
 
     def _is_taking_leadership(self) -> bool:
@@ -415,15 +415,16 @@ class LeaderElector:
 
     def start_round(self) -> None:
         self.round += 1
+        self.answers.on_round(self.round)
         for replica in self._outbox.connected:
-            self._send_heartbeat(replica)
+            self._send_heartbeat(replica, self.answers.round_of(replica))
 
     def on_connected(self, replica: Replica) -> None:
         """A flapping connection should depose nobody: our heartbeat cancels the peer's suspicion."""
         if self._state.role is Role.LEADER:
             self._send_heartbeat(replica)
 
-    def _send_heartbeat(self, replica: Replica) -> None:
+    def _send_heartbeat(self, replica: Replica, answered_round: int = -1) -> None:
         state = self._state
         self._outbox.send(
             replica,
@@ -432,6 +433,8 @@ class LeaderElector:
                 term=state.term,
                 round=self.round,
                 committed_index=state.committed_index,
+                answered_round=answered_round,
+                confirmed_round=self.answers.fresh_round(self.round),
             ),
         )
 
@@ -443,8 +446,3 @@ class LeaderElector:
     @property
     def confirmed_round(self) -> int:
         return self.answers.confirmed_round(self.round)
-
-    @property
-    def _is_fit_to_lead(self) -> bool:
-        state = self._state
-        return not state.log.damaged and not state.lacks_space and state.knows_log_state

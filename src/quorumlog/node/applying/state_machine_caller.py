@@ -15,11 +15,12 @@ from quorumlog.config import GroupConfig
 from quorumlog.consensus.messages import SnapshotRequest
 from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.consensus.ready import Role
-from quorumlog.entry import AppendReceipt, EntryId, SnapshotId
+from quorumlog.entry import AppendReceipt, EntryId, Replica, SnapshotId
 from quorumlog.errors import LeaderNotReady, LedgerError, PendingFull, UnknownMachine
 from quorumlog.log_state.control_entries import ControlBody, MachineBinding
 from quorumlog.log_state.log_state import LogState, Machine
 from quorumlog.node.applying.awaited_results import Done
+from quorumlog.node.applying.hand_over import HandOver
 from quorumlog.node.applying.machine_driver import Answer, Asked, MachineDriver, Question
 from quorumlog.node.applying.machine_opening import MachineFactory
 from quorumlog.node.applying.machine_runner import MachineRunner
@@ -55,6 +56,7 @@ class Member(Protocol):
     """What the machines need of their `LedgerNode`."""
 
     config: GroupConfig
+    replica: Replica
     directory: MemberDirectory
     raft: RaftNode
     log_state: LogStateKeeper
@@ -84,7 +86,9 @@ class StateMachineCaller:
         host: Host,
         pending: PendingAppends,
         fetcher: SnapshotFetcher,
+        transfer: Callable[[str, Callable[[object], None]], None],
     ) -> None:
+        """`transfer`: `LedgerNode.transfer`."""
         self._member = member
         self._versions = {name: version_of(factory) for name, factory in factories.items()}
         self._drivers = {
@@ -101,6 +105,14 @@ class StateMachineCaller:
             )
             for name, factory in factories.items()
         }
+        self.hand_over = HandOver(
+            member.replica,
+            member.raft,
+            host,
+            self._not_running,
+            self._running,
+            lambda member_id: transfer(member_id, lambda outcome: None),
+        )
         self._now_ms = self._next_bind_ms = 0.0
         self._unbound = ""
         """Why the log does not bind a machine of this leader."""
@@ -118,9 +130,25 @@ class StateMachineCaller:
         for driver in self._drivers.values():
             binding = None if state is None else state.machine(driver.name)
             driver.tick(now_ms, binding, committed_index)
+        self.hand_over.tick(now_ms)
+
+    def _not_running(self) -> dict[str, int]:
+        """And up to where it has run elsewhere, if it does."""
+        state = self._state(committed=True)
+        found = {}
+        for name, driver in self._drivers.items():
+            if driver.stopped is not None:
+                found[name] = driver.stopped.last_index
+            elif driver.lacking and state is not None and state.machine(name) is not None:
+                found[name] = self._member.directory.store.begin.index
+        return found
+
+    def _running(self) -> dict[str, int]:
+        return {name: each.applied_index for name, each in self._drivers.items() if each.is_running}
 
     def next_wakeup_ms(self) -> float:
         wakeup = min([driver.next_wakeup_ms() for driver in self._drivers.values()], default=NEVER)
+        wakeup = min(wakeup, self.hand_over.next_wakeup_ms())
         if self._drivers and self._member.raft.role is Role.LEADER and self._missing():
             wakeup = min(wakeup, self._next_bind_ms)
         return wakeup
@@ -231,15 +259,35 @@ class StateMachineCaller:
         def confirmed(refusal: LedgerError | None) -> None:
             if refusal is not None:
                 done(refusal)
-                return
-            try:
-                driver = self._driver(name)
-            except LedgerError as error:
-                done(error)
-                return
-            index = self._member.raft.committed_index
-            query = partial(MachineRunner.query, question=question)
-            driver.ask(Question(index, query, deadline_ms, answered, owner))
+            else:
+                self._ask(name, question, deadline_ms, done, owner)
+
+        self._member.confirm_leadership(confirmed, owner)
+
+    def ask_here(
+        self,
+        name: str,
+        question: bytes,
+        timeout_ms: int,
+        done: Callable[[Answer], None],
+        owner: object = None,
+    ) -> None:
+        """`done` gets what follows from all that is committed on this member now, at least."""
+        self._ask(name, question, self._now_ms + timeout_ms, done, owner)
+
+    def _ask(
+        self,
+        name: str,
+        question: bytes,
+        deadline_ms: float,
+        done: Callable[[Answer], None],
+        owner: object,
+    ) -> None:
+        try:
+            driver = self._driver(name)
+        except LedgerError as error:
+            done(error)
+            return
 
         def answered(answer: Asked | LedgerError, applied_index: int) -> None:
             if isinstance(answer, LedgerError):
@@ -248,7 +296,9 @@ class StateMachineCaller:
                 assert isinstance(answer, bytes), answer
                 done((answer, applied_index))
 
-        self._member.confirm_leadership(confirmed, owner)
+        index = self._member.raft.committed_index
+        query = partial(MachineRunner.query, question=question)
+        driver.ask(Question(index, query, deadline_ms, answered, owner))
 
     def discard(self, owner: object) -> None:
         for driver in self._drivers.values():

@@ -1,4 +1,4 @@
-"""Confirmations: who waits for a majority to confirm that this member leads."""
+"""Confirmations: who waits for a majority to confirm that this member leads, or follows who does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from quorumlog.consensus.raft_node import RaftNode
 from quorumlog.errors import LedgerError
 
 Confirmed = Callable[[LedgerError | None], None]
-"""Gets None, or the refusal of a member that leads no more."""
+"""Gets None, or a refusal: who leads has changed meanwhile."""
 
 
 class Confirmations:
@@ -20,6 +20,15 @@ class Confirmations:
     def request(self, done: Confirmed, owner: object) -> None:
         """Of a leader."""
         self._waiting[self._raft.request_read()] = done, owner
+
+    def request_read(self, done: Confirmed, owner: object) -> None:
+        """Of any member."""
+        try:
+            number = self._raft.reads.request()
+        except LedgerError as error:
+            done(error)
+        else:
+            self._waiting[number] = done, owner
 
     def grant(self, number: int) -> None:
         if number in self._waiting:

@@ -28,6 +28,7 @@ from quorumlog.errors import (
 from quorumlog.log_state.control_entries import (
     MOST_IN_A_BODY,
     READER_NAME,
+    READER_NAMES,
     ControlBody,
     ControlEntry,
     Hold,
@@ -128,7 +129,7 @@ class ReaderMoves:
         if refusal is not None:
             done(refusal)
         elif not re.match(READER_NAME, move.name):
-            done(BadRequest(_NAMES.format(move.name)))
+            done(BadRequest(READER_NAMES.format(move.name)))
         elif len(self._queue) >= MOST_WAITING:
             full = f"{MOST_WAITING} moves of readers wait to be written"
             done(Overloaded(full, retry_after_ms=RETRY_FULL_MS))
@@ -290,9 +291,6 @@ class ReaderMoves:
             ledger_begin_index=first_kept,
             committed_index=self._log_state.committed_index,
         )
-
-
-_NAMES = "the name of a reader has 1 to 64 letters, digits, dots, dashes and underscores, unlike {!r}"
 
 
 def _takes_the_place_of(position: ReaderPosition, before: ReaderPosition) -> bool:

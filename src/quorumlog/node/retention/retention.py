@@ -270,6 +270,7 @@ class Retention:
             # A disk that refuses appends has to be made emptier in any case.
             and used_ratio > min(storage.disk_space_ratio_to_force_clean, storage.disk_full_ratio),
             follower_budget_bytes=self._member.config.retention_follower_budget_bytes,
+            compacts=storage.compact_behind_snapshots,
         )
 
     def _followers(self) -> list[Follower]:

@@ -54,6 +54,8 @@ class Policy(NamedTuple):
     is_forced: bool
     """The disk is nearly full."""
     follower_budget_bytes: int
+    compacts: bool = False
+    """What lies before the second newest snapshot of every machine is a reason."""
 
 
 class Follower(NamedTuple):
@@ -96,7 +98,7 @@ def decide(
 ) -> Decision:
     """`clock_ms`: what time it is, by the clocks that the marks are of; `state`: of its whole log.
     `snapshot_bound`: its machines need what follows this entry; None: nothing."""
-    wish = _wish(log, policy, clock_ms)
+    wish = _wish(log, policy, clock_ms, _compacted(policy, state, snapshot_bound))
     near = _followers_within_budget(log, policy.follower_budget_bytes, followers)
     if snapshot_bound is not None:
         why = "a state machine's second newest good snapshot lies before it"
@@ -155,8 +157,18 @@ def _floor(log: LogShape, wish: Limit, limits: Sequence[Limit]) -> int:
     return below[-1] if below else 0
 
 
-def _wish(log: LogShape, policy: Policy, clock_ms: int) -> Limit:
+def _compacted(policy: Policy, state: LogState, snapshot_bound: int | None) -> int | None:
+    """What lies up to this entry is in two snapshots of every machine; None: nothing is."""
+    if not policy.compacts or snapshot_bound is None:
+        return None
+    return snapshot_bound if all(snapshot_bound >= each.index for each in state.machines) else None
+
+
+def _wish(log: LogShape, policy: Policy, clock_ms: int, compacted: int | None) -> Limit:
     wishes = []
+    if policy.compacts:
+        first_index = log.first_index if compacted is None else max(compacted + 1, log.first_index)
+        wishes.append(Limit(first_index, "not in two snapshots of every state machine"))
     if policy.reserved_ms:
         expired = [
             b for b in log.borders if policy.expires_now and _age_ms(b, clock_ms) >= policy.reserved_ms

@@ -89,7 +89,7 @@ class RecentBatches:
             skip = first_index - self._firsts[at]
             stop = min(batch.count, stop_index - self._firsts[at])
             part = batch if skip == 0 and stop == batch.count else batch.slice(skip, stop)
-            if part.total_bytes > left:
+            if part.total_bytes > left and (parts or part.count > 1):
                 fitting = int(np.searchsorted(part.starts + part.sizes, left, side="right"))
                 fitting = max(fitting, 0 if parts else 1)
                 if fitting:

@@ -22,7 +22,7 @@ NEVER = float("inf")
 MOST_ASKING = 64
 """Members; of more the oldest request is forgotten, and comes again."""
 LEAST_PIECE_BYTES = 256
-MOST_PIECE_BYTES = 256 << 10
+MOST_PIECE_BYTES = 1 << 20
 """As large as a push, within these."""
 FORGOTTEN_MS = 30_000
 

@@ -8,7 +8,6 @@ first), all behind it are refused too, until the client resends from the first r
 from __future__ import annotations
 
 import functools
-from collections import deque
 from collections.abc import Callable, Mapping
 
 from quorumlog.batch import EntryBatch
@@ -24,6 +23,7 @@ from quorumlog.errors import (
 from quorumlog.node.pending_appends import AppendOutcome, SessionPlace
 from quorumlog.node.transfers import TransferOutcome
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS, AppendStreams
+from quorumlog.server.clients.client_reads import ClientReads
 from quorumlog.server.clients.log_questions import LOG_QUESTIONS, LogQuestions
 from quorumlog.server.clients.machine_questions import MachineQuestions, within_a_frame
 from quorumlog.server.clients.member_requests import change_members
@@ -33,28 +33,23 @@ from quorumlog.server.clients.producer_requests import (
     ProducerRequests,
     ranges_on_wire,
 )
+from quorumlog.server.clients.read_promises import ReadPromises
 from quorumlog.server.clients.reader_requests import READER_REQUESTS, ReaderRequests
-from quorumlog.server.connection import WRITE_BUFFER_BYTES, Connection
+from quorumlog.server.connection import Connection
 from quorumlog.server.node_driver import NodeDriver
-from quorumlog.server.waiting_reads import ReadOutcome, begins_anew
+from quorumlog.server.waiting_reads import begins_anew
 from quorumlog.wire.client_messages import (
     AppendRequest,
     AppendResponse,
     ChangeMembersRequest,
     MachineReadRequest,
     ReadRequest,
-    ReadResponse,
     StatusRequest,
     TransferRequest,
     TransferResponse,
 )
 from quorumlog.wire.framing import Frame
 from quorumlog.wire.wire_errors import error_response
-
-READ_LIMIT_BYTES = 8 << 20
-"""Most bytes of one answer to a read, whatever the request asks."""
-WAIT_LIMIT_MS = 60_000
-WAITING_READS_LIMIT = 1000
 
 _REQUESTS = (
     AppendRequest,
@@ -81,16 +76,12 @@ class ClientSession:
         self._drivers = drivers
         self._close_client = close_client
         self._streams = AppendStreams()
-        self._questions = MachineQuestions(connection)
+        promises = ReadPromises(connection)
+        self._reads = ClientReads(connection, promises)
+        self._questions = MachineQuestions(connection, promises)
         self._log_questions = LogQuestions(connection)
         self._producers = ProducerRequests(connection)
         self._readers = ReaderRequests(connection)
-        self._reads: deque[tuple[NodeDriver, ReadRequest]] = deque()
-        """Reads that wait for the one before them, and for the client to take what it was sent."""
-        self._is_reading = False
-        self._is_starting_reads = False
-        """Inside `_next_read`: an answer from memory comes at once, and must not call it again."""
-        self._waiting_reads = 0
         self._in_flight_bytes = 0
         """Of appends that are not answered yet."""
 
@@ -110,7 +101,7 @@ class ClientSession:
                 self._close_client(request.previous_connection)
             driver.enter(self._connection, self._append, driver, request, batch)
         elif isinstance(request, ReadRequest):
-            driver.enter(self._connection, self._read, driver, request)
+            driver.enter(self._connection, self._reads.ask, driver, request)
         elif isinstance(request, StatusRequest):
             driver.enter(self._connection, self._status, driver, request)
         elif isinstance(request, TransferRequest):
@@ -130,7 +121,7 @@ class ClientSession:
 
     def lost(self) -> None:
         """What is proposed ends by itself, its answer goes nowhere; what is only queued is dropped."""
-        self._reads.clear()
+        self._reads.lost()
         for driver in self._drivers.values():
             driver.node.discard_requests_of(self._connection)
 
@@ -215,95 +206,10 @@ class ClientSession:
             ),
         )
 
-    # ---------------------------------------------------------------- read
-
-    def _read(self, driver: NodeDriver, request: ReadRequest) -> None:
-        refusal = driver.node.refusal_unless_leading() if request.from_leader else None
-        if refusal is not None:
-            self._answer_read(driver, request, refusal)
-            return
-        is_above = request.first_index > driver.node.committed_index
-        may_wait = is_above and request.wait_ms > 0
-        if not may_wait and not (request.from_leader and (is_above or request.to_end)):
-            self._queue_read(driver, request)
-            return
-        if self._waiting_reads >= WAITING_READS_LIMIT:
-            error = ConnectionFull(
-                f"{WAITING_READS_LIMIT} reads wait on this connection", retry_after_ms=RETRY_FULL_MS
-            )
-            self._answer_read(driver, request, error)
-            return
-        self._waiting_reads += 1
-        if may_wait:
-            wake = functools.partial(self._read_woken, driver, request)
-            driver.reads.wait_for(request.first_index, min(request.wait_ms, WAIT_LIMIT_MS), wake)
-        else:
-            # Where the log ends only a leader knows: is it one still?
-            confirmed = functools.partial(self._read_confirmed, driver, request)
-            driver.node.confirm_leadership(confirmed, self._connection)
-
-    def _read_woken(self, driver: NodeDriver, request: ReadRequest) -> None:
-        self._waiting_reads -= 1
-        if request.first_index > driver.node.committed_index:
-            self._answer_read(driver, request, None)
-        else:
-            self._queue_read(driver, request)
-
-    def _read_confirmed(
-        self, driver: NodeDriver, request: ReadRequest, refusal: LedgerError | None
-    ) -> None:
-        self._waiting_reads -= 1
-        if refusal is not None:
-            self._answer_read(driver, request, refusal)
-        else:
-            self._queue_read(driver, request)
-
-    def _queue_read(self, driver: NodeDriver, request: ReadRequest) -> None:
-        self._reads.append((driver, request))
-        self._next_read()
+    # ---------------------------------------------------------------- the rest
 
     def writable(self) -> None:
-        self._next_read()
-
-    def _next_read(self) -> None:
-        """One at a time, and none while the client has megabytes to take: a reader that asks for more
-        than it reads must not fill this process with answers."""
-        if self._is_starting_reads:
-            return
-        self._is_starting_reads = True
-        while self._reads and not self._is_reading and not self._connection.closed:
-            if self._connection.unsent_bytes >= WRITE_BUFFER_BYTES:
-                break  # `writable` goes on
-            driver, request = self._reads.popleft()
-            self._is_reading = True
-            driver.reads.read(
-                request.first_index,
-                request.stop_index,
-                max(1, min(request.limit_bytes, READ_LIMIT_BYTES)),
-                functools.partial(self._read_done, driver, request),
-            )
-        self._is_starting_reads = False
-
-    def _read_done(self, driver: NodeDriver, request: ReadRequest, outcome: ReadOutcome) -> None:
-        self._is_reading = False
-        self._answer_read(driver, request, outcome)
-        self._next_read()
-
-    def _answer_read(self, driver: NodeDriver, request: ReadRequest, outcome: ReadOutcome) -> None:
-        if isinstance(outcome, LedgerError):
-            self._refuse(driver, request.request_id, outcome)
-            return
-        self._connection.send(
-            driver.config.group,
-            ReadResponse(
-                request_id=request.request_id,
-                first_index=request.first_index,
-                count=outcome.count if outcome is not None else 0,
-                ledger_begin_index=driver.node.store.begin.index + 1,
-                committed_index=driver.node.committed_index,
-            ),
-            outcome,
-        )
+        self._reads.next_read()
 
     def _status(self, driver: NodeDriver, request: StatusRequest) -> None:
         self._connection.send(driver.config.group, driver.status.response(request.request_id))

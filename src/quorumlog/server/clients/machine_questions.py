@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from quorumlog.entry import AppendReceipt
 from quorumlog.errors import CommandError, ConnectionFull, LedgerError, ResultUnknown
 from quorumlog.node.applying.machine_driver import Answer
 from quorumlog.node.pending_appends import AppendOutcome
 from quorumlog.server.clients.append_streams import RETRY_FULL_MS
+from quorumlog.server.clients.read_promises import ReadPromises, age_of
 from quorumlog.server.connection import Connection
 from quorumlog.server.node_driver import NodeDriver
 from quorumlog.wire.client_messages import MachineReadRequest, MachineReadResponse
@@ -18,22 +21,29 @@ WAITING_LIMIT = 1000
 
 
 class MachineQuestions:
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, promises: ReadPromises) -> None:
         self._connection = connection
+        self._promises = promises
         self._waiting = 0
 
     def ask(self, driver: NodeDriver, request: MachineReadRequest) -> None:
-        group = driver.config.group
+        group, promise = driver.config.group, request.promise
+        since_ms = -math.inf
 
         def done(answer: Answer) -> None:
             self._waiting -= 1
+            if promise is not None and not isinstance(answer, LedgerError):
+                answer = self._promises.refusal_of_age(driver, promise, since_ms) or answer
             if not isinstance(answer, LedgerError) and len(answer[0]) > ANSWER_LIMIT_BYTES:
                 answer = CommandError(f"an answer of {len(answer[0])} bytes fits into no frame")
             if isinstance(answer, LedgerError):
                 self._connection.send(group, error_response(request.request_id, answer))
                 return
             response = MachineReadResponse(
-                request_id=request.request_id, answer=answer[0], applied_index=answer[1]
+                request_id=request.request_id,
+                answer=answer[0],
+                applied_index=answer[1],
+                age_ms=age_of(driver, since_ms),
             )
             self._connection.send(group, response)
 
@@ -44,7 +54,20 @@ class MachineQuestions:
             return
         timeout_ms = request.timeout_ms or driver.config.append_timeout_ms
         machines = driver.node.machines
-        machines.ask(request.machine, request.question, timeout_ms, done, self._connection)
+        if promise is None:
+            machines.ask(request.machine, request.question, timeout_ms, done, self._connection)
+            return
+
+        def kept(asked_ms: float, refusal: LedgerError | None) -> None:
+            nonlocal since_ms
+            if refusal is not None:
+                done(refusal)
+                return
+            # What is committed by now is applied first, so the answer is as fresh as that is now.
+            since_ms = max(asked_ms, driver.node.fresh_since_ms())
+            machines.ask_here(request.machine, request.question, timeout_ms, done, self._connection)
+
+        self._promises.wait(driver, promise, kept)
 
 
 def within_a_frame(receipt: AppendReceipt) -> AppendOutcome:

@@ -13,6 +13,7 @@ from quorumlog.sim.checkers.convergence import Convergence
 from quorumlog.sim.checkers.cuts import Cuts
 from quorumlog.sim.checkers.durable_entries import DurableEntries
 from quorumlog.sim.checkers.exactly_once import ExactlyOnce
+from quorumlog.sim.checkers.fresh_reads import FreshReads
 from quorumlog.sim.checkers.held_segments import HeldSegments
 from quorumlog.sim.checkers.installs import Installs
 from quorumlog.sim.checkers.leader_completeness import LeaderCompleteness
@@ -51,6 +52,7 @@ NEEDS_HONEST_DISKS: dict[type[Checker], str] = {
     Installs: "where a log begins may have been committed by members that have forgotten it",
     LeaderCompleteness: "a majority that has forgotten an entry elects a leader without it",
     Reads: "it compares with what is committed; ServedEntries stands in for it",
+    FreshReads: "what was acknowledged may be gone",
     AcknowledgedAppends: "what was acknowledged may be gone: it is reported (losses.py), not refused",
     ConditionalAppends: "an entry that a writer had built on may be gone, and another in its place",
     ExactlyOnce: "what a session had in the log may be gone, and its numbers with it",
@@ -89,6 +91,7 @@ def all_checkers(cluster: CheckedCluster) -> list[Checker]:
         CommitRule(cluster),
         LeaderCompleteness(cluster, log),
         Reads(cluster, log, committed),
+        FreshReads(cluster, log),
         AcknowledgedAppends(cluster, log),
         ConditionalAppends(cluster, log),
         ExactlyOnce(cluster, log),

@@ -10,7 +10,14 @@ from __future__ import annotations
 from quorumlog.consensus.messages import AnyPeerMessage
 from quorumlog.consensus.ready import Envelope, Ready
 from quorumlog.sim.checkers.view import CheckedCluster, CheckedMember
-from quorumlog.sim.operations import ClientAnswer, ClientAppend, ClientEnd, ClientMove, ClientRead
+from quorumlog.sim.operations import (
+    ClientAnswer,
+    ClientAppend,
+    ClientEnd,
+    ClientMove,
+    ClientRead,
+    FreshRead,
+)
 from quorumlog.store.ledger_store import LogStart
 
 
@@ -61,6 +68,9 @@ class Checker:
 
     def end_told(self, end: ClientEnd) -> None:
         """A leader has said how far the log goes."""
+
+    def read_freshly(self, read: FreshRead) -> None:
+        """A linearizable read was granted."""
 
     def machine_answered(self, answer: ClientAnswer) -> None:
         """A state machine has answered a question."""

@@ -33,6 +33,10 @@ class CheckedMember(Protocol):
         """Of a member that is up."""
 
     @property
+    def local_ms(self) -> float:
+        """By its own monotonic clock."""
+
+    @property
     def wall_clock(self) -> WallClock: ...
 
     @property

@@ -32,7 +32,7 @@ class DirectorySource:
         self._path = options.path
         self._reader = DirectoryReader(OsDisk(), options.path)
 
-    def bounds(self) -> LogBounds:
+    def bounds(self, reached: int = 0) -> LogBounds:
         """Up to the committed index of the checkpoint, or to the end of the log where `local` is asked.
 
         Raises DirectoryDamaged if a start would refuse the directory, ConfigError for another group.

@@ -15,8 +15,9 @@ from quorumlog.spark.range_check import RangeCheck
 class LedgerSource(Protocol):
     """The planner asks for bounds, members and positions; a task for its batches."""
 
-    def bounds(self) -> LogBounds:
-        """Which entries may be read now. Asked once a plan."""
+    def bounds(self, reached: int = 0) -> LogBounds:
+        """Which entries may be read now. Asked once a plan. `reached`: the log has been read up to below
+        this offset before, so who knows less of it lags behind."""
 
     def readers(self) -> Readers:
         """As they were when `bounds` was asked."""

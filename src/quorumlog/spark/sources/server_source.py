@@ -24,7 +24,7 @@ from quorumlog.errors import (
     Unreachable,
 )
 from quorumlog.spark.offsets import LogBounds, skip_lost_entries
-from quorumlog.spark.options import LOCAL, LedgerOptions
+from quorumlog.spark.options import COMMIT_INDEX, READ_INDEX, LedgerOptions
 from quorumlog.spark.partitions import NO_READERS, EntryPoint, Readers
 from quorumlog.spark.range_check import RangeCheck, RangeMismatch
 
@@ -52,18 +52,24 @@ class ServerSource:
         self._group = options.served_group
         self._client, self._failures = shared_client(options.servers, self._group)
         self._readers = NO_READERS
+        stated = (options.starting_offsets, options.ending_offsets)
+        offsets = [o.get(self._group, 0) if isinstance(o, dict) else o for o in stated]
+        self._stated = max([0, *(offset for offset in offsets if isinstance(offset, int))])
 
     # ---------------------------------------------------------------- planning
 
-    def bounds(self) -> LogBounds:
+    def bounds(self, reached: int = 0) -> LogBounds:
         """See docs/spark.md, readConsistency. Raises Unreachable after `timeoutMs`, UnknownGroup."""
         deadline = self._deadline()
+        reached = max(reached, self._stated)
         rows = self._client.status()
         if not any(row.reachable for row in rows):
             self._check_group_is_served()
         while True:
-            is_local = self._options.read_consistency == LOCAL
-            found = self._local(rows) if is_local else self._committed(rows, deadline)
+            found = self._found(rows, deadline)
+            if isinstance(found, LogBounds) and found.stop_index < reached:
+                # These members may lag. That the log ends in front of there only its leader can say.
+                found = self._confirmed(rows, deadline)
             if isinstance(found, LogBounds):
                 self._readers = readers_of(rows)
                 return found
@@ -75,8 +81,29 @@ class ServerSource:
             time.sleep(_PAUSE_S)
             rows = self._client.status()
 
-    def _committed(self, rows: Sequence[MemberStatusRow], deadline: float) -> LogBounds | str:
-        """What was acknowledged before, or why that is not known."""
+    def _found(self, rows: Sequence[MemberStatusRow], deadline: float) -> LogBounds | str:
+        if self._options.read_consistency in (READ_INDEX, COMMIT_INDEX):
+            return self._confirmed(rows, deadline)
+        if self._options.max_staleness_ms < 0:
+            return self._known(rows)
+        return self._fresh_enough(rows, deadline)
+
+    def _fresh_enough(self, rows: Sequence[MemberStatusRow], deadline: float) -> LogBounds | str:
+        """What a member knows to be committed that is not older than it may be, or why none is."""
+        left_ms = int((deadline - time.monotonic()) * 1000)
+        try:
+            fresh = self._client.freshness(
+                max_staleness_ms=self._options.max_staleness_ms,
+                timeout_ms=min(left_ms, MEMBER_TIMEOUT_MS),
+            )
+        except (LedgerError, ProtocolViolation) as error:
+            return str(error)
+        begins = [row.ledger_begin_index for row in rows if row.id == fresh.member_id]
+        begin_index = max([0, *begins])
+        return LogBounds(self._group, begin_index, max(fresh.index + 1, begin_index))
+
+    def _confirmed(self, rows: Sequence[MemberStatusRow], deadline: float) -> LogBounds | str:
+        """Nothing is missing that was acknowledged before; or why that is not known."""
         leader = leader_of(rows)
         if leader is None:
             told = (f"{row.id or row.address}: {row.problem or row.role}" for row in rows)
@@ -88,7 +115,7 @@ class ServerSource:
             return str(error)
         return LogBounds(self._group, max(leader.ledger_begin_index, 0), end_index + 1)
 
-    def _local(self, rows: Sequence[MemberStatusRow]) -> LogBounds | str:
+    def _known(self, rows: Sequence[MemberStatusRow]) -> LogBounds | str:
         """The most that any member knows to be committed."""
         answered = [row for row in rows if row.reachable and row.role != "unformed"]
         if not answered:

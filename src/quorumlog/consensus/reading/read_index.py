@@ -8,17 +8,26 @@ the read was asked for. Reads that arrive while a round is on its way share the 
 from __future__ import annotations
 
 from collections import deque
+from typing import NamedTuple
 
-from quorumlog.consensus.ready import ReadGrant
+from quorumlog.entry import Replica
+
+
+class Asked(NamedTuple):
+    """`number`: of this member's own read, or of the question of the follower `asker`."""
+
+    number: int
+    asker: Replica | None
+    read_index: int
+    """Everything acknowledged before it was asked is at or below."""
 
 
 class ReadIndex:
     """The reads of one term of leadership, in the order they were asked for."""
 
     def __init__(self) -> None:
-        self._next_number = 1
-        self._waiting: deque[tuple[int, int, int]] = deque()
-        """(number, index, round): to be granted once `round` is confirmed and `index` committed."""
+        self._waiting: deque[tuple[Asked, int]] = deque()
+        """(read, round): to be granted once `round` is confirmed and its index committed."""
         self._term_first_index = 0
         self._round_on_its_way = 0
         self._confirmed_round = 0
@@ -34,17 +43,16 @@ class ReadIndex:
         """Leadership is lost: whoever waits learns it from the change of role."""
         self._waiting.clear()
 
-    def request(self, committed_index: int, current_round: int) -> int:
-        number = self._next_number
-        self._next_number += 1
+    def request(
+        self, number: int, committed_index: int, current_round: int, asker: Replica | None = None
+    ) -> None:
         index = max(committed_index, self._term_first_index)
-        self._waiting.append((number, index, current_round + 1))
-        return number
+        self._waiting.append((Asked(number, asker, index), current_round + 1))
 
     def round_needed(self, current_round: int) -> bool:
         return (
             bool(self._waiting)
-            and self._waiting[-1][2] > current_round
+            and self._waiting[-1][1] > current_round
             and self._confirmed_round >= self._round_on_its_way
         )
 
@@ -55,13 +63,12 @@ class ReadIndex:
         """A majority has answered this round or a later one."""
         self._confirmed_round = max(self._confirmed_round, round_number)
 
-    def take_grants(self, committed_index: int) -> tuple[ReadGrant, ...]:
-        grants = []
+    def take_granted(self, committed_index: int) -> list[Asked]:
+        granted = []
         while (
             self._waiting
-            and self._waiting[0][2] <= self._confirmed_round
-            and self._waiting[0][1] <= committed_index
+            and self._waiting[0][1] <= self._confirmed_round
+            and self._waiting[0][0].read_index <= committed_index
         ):
-            number, index, _ = self._waiting.popleft()
-            grants.append(ReadGrant(number, index))
-        return tuple(grants)
+            granted.append(self._waiting.popleft()[0])
+        return granted

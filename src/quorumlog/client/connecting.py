@@ -1,0 +1,53 @@
+"""`connect`: a blocking client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quorumlog.client.blocking_client import LedgerClient
+from quorumlog.client.events import Callback
+from quorumlog.client.ledger_client_base import DEFAULT_TIMEOUT_MS
+from quorumlog.config import DEFAULT_GROUP
+
+
+def connect(
+    servers: str | Sequence[str],
+    *,
+    group: str = DEFAULT_GROUP,
+    timeout_ms: int = DEFAULT_TIMEOUT_MS,
+    producer_id: str | None = None,
+    idempotent: bool = False,
+    on_leader_change: Callback | None = None,
+    on_reconnect: Callback | None = None,
+    read_consistency: str | None = None,
+    max_staleness_ms: float | None = None,
+    read_from: str | None = None,
+) -> LedgerClient:
+    """A blocking client of the group that the listed servers (`host:port,host:port`) belong to.
+
+    One reachable server of the list is enough; the others are learned from it.
+
+    `producer_id`: appends under this name stand in the log once and in order, however often they have to
+    be sent, also by another process under the same name, which ends this one's session (ProducerFenced).
+    `idempotent`: the same without a name, as long as this client lives. See docs/exactly-once.md.
+
+    `on_leader_change(address)` is called when another server leads, also the first time, and
+    `on_reconnect(address)` when a connection that was lost stands again: one after the other, on a
+    thread of their own, so that they may use the client. What they raise is logged
+    (`quorumlog.client`) and changes nothing.
+
+    `read_consistency`, `max_staleness_ms` and `read_from` ("leader", "any" or the id of a member): for
+    reads that do not say themselves, see `LedgerClient.read`.
+    """
+    return LedgerClient(
+        servers,
+        group=group,
+        timeout_ms=timeout_ms,
+        producer_id=producer_id,
+        idempotent=idempotent,
+        on_leader_change=on_leader_change,
+        on_reconnect=on_reconnect,
+        read_consistency=read_consistency,
+        max_staleness_ms=max_staleness_ms,
+        read_from=read_from,
+    )

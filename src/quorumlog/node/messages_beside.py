@@ -1,0 +1,68 @@
+"""Messages between members that never enter the core, and who takes each."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from quorumlog.consensus.messages import (
+    InstallRequest,
+    InstallResponse,
+    MachinesRequest,
+    MachinesResponse,
+    NodeMessage,
+    RangeRequest,
+    RangeResponse,
+    SnapshotRequest,
+    SnapshotResponse,
+)
+from quorumlog.node.begin.log_replacement import LogReplacement
+from quorumlog.node.begin.snapshot_fetcher import SnapshotFetcher
+from quorumlog.node.repair.repairer import Repairer
+from quorumlog.node.sending.install_sender import InstallSender
+from quorumlog.node.sending.snapshot_sender import SnapshotSender
+
+
+class MachineQuestions(Protocol):
+    """`StateMachineCaller.hand_over`."""
+
+    def on_request(self, request: MachinesRequest) -> None: ...
+
+    def on_response(self, response: MachinesResponse) -> None: ...
+
+
+class MessagesBeside:
+    def __init__(
+        self,
+        repairer: Repairer,
+        replacement: LogReplacement,
+        installs: InstallSender,
+        snapshots: SnapshotSender,
+        fetcher: SnapshotFetcher,
+        machines: MachineQuestions,
+    ) -> None:
+        self._repairer = repairer
+        self._replacement = replacement
+        self._installs = installs
+        self._snapshots = snapshots
+        self._fetcher = fetcher
+        self._machines = machines
+
+    def receive(self, message: NodeMessage, now_ms: float) -> None:
+        """Raises ProtocolViolation, LogReplaced."""
+        match message:
+            case RangeRequest():
+                self._repairer.on_request(message)
+            case RangeResponse():
+                self._repairer.on_response(message, now_ms)
+            case InstallRequest():
+                self._replacement.on_request(message)
+            case InstallResponse():
+                self._installs.on_response(message, now_ms)
+            case SnapshotRequest():
+                self._snapshots.on_request(message)
+            case SnapshotResponse():
+                self._fetcher.on_response(message)
+            case MachinesRequest():
+                self._machines.on_request(message)
+            case MachinesResponse():
+                self._machines.on_response(message)

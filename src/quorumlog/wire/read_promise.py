@@ -1,0 +1,19 @@
+"""What a read asks to be promised: `read_consistency` on the wire. docs/reads.md"""
+
+from __future__ import annotations
+
+import msgspec
+
+READ_INDEX, COMMITTED = "read_index", "committed"
+CONSISTENCIES = (READ_INDEX, COMMITTED)
+
+
+class ReadPromise(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+    """Any member may keep it. A server that does not know it would answer all the same: clients look at
+    `HelloResponse.knows_promises` first."""
+
+    consistency: str = COMMITTED
+    max_staleness_ms: float = -1.0
+    """Of `committed`: refuse with TooStale what may be older; -1: however old."""
+    at_least_index: int = -1
+    """Of `committed`: answer once this entry is committed here; -1: at once."""
